@@ -156,17 +156,18 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
     let is_away = |error: &anyhow::Error| {
         matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
     };
-    match by_daemon(context, command.clone()).await {
-        // A daemon that was named by URL is not replaced by the hosts of this machine.
+    match via_daemon(context, command.clone()).await {
+        // A daemon that was named by URL may be on another machine: the hosts of this one do not
+        // stand in.
         Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
-            by_hosts(context, command, error).await
+            via_hosts(context, command, error).await
         }
         done => done,
     }
 }
 
-/// Asks the hosts of agents themselves, or says that no daemon runs.
-async fn by_hosts(
+/// Asks the hosts of agents directly, or reports that no daemon runs.
+async fn via_hosts(
     context: &Context,
     command: AgentCommand,
     away: anyhow::Error,
@@ -192,8 +193,7 @@ async fn by_hosts(
     }
 }
 
-/// Asks the daemon.
-async fn by_daemon(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
+async fn via_daemon(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
     match command {
         AgentCommand::Start(args) => start(context, *args).await,
         AgentCommand::List(args) => agent_list::list(context, &args).await,
@@ -259,7 +259,7 @@ async fn status(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An open request as a person reads it, with the command that answers it.
+/// An open request for a person, with the command that answers it.
 fn request_text(context: &Context, key: &str, request: &Value) -> String {
     let cell = |key| output::visible(&output::cell(request, key));
     let (id, at) = (cell("request_id"), context.screen.time(&output::cell(request, "opened_at")));
@@ -309,8 +309,8 @@ async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
     print_agent(context, started)
 }
 
-/// What the daemon says of an instance that it does not know; one that config.toml has by now
-/// counts after a restart.
+/// The error for an instance that the daemon does not know. If config.toml has it by now, a restart
+/// of the daemon is needed.
 pub(super) fn unread(
     context: &Context,
     instance: Option<&str>,
@@ -329,7 +329,6 @@ pub(super) fn unread(
     }
 }
 
-/// Whether a configuration has `[agents.<name>]`.
 fn has_instance(config: &str, name: &str) -> bool {
     let document: Option<toml::Table> = config.parse().ok();
     document.is_some_and(|document| {
@@ -350,7 +349,7 @@ async fn history(
     print_history(context, &page)
 }
 
-/// A text, or what standard input has.
+/// The argument, or standard input if the argument is `-`.
 pub(super) fn text(given: String) -> anyhow::Result<String> {
     if given != "-" {
         return Ok(given);
@@ -365,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_of_the_configuration_is_known() {
+    fn configured_instance_is_found() {
         let config = "[agents.lines]\ncommand = \"x\"\n";
         assert!(has_instance(config, "lines") && !has_instance(config, "other"));
         assert!(!has_instance("", "lines") && !has_instance("not [toml", "lines"));

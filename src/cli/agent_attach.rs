@@ -1,4 +1,4 @@
-//! Following an agent on the terminal, and talking with it.
+//! Follows an agent on the terminal and sends it input.
 
 use std::fmt::Write as _;
 use std::io::BufRead as _;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::events::note;
 use super::{Context, output};
 
-/// Attempts to reach a daemon that restarts, and the wait between two.
+/// Attempts to reach a daemon that restarts, and the wait between two attempts.
 const ATTEMPTS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -21,7 +21,7 @@ pub(super) fn host(agent: &str, rest: &str) -> String {
     format!("/v1/hosts/{}{rest}", encode(agent))
 }
 
-/// Prints what an agent says, to its end.
+/// Prints the output of an agent until the agent ends.
 pub(super) async fn watch(
     context: &Context,
     agent: &str,
@@ -50,7 +50,7 @@ pub(super) async fn watch(
     Ok(if view["state"] == "done" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Talks with an agent until the end of the input, or of the agent.
+/// Sends lines of standard input to an agent until the input or the agent ends.
 pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
     let view: Value = context.client()?.get(&host(agent, "")).await?;
     let id = output::cell(&view, "id");
@@ -97,11 +97,11 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
                 if line.trim().is_empty() {
                     continue;
                 }
-                if printer.asks_once_more(&line) {
+                if printer.asked_for_confirmation(&line) {
                     continue;
                 }
                 sent += 1;
-                let (path, body) = printer.meaning_of(&id, &line, sent);
+                let (path, body) = printer.request_for_line(&id, &line, sent);
                 if let Err(error) = post(context, &path, &body).await {
                     output::note(&format!("svc: {}", output::visible(&error.to_string())));
                 }
@@ -115,7 +115,7 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
     }
 }
 
-/// Sends a request, also to a daemon that is just restarting.
+/// Sends a request, with retries while the daemon restarts.
 async fn post(context: &Context, path: &str, body: &Value) -> Result<Value, ClientError> {
     let mut attempt = 0;
     loop {
@@ -145,12 +145,12 @@ fn follower(context: &Context, view: &Value, after: u64) -> anyhow::Result<Follo
     Ok(Follower::new(context.discovery()?, path).after(after).patient())
 }
 
-/// Prints what was said on lines of its own.
+/// Prints a text on lines of its own.
 pub(super) fn paragraph(text: &str) -> anyhow::Result<()> {
     output::block(&format!("{}\n", text.strip_suffix('\n').unwrap_or(text)))
 }
 
-/// Lines as they are typed. A thread reads them: it ends with the process.
+/// Lines of standard input. A thread reads them and ends with the process.
 pub(super) fn typed_lines() -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -164,37 +164,37 @@ pub(super) fn typed_lines() -> mpsc::UnboundedReceiver<String> {
     receiver
 }
 
-/// Prints events, and knows what was asked last.
+/// Prints the events of an agent, and keeps its last open request.
 pub(super) struct Printer {
-    /// Its lines are its words.
+    /// The backend is a program whose every line of output is an event.
     is_exec: bool,
-    /// What it waits for: the request, and its options.
+    /// The open request and its options.
     asked: Option<AskedRequest>,
     /// The entry whose beginning was printed.
     said: Option<SaidEntry>,
 }
 
-/// An entry that is being said.
+/// An unfinished entry.
 struct SaidEntry {
     of: String,
-    /// Bytes of it that were printed.
+    /// Bytes of the entry that were printed.
     printed: usize,
-    /// Nothing else was printed behind it.
+    /// Nothing else was printed after it.
     is_open: bool,
-    /// Whether the next delta repeats all the words so far.
+    /// Whether the next delta repeats the entry from its beginning.
     is_told_again: bool,
 }
 
-/// A request that waits.
+/// An open request.
 struct AskedRequest {
     id: String,
     title: String,
     options: Vec<AskedOption>,
-    /// Number of a permanent option that was typed once and waits for its confirmation.
+    /// Number of a permanent option that was typed once and needs a confirmation.
     chosen: Option<String>,
 }
 
-/// An option of such a request.
+/// An option of an open request.
 #[derive(Debug)]
 struct AskedOption {
     id: String,
@@ -207,7 +207,7 @@ impl Printer {
         Self { is_exec: view["backend"] == "exec", asked: None, said: None }
     }
 
-    /// Shows what the agent waits for already.
+    /// Shows the requests that are open already.
     async fn open_requests(&mut self, context: &Context, id: &str) {
         let Ok(client) = context.client() else { return };
         let Ok(page) = client.get::<Value>("/v1/requests?open=true").await else { return };
@@ -222,21 +222,21 @@ impl Printer {
         }
     }
 
-    /// Prints an item of the log.
+    /// Prints an event.
     fn show(&mut self, item: &Value) -> anyhow::Result<()> {
         if item["kind"] == "delta" { self.speak(&item["data"]) } else { self.print(&item["data"]) }
     }
 
-    /// A stream that begins again tells all of an unfinished entry once more.
+    /// A stream that begins again repeats an unfinished entry from its beginning.
     fn note(&mut self, item: &FollowItem) {
         if let (FollowItem::Resumed, Some(said)) = (item, &mut self.said) {
             said.is_told_again = true;
         }
     }
 
-    /// Prints the words of a delta behind those of the same entry.
+    /// Appends the text of a delta to the entry that it belongs to.
     pub(super) fn speak(&mut self, delta: &Value) -> anyhow::Result<()> {
-        // Each line of such a program is an event.
+        // Each line of an `exec` program is an event; there are no deltas to join.
         if self.is_exec {
             return Ok(());
         }
@@ -251,7 +251,7 @@ impl Printer {
                 output::block(news)
             }
             _ => {
-                self.break_off()?;
+                self.end_open_line()?;
                 let printed = text.len();
                 self.said = Some(SaidEntry { of, printed, is_open: true, is_told_again: false });
                 output::block(&format!("{}: {text}", output::cell(delta, "role")))
@@ -259,13 +259,13 @@ impl Printer {
         }
     }
 
-    /// Ends an open line, so that the next output begins on a line of its own.
-    fn break_off(&mut self) -> anyhow::Result<()> {
+    /// Ends an open line, so that the next output begins on a new line.
+    fn end_open_line(&mut self) -> anyhow::Result<()> {
         let is_open = self.said.as_mut().is_some_and(|said| std::mem::take(&mut said.is_open));
         if is_open { output::block("\n") } else { Ok(()) }
     }
 
-    /// Prints an entry, without the words of it that deltas have printed already.
+    /// Prints an entry without the text that deltas have printed already.
     fn print_entry(&mut self, entry: &Value) -> anyhow::Result<()> {
         let content = entry["content"].as_str().filter(|_| entry["role"] == "assistant");
         if let (Some(content), Some(said)) = (content, &self.said) {
@@ -275,7 +275,7 @@ impl Printer {
                 return if rest.is_empty() && !is_open { Ok(()) } else { paragraph(rest) };
             }
         }
-        self.break_off()?;
+        self.end_open_line()?;
         if content.is_some() {
             self.said = None;
         }
@@ -285,7 +285,7 @@ impl Printer {
     pub(super) fn print(&mut self, event: &Value) -> anyhow::Result<()> {
         let kind = event["type"].as_str().unwrap_or_default();
         if matches!(kind, "stderr" | "request" | "answer" | "error" | "exit") {
-            self.break_off()?;
+            self.end_open_line()?;
         }
         match kind {
             "output" if self.is_exec => paragraph(event["data"].as_str().unwrap_or_default())?,
@@ -309,7 +309,7 @@ impl Printer {
         Ok(())
     }
 
-    /// Who answered what it asked, and what.
+    /// The line that says who answered a request, and with what.
     fn answered(&self, event: &Value) -> String {
         let option = output::cell(event, "option_id");
         let offered = self.asked.iter().flat_map(|asked| &asked.options);
@@ -323,7 +323,7 @@ impl Printer {
         }
     }
 
-    /// Notes what an event of the past changes of what it waits for.
+    /// Updates the open request from an event that is not printed.
     pub(super) fn remember(&mut self, event: &Value) {
         match event["type"].as_str() {
             Some("request") => {
@@ -343,7 +343,7 @@ impl Printer {
         }
     }
 
-    /// Shows what it waits for.
+    /// Shows the open request.
     pub(super) fn show_request(&self) {
         let Some(asked) = &self.asked else { return };
         let mut text = format!("svc: it asks: {}\n", asked.title);
@@ -358,21 +358,22 @@ impl Printer {
         self.asked.is_some()
     }
 
-    /// The request and the option that a line chooses by its number.
+    /// The request and the option whose number was typed.
     pub(super) fn chosen(&self, line: &str) -> Option<(&str, &str)> {
         let asked = self.asked.as_ref()?;
         Some((&asked.id, &asked.option(line)?.id))
     }
 
-    /// Asks for a confirmation if a line chooses a permanent option for the first time. Returns
-    /// true if it asked.
-    fn asks_once_more(&mut self, line: &str) -> bool {
-        let question = self.asked.as_mut().and_then(|asked| asked.question_about(line));
+    /// Asks for a confirmation when a permanent option is chosen for the first time. Returns true
+    /// if it asked.
+    fn asked_for_confirmation(&mut self, line: &str) -> bool {
+        let question = self.asked.as_mut().and_then(|asked| asked.confirmation_question(line));
         question.inspect(|question| output::note(&format!("svc: {question}"))).is_some()
     }
 
-    /// A number answers what was asked; everything else is input.
-    fn meaning_of(&self, id: &str, line: &str, sent: u64) -> (String, Value) {
+    /// The path and body for a typed line: a number answers the open request, everything else is
+    /// input.
+    fn request_for_line(&self, id: &str, line: &str, sent: u64) -> (String, Value) {
         if let Some((request, option)) = self.chosen(line) {
             return (host(id, "/answer"), json!({ "request_id": request, "option_id": option }));
         }
@@ -381,25 +382,25 @@ impl Printer {
     }
 }
 
-/// Whether a client asks no more after an option of this kind (`allow_always`, `reject_always`).
+/// Whether an option of this kind (`allow_always`, `reject_always`) answers later requests, too.
 pub(super) fn is_permanent(kind: &str) -> bool {
     kind.ends_with("_always")
 }
 
-/// The request to confirm the permanent option that has this name and number.
+/// The question that confirms a permanent option of this name and number.
 pub(super) fn confirmation(name: &str, number: impl std::fmt::Display) -> String {
     format!("{name}: this holds from now on; {number} again answers")
 }
 
 impl AskedRequest {
-    /// The option that a line chooses by its number.
+    /// The option whose number was typed.
     fn option(&self, line: &str) -> Option<&AskedOption> {
         let number: usize = line.trim().parse().ok()?;
         self.options.get(number.checked_sub(1)?)
     }
 
-    /// The request to confirm a permanent option, if a line chooses one for the first time.
-    fn question_about(&mut self, line: &str) -> Option<String> {
+    /// The question that confirms a permanent option, when a line chooses it for the first time.
+    fn confirmation_question(&mut self, line: &str) -> Option<String> {
         let earlier = self.chosen.take();
         let option = self.option(line).filter(|option| option.is_permanent)?;
         let number = line.trim().to_owned();
@@ -412,13 +413,12 @@ impl AskedRequest {
     }
 }
 
-/// The exit code that the end of an agent is.
+/// The exit code for the end of an agent.
 pub(super) fn end_of(event: &Value) -> Option<ExitCode> {
     (event["type"] == "exit")
         .then(|| if event["final_state"] == "done" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// An entry of the conversation as lines.
 pub(super) fn entry_text(entry: &Value) -> String {
     let cell = |key| entry.get(key).and_then(Value::as_str);
     let role = cell("role").unwrap_or("?");
@@ -451,12 +451,12 @@ mod tests {
         for (line, expected) in [
             ("1", None),
             ("2", question.clone()),
-            // Another line discards the first choice.
+            // A line in between discards the first choice.
             ("3", None),
             ("2", question),
             (" 2 ", None),
         ] {
-            assert_eq!(asked.question_about(line), expected, "{line}");
+            assert_eq!(asked.confirmation_question(line), expected, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Agents while no daemon runs: their hosts are found by their sockets, and asked themselves.
+//! Agents while no daemon runs: finds their hosts by their sockets and asks the hosts directly.
 
 use std::process::ExitCode;
 
@@ -15,11 +15,11 @@ use super::agent_view::{print_agent, print_history, print_sent, print_stopped};
 use super::living_hosts::{FoundHost, living_hosts};
 use super::{Context, output};
 
-/// What is said in place of an answer.
+/// The error for requests that only a daemon can serve.
 const NEEDS_A_DAEMON: &str =
     "svc: answering needs a daemon: `svc start`, then `svc agent answer` or attach again";
 
-/// Lists the agents whose hosts answer. Without any, the error is `away`: no daemon runs.
+/// Lists the agents whose hosts respond. Fails with `away` (no daemon runs) if there are none.
 pub(super) async fn list(
     context: &Context,
     args: &AgentListArgs,
@@ -30,17 +30,16 @@ pub(super) async fn list(
         return Err(away);
     }
     let mut agents: Vec<Value> = found.iter().map(view).collect();
-    // As the daemon lists them: the latest first.
+    // The order of the daemon's list: the latest first.
     agents.sort_by_key(|agent| std::cmp::Reverse(output::cell(agent, "started_at")));
     agent_list::print_hosts(context, args, &agents)?;
     output::note(&format!("svc: {ONLY_HOSTS}"));
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a list of hosts does not show.
+/// The note for options that a list of hosts cannot serve.
 const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as their hosts tell; `svc start` shows all who take part";
 
-/// Shows one agent.
 pub(super) async fn status(
     context: &Context,
     named: &str,
@@ -50,7 +49,6 @@ pub(super) async fn status(
     print_agent(context, view(&found))
 }
 
-/// Gives an agent input.
 pub(super) async fn send(
     context: &Context,
     named: &str,
@@ -62,7 +60,6 @@ pub(super) async fn send(
     print_sent(context, &serde_json::to_value(sent)?, mode == SendMode::Steer)
 }
 
-/// Ends an agent.
 pub(super) async fn stop(
     context: &Context,
     named: &str,
@@ -86,7 +83,7 @@ pub(super) async fn history(
     print_history(context, &serde_json::to_value(page)?)
 }
 
-/// Talks with an agent until the end of the input, or of the agent.
+/// Sends lines of standard input to an agent until the input or the agent ends.
 pub(super) async fn attach(
     context: &Context,
     named: &str,
@@ -104,7 +101,7 @@ pub(super) async fn attach(
         info.id
     ));
     let mut printer = Printer::from_agent(&json!({ "backend": info.backend }));
-    // What it asks already stands anywhere in its stream.
+    // An open request can be anywhere in the stream, so the stream is read from its start.
     let mut feed = host.attach(0).await?;
     let (mut is_told, mut has_caught_up) = (false, history.offset == 0);
     let mut lines = typed_lines();
@@ -114,7 +111,7 @@ pub(super) async fn attach(
                 let batch = match news? {
                     Some(HostNews::Events(batch)) => batch,
                     Some(HostNews::Delta(words)) => {
-                        // Its entry is not finished, so no history has it.
+                        // The history has finished entries only.
                         printer.speak(&serde_json::to_value(words)?)?;
                         continue;
                     }
@@ -142,7 +139,7 @@ pub(super) async fn attach(
                 }
                 is_told = has_caught_up && printer.has_request();
             }
-            // What a number means is known only then.
+            // Until the stream has caught up, the open request that a number answers is unknown.
             line = lines.recv(), if has_caught_up => {
                 let Some(line) = line else {
                     output::note("svc: detached; the agent keeps running");
@@ -172,7 +169,7 @@ const fn input_of(input: String, mode: SendMode) -> SendInput {
     SendInput { input, idempotency_key: None, mode, message_id: None, from: None }
 }
 
-/// An agent as the daemon shows it. Of one whose host does not answer little is known.
+/// An agent in the daemon's form. A host that does not respond leaves most members empty.
 fn view(found: &FoundHost) -> Value {
     let socket = found.client.socket().to_string_lossy();
     match &found.said {
@@ -188,7 +185,7 @@ fn view(found: &FoundHost) -> Value {
     }
 }
 
-/// The living host that a text names, which answers.
+/// Like `find`, but the host must respond.
 async fn find_answering(
     context: &Context,
     named: &str,
@@ -201,8 +198,8 @@ async fn find_answering(
     }
 }
 
-/// The living host that a text names: by its agent's id, the beginning of that, or its session key,
-/// also without `agent:` and `:main`; or the one that was started last.
+/// The living host that a text names: by the agent's id, the beginning of the id, or its session
+/// key, also without `agent:` and `:main`. Without a text, the host that was started last.
 async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Result<FoundHost> {
     let mut found = living_hosts(context).await;
     if found.is_empty() {
@@ -232,7 +229,7 @@ async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Re
     }
 }
 
-/// Whether a text is an id, or enough of its beginning.
+/// Whether a text is an id, or enough of the beginning of an id.
 fn is_beginning(id: &str, named: &str) -> bool {
     named.len() >= 6 && id.starts_with(&named.to_ascii_lowercase())
 }

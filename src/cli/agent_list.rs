@@ -1,4 +1,4 @@
-//! `svc agent list`: all who take part, whoever started them.
+//! `svc agent list`: hosted agents and attended sessions.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ const INSTANCES: Listing = Listing {
     next: None,
 };
 
-/// What a session that a person opened is called in the key of its session.
+/// The name of an attended session's client in a session key.
 const CLAUDE_CODE: (&str, &str) = ("claude-code", "claude");
 
 /// Arguments of `svc agent list`.
@@ -70,12 +70,12 @@ pub(super) struct AgentListArgs {
 }
 
 impl AgentListArgs {
-    /// Whether instances are asked for, and no agents.
+    /// Whether the list is one of instances and not of agents.
     pub(super) const fn is_of_instances(&self) -> bool {
         self.instances
     }
 
-    /// The project that is asked for: its root, or the name of that.
+    /// The project filter: the root, or the last part of the root.
     fn project(&self) -> anyhow::Result<Option<String>> {
         let Some(named) = &self.filter.project else { return Ok(None) };
         if !named.contains('/') && named != "." && named != ".." {
@@ -87,7 +87,7 @@ impl AgentListArgs {
     }
 }
 
-/// Whether a project, by its root, is the one that is named by that or by the last part of it.
+/// Whether a project root is equal to the filter, or ends with it.
 fn is_project(root: &str, named: Option<&str>) -> bool {
     named.is_none_or(|named| {
         root == named || Path::new(root).file_name().is_some_and(|name| name == named)
@@ -109,12 +109,12 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Res
     let is_of_hosts = args.hosted
         || args.filter.state.is_some()
         || args.filter.instance.is_some()
-        // Those stood on the first page.
+        // Only the first page has the agents that the daemon runs.
         || args.cursor.is_some();
     let peers = peers(&client, args, is_living).await?;
     let mut agents: Vec<Value> =
         output::items(&hosts, "hosts").iter().map(|agent| hosted(agent, &peers)).collect();
-    // The living stand first, whatever the page's order is.
+    // Living agents come first, whatever the order of the page is.
     agents.sort_by_key(|agent| agent["status"] == "offline");
     if !is_of_hosts {
         let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
@@ -127,7 +127,7 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows the agents of living hosts that are asked for.
+/// Prints the agents of living hosts that pass the filter.
 pub(super) fn print_hosts(
     context: &Context,
     args: &AgentListArgs,
@@ -160,7 +160,7 @@ fn print(context: &Context, agents: &[Value], cursor: Option<&Value>) -> anyhow:
     LIST.print(context, &page)
 }
 
-/// Whether a peer's folder is of a project.
+/// Whether a participant's folder belongs to a project.
 fn is_within(peer: &Value, project: Option<&str>) -> bool {
     let folder = Path::new(peer["path"].as_str().unwrap_or_default());
     is_project(&project_root(folder).to_string_lossy(), project)
@@ -192,19 +192,19 @@ async fn peers(
     }
 }
 
-/// Whether a peer is that of an agent that the daemon runs.
+/// Whether a participant is an agent that the daemon runs.
 pub(super) fn is_hosted(peer: &Value) -> bool {
     peer["agent"].is_string()
 }
 
-/// Whether a peer is a session that a person opened, or a program that registered itself.
+/// Whether a participant is an attended session, or a program that registered itself.
 fn is_attended(peer: &Value) -> bool {
     !is_hosted(peer) && peer["role"] != "human"
 }
 
-/// An agent that the daemon runs: what is said of it, and what all who take part have.
+/// A row for a hosted agent, from its agent document and its peer document.
 fn hosted(agent: &Value, peers: &[Value]) -> Value {
-    // Of one whose host does not answer nothing but its id may be known.
+    // For a host that does not respond only the id may be known.
     let key = agent["session_key"].as_str().or(agent["id"].as_str()).unwrap_or_default();
     let own = peers.iter().find(|peer| is_hosted(peer) && peer["agent"] == agent["session_key"]);
     let short = key.strip_prefix("agent:").unwrap_or(key);
@@ -214,7 +214,7 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
         "starting" | "running" | "stopping" => "busy",
         "requires_action" | "limited" => "waiting",
         "done" | "error" | "lost" => "offline",
-        // `idle`, `unreachable`, and those of a later daemon.
+        // `idle`, `unreachable`, and the states of a later daemon.
         other => other,
     };
     let mut row = agent.as_object().cloned().unwrap_or_default();
@@ -222,7 +222,7 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
     row.into()
 }
 
-/// A session that a person opened.
+/// A row for an attended session.
 fn attended(peer: &Value) -> Value {
     let backend = output::cell(peer, "backend");
     let kind = if backend == CLAUDE_CODE.0 { CLAUDE_CODE.1 } else { &backend };
@@ -240,7 +240,7 @@ fn common(key: &str, name: &str, kind: &str, status: &str) -> Map<String, Value>
         .collect()
 }
 
-/// Gives the rows of a table the members that both kinds call differently.
+/// Adds the members that the two kinds of rows name differently.
 fn name_columns(page: &mut Value) {
     for agent in page["agents"].as_array_mut().into_iter().flatten() {
         for (column, names) in
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosted_agents_and_sessions_of_people_are_told_alike() {
+    fn hosted_agents_and_attended_sessions_share_one_table() {
         let peers = [
             json!({ "peer_id": "peer_1", "display_name": "worker", "session_id": "c", "agent": "agent:codex:b", "role": "agent", "status": "online" }),
             json!({ "peer_id": "peer_2", "display_name": "claude-code@web", "backend": "claude-code", "session_id": "s", "role": "agent", "status": "busy" }),

@@ -1,4 +1,4 @@
-//! An agent, and what became of one, as a person reads it.
+//! Prints an agent, its end, its history and what became of an input.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,6 @@ use super::{Context, output};
 const AGENT_FIELDS: [&str; 8] =
     ["agent", "state", "session key", "instance", "backend", "folder", "started", "pid"];
 
-/// Shows an agent.
 pub(super) fn print_agent(context: &Context, agent: Value) -> anyhow::Result<ExitCode> {
     if context.json {
         output::json(&agent)?;
@@ -20,8 +19,7 @@ pub(super) fn print_agent(context: &Context, agent: Value) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// An agent with words for a person in place of the names of fields, and without a process that is
-/// no more.
+/// Replaces the names of fields by labels, and omits a process that has ended.
 fn labelled(agent: Value) -> Value {
     let Value::Object(fields) = agent else { return agent };
     let is_stopped = fields.get("state").is_some_and(|state| state == "done");
@@ -44,7 +42,7 @@ fn labelled(agent: Value) -> Value {
     fields.collect::<Map<String, Value>>().into()
 }
 
-/// What a signal that ended an agent's program means: it is no crash if somebody stopped the agent.
+/// What a signal that ended an agent's program means. It is no crash if somebody stopped the agent.
 fn ended_by(signal: &Value, is_stopped: bool) -> String {
     let name = match signal.as_i64() {
         Some(2) => "SIGINT",
@@ -56,7 +54,7 @@ fn ended_by(signal: &Value, is_stopped: bool) -> String {
     format!("{by_svc} ({name})")
 }
 
-/// Shows how an agent ended that was to stop.
+/// Prints how a stopped agent ended.
 pub(super) fn print_stopped(
     context: &Context,
     agent: &str,
@@ -70,7 +68,7 @@ pub(super) fn print_stopped(
     Ok(ExitCode::SUCCESS)
 }
 
-/// How an agent ended that was to stop.
+/// The sentence for the end of a stopped agent.
 fn stopped_in_words(agent: &str, stopped: &Value) -> String {
     let agent = output::visible(agent);
     if stopped["stopped"] != true {
@@ -88,7 +86,6 @@ fn stopped_in_words(agent: &str, stopped: &Value) -> String {
     format!("{agent} has ended{how}{state}")
 }
 
-/// Prints a page of an agent's history.
 pub(super) fn print_history(context: &Context, page: &Value) -> anyhow::Result<ExitCode> {
     if context.json {
         output::json(page)?;
@@ -100,7 +97,7 @@ pub(super) fn print_history(context: &Context, page: &Value) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows that an agent's host has an input, which was for the present turn or not.
+/// Confirms that an agent's host has an input, and whether the present turn takes it.
 pub(super) fn print_sent(
     context: &Context,
     sent: &Value,
@@ -117,7 +114,7 @@ pub(super) fn print_sent(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is said of an input for the present turn that waits for the next one.
+/// The note for an input that was meant for the present turn and waits for the next one.
 fn not_steered(sent: &Value, is_steering: bool) -> Option<&'static str> {
     let is_queued = is_steering && sent["queued"] == true;
     is_queued.then_some("svc: this agent takes nothing in a turn: the input begins its next one")
@@ -130,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_input_that_came_too_late_for_the_turn_says_so() {
+    fn late_steering_input_is_reported() {
         let sent = |queued: bool| json!({ "message_id": "m", "queued": queued });
         assert!(not_steered(&sent(true), true).is_some_and(|note| note.contains("next one")));
         assert_eq!(not_steered(&sent(false), true), None);
@@ -138,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_shown_in_words_and_without_a_process_that_is_gone() {
+    fn ended_agent_is_shown_without_its_process() {
         let shown = labelled(json!({
             "id": "ag_1", "worktree": "/srv", "pid": 0, "host_pid": 7, "started_at": "x", "exit_code": 1,
         }));
@@ -154,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_told_in_a_sentence() {
+    fn stop_is_reported_in_a_sentence() {
         let told = |stopped: &Value| stopped_in_words("agent:claude:main", stopped);
         for (stopped, sentence) in [
             (

@@ -1,4 +1,4 @@
-//! `svc backup` and `svc restore`: the whole database as one file, checked both ways.
+//! `svc backup` and `svc restore`: the database as one file, checked in both directions.
 
 use std::{
     ffi::OsString,
@@ -32,13 +32,13 @@ pub struct RestoreArgs {
     pub path: PathBuf,
 }
 
-/// Copies the database into one file, while the daemon may be at work, and checks the copy.
+/// Copies the database into one file and checks the copy. The daemon may run meanwhile.
 pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (from, to) = (&context.paths.db, &args.path);
     private_file::check_folder(&context.paths.home)?;
     anyhow::ensure!(from.exists(), "there is no database at {}", from.display());
-    // A link is there, whether it leads anywhere or not.
+    // A dangling link counts as taken, too.
     let is_taken = fs::symlink_metadata(to).is_ok();
     anyhow::ensure!(!is_taken, "{} exists already: name a new file", to.display());
     let copied = private_file::check_above_file(to)
@@ -48,7 +48,7 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
     let bytes = fs::metadata(to)?.len();
     let path = fs::canonicalize(to)?;
     let last = svc_store::LastBackup { path, bytes, at: SystemClock.now() };
-    // The copy is good, whoever hears of it.
+    // The backup is complete; a failure to record its time does not make it a failure.
     if let Err(error) = svc_store::note_backup(from, &last) {
         output::note(&format!("the time of this backup was not recorded: {error}"));
     }
@@ -60,7 +60,7 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts a backup in the place of the database, which is kept beside it. Refused while a daemon
+/// Replaces the database by a backup and keeps the old database beside it. Refused while a daemon
 /// runs.
 pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -87,7 +87,7 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Copies first and checks the copy: what was checked is what is used.
+/// Copies the file before the check, so that the file which was checked is the file which is used.
 fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTempFile> {
     private_file::check_source(from, &source.metadata()?)?;
     private_file::check_above_file(from)?;
@@ -98,8 +98,9 @@ fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTemp
     Ok(copy)
 }
 
-/// Renames the database and what belongs to it; they find each other by name. A log without its
-/// database goes, too: the engine would play it into the next file of that name.
+/// Renames the database and its side files, which find each other by name. A write-ahead log
+/// without its database is renamed, too: the engine would replay it into the next file of that
+/// name.
 fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
     let was_there = db.exists();
     let with = |suffix: &str| {

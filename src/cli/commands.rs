@@ -1,4 +1,4 @@
-//! The tree of commands: parses the arguments and hands them to the command that they name.
+//! The command line's grammar: parses the arguments and dispatches to a command.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +16,7 @@ use super::{
     session, stdio, task, token, tools, top,
 };
 
-/// All commands in groups, as the help shows them: those that matter first.
+/// All commands in groups, in the order of the help: the most important first.
 const COMMANDS: &str = "\
 Every day:
   install      Connect coding agents to svc, and start the daemon
@@ -238,23 +238,22 @@ enum Command {
 }
 
 impl Cli {
-    /// Whether `--json` was given.
     pub(super) const fn is_json(&self) -> bool {
         self.global.json
     }
 }
 
-/// Whether arguments that could not be parsed ask for JSON.
+/// Whether arguments that could not be parsed contain `--json`.
 pub(super) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
-/// The program without a command: a hook that lost its arguments is answered with silence, a person
-/// at a terminal is shown the team, and everybody else the help.
+/// Runs the program without a command. A hook that lost its arguments gets no output, a terminal
+/// gets the view of the team, and everything else the help.
 pub(super) fn without_command(global: GlobalFlags) -> anyhow::Result<ExitCode> {
     if hook::is_called_without_arguments(global.home.as_deref()) {
-        // A client that ignores a hook's arguments runs this, and an exit code other than 0 would
-        // be an order to it.
+        // A client that drops a hook's arguments runs this; it would read an exit code other than 0
+        // as a decision.
         return Ok(ExitCode::SUCCESS);
     }
     if top::is_wanted() {
@@ -263,7 +262,7 @@ pub(super) fn without_command(global: GlobalFlags) -> anyhow::Result<ExitCode> {
     printed(Cli::command().print_help())
 }
 
-/// What came of printing a help. Nobody has to read it to its end.
+/// The exit code after a help was printed. A closed pipe is no error.
 pub(super) fn printed(result: io::Result<()>) -> anyhow::Result<ExitCode> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
@@ -271,8 +270,8 @@ pub(super) fn printed(result: io::Result<()>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `svc help COMMAND WORD`, where WORD is no command but an argument of one, such as `wait` of
-/// `hook`: the help of the command. `None` for everything else, which the parser knows.
+/// `svc help COMMAND WORD`, where WORD is an argument of COMMAND and no subcommand, such as `wait`
+/// of `hook`: prints the help of COMMAND. `None` for all other arguments, which the parser handles.
 pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let words: Vec<OsString> = arguments.collect();
     let (help, words) = words.split_first()?;
@@ -297,14 +296,13 @@ pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Op
     is_argument.then(|| exit::code(printed(command.print_long_help()), false))
 }
 
-/// Does what the arguments say.
 pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { global, command } = cli;
     let Some(command) = command else { return without_command(global) };
     if let Command::Hook(args) = command {
         return Ok(hook::run(global, args, std::time::Instant::now()));
     }
-    // What needs no home.
+    // Commands that need no home.
     if let Command::Completions(args) = &command {
         return completions::run(args, Cli::command());
     }
@@ -313,8 +311,8 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         // These have a runtime of their own, or need none.
         Command::Serve(args) => {
             if args.detached {
-                // Fails only for a process that leads a group already, which then has no terminal
-                // to lose either.
+                // Fails only if the process leads a process group, and then it has no controlling
+                // terminal to lose.
                 let _ = rustix::process::setsid();
             }
             serve::run(&context.config(&args.flags())?, &context.env)
@@ -329,7 +327,8 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 
 async fn client_command(context: Context, command: Command) -> anyhow::Result<ExitCode> {
     let context = &context;
-    // The others say themselves what is wrong with it, or have no person before them.
+    // The other commands report a bad configuration file themselves, or have no person to report
+    // to.
     let does_without_file = !matches!(
         command,
         Command::Start(_)
@@ -387,7 +386,7 @@ fn on_runtime(
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(work);
-    // A write to an output that nobody reads must not hold up the exit.
+    // A write to an output that nobody reads must not delay the exit.
     runtime.shutdown_background();
     result
 }
@@ -416,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_groups_every_command_and_shows_ten_first() {
+    fn help_groups_every_command_and_lists_ten_first() {
         let command = Cli::command();
         let shown = |name: &str| COMMANDS.contains(&format!("\n  {name} "));
         for child in command.get_subcommands() {
@@ -433,9 +432,9 @@ mod tests {
         assert!(!help.contains("\nCommands:"), "once: {help}");
     }
 
-    /// A terminal breaks the lines of a paragraph; those that are broken already come out ragged.
+    /// A terminal wraps paragraphs; text that is wrapped already comes out ragged.
     #[test]
-    fn no_help_has_a_paragraph_with_broken_lines() {
+    fn help_paragraphs_are_not_wrapped() {
         fn check(command: &clap::Command) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
@@ -449,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_may_stand_anywhere_but_not_inside_a_command_to_run() {
+    fn global_flags_are_accepted_anywhere_but_within_a_command_to_run() {
         let parsed =
             Cli::try_parse_from(["svc", "task", "run", "--title", "t", "--", "ls", "--json"])
                 .expect("parses");

@@ -1,4 +1,4 @@
-//! `svc completions`: a script for the user's shell.
+//! `svc completions`: a completion script for a shell.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,6 @@ pub(super) struct CompletionsArgs {
     shell: clap_complete::Shell,
 }
 
-/// Prints the script that completes `command`.
 pub(super) fn run(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "svc", &mut script);

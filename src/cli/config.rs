@@ -71,14 +71,14 @@ fn check(context: &Context, named: Option<PathBuf>) -> anyhow::Result<ExitCode> 
     let is_named = named.is_some();
     let file = named.unwrap_or_else(|| context.paths.config_file.clone());
     if is_named && !file.exists() {
-        // A daemon may do without the file; someone who names it wants it read.
+        // A daemon may run without the file; a person who names one wants it read.
         return Err(UsageError(format!("there is no file {}", file.display())).into());
     }
     let file = std::path::absolute(file)?;
     let mut paths = context.paths.clone();
     paths.config_file.clone_from(&file);
     let parsed = FileConfig::load(&file)?;
-    // Alone: the environment of whoever checks it is not the daemon's.
+    // Only `HOME`: the environment of this command is not the daemon's.
     let env: Env = context.env.os("HOME").map(|home| ("HOME", home)).into_iter().collect();
     let config = Config::from_sources(paths, &env, &Flags::default(), &parsed)?;
     let problems = config.agents.problems();
@@ -88,7 +88,8 @@ fn check(context: &Context, named: Option<PathBuf>) -> anyhow::Result<ExitCode> 
     }
     let problems = parsed.server_problems();
     if !problems.is_empty() {
-        // A daemon starts without them, and who checks the file wants to know.
+        // A daemon starts in spite of these problems; a person who checks the file wants to see
+        // them.
         let text = problems.join("; ");
         return Err(UsageError(format!("{}: {text}", file.display())).into());
     }

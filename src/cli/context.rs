@@ -1,4 +1,4 @@
-//! What every command needs: the environment, the paths, and the way to the daemon.
+//! The environment, the paths and the connection to the daemon that commands share.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -11,16 +11,14 @@ use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 use super::global_flags::GlobalFlags;
 use super::output::{self, Screen};
 
-/// The edge of the program, read once and passed down.
+/// What the program reads of its process, once, and passes down.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The environment as it was at the start.
+    /// The environment at the start of the process.
     pub env: Env,
-    /// Where the files are.
     pub paths: Paths,
-    /// Whether `--json` was given.
     pub json: bool,
-    /// Whom standard output is for.
+    /// The properties of standard output.
     pub(super) screen: Screen,
     url: Option<String>,
 }
@@ -28,7 +26,7 @@ pub struct Context {
 impl Context {
     /// Reads the environment of this process and resolves the paths.
     ///
-    /// Fails if nothing says where the data lives.
+    /// Fails if neither a flag nor the environment gives the data folder.
     pub(super) fn new(flags: GlobalFlags) -> anyhow::Result<Self> {
         let GlobalFlags { json, utc, color, home, url } = flags;
         let env = Env::from_process();
@@ -42,14 +40,13 @@ impl Context {
         Ok(Config::resolve(self.paths.clone(), &self.env, flags)?)
     }
 
-    /// How to find the daemon.
     pub(super) fn discovery(&self) -> anyhow::Result<Discovery> {
         let resolve = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
         let config = resolve.or_else(|error| self.without_file().ok_or(error))?;
         Ok(Discovery::new(&config, &self.env, self.url.as_deref())?)
     }
 
-    /// Where the files of this person's clients are, and of the project in the current folder.
+    /// Folders of this person's clients and of the project in the current folder.
     pub(super) fn client_locations(&self) -> anyhow::Result<ClientLocations> {
         let home = self.env.os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         Ok(ClientLocations::new(
@@ -59,8 +56,8 @@ impl Context {
         ))
     }
 
-    /// Says on standard error what is wrong with the configuration file, where a command does
-    /// without it.
+    /// Reports a bad configuration file on standard error, for commands that go on without the
+    /// file.
     pub(super) fn warn_of_file(&self) {
         let resolved = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
         if let Err(error) = resolved
@@ -72,9 +69,9 @@ impl Context {
         }
     }
 
-    /// The configuration without its file, for commands that only look for the daemon: one that
-    /// runs is not found by the file, and has read it before somebody made a mistake in it. `None`
-    /// if the mistake is elsewhere.
+    /// The configuration without its file, for commands that only connect to the daemon: a running
+    /// daemon is found without the file, and read it before the mistake was made. `None` if the
+    /// mistake is elsewhere.
     fn without_file(&self) -> Option<Config> {
         let file = FileConfig::only_token_file(&self.paths.config_file);
         Config::from_sources(self.paths.clone(), &self.env, &Flags::default(), &file).ok()

@@ -1,4 +1,4 @@
-//! The lock of the database, and the words for the person when another process has it.
+//! The lock of the database, and the error when another process holds it.
 
 use std::time::Duration;
 
@@ -6,15 +6,17 @@ use svc_server::daemon;
 use svc_store::{DatabaseLock, LockError};
 use svc_sys::config::Paths;
 
-/// How long a daemon that has the lock may take to say who it is, before it is called a process.
+/// Deadline for the daemon that holds the lock to identify itself; after it the error names a
+/// process only.
 const INTRODUCTION: Duration = Duration::from_secs(2);
 
-/// Another process has the database. Exit code 3.
+/// Another process holds the database. Exit code 3.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct DatabaseInUse(String);
 
-/// Takes the lock. If another process has it, the error says which one, and `advice`.
+/// Takes the lock. If another process holds it, the error names that process and ends with
+/// `advice`.
 pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> anyhow::Result<DatabaseLock> {
     match DatabaseLock::acquire(&paths.lock) {
         Ok(lock) => return Ok(lock),

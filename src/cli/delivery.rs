@@ -1,11 +1,11 @@
-//! When a message reaches its receiver, and what became of it, in words.
+//! Delivery states of messages, for people.
 
 use serde_json::Value;
 
 use super::output::{cell, visible};
 
-/// When a message that was just sent reaches its receiver: the daemon's word for it as a clause.
-/// Empty if an earlier daemon says nothing.
+/// When a message that was just sent reaches its receiver, as a clause. Empty if the daemon is an
+/// earlier version that does not say.
 pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
     let status = cell(receiver, "status");
     match sent["delivery"].as_str().unwrap_or_default() {
@@ -14,20 +14,20 @@ pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
         "next_turn" if status == "idle" => {
             "it reads the message when somebody types there: the message does not wake it"
         }
-        // In a terminal: no hook hands messages over at the end of its turn.
+        // In a terminal OpenCode has no hook at the end of a turn that delivers messages.
         "next_turn" if receiver["backend"] == "opencode" && receiver["agent"].is_null() => {
             "it reads the message with its next tool call, or when somebody types there"
         }
         "next_turn" => "it reads the message in its next turn",
         "when_back" => "it gets the message when it is back",
         "never" => "its agent has ended, and the message cannot be delivered",
-        // Of a later daemon.
+        // A state of a later daemon.
         other => other,
     }
 }
 
-/// The same behind the state of the receiver, for a sentence about it, and what a person has to do
-/// before it goes on.
+/// Like `when`, after the state of the receiver, and with what a person has to do before the
+/// receiver goes on.
 pub(super) fn expected(sent: &Value, receiver: &Value) -> String {
     let status = cell(receiver, "status");
     let mut words = match when(sent, receiver) {
@@ -41,7 +41,7 @@ pub(super) fn expected(sent: &Value, receiver: &Value) -> String {
     words
 }
 
-/// What a person has to do before a receiver goes on; `None` if it needs nobody.
+/// What a person has to do before a receiver goes on; `None` if nothing.
 pub(super) fn needs(receiver: &Value) -> Option<String> {
     let is_asked =
         matches!(receiver["waiting_for"]["kind"].as_str(), Some("permission" | "question"));
@@ -56,7 +56,6 @@ pub(super) fn needs(receiver: &Value) -> Option<String> {
     })
 }
 
-/// A state of a delivery in words.
 pub(super) fn state(state: &str) -> &str {
     match state {
         "accepted" => "taken by the daemon",
@@ -71,7 +70,7 @@ pub(super) fn state(state: &str) -> &str {
     }
 }
 
-/// Which call a message came by, in words.
+/// The call that sent a message.
 pub(super) fn source(provenance: &Value) -> Option<String> {
     let call = match provenance.get("sourceTool").and_then(Value::as_str)? {
         "peer_send" => "a message to one peer",
@@ -88,7 +87,7 @@ pub(super) fn source(provenance: &Value) -> Option<String> {
     })
 }
 
-/// Whether a message of a list asks something that nobody has answered.
+/// Whether a message in a list is an unanswered question.
 pub(super) fn is_open(message: &Value) -> bool {
     message["type"] == "query"
         && message["answered"] == false
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_delivery_has_words() {
+    fn each_delivery_kind_has_a_text() {
         for (delivery, words) in [
             ("wakes", "wakes it now"),
             ("now", "in its present turn"),
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_go_on_without_a_person_says_so() {
+    fn blocked_receiver_says_what_it_needs() {
         let waiting = |kind: &str, agent: Option<&str>| {
             let receiver =
                 json!({ "status": "waiting", "waiting_for": { "kind": kind }, "agent": agent });
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_open_until_it_is_answered_or_lost() {
+    fn question_is_open_until_answered_or_undeliverable() {
         let message = |kind: &str, answered: bool, state: &str| json!({ "type": kind, "answered": answered, "state": state });
         assert!(is_open(&message("query", false, "acked")));
         assert!(!is_open(&message("query", true, "acked")));

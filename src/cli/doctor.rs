@@ -1,6 +1,6 @@
 //! `svc doctor`: checks from outside the daemon, each finding with advice.
 //!
-//! Reads only. The integrity of the database is checked by the daemon.
+//! Reads only. The daemon itself checks the integrity of the database.
 
 use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,9 +21,9 @@ use svc_sys::private_file;
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
 
-/// Below this much free space a warning, below a tenth of it a failure; in bytes.
+/// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// A write-ahead log of this size, in bytes, means that someone keeps a read transaction open.
+/// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
 /// A clock before this (1 July 2025) is wrong.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_751_328_000_000);
@@ -106,7 +106,7 @@ fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Entries of instances that are wrong or cannot be run, and those that ask nobody.
+/// Instances whose entries are invalid, whose programs are missing, or that ask for no permissions.
 fn agents(context: &Context, config: &Config) -> Vec<Finding> {
     const CHECK: &str = "agents";
     let problems = config.agents.problems();
@@ -131,7 +131,7 @@ fn agents(context: &Context, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Child MCP servers whose entries do not count, and why.
+/// Child MCP servers whose entries are ignored, and why.
 fn servers(config: &Config) -> Vec<Finding> {
     const CHECK: &str = "MCP servers";
     let here = std::env::current_dir().ok();
@@ -165,8 +165,8 @@ fn servers(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Child MCP servers whose definitions are not those that a person has approved. Only a daemon that
-/// runs knows.
+/// Child MCP servers whose definitions differ from those that a person approved. Only a running
+/// daemon knows them.
 async fn changed_servers(context: &Context) -> Vec<Finding> {
     let here = std::env::current_dir().ok().map(|here| here.display().to_string());
     let target = with_query("/v1/sources", &[("project", here.as_deref())]);
@@ -220,7 +220,8 @@ fn token(config: &Config) -> Finding {
     }
 }
 
-/// Whoever may read it may use it; and a start refuses what others may write.
+/// Checks the mode of a file: a file that others can read leaks its secret, and a start refuses one
+/// that others can write.
 fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Finding {
     if let Err(untrusted) = private_file::check_private(path, meta, wanted) {
         let (detail, advice) = untrusted.parts();
@@ -230,7 +231,7 @@ fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Fi
     ok(check, format!("{} (mode {mode:o})", path.display()))
 }
 
-/// The nearest folder that exists: the home may not yet.
+/// The nearest existing folder: the data folder may not exist yet.
 fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
@@ -301,7 +302,7 @@ fn wal(context: &Context) -> Option<Finding> {
     Some(ok(CHECK, detail))
 }
 
-/// What other programs have added to the database: a trigger runs with each write of the daemon.
+/// Objects that other programs added to the database: a trigger runs with each write of the daemon.
 async fn schema(context: &Context) -> Option<Finding> {
     const CHECK: &str = "schema";
     let db = context.paths.db.clone();
@@ -309,7 +310,7 @@ async fn schema(context: &Context) -> Option<Finding> {
         return None;
     }
     let path = db.clone();
-    // The comparison holds connections in ways that a task on several threads may not.
+    // The future of the comparison is not `Send`, so it cannot run as a task of the runtime.
     let runtime = tokio::runtime::Handle::current();
     let compared =
         tokio::task::spawn_blocking(move || runtime.block_on(svc_store::schema_difference(&path)));
@@ -372,7 +373,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     findings
 }
 
-/// Who answers at the configured address, if it is not the daemon of this data folder.
+/// Who listens at the configured address, if it is not the daemon of this data folder.
 async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     const CHECK: &str = "address";
     let ours = svc_server::daemon::live_file(&context.paths);
@@ -380,7 +381,7 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     let url = Url::from_listener(*address);
     let health = match probe(Endpoint::Tcp(url.clone())).await {
         Ok(health) => health,
-        // Nobody is there, or nobody who speaks HTTP.
+        // Nobody listens, or not with HTTP.
         Err(ClientError::NotRunning { .. }) => return None,
         Err(error) => {
             return Some(warn(
@@ -414,7 +415,7 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     Some(warn(CHECK, detail, advice))
 }
 
-/// What `svc install` has put into other programs' files and is no longer right there.
+/// Entries of `svc install` in other programs' files that are no longer right.
 async fn clients(context: &Context) -> Vec<Finding> {
     const CHECK: &str = "clients";
     match install::drift(context).await {
@@ -433,7 +434,6 @@ async fn clients(context: &Context) -> Vec<Finding> {
     }
 }
 
-/// Whether the daemon accepts the token.
 async fn access(context: &Context) -> Finding {
     const CHECK: &str = "access";
     let answer: Result<Value, String> =
@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_can_read_fails_with_the_remedy() {
+    fn file_that_others_can_read_fails_with_advice() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         std::fs::write(&path, "x").expect("writes");
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_does_not_exist_is_judged_by_its_parent() {
+    fn missing_folder_is_judged_by_its_parent() {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(existing(&folder.path().join("a/b")), folder.path());
     }

@@ -1,4 +1,4 @@
-//! `svc events`: the log itself.
+//! `svc events`: prints and follows the log.
 
 use std::cmp::Ordering;
 use std::process::ExitCode;
@@ -121,7 +121,8 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
                 if context.json {
                     output::ndjson(&item)?;
                 } else if item["kind"] != "delta" {
-                    // What an agent is saying will be an event once it is said.
+                    // The output of an unfinished entry; the event follows when the entry is
+                    // finished.
                     output::styled_line(&feed.line(&context.screen.at_present(), &item))?;
                 }
             }
@@ -131,8 +132,8 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a gap says is gone. Retention keeps the last event of each stream, so a feed may have a
-/// hole without an end.
+/// The sentence for a gap. Retention keeps the last event of each stream, so the events that are
+/// left need not be consecutive.
 fn gone(gap: &FollowGap) -> String {
     let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
     let (first, last) = (gap.requested.saturating_add(1), gap.oldest.saturating_sub(1));
@@ -145,7 +146,7 @@ fn gone(gap: &FollowGap) -> String {
     }
 }
 
-/// Prints on standard error what a follower met besides events.
+/// Prints gaps and reconnections of a follower on standard error.
 pub(super) fn note(item: &FollowItem) {
     match item {
         FollowItem::Event { .. } => {}
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_names_what_is_gone() {
+    fn gap_names_the_missing_events() {
         let gap = |requested, oldest| FollowGap {
             requested,
             oldest,

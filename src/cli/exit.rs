@@ -1,4 +1,4 @@
-//! Errors become exit codes and sentences here, and nowhere else.
+//! Maps errors to exit codes and sentences; no other file does.
 
 use std::process::ExitCode;
 
@@ -12,19 +12,19 @@ use super::naming::{self, AdvisedError};
 use super::output::{self, OutputClosed};
 use super::terminal;
 
-/// Another daemon or migrator has this database.
+/// Another daemon or migrator holds the lock of this database.
 pub const ALREADY_RUNNING: u8 = 3;
 /// `svc migrate --check` found migrations that are not applied.
 pub const MIGRATIONS_PENDING: u8 = 4;
 
 const USAGE: u8 = 2;
 
-/// The command was understood and makes no sense. Exit code 2.
+/// The arguments parse but make no sense together. Exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Prints the error, if there is one, and gives the exit code. For programs (`is_json`) it is one
+/// Prints the error, if there is one, and returns the exit code. With `is_json` the error is one
 /// line of JSON.
 pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode {
     let error = match result {
@@ -32,7 +32,8 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
         Err(error) => error,
     };
     if error.is::<OutputClosed>() {
-        // `svc … | head` is no failure.
+        // A closed pipe, as in `svc …
+        // head`, is no failure.
         return ExitCode::SUCCESS;
     }
     let is_usage = error.is::<UsageError>()
@@ -46,11 +47,11 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
     if is_json {
         document(&problem(&error, &text, is_usage));
     } else if has_lines {
-        // Only a file of the person's own is quoted over several lines, and what was made harmless
-        // line by line. What a daemon answers may quote others.
+        // Only the person's own file may be quoted over several lines, and its lines are sanitised
+        // one by one. An error of the daemon may quote others.
         output::notes(&format!("error: {text}"));
     } else {
-        // A client's own words may be coloured.
+        // The command line's own text may contain colours.
         output::note(&format!("error: {}", terminal::without_colours(&text)));
     }
     match () {
@@ -60,7 +61,7 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
     }
 }
 
-/// Says what a command has to say that exits with a code of its own.
+/// Prints the reason of an exit with a code of its own.
 pub(super) fn note_failure(text: &str, is_json: bool) {
     if is_json {
         document(&problem_of("failed", "Error", text, false));
@@ -69,7 +70,7 @@ pub(super) fn note_failure(text: &str, is_json: bool) {
     }
 }
 
-/// What the parser of arguments has to say: help and the version are no errors.
+/// Prints an error of the argument parser; help and the version are no failures.
 pub(super) fn usage(mut error: clap::Error, is_json: bool) -> ExitCode {
     suggest_no_hook(&mut error);
     if !error.use_stderr() || !is_json {
@@ -82,7 +83,7 @@ pub(super) fn usage(mut error: clap::Error, is_json: bool) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// `svc hook` is for the settings of coding agents; no person means it.
+/// Removes the suggestion of `svc hook`, which settings of coding agents use and people do not.
 fn suggest_no_hook(error: &mut clap::Error) {
     let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) else {
         return;
@@ -93,15 +94,17 @@ fn suggest_no_hook(error: &mut clap::Error) {
     }
 }
 
-/// The first paragraph of what the parser says, on one line: tips and usage are for people.
+/// The first paragraph of the parser's error on one line: the tips and the usage after it are for
+/// people.
 fn sentence(text: &str) -> String {
     let text = text.trim().strip_prefix("error: ").unwrap_or(text);
     let first = text.split("\n\n").next().unwrap_or_default();
     first.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A refused value of an argument: the daemon alone knows which values there are. A name is no such
-/// value: whether something has it, or several have it, is not the command line's.
+/// Whether the daemon refused the value of an argument, which is a usage error: only the daemon
+/// knows the allowed values. A name that is unknown or ambiguous is no such value, since it depends
+/// on the data.
 fn is_refused_value(problem: &ClientProblem) -> bool {
     matches!(problem.status.as_u16(), 400 | 422)
         && problem.code == "invalid_request"
@@ -112,8 +115,7 @@ fn client_error(error: &anyhow::Error) -> Option<&ClientError> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// The error as the daemon writes its own (RFC 9457); one of the daemon's keeps its code and
-/// status.
+/// The error as a problem document (RFC 9457). An error of the daemon keeps its code and status.
 fn problem(error: &anyhow::Error, text: &str, is_usage: bool) -> Value {
     let client = client_error(error);
     if let Some(problem) = client.and_then(ClientError::problem) {
@@ -147,7 +149,7 @@ fn problem_of(code: &str, title: &str, text: &str, retryable: bool) -> Value {
     })
 }
 
-/// One line of JSON on standard error: standard output has results alone.
+/// Prints one line of JSON on standard error: standard output has results only.
 fn document(problem: &Value) {
     output::note(&problem.to_string());
 }
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_parser_says_is_a_sentence_for_programs() {
+    fn usage_error_is_one_sentence_in_json() {
         let text = "error: unrecognized subcommand 'foo'\n\n  tip: a similar one exists\n\nUsage: svc [OPTIONS]\n";
         assert_eq!(sentence(text), "unrecognized subcommand 'foo'");
         let missing =
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_run_a_hook() {
+    fn hook_is_never_suggested() {
         let command = clap::Command::new("svc")
             .subcommand_required(true)
             .subcommand(clap::Command::new("hook"))
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nothing_has_or_several_have_is_no_usage_error() {
+    fn unknown_or_ambiguous_name_is_no_usage_error() {
         let problem = |status: u16, detail: &str| ClientProblem {
             status: http::StatusCode::from_u16(status).expect("a status"),
             code: "invalid_request".to_owned(),
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_a_problem_for_programs() {
+    fn error_is_a_problem_document_in_json() {
         let usage = anyhow::Error::new(UsageError("--after x: not a number".to_owned()));
         let document = problem(&usage, "--after x: not a number", true);
         assert_eq!(document["code"], "usage");

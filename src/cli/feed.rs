@@ -1,4 +1,4 @@
-//! Events as sentences, for `svc events tail` and the page that `svc` shows.
+//! Events as sentences, for `svc events tail` and the view of the team.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,15 @@ use svc_client::Client;
 
 use super::output::{self, Screen, Style, clock, short, visible};
 
-/// Turns events into sentences. Knows the names of peers, which events of messages do not have.
+/// Renders events as sentences. Keeps names of participants, since events of messages have ids
+/// only.
 #[derive(Debug, Default)]
 pub(super) struct TerminalFeed {
     names: HashMap<String, String>,
 }
 
 impl TerminalFeed {
-    /// With the names of the peers that there are; without any if the daemon does not say.
+    /// Reads the names of the participants; goes on without names if the daemon does not respond.
     pub(super) async fn with_names(client: &Client) -> Self {
         let mut feed = Self::default();
         if let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await {
@@ -31,7 +32,7 @@ impl TerminalFeed {
         }
     }
 
-    /// One event on one line. A program gets the stream and the number in it, too.
+    /// One event on one line. For a program the line has the stream and `seq`, too.
     pub(super) fn line(&mut self, screen: &Screen, item: &Value) -> String {
         let data = &item["data"];
         self.learn(data);
@@ -41,7 +42,7 @@ impl TerminalFeed {
         let (style, sentence) = self.sentence(screen, stream, kind, data);
         let sentence = visible(&sentence);
         if let Some(width) = screen.width {
-            // The time is as long as it is without its colour.
+            // The width of the time without its colour codes.
             let time =
                 clock(&Screen { color: false, ..*screen }, text(item, "at").unwrap_or_default());
             let room = usize::from(width).saturating_sub(time.chars().count() + 2);
@@ -53,7 +54,7 @@ impl TerminalFeed {
         format!("{at} {} #{seq} {} {sentence}", visible(stream), visible(kind))
     }
 
-    /// What happened, in words.
+    /// The sentence for an event, and its style.
     fn sentence(&self, screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, String) {
         let cell = |key: &str| output::cell(data, key);
         let state = |key: &str| output::state_style(text(data, key).unwrap_or_default());
@@ -183,7 +184,7 @@ impl TerminalFeed {
         }
     }
 
-    /// The name of a peer: the event's own, the one that is known, or else its id.
+    /// The name of a participant: from the event, from the list, or else the id.
     fn who(&self, screen: &Screen, data: &Value, key: &str) -> String {
         let own = text(data, "display_name").filter(|_| key == "peer_id");
         let id = text(data, key).unwrap_or("somebody");
@@ -192,7 +193,7 @@ impl TerminalFeed {
     }
 }
 
-/// What a hosted agent says, and what becomes of it.
+/// The sentence for an event of a hosted agent.
 fn agent(screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, String) {
     let cell = |key: &str| output::cell(data, key);
     let agent = short(screen, &after_slash(stream));
@@ -217,7 +218,7 @@ fn agent(screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, Str
     }
 }
 
-/// What has no sentence of its own.
+/// The text for an event without a sentence of its own.
 fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
     let cell = |key: &str| output::cell(data, key);
     let style = output::state_style(text(data, "state").unwrap_or_default());
@@ -251,13 +252,13 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
         "memory.deleted" => format!("a memory was deleted (session {})", after_slash(stream)),
         "value.stored" => format!("a value was stored (session {})", after_slash(stream)),
         "source.state" => format!("MCP server {} is {}", cell("name"), cell("state")),
-        // Of a later daemon.
+        // An event of a later daemon.
         _ => format!("{stream} {}: {}", kind.replace('.', " "), facts(data)),
     };
     (style, sentence)
 }
 
-/// The fields of an object in words; what lies deeper is only counted.
+/// The members of an object as text; nested values are only counted.
 fn facts(data: &Value) -> String {
     let Some(fields) = data.as_object() else { return output::plain(data) };
     let fact = |(key, value): (&String, &Value)| match value {
@@ -269,7 +270,7 @@ fn facts(data: &Value) -> String {
     fields.iter().filter_map(fact).collect::<Vec<_>>().join(", ")
 }
 
-/// A message to the client of an MCP call.
+/// The text for a message to the client of an MCP call.
 fn call(screen: &Screen, stream: &str, data: &Value) -> String {
     let call = short(screen, &after_slash(stream));
     let said = match text(data, "method") {
@@ -291,7 +292,7 @@ fn call(screen: &Screen, stream: &str, data: &Value) -> String {
     format!("call {call}: {said}")
 }
 
-/// What a child MCP server does.
+/// The sentence for an event of a child MCP server.
 fn source(stream: &str, kind: &str, data: &Value) -> String {
     let server = after_slash(stream);
     let cell = |key: &str| output::cell(data, key);
@@ -326,8 +327,8 @@ fn task(screen: &Screen, task: &Value) -> String {
 fn ending(task: &Value) -> String {
     let mut words = vec![output::cell(task, "status")];
     for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
-        // The error says why it ended; the signal may be the daemon's own, which ends what cannot
-        // go on.
+        // The error has the reason. The signal may be the daemon's own, for a task that cannot go
+        // on.
         let is_explained = key == "signal" && task["error"].is_string();
         if !is_explained && task.get(key).is_some_and(|value| !value.is_null()) {
             words.push(format!("{label} {}", output::cell(task, key)));
@@ -336,7 +337,7 @@ fn ending(task: &Value) -> String {
     words.join(", ")
 }
 
-/// The reason of a new status in words; one that this program does not know stays as it is.
+/// The reason of a status in words; an unknown reason stays unchanged.
 fn reason(word: &str) -> String {
     match word {
         "silent" => "it was silent".to_owned(),
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_no_wider_than_the_screen_and_has_no_json() {
+    fn feed_line_fits_the_screen_and_has_no_json() {
         for width in [40, 60, 100] {
             for line in feed(Some(width)) {
                 assert!(line.chars().count() <= usize::from(width), "{width}: {line}");

@@ -1,4 +1,4 @@
-//! The hosts of agents that live, found by their sockets: they go on while no daemon runs.
+//! Finds the hosts of agents by their sockets: hosts go on while no daemon runs.
 
 use std::fs;
 
@@ -9,17 +9,17 @@ use tokio::task::JoinSet;
 
 use super::Context;
 
-/// A host whose socket is there.
+/// A host whose socket exists.
 pub(super) struct FoundHost {
-    /// Its agent, as the socket's name has it.
+    /// The agent's id, from the name of the socket.
     pub(super) id: AgentId,
     pub(super) client: HostClient,
-    /// What it says, or why it is unreachable.
+    /// The host's status, or why the host is unreachable.
     pub(super) said: Result<HostStatus, HostError>,
 }
 
-/// Every host that somebody listens for, by the ids of their agents. All are asked at once, so one
-/// that does not answer holds up no other.
+/// All hosts with a listening socket, in the order of their agents' ids. They are asked
+/// concurrently, so that one which does not respond delays no other.
 pub(super) async fn living_hosts(context: &Context) -> Vec<FoundHost> {
     let mut asked = JoinSet::new();
     for entry in fs::read_dir(&context.paths.agents).into_iter().flatten().flatten() {
@@ -34,7 +34,7 @@ pub(super) async fn living_hosts(context: &Context) -> Vec<FoundHost> {
         });
     }
     let mut found = asked.join_all().await;
-    // The socket of a host that was killed is nobody's.
+    // A host that was killed leaves its socket.
     found.retain(|host| !matches!(host.said, Err(HostError::Absent)));
     found.sort_by(|one, other| one.id.cmp(&other.id));
     found

@@ -1,4 +1,4 @@
-//! `svc mcp-config`: gives one agent session a token of its own and the document that its client
+//! `svc mcp-config`: mints a token for one agent session and writes the document that its client
 //! reads.
 
 use std::fs;
@@ -25,7 +25,7 @@ Examples:
 The client starts `svc stdio`, which reads the token from a file of mode 0600 and sends it to the daemon alone. The token is the \
 session's identity: whoever has it acts as the session.";
 
-/// Below the data folder: tokens that were given no other file.
+/// Folder, below the data folder, for tokens without a file of their own.
 const TOKENS: &str = "session-tokens";
 
 /// Arguments of `svc mcp-config`.
@@ -61,7 +61,7 @@ pub(super) struct McpConfigArgs {
     scope: Vec<String>,
 }
 
-/// A token, as the daemon shows it once.
+/// A token, which the daemon shows once.
 #[derive(Debug, Deserialize)]
 struct FreshToken {
     token_id: String,
@@ -147,7 +147,6 @@ fn readers(env: Option<&str>) -> String {
     )
 }
 
-/// Writes a token to its file.
 fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> anyhow::Result<PathBuf> {
     let file = if let Some(file) = named {
         std::path::absolute(file)?
@@ -163,7 +162,7 @@ fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> anyhow:
     Ok(file)
 }
 
-/// Removes files whose tokens are good no more, however long they were made for.
+/// Removes files whose tokens have expired.
 fn remove_expired(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let age = entry.metadata().and_then(|meta| meta.modified()).ok();
@@ -202,15 +201,15 @@ fn is_variable(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Largest document of ours, in bytes.
+/// Largest document that this command writes, in bytes.
 const MAX_DOCUMENT: u64 = 1024 * 1024;
 
-/// A file that holds anything but an earlier document of ours is someone's work.
+/// Refuses to overwrite a file that is no earlier document of this command.
 fn refuse_foreign(path: &Path, name: &str) -> anyhow::Result<()> {
     let known: Option<Value> = match bounded_file::read_text(path, MAX_DOCUMENT) {
         Ok(None) => return Ok(()),
         Ok(Some(text)) => serde_json::from_str(&text).ok(),
-        // A pipe, a device, or more than any document of ours.
+        // A pipe, a device, or a file larger than any such document.
         Err(_) => None,
     };
     let servers = known.as_ref().and_then(Value::as_object).filter(|map| map.len() == 1);
@@ -230,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_has_the_token_or_a_placeholder() {
+    fn url_entry_has_the_token_or_a_placeholder() {
         let plain = url_server("http://127.0.0.1:6334", None, "tok");
         assert_eq!(
             plain.to_string(),
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn someone_elses_file_is_not_overwritten() {
+    fn foreign_file_is_not_overwritten() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("mcp.json");
         refuse_foreign(&path, "svc").expect("does not exist");

@@ -1,4 +1,4 @@
-//! `svc message`: what peers tell each other.
+//! `svc message`: messages between participants.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -14,7 +14,7 @@ use super::naming::{message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::{Context, delivery, message_view};
 
-/// How many of those whose inbox is full are named.
+/// How many receivers with a full inbox are named.
 const NAMED: usize = 10;
 
 const LIST: Listing = Listing {
@@ -46,7 +46,7 @@ const ALL: Listing = Listing {
     next: Some("--cursor"),
 };
 
-/// The same, where only some are asked for.
+/// The text for an empty list under a filter.
 const SOME: Listing = Listing { empty: "no such messages", ..ALL };
 const OPEN: Listing = Listing { empty: "no open questions", ..ALL };
 
@@ -190,7 +190,7 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives each message `from` and `to`: names, or ids of what is no peer.
+/// Sets `from` and `to` of each message: names, or ids of those who are no participants.
 fn name_both_ends(page: &mut Value) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
         for (end, name, id) in [("from", "from_name", "from_peer"), ("to", "to_name", "to_peer")] {
@@ -199,7 +199,8 @@ fn name_both_ends(page: &mut Value) {
     }
 }
 
-/// Gives each message of an inbox `from`: the name of who wrote it, or the id of who is no peer.
+/// Sets `from` of each message in an inbox: the sender's name, or the id of one who is no
+/// participant.
 async fn name_senders(client: &Client, page: &mut Value) {
     let names = peer_names(client, "peer_id").await;
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -208,8 +209,7 @@ async fn name_senders(client: &Client, page: &mut Value) {
     }
 }
 
-/// In a table the state of a question says whether it is open or answered, which a person wants to
-/// know first.
+/// In a table the state of a question is `open` or `answered`, which a person wants to know first.
 fn mark_questions(page: &mut Value) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
         if delivery::is_open(message) {
@@ -220,7 +220,7 @@ fn mark_questions(page: &mut Value) {
     }
 }
 
-/// Whom a broadcast reached, and who did not take it.
+/// Who got a broadcast, and who did not.
 async fn reached(client: &Client, answer: &Value) -> String {
     let cell = |key| output::cell(answer, key);
     let (all, now, later) = (cell("delivered_to"), cell("now"), cell("later"));
@@ -263,7 +263,7 @@ impl Compose {
     }
 }
 
-/// The text of a message; `-` stands for standard input.
+/// The text of a message, from standard input if it is `-`.
 pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
     if text != "-" {
         return Ok(text);
@@ -272,7 +272,7 @@ pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
     std::io::stdin()
         .read_to_string(&mut text)
         .context("cannot read the message from standard input")?;
-    // The last line's end belongs to the pipe, as in a shell's `$(…)`.
+    // The last line feed belongs to the pipe, as in a shell's `$(…)`.
     Ok(text.trim_end_matches('\n').to_owned())
 }
 

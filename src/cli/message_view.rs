@@ -1,4 +1,4 @@
-//! One message for a person: names, states in words, and its text on lines that fit.
+//! One message for a person: names, states in words, and text that fits the screen.
 
 use serde_json::Value;
 use svc_client::{Client, encode};
@@ -8,7 +8,7 @@ use super::Context;
 use super::delivery;
 use super::output::{self, Screen, cell, clock, items};
 
-/// Prints a message with its way so far.
+/// Prints a message with its deliveries.
 pub(super) async fn show(
     context: &Context,
     client: &Client,
@@ -28,7 +28,7 @@ fn rows(
     from: String,
     to: String,
 ) -> Vec<(&'static str, String)> {
-    // A colour is no part of a field.
+    // The value of a field must not contain colour codes.
     let screen = &Screen { color: false, ..context.screen };
     let kind = match message["type"].as_str() {
         Some("query") => "question".to_owned(),
@@ -64,7 +64,7 @@ fn rows(
     rows
 }
 
-/// Who stands at one end of a message: the name and the id.
+/// The sender or receiver of a message: name and id.
 async fn party(client: &Client, message: &Value, end: &str) -> String {
     let id = cell(message, end);
     let known: Option<Value> = client.get(&format!("/v1/peers/{}", encode(&id))).await.ok();

@@ -1,4 +1,4 @@
-//! `svc migrate`: brings the database to this program's schema, or tells what that would take.
+//! `svc migrate`: migrates the database to this program's schema, or lists what is pending.
 
 use std::process::ExitCode;
 
@@ -18,13 +18,12 @@ pub struct MigrateArgs {
     pub check: bool,
 }
 
-/// Applies or lists pending migrations.
 pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let path = &context.paths.db;
     if args.check {
-        // Reading needs no lock and changes nothing, so it works beside a daemon.
+        // A read needs no lock and changes nothing, so it works beside a daemon.
         let migrations = runtime.block_on(Migrations::inspect_file(path))?;
         report(context, &migrations, "pending")?;
         let pending = !migrations.pending.is_empty();
@@ -40,7 +39,7 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The error, and the command that helps if there is one.
+/// Adds the command that helps to an error, if there is one.
 pub(super) fn with_advice(error: anyhow::Error) -> anyhow::Error {
     let advice = match error.downcast_ref() {
         Some(MigrateError::Store(StoreError::Corrupt(_))) => {

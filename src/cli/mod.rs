@@ -1,4 +1,4 @@
-//! The command line: the only room that prints.
+//! The command line: the only code that prints.
 //!
 //! [`run`] parses, dispatches and turns errors into exit codes. Each command family has a file of
 //! its own and talks to the daemon through [`svc_client`]; `serve` runs [`svc_server::daemon`] in
@@ -66,20 +66,18 @@ pub use context::Context;
 pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
 pub use serve_args::ServeArgs;
 
-/// All commands with their arguments, for what describes them: pages of the manual, completion
-/// scripts.
+/// All commands with their arguments, for manual pages and completion scripts.
 pub fn command() -> clap::Command {
     commands::Cli::command()
 }
 
-/// Runs the program: parses the arguments of this process, does what they say, and returns the exit
-/// code.
+/// Runs the program with the arguments of this process and returns the exit code.
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // A client waits for this one: it is looked for first, and never ends like the others.
+    // First, since a client waits for each hook. It has exit codes of its own.
     match arguments.next() {
         Some(first) if first == "hook" => return hook::run_alone(arguments),
-        // The daemon starts its servers so.
+        // The launcher with which the daemon starts child servers.
         Some(first) if first == server_process::LAUNCHER => {
             return server_process::launch_server(arguments);
         }
@@ -87,8 +85,7 @@ pub fn run() -> ExitCode {
         None => {
             return exit::code(commands::without_command(GlobalFlags::default()), false);
         }
-        // The processes of a hosted agent are small, and so they begin before anything of the
-        // command line.
+        // Before the command line is set up: the processes of a hosted agent should stay small.
         Some(first) if first == "agent" => {
             if let Some(code) = svc_host::host::run_if_asked(arguments) {
                 return code;

@@ -1,5 +1,4 @@
-//! What to say of a name that nothing has, or that several have: which names are near it, and who
-//! is meant.
+//! Errors for names that match nothing or several things: similar names and candidates.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,12 +10,11 @@ use svc_client::{Client, ClientError, ClientProblem, with_query};
 
 use super::output::{self, cell, items, visible};
 
-/// Most names that are proposed, and most candidates that are listed.
+/// Most similar names, and most candidates, that are listed.
 const NEAR: usize = 3;
 const CANDIDATES: usize = 20;
 
-/// An error of the daemon in words that help further. Its text may have several lines and is
-/// harmless.
+/// An error of the daemon with advice. Its text may have several lines and is sanitised.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct AdvisedError {
@@ -25,21 +23,20 @@ pub(super) struct AdvisedError {
 }
 
 impl AdvisedError {
-    /// The daemon's own words, and what to do.
     pub(super) fn new(source: ClientError, advice: &str) -> Self {
         Self { text: format!("{}; {advice}", visible(&source.to_string())), source }
     }
 }
 
-/// The names of the peers by this member of theirs, for lists. Empty where the daemon does not
-/// tell: a list shows ids then.
+/// Names of participants by a member of their documents, for lists. Empty if the daemon does not
+/// respond: the list shows ids then.
 pub(super) async fn peer_names(client: &Client, key: &str) -> HashMap<String, String> {
     let page: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
     let named = items(&page, "peers").iter().filter(|peer| peer[key].is_string());
     named.map(|peer| (cell(peer, key), cell(peer, "display_name"))).collect()
 }
 
-/// What a request for the peer `name` gave, or an error that says who may be meant.
+/// The response for the peer `name`, or an error that lists candidates.
 pub(super) async fn peer_found<T>(
     client: &Client,
     name: &str,
@@ -49,20 +46,20 @@ pub(super) async fn peer_found<T>(
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    let is_several = is_several(&error);
-    if error.status() != Some(StatusCode::NOT_FOUND) && !is_several {
+    let is_ambiguous_error = is_ambiguous_error(&error);
+    if error.status() != Some(StatusCode::NOT_FOUND) && !is_ambiguous_error {
         return Err(error.into());
     }
     let is_of_message = |problem: &ClientProblem| problem.detail.starts_with("there is no message");
-    if !is_several && error.problem().is_some_and(is_of_message) {
-        // The peer is there.
+    if !is_ambiguous_error && error.problem().is_some_and(is_of_message) {
+        // The peer exists; something else was not found.
         return Err(error.into());
     }
     let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await else {
         return Err(error.into());
     };
     let peers = items(&page, "peers");
-    if is_several {
+    if is_ambiguous_error {
         let rows = peers.iter().filter(|peer| is_named(peer, "peer_id", name)).map(|peer| {
             let words = ["peer_id", "display_name", "status", "backend", "path"];
             words.map(|key| cell(peer, key)).join("  ")
@@ -80,7 +77,7 @@ pub(super) async fn peer_found<T>(
     Err(AdvisedError::new(error, &advice).into())
 }
 
-/// What a request for the message `name` gave, or an error that lists those that begin so.
+/// The response for the message `name`, or an error that lists the messages whose ids begin so.
 pub(super) async fn message_found<T>(
     client: &Client,
     name: &str,
@@ -94,7 +91,7 @@ pub(super) async fn message_found<T>(
         let advice = "nobody has written to you yet (`svc inbox` shows what waits for you)";
         return Err(AdvisedError::new(error, advice).into());
     }
-    if !is_several(&error) {
+    if !is_ambiguous_error(&error) {
         return Err(error.into());
     }
     let path = with_query("/v1/messages", &[("limit", Some("500"))]);
@@ -116,8 +113,8 @@ pub(super) async fn message_found<T>(
     Err(choice(error, name, "message", &rows.collect::<Vec<_>>()).into())
 }
 
-/// Whether the daemon found several things of a name.
-fn is_several(error: &ClientError) -> bool {
+/// Whether the daemon found several matches for a name.
+fn is_ambiguous_error(error: &ClientError) -> bool {
     error.problem().is_some_and(|problem| is_ambiguous(&problem.detail))
 }
 
@@ -125,20 +122,21 @@ fn is_ambiguous(detail: &str) -> bool {
     detail.contains(" names ") && detail.contains("by its id")
 }
 
-/// Whether the daemon says that nothing has a name, or that several have it.
+/// Whether the error says that a name matches nothing or several things.
 pub(super) fn is_about_a_name(problem: &ClientProblem) -> bool {
     let field = problem.detail.split_once(": ").map_or("", |(_, rest)| rest);
     let is_missing = [&*problem.detail, field].iter().any(|text| text.starts_with("there is no "));
     is_missing || is_ambiguous(&problem.detail)
 }
 
-/// What the daemon says of several things of one name, each on a line of its own.
+/// The candidates that the daemon's error lists, one a line.
 pub(super) fn candidates(error: &ClientError) -> Option<String> {
     let detail = &error.problem().filter(|problem| is_ambiguous(&problem.detail))?.detail;
     let (head, rest) = detail.split_once(": ")?;
     let (list, advice) = rest.rsplit_once("; ")?;
     let mut text = format!("{}; {}:", visible(head), visible(advice));
-    // What stands in brackets may have commas, too. Behind one that ends an entry an id follows.
+    // The text in brackets may contain commas, too. A comma that ends a candidate is followed by an
+    // id.
     let is_id = |text: &str| {
         let word = text.split(' ').next().unwrap_or_default();
         text.contains(" (") && word.len() > 4 && !word.contains([',', '(', ')'])
@@ -158,7 +156,7 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
     Some(text)
 }
 
-/// What the daemon says of a server that it does not know, and which it knows that are near.
+/// The error for an unknown server, with similar names among the known ones.
 pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) -> AdvisedError {
     let near: Vec<&str> = known
         .iter()
@@ -174,7 +172,7 @@ pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) ->
     AdvisedError { text, source }
 }
 
-/// Whether a thing has this name, or an id that begins so with or without its prefix.
+/// Whether a document has this name, or an id that begins so with or without its prefix.
 fn is_named(thing: &Value, id_field: &str, name: &str) -> bool {
     let id = cell(thing, id_field);
     let digits = id.split_once('_').map_or("", |(_, digits)| digits);
@@ -182,7 +180,7 @@ fn is_named(thing: &Value, id_field: &str, name: &str) -> bool {
     id.starts_with(name) || digits.starts_with(name) || own_name == Some(name)
 }
 
-/// One candidate a line. Where none can be listed the daemon's own words have to do.
+/// An error with one candidate a line. Without candidates the daemon's text has to do.
 fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> AdvisedError {
     if rows.is_empty() {
         return AdvisedError { text: visible(&source.to_string()), source };
@@ -198,7 +196,8 @@ fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> Advis
     AdvisedError { text, source }
 }
 
-/// Names of peers that are near this one, the living before the others, the nearest kind alone.
+/// Names that are similar to this one, of the closest kind of match only; living participants
+/// first.
 fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
     let wanted = name.to_lowercase();
     let kinds: [&dyn Fn(&str) -> bool; 4] = [
@@ -235,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_names_are_found() {
+    fn similar_names_are_found() {
         let peer = |name: &str, status: &str| json!({ "display_name": name, "status": status });
         let peers = [
             peer("codex@mono", "idle"),
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_several_is_on_a_line_of_its_own() {
+    fn each_candidate_is_on_its_own_line() {
         let detail = "\"01m8\" names 3 tasks: task_01m8a (a title (b), c), task_01m8b (done), \
                       task_01m8c (failed); name one by its id";
         let text = candidates(&answer(422, detail)).expect("candidates");
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_nobody_knows_is_told_with_its_neighbours() {
+    fn unknown_server_error_lists_similar_names() {
         let error = |name: &str| {
             let known = ["toy", "files"];
             source_missing(answer(404, "there is no server"), name, &known).to_string()

@@ -1,4 +1,4 @@
-//! `svc open`: the page, in a browser that is signed in by a link which works once.
+//! `svc open`: opens the page in a browser and signs it in by a link that works once.
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context, args: &OpenArgs) -> anyhow::Result<Ex
     let client = context.client()?;
     let minted: Value = client.post("/v1/login_codes", &json!({})).await?;
     let code = member(&minted, "code")?;
-    // After `#`: what stands there is sent to no server and stands in no log.
+    // In the fragment: browsers send it to no server, so no log has it.
     let link = format!("{url}/login#{code}");
     if context.json {
         output::json(&json!({ "url": link }))?;
@@ -44,8 +44,8 @@ pub(super) async fn run(context: &Context, args: &OpenArgs) -> anyhow::Result<Ex
     }
     output::line(&link)?;
     if !args.no_browser && has_desktop(context) {
-        // Other users of this machine can read the arguments of the program that opens the browser,
-        // and use no ticket.
+        // Other users of this machine can read the arguments of the program that opens the browser;
+        // a ticket works once.
         let minted: Value = client.post("/v1/login_tickets", &json!({})).await?;
         open_browser(context, &format!("{url}/login?ticket={}", member(&minted, "ticket")?));
     }
@@ -57,8 +57,8 @@ fn member<'a>(minted: &'a Value, name: &str) -> anyhow::Result<&'a str> {
     value.with_context(|| format!("the daemon answered without a {name}"))
 }
 
-/// Where the page is. A name below `localhost` leads to the loopback addresses that browsers know,
-/// and to no other daemon than that of this data folder; everything else is the address as it was
+/// The URL of the page. For a loopback daemon a name below `localhost`, which browsers resolve to a
+/// loopback address and which belongs to this data folder's daemon alone; else the address as
 /// given.
 fn page_url(context: &Context, base: &str, plain: bool) -> anyhow::Result<String> {
     let base = base.trim_end_matches('/');
@@ -76,8 +76,8 @@ fn page_url(context: &Context, base: &str, plain: bool) -> anyhow::Result<String
 
 /// Opens a link on this desktop, if there is one and the person sits at it.
 ///
-/// Every user of this machine can read the link in the arguments of the program, so it may hold
-/// nothing that is worth it.
+/// Every user of this machine can read the link in the arguments of the program, so it must not
+/// hold a secret that lasts.
 pub(super) fn open_browser(context: &Context, url: &str) {
     if !has_desktop(context) {
         return;

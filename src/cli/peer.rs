@@ -1,4 +1,4 @@
-//! `svc peer`: who is here.
+//! `svc peer`: participants.
 
 use std::process::ExitCode;
 
@@ -92,7 +92,7 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
             if !context.json {
                 let requests: Result<Value, ClientError> =
                     client.get("/v1/requests?open=true&limit=500").await;
-                // A session may not be one that reads them.
+                // The token of a session may not read requests.
                 mark_waiting(&mut page, &requests.unwrap_or_default());
                 leave_out_tasks(&mut page);
                 latest_offline_first(&mut page);
@@ -160,7 +160,7 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows the operator which peer is its own.
+/// Marks the operator's own peer.
 fn mark_operator(page: &mut Value) {
     let peers = page["peers"].as_array_mut();
     for peer in peers.into_iter().flatten().filter(|peer| peer["peer_id"] == PeerId::OPERATOR) {
@@ -168,7 +168,7 @@ fn mark_operator(page: &mut Value) {
     }
 }
 
-/// Shows what those wait for who cannot go on without a person.
+/// Adds the open requests to peers that wait for a person.
 fn mark_waiting(page: &mut Value, requests: &Value) {
     for peer in page["peers"].as_array_mut().into_iter().flatten() {
         if let Some(asked) = waits_at_terminal(peer) {
@@ -183,7 +183,7 @@ fn mark_waiting(page: &mut Value, requests: &Value) {
     }
 }
 
-/// What a peer waits for that only a person at its terminal can give, if it waits.
+/// What a peer waits for that only a person at its terminal can give; `None` if nothing.
 pub(super) fn waits_at_terminal(peer: &Value) -> Option<String> {
     let waits = &peer["waiting_for"];
     let asked = match waits["kind"].as_str()? {
@@ -196,13 +196,13 @@ pub(super) fn waits_at_terminal(peer: &Value) -> Option<String> {
     Some(format!("{asked}, at its terminal{title}"))
 }
 
-/// Whether a peer of this name is an agent that was started for one task, and ends with it.
+/// Whether a name is that of an agent which was started for one task and ends with it.
 pub(super) fn is_of_task(name: &str) -> bool {
     name.contains(":task-")
 }
 
-/// Leaves out the agents of tasks, except those that wait for a person: who looks for the others
-/// looks at their tasks.
+/// Removes the agents of tasks, except those that wait for a person: a person looks for the others
+/// in the list of tasks.
 fn leave_out_tasks(page: &mut Value) {
     if let Some(peers) = page["peers"].as_array_mut() {
         peers.retain(|peer| {
@@ -213,7 +213,7 @@ fn leave_out_tasks(page: &mut Value) {
     }
 }
 
-/// Of those who are offline, lists those first who were here last.
+/// Sorts offline peers by the time they were last seen, the latest first.
 fn latest_offline_first(page: &mut Value) {
     if let Some(peers) = page["peers"].as_array_mut() {
         let is_offline = |peer: &Value| peer["status"] == "offline";
@@ -224,13 +224,13 @@ fn latest_offline_first(page: &mut Value) {
     }
 }
 
-/// What a peer was called before, if that was something else.
+/// The earlier name of a peer, if it differs.
 fn former_name<'a>(page: &'a Value, peer: &Value) -> Option<&'a str> {
     let known = output::items(page, "peers").iter().find(|it| it["peer_id"] == peer["peer_id"])?;
     known["display_name"].as_str().filter(|name| peer["display_name"] != *name)
 }
 
-/// Another peer of this name that is here.
+/// Another living peer of this name.
 fn living_namesake<'a>(page: &'a Value, peer: &Value) -> Option<&'a Value> {
     output::items(page, "peers").iter().find(|it| {
         it["peer_id"] != peer["peer_id"]
@@ -239,7 +239,7 @@ fn living_namesake<'a>(page: &'a Value, peer: &Value) -> Option<&'a Value> {
     })
 }
 
-/// `KEY=VALUE` pairs as a map; `None` without any.
+/// `KEY=VALUE` pairs as a map; `None` if there are none.
 pub(super) fn metadata<M, V>(pairs: &[String]) -> Result<Option<M>, UsageError>
 where
     M: FromIterator<(String, V)>,
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_needs_permission_is_marked_and_who_left_last_comes_first() {
+    fn waiting_peers_are_marked_and_latest_offline_come_first() {
         let peer = |id: &str, status: &str, seen: &str| json!({ "peer_id": id, "status": status, "last_seen": seen });
         let mut page = json!({ "peers": [
             peer("a", "busy", "2026-01-01"), peer("b", "offline", "2026-01-02"), peer("c", "offline", "2026-01-03"),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_pairs() {
+    fn metadata_parses_key_value_pairs() {
         let parse = |text: &str| {
             metadata(&[text.to_owned()]).map(|map| map.map(|map| Value::Object(map).to_string()))
         };

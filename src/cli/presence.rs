@@ -1,4 +1,4 @@
-//! The person at this terminal is here for as long as a command shows what happens.
+//! Keeps the operator present while a command shows what happens.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use tokio::time::sleep;
 
 use super::Context;
 
-/// How often it is said: a peer that says nothing for a minute is away.
+/// The heartbeat's period: a peer without one for a minute is away.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Says that the operator is here, which also makes the operator's own peer if there is none yet.
+/// Sends one heartbeat of the operator; the first one creates the operator's peer.
 pub(super) async fn say(client: &Client) -> Result<Value, ClientError> {
     client.post(&format!("/v1/peers/{}/heartbeat", PeerId::OPERATOR), &json!({})).await
 }
 
-/// Says so again and again, until it is dropped.
+/// Sends heartbeats until it is dropped.
 #[derive(Debug)]
 pub(super) struct OperatorPresence(JoinHandle<()>);
 
@@ -27,8 +27,8 @@ impl OperatorPresence {
         let context = context.clone();
         Self(tokio::spawn(async move {
             loop {
-                // A daemon that is away hears of it when it is back. A session's token is not the
-                // operator's.
+                // A failure is ignored: the next heartbeat reaches a daemon that is back. A
+                // session's token is not the operator's.
                 if let Ok(client) = context.client()
                     && client.target().token_source != TokenSource::Env
                 {

@@ -1,8 +1,8 @@
-//! The client whose hook or server this process is.
+//! The client that started this process for its hook or server.
 
 use svc_sys::process_list;
 
-/// The process that a request on the socket names as the client's: where nobody knows it, this one.
+/// The client's process for a request on the socket; this process if the client's is unknown.
 pub(super) fn client_or_own() -> u32 {
     client().unwrap_or_else(std::process::id)
 }

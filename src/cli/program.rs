@@ -1,4 +1,4 @@
-//! The name of this program, as it is written into files that outlive this version of it.
+//! The path of this program for files that outlive this version.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use svc_sys::config::Env;
 
-/// The program that runs now, by the name by which the person runs it: a link on the PATH leads to
-/// another version after an upgrade, and the file that it leads to now may be gone then.
+/// The running program, by the path with which the person runs it: after an upgrade a link on the
+/// PATH leads to the new version, and the present target may be gone.
 pub(super) fn own_name(env: &Env) -> anyhow::Result<PathBuf> {
     let running = std::env::current_exe().context("cannot tell where this program is")?;
     Ok(lasting_name(&running, std::env::args_os().next().as_deref(), env.os("PATH")))
 }
 
-/// `svc` on the PATH, if it is the program `running`; else what it was `invoked` as, made absolute;
-/// else `running`.
+/// `svc` on the PATH, if it is the program `running`; else the `invoked` path, made absolute; else
+/// `running`.
 fn lasting_name(running: &Path, invoked: Option<&OsStr>, paths: Option<&OsStr>) -> PathBuf {
     let invoked = invoked.map(Path::new).and_then(|path| match path.to_str() {
         Some(name) if !name.contains('/') => find(name, paths),
@@ -25,7 +25,7 @@ fn lasting_name(running: &Path, invoked: Option<&OsStr>, paths: Option<&OsStr>) 
     [find("svc", paths), invoked]
         .into_iter()
         .flatten()
-        // What it was invoked as is only what its parent says.
+        // The parent chose the invoked path, so it counts only if it leads to this program.
         .filter(|path| real.is_some() && std::fs::canonicalize(path).ok() == real)
         .find_map(|path| std::path::absolute(path).ok())
         .unwrap_or_else(|| running.to_path_buf())
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_that_lasts_is_kept() {
+    fn own_name_prefers_a_lasting_link() {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path();
         let program = |name: &str| {

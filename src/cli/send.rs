@@ -1,4 +1,4 @@
-//! `svc send`: gives work to an agent, and prints what it says.
+//! `svc send`: gives work to an agent and prints its output.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,6 @@ use super::people::which_one;
 use super::presence::say as present;
 use super::{Context, agent, output, task};
 
-/// Examples for the help.
 pub(super) const EXAMPLES: &str = concat!(
     "Examples:
   svc send reviewer 'look at the last commit'
@@ -83,7 +82,7 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
     }
     let client = context.client()?;
     if args.is_async && client.target().token_source != TokenSource::Env {
-        // Nobody waits here, so the operator's inbox hears of the end.
+        // Nobody waits here, so the operator's inbox gets the reply.
         present(&client).await?;
         body["opts"]["from_peer_id"] = PeerId::OPERATOR.into();
     }
@@ -107,12 +106,12 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
     task::watch(context, &output::cell(&sent, "task_id"), None).await
 }
 
-/// Says which agent that is here has the name of the instance that starts a new one.
+/// Notes a living agent that has the name of the instance, since the work starts a new agent.
 async fn note_namesake(client: &Client, name: &str, mode: &Value) {
     if !mode.is_null() && mode != "spawn-only" {
         return;
     }
-    // The work is on its way: a failed look for others fails nothing.
+    // The work was accepted; if this list fails only the note is lost.
     let page: Value = client.get("/v1/peers?live=true&limit=500").await.unwrap_or_default();
     let mut peers = output::items(&page, "peers").iter();
     let namesake = peers.find(|peer| peer["display_name"] == name && peer["agent"].is_string());

@@ -14,13 +14,13 @@ use super::database_lock::lock_database;
 use super::migrate::with_advice;
 use super::{MIGRATIONS_PENDING, output};
 
-/// What it means to do without tokens.
+/// The warning for `no_auth`.
 pub(super) const NO_AUTH: &str = "no_auth is on: every program of your user, and root's, is the operator, who reads and changes \
     everything; other users and pages of other web sites are refused";
 
 /// Runs the daemon until a signal.
 pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
-    // Every file made from here on is for its owner alone.
+    // Every file that is created from here on is readable by its owner only.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let paths = &config.paths;
     private_file::prepare_home(&paths.home)?;
@@ -39,13 +39,13 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     }
     let _lock = lock_database(paths, None)?;
     raise_file_limit();
-    keep_no_core();
+    disable_core_dumps();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(daemon::worker_threads())
         .enable_all()
         .build()?;
     let served = runtime.block_on(daemon::run(config, env, print_ready));
-    // A blocking call that hangs does not hold up the end.
+    // A blocking call that hangs must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     match served {
         Err(error) if matches!(error.downcast_ref(), Some(MigrateError::Pending(_))) => {
@@ -57,8 +57,8 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Lets a crash leave no image of this process behind: all secrets that it uses are in its memory.
-fn keep_no_core() {
+/// Disables core dumps: the memory of this process has all secrets that it uses.
+fn disable_core_dumps() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Core);
     limit.current = Some(0);
@@ -67,8 +67,7 @@ fn keep_no_core() {
     }
 }
 
-/// Every subscriber takes a file descriptor, and the usual soft limit is made for programs without
-/// subscribers.
+/// Raises the soft limit of file descriptors: every subscriber needs one.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -86,6 +85,6 @@ fn print_ready(ready: &Ready<'_>) {
     let line = format!("svc {version} ready at {url}{}", why.unwrap_or_default());
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     if let Err(error) = written {
-        tracing::debug!(error = telemetry::chain(&error), "nobody reads the readiness line");
+        tracing::debug!(error = telemetry::chain(&error), "cannot print the readiness line");
     }
 }

@@ -54,7 +54,7 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// The flags as the configuration reads them.
+    /// The flags for the configuration.
     pub fn flags(&self) -> Flags {
         Flags {
             listen: self.listen.clone(),
@@ -95,7 +95,7 @@ impl ServeArgs {
             }
         }
         for value in &self.mcp_config {
-            // The daemon in the background has another working folder. Documents go by its standard
+            // The daemon in the background has another working folder. Documents go to its standard
             // input.
             let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
             let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_visible_flag_survives_being_passed_on() {
+    fn every_visible_flag_is_passed_on() {
         let given = [
             "--listen",
             "127.0.0.1:1",

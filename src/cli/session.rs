@@ -1,4 +1,4 @@
-//! `svc session`: what each client is doing.
+//! `svc session`: the sessions of clients.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ const TREE: &[Column] = &[
     Column::time("HEARD", "updatedAt").rank(2),
 ];
 
-/// What `sessions_send` says of a key that no session has.
+/// The code of `sessions_send` for a key that no session has.
 const UNKNOWN: &str = "unknown_session";
 
 /// `svc session …`.
@@ -119,7 +119,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
     let client = context.client()?;
     match command {
         SessionCommand::List(mut query) => {
-            // Without the flag both are meant.
+            // Without the flag, open and closed sessions.
             query.filter.open = query.filter.open.filter(|open| *open);
             let mut page: Value = client.get(&with_object("/v1/sessions", &query)).await?;
             if !context.json {
@@ -171,7 +171,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
                 output::json(&page)?;
             } else {
                 print_tree(context, &page)?;
-                if let Some(note) = cut_note(output::items(&page, "sessions").len()) {
+                if let Some(note) = truncation_note(output::items(&page, "sessions").len()) {
                     output::note(&note);
                 }
             }
@@ -208,7 +208,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives each session whose peer is known the peer's name.
+/// Adds the participant's name to each session whose participant is known.
 async fn name_sessions(client: &Client, page: &mut Value) {
     let names = peer_names(client, "session_id").await;
     for session in page.get_mut("sessions").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -218,12 +218,12 @@ async fn name_sessions(client: &Client, page: &mut Value) {
     }
 }
 
-/// Whether nothing has the name that was asked for.
+/// Whether nothing has the requested name.
 fn is_unknown(error: &ClientError) -> bool {
     error.status() == Some(StatusCode::NOT_FOUND)
 }
 
-/// The peer of this name, where no session has it. `unknown` is what was said of the session.
+/// The participant of this name, if no session has it. `unknown` is the error for the session.
 async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::Result<Value> {
     match client.get(&format!("/v1/peers/{}", encode(name))).await {
         Err(error) if is_unknown(&error) => {
@@ -234,7 +234,7 @@ async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::R
     }
 }
 
-/// Sends, and prints the answer alone: what is said of it goes to standard error.
+/// Sends a message and prints only the reply; notes about it go to standard error.
 async fn send(
     context: &Context,
     client: &Client,
@@ -278,7 +278,7 @@ async fn send(
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A text that ends with the end of a line.
+/// The text with a line feed at its end.
 fn ended(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(output::visible).collect();
     format!("{}\n", lines.join("\n"))
@@ -301,13 +301,13 @@ fn print_history(history: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is said below a tree of so many sessions, if there may be more.
-fn cut_note(sessions: usize) -> Option<String> {
+/// The note below a tree of this many sessions, if there may be more.
+fn truncation_note(sessions: usize) -> Option<String> {
     (sessions >= limits::SESSIONS_MAX as usize)
         .then(|| format!("the {sessions} heard of last: `svc session list` lists all"))
 }
 
-/// Sessions, each below the one that started it.
+/// Prints sessions, each below the one that started it.
 fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
     let sessions = output::items(page, "sessions");
     let mut rows: Vec<Vec<Option<String>>> = Vec::new();
@@ -322,7 +322,7 @@ fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
         let at = cell("updatedAt");
         rows.push(vec![Some(shown), cell("state"), cell("label"), cell("kind"), cell("cwd"), at]);
         let is_child = |it: &&Value| output::cell(it, "parentSessionKey") == key;
-        // Nobody is below itself, so each is shown once.
+        // The parents form no cycle, so each session is printed once.
         if depth < 8 {
             open.extend(sessions.iter().filter(is_child).rev().map(|child| (depth + 1, child)));
         }
@@ -335,9 +335,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_that_is_cut_says_so() {
-        assert_eq!(cut_note(199), None);
-        let note = cut_note(200).expect("there may be more");
+    fn truncated_tree_has_a_note() {
+        assert_eq!(truncation_note(199), None);
+        let note = truncation_note(200).expect("there may be more");
         assert!(note.contains("svc session list"), "{note}");
     }
 }

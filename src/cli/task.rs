@@ -1,4 +1,4 @@
-//! `svc task`: work that someone runs and everyone may watch. [`super::task_run`] runs commands.
+//! `svc task`: recorded work with frames and an end. [`super::task_run`] runs commands.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
-/// How much of a prompt stands where a task has no title.
+/// Words of the prompt that stand in for a missing title.
 const TITLE_WORDS: usize = 12;
 const TITLE_CHARS: usize = 80;
 
@@ -108,7 +108,7 @@ struct PrintedFrame {
     line: String,
     #[serde(default)]
     kind: String,
-    /// The next one goes on in this line.
+    /// The next frame continues this line.
     #[serde(default)]
     partial: bool,
 }
@@ -148,7 +148,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Resu
     }
 }
 
-/// The id that names a task: `latest` is the one that was made last.
+/// The id that an argument names: `latest` is the task that was created last.
 async fn identified(client: &Client, id: String) -> anyhow::Result<String> {
     if id != "latest" {
         return Ok(id);
@@ -204,7 +204,7 @@ pub(super) async fn watch(
         }
         if kind == "terminal" {
             if !context.json {
-                // A session that a person started gives no lines, only its answer.
+                // An attended session writes no output frames, only a reply.
                 if let Some(result) = data["result"].as_str().filter(|_| !has_words) {
                     output::block(&ended(result))?;
                 }
@@ -213,11 +213,11 @@ pub(super) async fn watch(
             return Ok(exit_code(&data));
         }
     }
-    // The stream was to start after its end.
+    // The requested position is after the end of the stream.
     Ok(exit_code(&fetch(&context.client()?, id).await?))
 }
 
-/// A text of others that ends with the end of a line.
+/// A text by others, with a line feed at its end.
 fn ended(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(output::visible).collect();
     format!("{}\n", lines.join("\n"))
@@ -236,7 +236,7 @@ async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> anyhow::Resu
     Ok(exit_code(&task))
 }
 
-/// The task once it is terminal. Its earlier output is not read.
+/// Waits for the terminal task, without its earlier output.
 async fn wait_for_end(context: &Context, id: &str) -> anyhow::Result<Value> {
     let task = fetch(&context.client()?, id).await?;
     if is_terminal(&task) {
@@ -269,7 +269,7 @@ async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
 
 fn show(frame: &PrintedFrame) -> anyhow::Result<()> {
     if frame.kind == "stderr" {
-        // The command wrote it to standard error, too. A closed one is ignored.
+        // The command wrote it to standard error. A closed standard error is ignored.
         output::note(&frame.line);
         return Ok(());
     }
@@ -290,8 +290,7 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
     )
 }
 
-/// Gives each task of a table that has no title the first words of its prompt, which tell it from
-/// the others.
+/// Sets a missing title in a table to the first words of the prompt.
 fn title_by_prompt(page: &mut Value) {
     for task in page.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten() {
         if task["title"].is_null()
@@ -304,7 +303,7 @@ fn title_by_prompt(page: &mut Value) {
     }
 }
 
-/// A reply to a task, which is no output of it.
+/// The text of a reply, which is no part of the task's output.
 fn reply_text(reply: &Value) -> String {
     let cell = |key| output::cell(reply, key);
     let head = output::visible(&format!("svc: {} from {}:", cell("kind"), cell("from")));
@@ -316,8 +315,8 @@ fn reply_text(reply: &Value) -> String {
 fn ending(task: &Value) -> String {
     let mut text = format!("task {}", output::visible(&output::cell(task, "status")));
     for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
-        // The error says why it ended; the signal may be the daemon's own, which ends what cannot
-        // go on.
+        // The error has the reason. The signal may be the daemon's own, for a task that cannot go
+        // on.
         let is_explained = key == "signal" && task["error"].is_string();
         if !is_explained && task.get(key).is_some_and(|value| !value.is_null()) {
             let value = output::visible(&output::cell(task, key));
@@ -349,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_without_a_title_is_known_by_its_prompt() {
+    fn task_without_a_title_shows_its_prompt() {
         let mut page = json!({ "tasks": [
             { "prompt": "look at\nthe last   commit" }, { "title": "own", "prompt": "x" }, {},
         ] });
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_named_where_no_error_says_why() {
+    fn signal_is_shown_only_without_an_error() {
         let failed = json!({ "status": "failed", "signal": "SIGKILL", "error": "not logged in" });
         assert_eq!(ending(&failed), "task failed, error not logged in");
         let killed = json!({ "status": "failed", "signal": "SIGKILL" });

@@ -1,34 +1,35 @@
-//! One way to a terminal: what others wrote, with symbols for characters that a terminal obeys or a
-//! person does not see.
+//! Sanitises text for a terminal: replaces characters that a terminal interprets or a person does
+//! not see by symbols.
 //!
-//! Controls get the pictures of Unicode (`␛` for escape, `␊` for a line feed, `␡` for delete).
-//! 8-bit controls, characters without width and those that change the direction of a line become
-//! escapes, such as `\u{202e}`; a joiner that joins is text. In JSON all of them become JSON's own
-//! escapes, so a program reads the same text. `output` sends everything through here.
+//! Control characters get Unicode's control pictures (`␛` for escape, `␊` for a line feed, `␡` for
+//! delete). 8-bit controls, characters without width and those that change the direction of a line
+//! become escapes, such as `\u{202e}`; a joiner between characters that it joins is text. In JSON
+//! all of them become JSON's own escapes, so a program reads the same text. `output` sends all text
+//! through this module.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use svc_model::quote::{chars_with_visibility, is_invisible};
 
-/// A text on one line. The tab stays.
+/// A text on one line. Tabs are kept.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
     shown(text, |c| c == '\t')
 }
 
-/// A text of several lines: the line feed stays, too.
+/// A text of several lines: line feeds are kept, too.
 pub(super) fn block(text: &str) -> Cow<'_, str> {
     shown(text, |c| matches!(c, '\t' | '\n'))
 }
 
-/// A text in a cell of a table, where a tab would move the next one.
+/// A text in a cell of a table, where a tab would break the alignment.
 pub(super) fn cell(text: &str) -> Cow<'_, str> {
     shown(text, |_| false)
 }
 
-/// A JSON document, which says the same.
+/// A JSON document of the same meaning.
 pub(super) fn json(document: &str) -> Cow<'_, str> {
-    // Outside of strings a document has no other control than these.
+    // Outside strings JSON has no other controls than these.
     let stays = |c: char| c == '\n' || !is_unsafe(c);
     if document.chars().all(stays) {
         return Cow::Borrowed(document);
@@ -46,8 +47,7 @@ pub(super) fn json(document: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A text without the colours that a program wrote for a terminal of its own (SGR of ECMA-48). They
-/// say nothing.
+/// Removes colour sequences (SGR of ECMA-48), which a program writes for a terminal of its own.
 pub(super) fn without_colours(text: &str) -> Cow<'_, str> {
     const BEGIN: &str = "\u{1b}[";
     if !text.contains(BEGIN) {
@@ -85,7 +85,7 @@ fn shown(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
 }
 
 fn is_unsafe(c: char) -> bool {
-    // These two choose between two pictures of one sign, and do no more.
+    // These two choose between two glyphs of one character, and do no more.
     let is_choice_of_picture = matches!(c, '\u{fe0e}' | '\u{fe0f}');
     matches!(c, '\n' | '\t') || (is_invisible(c) && !is_choice_of_picture)
 }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_go_and_what_else_a_terminal_obeys_is_seen() {
+    fn colours_are_removed_and_other_controls_become_symbols() {
         for (text, is) in [
             ("plain", "plain"),
             ("\u{1b}[2m2026\u{1b}[0m \u{1b}[31;1mERROR\u{1b}[m codex: no", "2026 ERROR codex: no"),
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_terminal_obeys_nothing_of_another(text in hostile()) {
+        fn sanitised_text_has_no_controls(text in hostile()) {
             prop_assert!(!line(&text).chars().any(|c| obeyed(c) && c != '\t'));
             prop_assert!(!cell(&text).chars().any(obeyed));
             prop_assert!(!block(&text).chars().any(|c| obeyed(c) && !"\t\n".contains(c)));

@@ -1,4 +1,4 @@
-//! `svc token`: the operator token, and the list of those that others hold.
+//! `svc token`: the operator token, and the list of minted tokens.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -165,8 +165,8 @@ async fn list(
     let client = context.client()?;
     let mut cursor = cursor.map(str::to_owned);
     let mut tokens: Vec<Value> = Vec::new();
-    // A page may have none that is still good. No page is asked for more than is missing, so that
-    // none is passed over.
+    // A page may have no valid token. No page is larger than what is missing, so that the cursor
+    // passes over none.
     loop {
         let missing = limit.saturating_sub(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         let missing = missing.to_string();
@@ -187,7 +187,7 @@ async fn list(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a token was neither taken back nor has ended.
+/// Whether a token is neither revoked nor expired.
 fn is_good(token: &Value, now: Timestamp) -> bool {
     let end = token["expires_at"].as_str().and_then(Timestamp::parse);
     token["revoked_at"].is_null() && end.is_none_or(|end| end > now)
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_until_it_is_taken_back_or_ends() {
+    fn token_is_valid_until_revoked_or_expired() {
         let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
         let good = json!({ "expires_at": "2026-03-31T12:00:01Z" });
         assert!(is_good(&good, now));

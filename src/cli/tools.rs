@@ -1,4 +1,4 @@
-//! `svc tools`: what a model may ask of the daemon, asked by hand.
+//! `svc tools`: the tools that models call, called by hand.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -126,27 +126,27 @@ async fn fetch(client: &Client, family: Option<&str>) -> Result<Vec<Value>, Clie
     }
 }
 
-/// The tools of all servers behind the daemon.
+/// The tools of all child MCP servers.
 pub(super) async fn of_sources(client: &Client) -> Result<Vec<Value>, ClientError> {
     fetch(client, Some("sources")).await
 }
 
-/// Whether a tool is one of this server's.
+/// Whether a tool belongs to this child server.
 pub(super) fn is_of_source(tool: &Value, name: &str) -> bool {
     let tool = output::cell(tool, "name");
     let rest = tool.strip_prefix(name);
-    // The built-in server's tools have their plain names.
+    // The built-in server's tools have no prefix.
     rest.is_some_and(|rest| rest.starts_with("__"))
         || (name == BUILTIN_CORE && !tool.contains("__"))
 }
 
-/// The tools of a server behind the daemon.
+/// The tools of one child server.
 pub(super) async fn of_source(client: &Client, name: &str) -> Result<Vec<Value>, ClientError> {
     let all = of_sources(client).await?;
     Ok(all.into_iter().filter(|tool| is_of_source(tool, name)).collect())
 }
 
-/// Calls a tool by its name with arguments of `--arg`.
+/// Calls a tool by its name, with the arguments of `--arg`.
 pub(super) async fn call_by_name(
     context: &Context,
     client: &Client,
@@ -156,10 +156,10 @@ pub(super) async fn call_by_name(
     call(context, client, CallArgs { name, each, all: None, session: None }).await
 }
 
-/// The object that a tool answers.
+/// The structured result of a tool.
 ///
 /// # Errors
-/// What the tool says is wrong.
+/// The tool's error.
 pub(super) async fn structured(
     client: &Client,
     name: &str,
@@ -174,10 +174,10 @@ pub(super) async fn structured(
     }
 }
 
-/// The result of a request of MCP.
+/// The result of an MCP request.
 ///
 /// # Errors
-/// What the answer says is wrong.
+/// The error in the response.
 pub(super) async fn result_of(
     client: &Client,
     method: &str,
@@ -260,7 +260,7 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Res
         session = Some(value.map_err(|_| UsageError(format!("--session {id:?}: not an id")))?);
     }
     if !pairs.is_empty() {
-        // Only the tool knows which type a value is to have.
+        // The tool's schema says which types the values have.
         let tool = find(client, &args.name).await?;
         for (key, value) in pairs {
             let value = read(value)?;
@@ -275,12 +275,12 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Res
     print_answer(context, &answer)
 }
 
-/// Sends the request and finds the response to it.
+/// Sends the request and finds its response.
 async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Result<Value> {
     let stream = client.open("/mcp", request).await?;
     if !stream.status.is_success() {
         let reply = stream.collect().await?;
-        // A refusal by the protocol is a response as well; one by the daemon's edge is not.
+        // An error of the protocol is a response as well; one of the HTTP layer is not.
         return match reply.json::<Value>() {
             Ok(answer) if answer.get("jsonrpc").is_some() => Ok(answer),
             _ => Err(ClientError::Problem(Box::new(reply.problem())).into()),
@@ -297,7 +297,6 @@ async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Resu
     bail!("the daemon closed the connection before the tool's answer; see `svc logs`")
 }
 
-/// Prints the result of a tool, or its error.
 fn print_answer(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
     if let Some(error) = answer.get("error") {
         if context.json {
@@ -327,7 +326,7 @@ fn print_answer(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An error of a tool, or of the protocol, in words.
+/// An error of a tool or of the protocol as text.
 fn failure(error: &Value) -> String {
     let mut text = output::visible(&output::cell(error, "message"));
     for key in ["type", "code", "field", "allowed", "data"] {
@@ -437,7 +436,7 @@ fn input() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Adds a value of the type that the tool's schema asks for. A list takes one after the other.
+/// Adds a value of the type in the tool's schema. For a list each `--arg` appends one element.
 fn add(
     arguments: &mut Map<String, Value>,
     schema: &Value,
@@ -445,7 +444,7 @@ fn add(
     text: String,
 ) -> Result<(), UsageError> {
     let property = schema.get("properties").and_then(|all| all.get(key));
-    // An unknown argument goes as it is: the daemon refuses it and names those it knows.
+    // An unknown argument is sent unchanged: the daemon refuses it and lists the known ones.
     let Some(property) = property else {
         arguments.insert(key.to_owned(), Value::String(text));
         return Ok(());
@@ -486,7 +485,7 @@ fn typed(property: &Value, key: &str, text: String) -> Result<Value, UsageError>
     });
     match value {
         Some(value) if fits => Ok(value),
-        // Of any type: what is no JSON is a text.
+        // Of any type: a value that is no JSON is a text.
         None if !["integer", "number", "boolean", "object"].contains(&kind) => {
             Ok(Value::String(text))
         }
@@ -508,7 +507,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_get_the_type_that_the_tool_asks_for() {
+    fn arguments_get_the_type_of_the_schema() {
         let schema = json!({ "properties": {
             "s": { "type": "string" }, "i": { "type": "integer" }, "b": { "type": "boolean" },
             "n": { "type": "number" }, "o": { "type": "object" }, "any": {},
@@ -544,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_readable() {
+    fn object_is_printed_as_indented_lines() {
         let value = json!({
             "task": { "status": "done", "n": 1 }, "frames": [{ "line": "a\u{1b}[1m" }], "none": [], "text": "a\nb",
         });
@@ -554,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_was_wrong_and_what_would_be_right() {
+    fn tool_error_shows_reason_and_advice() {
         let error = json!({
             "type": "validation_error", "message": "limit: must be from 1 to 500", "field": "limit",
             "allowed": "from 1 to 500",

@@ -1,5 +1,5 @@
-//! What agents ask, from the question to the answer: by HTTP, by command and by tool, once, and at
-//! the deadline; and what people see of an agent over a restart.
+//! Requests of agents, from the question to the answer: by HTTP, command and tool, once, and at the
+//! deadline; and how an agent is shown after a restart.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -16,7 +16,8 @@ use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// A stand-in for Claude Code that needs permission at each prompt and says which answer it got.
+/// A stand-in for Claude Code that asks for permission at each prompt and repeats the answer that
+/// it got.
 pub(crate) const CONFIG: &str = r#"
 [agents.asker]
 backend = "claude"
@@ -80,7 +81,7 @@ fn open(d: &Caller) -> Vec<Value> {
     d.get("/v1/requests?open=true").ok(200)["requests"].as_array().expect("a list").clone()
 }
 
-/// The one request that is open.
+/// The one open request.
 #[track_caller]
 pub(crate) fn asked(d: &Caller) -> Value {
     until(BOUND, || open(d).pop())
@@ -106,7 +107,7 @@ pub(crate) fn tool(d: &Caller, name: &str, arguments: &Value) -> Value {
 }
 
 #[test]
-fn a_request_is_a_row_that_is_answered_once() {
+fn request_is_a_row_that_is_answered_once() {
     let d = world();
     let own = json!({ "display_name": "desk", "backend": "test", "path": "/" });
     let desk = text(&d.post("/v1/peers/register", &own).ok(200), "peer_id");
@@ -129,7 +130,7 @@ fn a_request_is_a_row_that_is_answered_once() {
         .collect();
     assert_eq!(options, ["allow", "deny"], "{request}");
     assert!(request["opened_at"].is_string() && request.get("closed_at").is_none(), "{request}");
-    // Whoever sits at a terminal hears of it, with the command that answers.
+    // A person at a terminal gets a message with the command that answers.
     let inbox = d.get(&format!("/v1/peers/{desk}/messages?peek=true")).ok(200);
     let told = inbox["messages"].to_string();
     assert!(told.contains("svc agent answer") && told.contains(&id), "{inbox}");
@@ -184,13 +185,13 @@ fn a_request_is_a_row_that_is_answered_once() {
 }
 
 #[test]
-fn a_request_is_answered_by_command_by_tool_and_after_a_restart() {
+fn request_can_be_answered_by_command_by_tool_and_after_a_restart() {
     let mut d = world();
     let key = start(&d, "asker", "main");
     let project = text(&agent(&d, &key), "project");
     send(&d, &key, "one");
     let first = text(&asked(&d), "request_id");
-    // The row and the question outlive the daemon.
+    // The row and the question survive the daemon.
     d.kill9();
     d.restart();
     assert_eq!(text(&asked(&d), "request_id"), first);
@@ -202,7 +203,7 @@ fn a_request_is_answered_by_command_by_tool_and_after_a_restart() {
     send(&d, &key, "two");
     let second = text(&asked(&d), "request_id");
     let arguments = json!({ "request_id": second, "option_id": "allow" });
-    // Who has not the scope is told which one it is.
+    // A caller without the scope is told which scope it needs.
     let refused = tool(&minted(&d, "r", &project, &[]), "RequestAnswer", &arguments);
     let error = &refused["structuredContent"]["error"];
     assert_eq!(error["type"], "forbidden", "{refused}");
@@ -217,7 +218,7 @@ fn a_request_is_answered_by_command_by_tool_and_after_a_restart() {
     assert_eq!(again["structuredContent"]["error"]["type"], "conflict", "{again}");
     says(&d, &key, "allowed 2");
 
-    // What waits when the agent ends is over.
+    // The end of the agent closes its open request.
     send(&d, &key, "three");
     let third = text(&asked(&d), "request_id");
     d.post(&format!("/v1/hosts/{key}/stop"), &json!({ "force": true })).ok(200);
@@ -228,7 +229,7 @@ fn a_request_is_answered_by_command_by_tool_and_after_a_restart() {
 }
 
 #[test]
-fn what_nobody_answers_is_denied_at_the_deadline_and_on_record() {
+fn unanswered_request_is_denied_at_the_deadline_and_recorded() {
     let d = world();
     let key = start(&d, "hasty", "main");
     send(&d, &key, "go");
@@ -250,7 +251,7 @@ fn what_nobody_answers_is_denied_at_the_deadline_and_on_record() {
 }
 
 #[test]
-fn what_cannot_run_says_what_to_do() {
+fn failed_start_says_what_to_do() {
     let d = world();
     for (instance, word) in [
         ("login", "Not logged in: please run /login"),
@@ -261,7 +262,7 @@ fn what_cannot_run_says_what_to_do() {
         let end = ended(&d, &key);
         let error = end["error"].as_str().unwrap_or_default();
         if instance == "brief" {
-            // A program that ends with 0 and never spoke has not failed.
+            // A program that exits with 0 and no output has not failed.
             assert_eq!(end["exit_code"], 0, "{end}");
         } else {
             assert_eq!(end["state"], "error", "{end}");
@@ -272,7 +273,7 @@ fn what_cannot_run_says_what_to_do() {
         }
         let log = events(&d, &format!("agent/{}", text(&end, "id")));
         assert_eq!(log.last().expect("some")["kind"], "exit", "it is on record");
-        // Work for it fails with the same words.
+        // Work for it fails with the same reason.
         let body = json!({ "instance": instance, "prompt": "x", "opts": { "async": true } });
         let task = text(&d.post("/v1/send_message", &body).ok(202), "task_id");
         let task = until(BOUND, || {
@@ -287,7 +288,7 @@ fn what_cannot_run_says_what_to_do() {
 }
 
 #[test]
-fn attach_goes_on_over_a_restart() {
+fn attach_continues_across_a_restart() {
     let mut d = world();
     let key = start(&d, "echo", "main");
     let mut command = d.home.command(&["agent", "attach", &key]);
@@ -318,7 +319,7 @@ fn attach_goes_on_over_a_restart() {
 }
 
 #[test]
-fn attach_says_who_answered_and_what() {
+fn attach_shows_who_answered_and_what() {
     let d = world();
     let key = start(&d, "asker", "main");
     let mut command = d.home.command(&["agent", "attach", &key]);
@@ -348,7 +349,7 @@ fn attach_says_who_answered_and_what() {
 }
 
 #[test]
-fn a_request_is_seen_and_answered_where_a_person_looks() {
+fn request_is_shown_and_answerable_in_every_view_for_people() {
     let d = world();
     svc(&d.home, &["inbox"]).ok();
     let key = start(&d, "asker", "main");
@@ -399,7 +400,7 @@ fn a_request_is_seen_and_answered_where_a_person_looks() {
     let none = svc(&d.home, &["agent", "answer", &key, "latest", "allow"]);
     assert_eq!(none.code, Some(1), "nothing is open: {none:?}");
 
-    // The end of the agent closes what it asked.
+    // The end of the agent closes its open requests.
     send(&d, &key, "last");
     asked(&d);
     assert!(svc(&d.home, &["inbox"]).ok().contains("May I?"));

@@ -1,5 +1,5 @@
-//! Agents when everything around them ends at a bad moment: `kill -9` of daemon, host, agent and
-//! all, ids of processes that are used again, sockets of nobody, names that two want.
+//! Agents under failures at bad moments: `kill -9` of the daemon, the host, the agent or all of
+//! them, reused pids, stale sockets, concurrent claims of a name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,7 @@ fn live(d: &Caller) -> Vec<Value> {
     page["hosts"].as_array().expect("hosts").clone()
 }
 
-/// Processes whose command line has this word.
+/// Processes whose command line contains this word.
 fn bearers(word: &str) -> Vec<u64> {
     let entries = fs::read_dir("/proc").expect("Linux").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u64>().ok());
@@ -52,7 +52,7 @@ fn bearers(word: &str) -> Vec<u64> {
     .collect()
 }
 
-/// Ends what a test that fails would leave.
+/// Kills the processes that a failed test would leave behind.
 struct Broom(String);
 
 impl Drop for Broom {
@@ -63,16 +63,17 @@ impl Drop for Broom {
     }
 }
 
-/// A process may have ended by itself meanwhile.
+/// The process may have ended by itself meanwhile.
 fn signal(pid: u64, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _gone = kill_process(pid, signal);
     }
 }
 
-/// Whoever is killed, and whenever: each prompt has one end, runs at most once, and leaves nothing.
+/// Whichever process is killed, and whenever: each prompt has one end, runs at most once, and
+/// leaves no process.
 #[test]
-fn kill_nine_of_anybody_leaves_each_prompt_one_end() {
+fn kill_nine_of_any_process_leaves_each_prompt_one_end() {
     let home = Home::new();
     let ran = home.user().join("ran");
     let mark = format!("{}.625", 400_000 + std::process::id());
@@ -166,7 +167,7 @@ fn kill_nine_of_anybody_leaves_each_prompt_one_end() {
 }
 
 #[test]
-fn fifty_restarts_of_the_daemon_and_one_agent_process() {
+fn agent_process_survives_fifty_daemon_restarts() {
     let mut d = with_config(ECHO);
     let started = start(&d, "echo", "main");
     let (id, host, pid) =
@@ -198,7 +199,7 @@ fn fifty_restarts_of_the_daemon_and_one_agent_process() {
 }
 
 #[test]
-fn of_many_that_want_one_name_one_gets_it() {
+fn concurrent_starts_with_one_name_start_one_agent() {
     let d = Arc::new(with_config(ECHO));
     let body = json!({ "instance": "echo", "name": "One", "cwd": d.home.user() });
     let wishes: Vec<_> = (0..8)
@@ -218,9 +219,9 @@ fn of_many_that_want_one_name_one_gets_it() {
     assert_eq!(agents[0]["session_key"], "agent:echo:one");
 }
 
-/// The row names a process whose id somebody else has by now.
+/// The pid in the row belongs to another process now.
 #[test]
-fn a_process_with_the_id_of_a_dead_host_is_left_alone() {
+fn reused_pid_of_a_dead_host_is_not_killed() {
     let mut d = with_config(ECHO);
     let started = start(&d, "echo", "main");
     let id = text(&started, "id");
@@ -245,10 +246,10 @@ fn a_process_with_the_id_of_a_dead_host_is_left_alone() {
     start(&d, "echo", "main");
 }
 
-/// Sockets in the folder that are nobody's, answer nonsense, or never answer; and a host that
-/// stands still. None of them holds up the daemon or the other agents.
+/// Sockets in the folder that are stale, respond with nonsense, or never respond; and a stopped
+/// host. None of them delays the daemon or the other agents.
 #[test]
-fn sockets_that_are_no_hosts_hold_up_nobody() {
+fn stale_or_hanging_sockets_delay_nothing() {
     let mut d = with_config(ECHO);
     let (good, still) = (start(&d, "echo", "good"), start(&d, "echo", "still"));
     let (good_id, still_id) = (text(&good, "id"), text(&still, "id"));
@@ -279,7 +280,8 @@ fn sockets_that_are_no_hosts_hold_up_nobody() {
         d.get(&format!("/v1/hosts/{good_id}/history")).ok(200).to_string().contains("got hi")
     });
     drop(answers.join().expect("it was asked"));
-    // What answers, or may, is not removed; and the one that stands still is not taken for dead.
+    // A socket that responds, or may respond, is not removed; and the stopped host does not count
+    // as dead.
     for name in ["ag_wedged.sock", "ag_plain.sock"] {
         assert!(folder.join(name).exists(), "{name}");
     }

@@ -1,4 +1,4 @@
-//! What an agent says is heard while it says it.
+//! The output of an agent is streamed while the agent produces it.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::wire::{Caller, Sse};
 
 const BOUND: Duration = Duration::from_mins(1);
 
-/// A stand-in for Claude Code that says the beginning of its answer, and the rest once the file
-/// `go` is there.
+/// A stand-in for Claude Code that writes the beginning of its answer, and the rest once the file
+/// `go` exists.
 const CONFIG: &str = r#"
 [agents.speaker]
 backend = "claude"
@@ -55,7 +55,7 @@ fn go(d: &Daemon) {
     std::fs::write(d.home.user().join("go"), "").expect("a file");
 }
 
-/// What is heard of an entry until it is so much, and the entry's name.
+/// The deltas of an entry until they contain `all`, and the entry's name.
 #[track_caller]
 fn heard(feed: &mut Sse, stream: &str, all: &str) -> (String, usize) {
     feed.patience(BOUND);
@@ -79,20 +79,20 @@ fn heard(feed: &mut Sse, stream: &str, all: &str) -> (String, usize) {
 }
 
 #[test]
-fn what_an_agent_is_saying_is_on_feeds_and_on_no_page() {
+fn deltas_are_on_feeds_and_on_no_page() {
     let d = with_config(CONFIG);
     let agent = start(&d);
     let stream = format!("agent/{}", text(&agent, "id"));
     let mut early = d.follow(&format!("/v1/events?stream={stream}"));
     let (of, _) = heard(&mut early, &stream, "one\ntwo");
-    // Who comes later is told all so far, by whatever feed, and in one piece.
+    // A later subscriber gets the whole text so far, on any feed, in one delta.
     for target in ["/v1/events?stream_prefix=agent/&after=latest", "/v1/events?kind=delta"] {
         let mut late = d.follow(target);
         assert_eq!(heard(&mut late, &stream, "one\ntwo"), (of.clone(), 1), "{target}");
     }
     let page = events(&d, &stream);
     assert!(page.iter().all(|event| event["kind"] != "delta"), "{page:?}");
-    // The host tells it without a daemon, too.
+    // The host streams it without a daemon, too.
     let socket = text(&agent, "socket_path");
     let status = ask_host(&socket, &json!({ "type": "host.status" }));
     assert_eq!(status["success"], true, "{status}");
@@ -108,7 +108,7 @@ fn what_an_agent_is_saying_is_on_feeds_and_on_no_page() {
     }
 }
 
-/// Lines of a task, and whether the next goes on in each.
+/// Lines of a task, and whether the next frame continues each line.
 fn frames(d: &Caller, task: &str) -> Vec<(String, bool)> {
     let page = d.get(&format!("/v1/events?stream=task/{task}&kind=frame")).ok(200);
     let frames = page["events"].as_array().expect("events").iter();
@@ -116,7 +116,7 @@ fn frames(d: &Caller, task: &str) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn a_task_has_the_words_of_its_agent_as_they_come_and_once() {
+fn task_frames_have_the_agents_text_as_it_streams_and_once() {
     let mut d = with_config(CONFIG);
     let wish =
         json!({ "instance": "speaker", "prompt": "speak", "opts": { "cwd": d.home.user() } });
@@ -133,13 +133,13 @@ fn a_task_has_the_words_of_its_agent_as_they_come_and_once() {
     assert_eq!((&shown["status"], &shown["result"]), (&json!("done"), &json!("one\ntwo three")));
     let [one, two] = begun;
     assert_eq!(frames(&d, &task), [one, two, (" three".to_owned(), false)]);
-    // A terminal shows lines.
+    // A terminal shows whole lines.
     let ran = crate::daemon::svc(&d.home, &["task", "watch", &task]);
     assert!(ran.stdout.ends_with("one\ntwo three\n"), "{ran:?}");
 }
 
 #[test]
-fn a_text_that_was_cut_says_so() {
+fn truncated_text_is_marked() {
     let d = with_config(CONFIG);
     let wish = json!({ "agent": "long", "prompt": "x", "async": false, "cwd": d.home.user() });
     let said = call(&d, "SendMessage", &wish);
@@ -149,7 +149,7 @@ fn a_text_that_was_cut_says_so() {
 }
 
 #[test]
-fn entries_of_a_history_have_the_offsets_to_go_back_from() {
+fn history_entries_have_offsets_for_paging_back() {
     let d = with_config(CONFIG);
     let agent = start(&d);
     go(&d);
@@ -159,7 +159,7 @@ fn entries_of_a_history_have_the_offsets_to_go_back_from() {
         history["entries"].as_array().expect("entries").clone()
     };
     until(BOUND, || (entries("").first()?["role"] == "assistant").then_some(()));
-    // While its host is there, and from the log.
+    // From its host, and then from the log.
     for round in 0..2 {
         let last = entries("");
         let offset = last[0]["offset"].as_u64().expect("an offset");
@@ -176,7 +176,7 @@ fn entries_of_a_history_have_the_offsets_to_go_back_from() {
 }
 
 #[test]
-fn attach_shows_words_before_the_entry_is_finished() {
+fn attach_shows_text_before_the_entry_is_finished() {
     let d = with_config(CONFIG);
     let agent = start(&d);
     let mut command = d.home.command(&["agent", "attach", &text(&agent, "id")]);

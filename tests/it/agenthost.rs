@@ -1,6 +1,5 @@
-//! The wire of an agent's host, read by a client that knows the types of its version 1.0 and
-//! nothing of later ones. What this client and a host say to each other stands in
-//! `fixtures/agenthost/`, and is what is said today.
+//! The protocol of an agent's host, read by a client that knows only the types of version 1.0. The
+//! exchange of this client and a host is recorded in `fixtures/agenthost/` and must stay the same.
 
 use std::path::PathBuf;
 
@@ -13,7 +12,7 @@ use crate::expect::text;
 use crate::host::{Client, Host};
 use crate::shapes::instant;
 
-/// A stand-in for Claude Code that calls one tool, and ends when its input does.
+/// A stand-in for Claude Code that calls one tool, and ends with its input.
 const SCRIPT: &str = r#"trap '' TERM
 read init
 echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
@@ -25,8 +24,8 @@ echo '{"type":"assistant","message":{"role":"assistant","content":[{"type":"text
 echo '{"type":"result","subtype":"success","is_error":false,"result":"The folder is empty.","usage":{"input_tokens":3,"output_tokens":4}}'
 while read more; do :; done"#;
 
-/// The types of protocol 1.0, member by member. A member that is absent is its type's zero, one
-/// that is not named here is passed over, and one of another type does not decode.
+/// The types of protocol 1.0, member by member. A missing member has its type's zero value, an
+/// unknown member is ignored, and a member of another type does not decode.
 mod seed {
     use serde::Deserialize;
 
@@ -139,7 +138,7 @@ mod seed {
     }
 }
 
-/// What the client has understood.
+/// The messages that the client has decoded.
 #[derive(Debug, Default)]
 struct Understood {
     pings: Vec<seed::PingResponse>,
@@ -182,7 +181,7 @@ impl Understood {
     }
 }
 
-/// What is asked, and what comes back, in order.
+/// Requests and responses, in order.
 struct Exchange {
     client: Client,
     asked: usize,
@@ -208,7 +207,7 @@ impl Exchange {
         reply
     }
 
-    /// Attaches, and takes the events up to one that stands there already.
+    /// Attaches, and reads the events up to one that exists already.
     fn attach(&mut self, after: u64, last: &Value) {
         self.ask("host.attach", Some(&json!({ "offset": after })));
         loop {
@@ -222,7 +221,7 @@ impl Exchange {
     }
 }
 
-/// What differs from run to run becomes what stands in the file.
+/// Replaces what differs from run to run by the value in the file.
 fn settled(name: &str, value: &mut Value) {
     let fixed = match (name, &*value) {
         (_, Value::Object(_) | Value::Array(_)) => {
@@ -243,7 +242,7 @@ fn settled(name: &str, value: &mut Value) {
         }
         ("pid", pid) if pid != 0 => json!(4711),
         ("version", _) => json!("0.1.0"),
-        // Another client may not be gone yet.
+        // Another client may still be attached.
         ("attached", _) => json!(1),
         ("uptime", _) => json!("0s"),
         ("duration", _) => json!("16ms"),
@@ -260,7 +259,7 @@ fn fixture() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/agenthost/exchange.ndjson")
 }
 
-/// The lines of the file: whether the client says it, and what.
+/// The lines of the file: whether the client sends it, and its content.
 fn recorded() -> Vec<(bool, Value)> {
     let file = std::fs::read_to_string(fixture()).expect("is there");
     let line = |line: &str| {
@@ -298,7 +297,7 @@ fn exchange() -> Vec<(bool, Value)> {
 }
 
 #[test]
-fn a_client_of_the_first_version_understands_every_message() {
+fn client_of_protocol_1_0_decodes_every_message() {
     let live = exchange();
     let recorded = recorded();
     for lines in [&live, &recorded] {
@@ -349,7 +348,7 @@ fn a_client_of_the_first_version_understands_every_message() {
     for (_, line) in &mut settled_lines {
         settled("", line);
     }
-    // What is said while it is being said comes as it likes.
+    // The number and sizes of deltas differ from run to run.
     settled_lines.retain(|(_, line)| line["type"] != "delta");
     for (number, (said, written)) in settled_lines.iter().zip(&recorded).enumerate() {
         assert_eq!(said, written, "line {} of {}", number + 1, fixture().display());
@@ -382,7 +381,7 @@ fn events_and_history_have_the_same_types_over_http() {
             .collect();
         assert_eq!(history(&format!("?before={}", offsets[2]))["total"], 2, "{offsets:?}");
     };
-    // Of its host, and of the log.
+    // From its host, and from the log.
     check(&history(""));
     d.post(&format!("/v1/hosts/{id}/stop"), &json!({})).ok(200);
     ended(&d, &id);

@@ -1,5 +1,5 @@
-//! Agents: what starts, what is on record, what survives `kill -9`, and what becomes of work that
-//! is given to them.
+//! Agents: their starts, their records, what survives `kill -9`, and the work that is given to
+//! them.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -74,7 +74,7 @@ pub(crate) fn with_config(config: &str) -> Daemon {
     Daemon::with(|plan| plan.home(&home))
 }
 
-/// Starts an agent that works in the test's folder.
+/// Starts an agent in the test's folder.
 #[track_caller]
 pub(crate) fn start(d: &Daemon, instance: &str, name: &str) -> Value {
     let body = json!({ "instance": instance, "name": name, "cwd": d.home.user() });
@@ -85,7 +85,7 @@ pub(crate) fn agent(d: &Caller, id: &str) -> Value {
     d.get(&format!("/v1/hosts/{id}")).ok(200)
 }
 
-/// Waits until an agent has ended; gives it as it is then.
+/// Waits until an agent has ended; returns its last document.
 #[track_caller]
 pub(crate) fn ended(d: &Caller, id: &str) -> Value {
     until(BOUND, || Some(agent(d, id)).filter(|agent| agent["ended_at"].is_string()))
@@ -113,7 +113,7 @@ pub(crate) fn events(d: &Caller, stream: &str) -> Vec<Value> {
     }
 }
 
-/// A stream of an agent has the host's numbers, without a hole.
+/// The stream of an agent has the host's numbers without a gap.
 #[track_caller]
 pub(crate) fn is_dense(events: &[Value]) {
     for (event, number) in events.iter().zip(1_u64..) {
@@ -123,7 +123,7 @@ pub(crate) fn is_dense(events: &[Value]) {
     }
 }
 
-/// Asks the host itself.
+/// Sends a request to the host directly.
 pub(crate) fn ask_host(socket: &str, request: &Value) -> Value {
     let mut stream = UnixStream::connect(socket).expect("the host listens");
     stream.write_all(format!("{request}\n").as_bytes()).expect("it reads");
@@ -145,7 +145,7 @@ pub(crate) fn runs(pid: u64) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Gives work to an agent, and answers the task's id at once.
+/// Dispatches work to an agent, and returns the task's id at once.
 #[track_caller]
 pub(crate) fn dispatch(d: &Caller, body: Value) -> String {
     let mut body = body;
@@ -153,7 +153,7 @@ pub(crate) fn dispatch(d: &Caller, body: Value) -> String {
     text(&d.post("/v1/send_message", &body).ok(202), "task_id")
 }
 
-/// A task once it is over.
+/// Waits for a task's end.
 #[track_caller]
 pub(crate) fn over(d: &Caller, task: &str) -> Value {
     until(BOUND, || {
@@ -162,9 +162,9 @@ pub(crate) fn over(d: &Caller, task: &str) -> Value {
     })
 }
 
-/// Accepted work counts, also of the same moment.
+/// Work that was accepted at the same moment counts, too.
 #[test]
-fn the_least_busy_of_a_tag_gets_the_work() {
+fn least_busy_instance_of_a_tag_gets_the_work() {
     let instance = |name: &str| {
         format!(
             "[agents.{name}]\nbackend = \"exec\"\ntags = [\"any\"]\nmax_concurrent = 1\n\
@@ -188,7 +188,7 @@ fn the_least_busy_of_a_tag_gets_the_work() {
 }
 
 #[test]
-fn instances_are_listed_with_what_keeps_them_from_starting() {
+fn instance_list_says_why_one_cannot_start() {
     let d = world();
     let all = d.get("/v1/agents").ok(200);
     let status = |name: &str| {
@@ -214,7 +214,7 @@ fn instances_are_listed_with_what_keeps_them_from_starting() {
     let names: Vec<String> =
         all["agents"].as_array().expect("agents").iter().map(|it| text(it, "instance")).collect();
     assert!(names.is_sorted(), "{names:?}");
-    // It is a page as any list, for those who want pages.
+    // With a limit it is paged like any list.
     let (mut paged, mut next) = (Vec::new(), String::new());
     loop {
         let page = d.get(&format!("/v1/agents?limit=2{next}")).ok(200);
@@ -252,7 +252,7 @@ fn instances_are_listed_with_what_keeps_them_from_starting() {
 }
 
 #[test]
-fn an_agent_outlives_the_daemon_and_the_log_has_what_its_host_has() {
+fn agent_survives_the_daemon_and_the_log_matches_its_host() {
     let mut d = world();
     let started = start(&d, "echo", "main");
     let (id, socket) = (text(&started, "id"), text(&started, "socket_path"));
@@ -322,7 +322,7 @@ fn an_agent_outlives_the_daemon_and_the_log_has_what_its_host_has() {
 }
 
 #[test]
-fn each_end_is_on_record_as_what_it_was() {
+fn each_kind_of_end_is_recorded() {
     let d = world();
     let pids = |started: &Value| {
         (started["host_pid"].as_u64().expect("a host"), started["pid"].as_u64().expect("a program"))
@@ -362,7 +362,7 @@ fn each_end_is_on_record_as_what_it_was() {
     assert_eq!(d.post("/v1/hosts", &wrong).ok(200)["id"], first["id"]);
     let other = json!({ "instance": "echo", "name": "other", "cwd": "/", "idempotency_key": "k" });
     problem(&d.post("/v1/hosts", &other), 409, "conflict");
-    // What an agent is given may be secret, and is not kept.
+    // The input of an agent may be secret, and is not stored.
     let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
     let wishes = "select count(*), count(distinct wish), max(length(wish)) from agent where wish is not null";
     let wishes: (u32, u32, u32) =
@@ -371,7 +371,7 @@ fn each_end_is_on_record_as_what_it_was() {
 }
 
 #[test]
-fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
+fn dispatched_work_is_a_task_with_the_agents_output_as_frames() {
     let d = world();
     let body = json!({ "instance": "hello", "prompt": "you" });
     let reply = d.post("/v1/send_message", &body);
@@ -399,7 +399,7 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
     let by_tag = dispatch(&d, json!({ "tag": "GREETING", "prompt": "tag" }));
     assert_eq!(over(&d, &by_tag)["result"], "hello tag");
 
-    // Nothing was said yet: the next one tries, and the attempt is on record.
+    // There was no output yet: the next instance tries, and the attempt is recorded.
     let failover = dispatch(&d, json!({ "instance": "broken", "prompt": "again" }));
     let task = over(&d, &failover);
     assert_eq!(
@@ -416,7 +416,7 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
     assert_eq!((&attempt["attempt"], &attempt["instance"]), (&json!(1), &json!("broken")));
     assert!(text(attempt, "error").contains("exit code 3"), "{attempt}");
 
-    // So it is where the program is missing.
+    // The same if the program is missing.
     let failover = dispatch(&d, json!({ "instance": "gone", "prompt": "anew" }));
     assert_eq!(over(&d, &failover)["result"], "hello anew");
     let attempts = events(&d, &format!("task/{failover}"));
@@ -431,7 +431,7 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
         assert!(text(attempt, "error").contains("no-such-program"), "{attempt}");
     }
 
-    // The answer, and its repeat, say whose words it is.
+    // The response, and its repetition, name the agent that wrote it.
     let wish = json!({ "agent": "gone", "prompt": "you", "async": false, "idempotency_key": "f",
         "cwd": d.home.user() });
     for _ in 0..2 {
@@ -443,7 +443,7 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
         );
     }
 
-    // Something was said: nobody tries again.
+    // There was output: no other instance tries.
     let failed = over(&d, &dispatch(&d, json!({ "instance": "failing", "prompt": "x" })));
     assert_eq!(
         (&failed["status"], &failed["exit_code"]),
@@ -488,7 +488,7 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
 }
 
 #[test]
-fn a_task_whose_maker_cannot_be_read_is_not_the_operators() {
+fn task_with_an_unparsable_owner_is_not_the_operators() {
     let mut d = world();
     let body = json!({ "instance": "slow", "prompt": "x" });
     let (first, second) = (dispatch(&d, body.clone()), dispatch(&d, body));
@@ -508,7 +508,7 @@ fn a_task_whose_maker_cannot_be_read_is_not_the_operators() {
 }
 
 #[test]
-fn bounds_make_a_queue_and_cancelling_leaves_it() {
+fn work_beyond_the_bound_queues_and_can_be_cancelled() {
     let d = world();
     let [first, second, third] =
         [1, 2, 3].map(|n| dispatch(&d, json!({ "instance": "slow", "prompt": format!("{n}") })));
@@ -546,7 +546,7 @@ fn bounds_make_a_queue_and_cancelling_leaves_it() {
 }
 
 #[test]
-fn a_prompt_that_waits_in_an_agent_is_taken_back() {
+fn prompt_queued_in_an_agent_can_be_cancelled() {
     let d = world();
     let started = start(&d, "held", "main");
     let id = text(&started, "id");
@@ -556,7 +556,7 @@ fn a_prompt_that_waits_in_an_agent_is_taken_back() {
     eventually(BOUND, || task(&first)["status"] == "active");
     let second = dispatch(&d, peer("second"));
     let third = dispatch(&d, peer("third"));
-    // The host has both: a queue of two behind the turn that goes on.
+    // The host has both: a queue of two behind the turn under way.
     let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
     eventually(BOUND, || {
         let sql = "select count(*) from assignment where state in ('sent', 'running') and task_id in (?1, ?2)";
@@ -578,7 +578,7 @@ fn a_prompt_that_waits_in_an_agent_is_taken_back() {
 }
 
 #[test]
-fn who_asked_hears_of_the_end() {
+fn end_of_work_is_sent_to_the_asker() {
     let d = world();
     let wish = json!({ "session": "asker", "project": d.home.user(), "scopes": ["agents"] });
     let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
@@ -610,7 +610,7 @@ fn who_asked_hears_of_the_end() {
 }
 
 #[test]
-fn kill_nine_of_the_daemon_runs_no_prompt_twice_and_leaves_none_open() {
+fn kill_nine_of_the_daemon_repeats_no_prompt_and_leaves_none_open() {
     let rounds: u64 =
         std::env::var("SVC_AGENT_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(4);
     let home = Home::new();
@@ -636,7 +636,7 @@ fn kill_nine_of_the_daemon_runs_no_prompt_twice_and_leaves_none_open() {
         d.restart();
     }
     for (task, prompt) in &tasks {
-        let end = over_late(&d, task, 2 * rounds);
+        let end = wait_for_late_end(&d, task, 2 * rounds);
         assert_eq!(end["status"], "done", "{end}");
         assert_eq!(end["result"], format!("did {prompt}"), "{end}");
         let log = events(&d, &format!("task/{task}"));
@@ -658,9 +658,9 @@ fn kill_nine_of_the_daemon_runs_no_prompt_twice_and_leaves_none_open() {
     }
 }
 
-/// Agents whose launch a killed daemon did not finish are given up after a while, and tried again
-/// behind those that wait, which take up to `behind` seconds.
-fn over_late(d: &Caller, task: &str, behind: u64) -> Value {
+/// Agents whose launch a killed daemon did not finish are given up after a while, and retried after
+/// those that wait, which takes up to `behind` seconds.
+fn wait_for_late_end(d: &Caller, task: &str, behind: u64) -> Value {
     until(Duration::from_secs(120 + behind), || {
         let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
         task["closed_at"].is_string().then_some(task)
@@ -672,7 +672,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn many_watchers_see_all_lines_of_many_writers_once() {
+fn many_watchers_get_each_line_of_many_writers_once() {
     let config = r#"
 [agents.many]
 backend = "exec"

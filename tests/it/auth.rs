@@ -1,4 +1,4 @@
-//! Who may come in: tokens, hosts, origins, and what must never be written down.
+//! Access: tokens, hosts, origins, and secrets that must never be written.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use crate::expect::{append, each, frame, instant, new_task, page, peer, problem,
 use crate::wire::{Caller, Conn, exchange};
 
 #[test]
-fn only_the_right_token_comes_in() {
+fn only_the_right_token_is_accepted() {
     let d = Daemon::start();
     let token = d.home.token().unwrap();
     let (short, long) = (&token[..63], format!("{token}0"));
@@ -55,7 +55,7 @@ fn only_the_right_token_comes_in() {
 }
 
 #[test]
-fn every_route_asks_for_the_token_before_anything_else() {
+fn every_route_checks_the_token_first() {
     let d = Daemon::start();
     let table = [
         ("GET", "/v1/health"),
@@ -84,7 +84,7 @@ fn every_route_asks_for_the_token_before_anything_else() {
 }
 
 #[test]
-fn only_hosts_that_are_meant_are_served() {
+fn only_allowed_hosts_are_served() {
     let d = Daemon::start();
     let port = d.port();
     let good = [
@@ -115,7 +115,7 @@ fn only_hosts_that_are_meant_are_served() {
             assert_eq!(reply.status(), 403, "{host}: {reply:?}");
             problem(&reply, 403, "forbidden");
         }
-        // Not being asked for by name, or by two, is nothing that an honest client does.
+        // No honest client sends a request without a `Host`, or with two.
         let none = d.request("GET", path).without("Host").send();
         assert!(matches!(none.status(), 400 | 403), "{none:?}");
         let old = format!("GET {path} HTTP/1.0\r\n\r\n");
@@ -127,7 +127,7 @@ fn only_hosts_that_are_meant_are_served() {
 }
 
 #[test]
-fn only_origins_that_are_meant_are_served() {
+fn only_allowed_origins_are_served() {
     let d = Daemon::start();
     let own = format!("http://127.0.0.1:{}", d.port());
     let good = [own.as_str(), "http://localhost:3000", "https://localhost", "http://[::1]:8080"];
@@ -199,7 +199,7 @@ fn other_sites_are_refused_before_their_body_is_read() {
 }
 
 #[test]
-fn rotation_swaps_the_operator_token_at_once() {
+fn rotation_replaces_the_operator_token_at_once() {
     let d = Daemon::start();
     let old = d.home.token().unwrap();
     let session = d.session("s-1");
@@ -247,9 +247,9 @@ fn session_tokens_survive_a_restart_and_end_when_revoked() {
     problem(&d.delete("/v1/tokens/tok_unknown"), 404, "not_found");
 }
 
-/// A scope that nothing asks for is a mistake; entries of servers may ask for scopes of their own.
+/// A scope that nothing requires is a mistake; entries of servers may require scopes of their own.
 #[test]
-fn a_token_gets_the_scopes_that_something_asks_for() {
+fn token_gets_only_scopes_that_something_requires() {
     let home = Home::new();
     home.write(
         "config.toml",
@@ -271,7 +271,7 @@ fn a_token_gets_the_scopes_that_something_asks_for() {
     assert!(ran.stderr.contains("agnets") && ran.stderr.contains("agents"), "{ran:?}");
 }
 
-/// The end of a session is the end of its tokens, whoever tells of it.
+/// The end of a session ends its tokens, whoever reports it.
 #[test]
 fn session_tokens_end_with_their_session() {
     let mut d = Daemon::start();
@@ -306,9 +306,9 @@ fn session_tokens_end_with_their_session() {
     d.session("s-1").get("/v1/peers").ok(200);
 }
 
-/// Who could not ask any more hears no more, either.
+/// A revoked credential ends open streams, too.
 #[test]
-fn a_stream_ends_with_the_token_that_opened_it() {
+fn stream_ends_with_the_token_that_opened_it() {
     let d = Daemon::start();
     let old = d.home.token().unwrap();
     let wish = |session: &str| json!({ "session": session, "scopes": ["read_all"] });
@@ -324,7 +324,7 @@ fn a_stream_ends_with_the_token_that_opened_it() {
         .map(|caller| caller.follow("/v1/events?stream_prefix=task/&after=latest"))
         .collect();
     let mut kept = d.reader("s-3").follow("/v1/events?stream_prefix=task/&after=latest");
-    // The first of a stream may come before its first event does.
+    // The first item of a stream may come before its first event.
     let first = new_task(&d);
     for stream in streams.iter_mut().chain([&mut kept]) {
         assert_eq!(stream.event().data["stream"], json!(format!("task/{first}")));
@@ -333,7 +333,7 @@ fn a_stream_ends_with_the_token_that_opened_it() {
         "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "start_session", "arguments": {} },
     });
     gone.post("/mcp", &request).ok(200);
-    // The answer to the call that ends its own session is given all the same, as a stream too.
+    // The call that ends its own session still gets its response, also as a stream.
     let mut request = request;
     request["params"]["name"] = json!("end_session");
     let end = gone.request("POST", "/mcp").header("Accept", "text/event-stream").json(&request);
@@ -349,7 +349,7 @@ fn a_stream_ends_with_the_token_that_opened_it() {
 }
 
 #[test]
-fn session_tokens_expire_by_the_clock() {
+fn session_tokens_expire_at_their_time() {
     let d = Daemon::start();
     let minted = d.post("/v1/tokens", &json!({ "session": "s-1", "ttl_seconds": 1 })).ok(201);
     let caller = d.with_token(&text(&minted, "token"));
@@ -362,7 +362,7 @@ fn session_tokens_expire_by_the_clock() {
 }
 
 #[test]
-fn tokens_are_the_operators_business() {
+fn only_the_operator_manages_tokens() {
     let d = Daemon::start();
     let session = d.session("s-1");
     let id = each(&page(&d.get("/v1/tokens"), "tokens"), "token_id").remove(0);
@@ -381,7 +381,7 @@ fn tokens_are_the_operators_business() {
 }
 
 #[test]
-fn nothing_secret_reaches_the_database_or_the_log() {
+fn no_secret_reaches_the_database_or_the_log() {
     let mut d = Daemon::with(|plan| plan.env("SVC_LOG_LEVEL", "trace"));
     let (message, line, prompt) = ("whispered-message", "whispered-line", "whispered-prompt");
     let operator = d.home.token().unwrap();
@@ -393,7 +393,7 @@ fn nothing_secret_reaches_the_database_or_the_log() {
     d.post("/v1/tasks", &json!({ "prompt": prompt })).ok(201);
     let task = new_task(&d);
     append(&d, &task, &json!([frame(line)]));
-    // Broken requests are where payloads slip into logs.
+    // Invalid requests are where payloads slip into logs.
     let broken = format!("{{\"text\": \"{message}\"");
     let request = d.request("POST", &format!("/v1/peers/{id}/messages"));
     request.header("Content-Type", "application/json").body(broken).send();

@@ -1,4 +1,4 @@
-//! Agents that svc runs while no daemon does: their hosts are found by their sockets.
+//! Hosted agents while no daemon runs: commands find their hosts by the sockets.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ backend = "exec"
 command = ["sh", "-c", "while read line; do echo got $line; done"]
 "#;
 
-/// Two agents, in folders of two projects. Gives them as they were started.
+/// Starts two agents, in folders of two projects, and returns their documents.
 fn world() -> (Daemon, [Value; 2]) {
     let d = with_config(CONFIG);
     let started = ["main", "web"].map(|name| {
@@ -28,7 +28,7 @@ fn world() -> (Daemon, [Value; 2]) {
     (d, started)
 }
 
-/// The keys that `svc agent list` with these arguments shows.
+/// The keys in the output of `svc agent list` with these arguments.
 #[track_caller]
 fn listed(d: &Daemon, more: &[&str]) -> Vec<String> {
     let args: Vec<&str> = ["agent", "list", "--json"].iter().chain(more).copied().collect();
@@ -46,7 +46,7 @@ fn signal(agent: &Value, signal: Signal) {
 }
 
 #[test]
-fn hosts_are_listed_told_and_stopped_without_a_daemon() {
+fn hosts_can_be_listed_prompted_and_stopped_without_a_daemon() {
     let (mut d, [main, web]) = world();
     let named = ["agent:echo:main", "agent:echo:web"];
     let folder = d.home.user().join("web");
@@ -78,11 +78,11 @@ fn hosts_are_listed_told_and_stopped_without_a_daemon() {
     assert_eq!(listed(&d, &[]), named[..1]);
     let unknown = run(&["agent", "send", "nobody", "hi"]);
     assert!(unknown.code == Some(1) && unknown.stderr.contains("\"nobody\""), "{unknown:?}");
-    // Its host says so while it is there.
+    // Its host is still there and says so.
     let late = run(&["agent", "send", "echo:web", "hi"]);
     let is_told = ["not running", "no living host"].iter().any(|it| late.stderr.contains(it));
     assert!(late.code == Some(1) && is_told, "{late:?}");
-    // What only a daemon can do says so.
+    // A command that needs a daemon says so.
     let started = run(&["agent", "start", "echo", "--name", "third"]);
     assert!(started.code == Some(1) && started.stderr.contains("svc start"), "{started:?}");
 
@@ -93,7 +93,7 @@ fn hosts_are_listed_told_and_stopped_without_a_daemon() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_unreachable_and_holds_up_no_other() {
+fn silent_host_is_unreachable_and_delays_no_other() {
     let (mut d, [main, web]) = world();
     d.kill9();
     signal(&web, Signal::STOP);
@@ -111,14 +111,14 @@ fn a_host_that_does_not_answer_is_unreachable_and_holds_up_no_other() {
     assert!(told.code == Some(1) && told.stderr.contains("is unreachable"), "{told:?}");
     signal(&web, Signal::CONT);
     assert_eq!(listed(&d, &["--state", "idle"]).len(), 2);
-    // Nobody listens on the socket of a host that was killed.
+    // Nobody listens on the socket of a killed host.
     signal(&web, Signal::KILL);
     eventually(BOUND, || listed(&d, &[]) == ["agent:echo:main"]);
     d.restart();
 }
 
 #[test]
-fn without_a_daemon_and_a_host_the_daemon_is_missed() {
+fn without_daemon_and_hosts_the_error_names_the_daemon() {
     let home = crate::daemon::Home::new();
     for args in [
         &["agent", "list"][..],

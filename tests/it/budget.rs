@@ -1,5 +1,5 @@
-//! What one principal may take of the machine: memory, disk, streams, calls; and that its
-//! neighbours do not notice.
+//! The budgets of one principal: memory, disk, streams, calls; and that its neighbours are
+//! unaffected.
 
 use std::fs;
 use std::time::Duration;
@@ -36,13 +36,13 @@ fn post(caller: &Caller, target: &str, body: &str) -> Reply {
     request.body(body).send()
 }
 
-/// Objects of one member each, which take eighty times their length in memory. `bytes` of text.
+/// `bytes` of text: objects of one member each, which take eighty times their length in memory.
 fn dense(bytes: usize) -> String {
     format!("[{}0]", r#"{"":0},"#.repeat(bytes / 7))
 }
 
 #[test]
-fn what_a_client_says_of_itself_takes_no_memory() {
+fn client_capabilities_take_no_memory() {
     let d = Daemon::start();
     let agent = d.session("greedy");
     assert_eq!(initialize(&agent, "{}").status(), 200);
@@ -71,7 +71,7 @@ fn what_a_client_says_of_itself_takes_no_memory() {
     assert!(grown < 64 << 20, "{} MiB for 120 sessions", grown >> 20);
 }
 
-/// The answer says which bound was reached, how much is taken, and what frees it.
+/// The error says which bound was reached, how much is used, and what frees it.
 #[track_caller]
 pub(crate) fn refused(reply: &Reply, key: &str, advice: &str) {
     assert_eq!(reply.status(), 429, "{reply:?}");
@@ -101,7 +101,7 @@ fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
 }
 
 #[test]
-fn rows_of_all_kinds_share_one_bound_that_a_restart_does_not_change() {
+fn row_budget_covers_all_kinds_and_survives_a_restart() {
     let mut d = Daemon::with(|plan| plan.env("SVC_BUDGET_ROWS", "4"));
     let (greedy, other) = (d.session("greedy"), d.session("other"));
     let opened = initialize(&greedy, "{}");
@@ -113,9 +113,9 @@ fn rows_of_all_kinds_share_one_bound_that_a_restart_does_not_change() {
         refused(&make(greedy), "rows", "svc task cancel");
     };
     full(&greedy);
-    // What is there already takes no further row.
+    // An existing row takes no budget.
     register(&greedy, "a").ok(200);
-    // Neither a neighbour nor the operator is bound by it.
+    // Neither a neighbour nor the operator is affected.
     assert_eq!(initialize(&other, "{}").status(), 200);
     register(&other, "o").ok(200);
     for _ in 0..6 {
@@ -139,7 +139,7 @@ fn rows_of_all_kinds_share_one_bound_that_a_restart_does_not_change() {
 }
 
 #[test]
-fn tools_are_refused_with_the_reason_and_told_that_a_later_call_may_do() {
+fn tool_refusal_has_the_reason_and_is_retryable() {
     let d = Daemon::with(|plan| plan.env("SVC_BUDGET_ROWS", "3"));
     let (greedy, other) = (d.session("greedy"), d.session("other"));
     let store = |caller: &Caller, number: u32| {
@@ -160,7 +160,7 @@ fn tools_are_refused_with_the_reason_and_told_that_a_later_call_may_do() {
 }
 
 #[test]
-fn messages_count_for_their_sender_until_they_are_acknowledged() {
+fn messages_use_their_senders_budget_until_acknowledged() {
     let d = Daemon::with(|plan| plan.env("SVC_BUDGET_ROWS", "3"));
     let (greedy, other) = (d.session("greedy"), d.session("other"));
     let own = json!({ "display_name": "g", "backend": "b", "session_id": "greedy" });
@@ -178,7 +178,7 @@ fn messages_count_for_their_sender_until_they_are_acknowledged() {
 }
 
 #[test]
-fn streams_have_a_bound_and_are_given_back_when_their_reader_goes() {
+fn stream_budget_is_freed_when_the_reader_disconnects() {
     let d = Daemon::with(|plan| plan.env("SVC_BUDGET_STREAMS", "2"));
     let (greedy, other) = (d.session("greedy"), d.session("other"));
     let events = |caller: &Caller| {
@@ -195,7 +195,7 @@ fn streams_have_a_bound_and_are_given_back_when_their_reader_goes() {
 }
 
 #[test]
-fn calls_at_work_and_long_bodies_are_requests_at_once() {
+fn running_calls_and_long_bodies_count_as_concurrent_requests() {
     let d = Daemon::with(|plan| plan.env("SVC_BUDGET_REQUESTS", "3"));
     let (greedy, other) = (d.session("greedy"), d.session("other"));
     let post_prompt = |caller: &Caller, bytes: usize| {
@@ -224,7 +224,7 @@ fn calls_at_work_and_long_bodies_are_requests_at_once() {
 }
 
 #[test]
-fn bytes_stored_within_the_hour_have_a_bound_for_each_principal() {
+fn stored_bytes_per_hour_are_bounded_for_each_principal() {
     let d = Daemon::with(|plan| plan.env("SVC_BUDGET_STORED_BYTES_PER_HOUR", "200000"));
     let (greedy, other) = (d.session("greedy"), d.session("other"));
     let make = |caller: &Caller, bytes: usize| {
@@ -243,7 +243,7 @@ fn bytes_stored_within_the_hour_have_a_bound_for_each_principal() {
 }
 
 #[test]
-fn the_bounds_are_in_the_configuration_and_the_use_is_in_the_metrics() {
+fn budgets_are_configurable_and_their_use_is_in_the_metrics() {
     let d = Daemon::with(|plan| plan.env("SVC_BUDGET_ROWS", "7"));
     let shown = svc(&d.home, &["config", "show", "--json"]).json();
     let bounds = shown["settings"].as_array().expect("rows");

@@ -1,5 +1,4 @@
-//! The command line: the daemon in the background, commands as tasks, and exit codes that tell the
-//! truth.
+//! The command line: the daemon in the background, commands as tasks, and exit codes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,7 +15,7 @@ use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// The only task there is.
+/// The only task.
 #[track_caller]
 fn only_task(d: &Caller) -> Value {
     let mut tasks = page(&d.get("/v1/tasks"), "tasks");
@@ -43,7 +42,7 @@ fn caller(home: &Home) -> Caller {
 }
 
 #[test]
-fn the_daemon_runs_in_the_background_until_it_is_stopped() {
+fn daemon_runs_in_the_background_until_stopped() {
     let home = Home::new();
     let down = svc(&home, &["status", "--json"]);
     assert_eq!(down.code, Some(1), "{down:?}");
@@ -86,7 +85,7 @@ fn the_daemon_runs_in_the_background_until_it_is_stopped() {
 }
 
 #[test]
-fn a_start_that_fails_says_why() {
+fn failed_start_prints_the_reason() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     let home = Home::new();
@@ -94,7 +93,7 @@ fn a_start_that_fails_says_why() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains(&taken.local_addr().unwrap().port().to_string()), "{ran:?}");
     assert!(ran.stderr.contains("--listen"), "{ran:?}");
-    // A program reads one document, which says why, too.
+    // A program reads one document, which has the reason.
     let ran = svc(&home, &["start", "--listen", &addr, "--json"]);
     let document: Value = serde_json::from_str(&ran.stderr).expect("one document");
     assert!(text(&document, "detail").contains("is in use on 127.0.0.1"), "{ran:?}");
@@ -102,7 +101,7 @@ fn a_start_that_fails_says_why() {
 }
 
 #[test]
-fn starting_four_times_at_once_leaves_one_daemon() {
+fn four_concurrent_starts_leave_one_daemon() {
     let home = Home::new();
     let listen = format!("127.0.0.1:{}", free_port());
     let starts: Vec<_> =
@@ -118,7 +117,7 @@ fn starting_four_times_at_once_leaves_one_daemon() {
 }
 
 #[test]
-fn stopping_never_hits_a_stranger_with_a_recycled_pid() {
+fn stop_never_signals_a_process_with_a_reused_pid() {
     let home = Home::new();
     let mut command = std::process::Command::new("sleep");
     command.arg("600");
@@ -130,7 +129,7 @@ fn stopping_never_hits_a_stranger_with_a_recycled_pid() {
     home.write("daemon.json", &stale.to_string());
     assert_eq!(svc(&home, &["status"]).code, Some(1));
     assert_eq!(svc(&home, &["stop"]).ok().trim(), "svc is not running");
-    // Nor while another command than a daemon has the database.
+    // Nor while a command other than a daemon holds the database.
     let lock = fs::File::create(home.path("svc.db.lock")).unwrap();
     lock.lock().unwrap();
     assert_eq!(svc(&home, &["stop"]).ok().trim(), "svc is not running");
@@ -145,10 +144,10 @@ fn stopping_never_hits_a_stranger_with_a_recycled_pid() {
     stranger.wait().unwrap();
 }
 
-/// A daemon was killed, and its pid belongs to another process now. No daemon runs, so every start
+/// A daemon was killed, and its pid belongs to another process. No daemon runs, so every start
 /// starts one.
 #[test]
-fn a_killed_daemon_is_started_again_whoever_has_its_pid_now() {
+fn killed_daemon_is_restarted_although_its_pid_was_reused() {
     let home = Home::new();
     let listen = format!("127.0.0.1:{}", free_port());
     home.write("config.toml", &format!("listen = [\"{listen}\"]\n"));
@@ -190,7 +189,7 @@ fn a_killed_daemon_is_started_again_whoever_has_its_pid_now() {
         assert_eq!(started["pid"], home.daemon_json().unwrap()["pid"], "{command:?}");
         assert_ne!(started["pid"], daemon["pid"], "{command:?}");
     }
-    // The socket says who the daemon is, whatever the file says.
+    // The socket shows the daemon's process, whatever the file says.
     let mut wrong = home.daemon_json().unwrap();
     let pid = std::mem::replace(&mut wrong["pid"], json!(stranger.id()));
     home.write("daemon.json", &wrong.to_string());
@@ -202,7 +201,7 @@ fn a_killed_daemon_is_started_again_whoever_has_its_pid_now() {
 }
 
 #[test]
-fn a_command_runs_as_a_task_and_its_exit_code_is_ours() {
+fn run_records_a_task_and_exits_with_the_commands_code() {
     let table: [(&[&str], i32, &str); 5] = [
         (&["true"], 0, "done"),
         (&["false"], 1, "failed"),
@@ -232,7 +231,7 @@ fn a_command_runs_as_a_task_and_its_exit_code_is_ours() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_makes_no_task() {
+fn command_that_cannot_start_creates_no_task() {
     let d = Daemon::start();
     for missing in ["/no/such/program", "no-such-program-anywhere", "/etc/passwd"] {
         let ran = svc(&d.home, &["task", "run", "--", missing]);
@@ -246,7 +245,7 @@ fn a_command_that_cannot_be_started_makes_no_task() {
 }
 
 #[test]
-fn a_key_runs_a_command_once() {
+fn idempotency_key_runs_a_command_once() {
     let d = Daemon::start();
     let ran = d.home.path("ran");
     let script = format!("echo once >> {}; exit 3", ran.display());
@@ -265,7 +264,7 @@ fn a_key_runs_a_command_once() {
     assert_eq!(told, json!({ "kind": "task", "data": task }));
     assert_eq!(fs::read_to_string(&ran).expect("it ran"), "once\n");
 
-    // Whoever made it: what is pending or active is not run here.
+    // A pending or active task with the key is not run, whoever created it.
     d.post("/v1/tasks", &json!({ "title": "false", "idempotency_key": "k-2" })).ok(201);
     let pending = svc(&d.home, &["task", "run", "--idempotency-key", "k-2", "--", "false"]);
     assert_eq!(pending.code, Some(0), "{pending:?}");
@@ -276,7 +275,7 @@ fn a_key_runs_a_command_once() {
 }
 
 #[test]
-fn a_command_with_a_key_that_cannot_be_started_leaves_no_task_or_one_that_failed() {
+fn command_with_a_key_that_cannot_start_leaves_no_open_task() {
     let d = Daemon::start();
     let run = |key: &str, program: &str| {
         svc(&d.home, &["task", "run", "--idempotency-key", key, "--", program])
@@ -284,7 +283,7 @@ fn a_command_with_a_key_that_cannot_be_started_leaves_no_task_or_one_that_failed
     assert_eq!(run("k", "no-such-program-anywhere").code, Some(127));
     assert!(page(&d.get("/v1/tasks"), "tasks").is_empty());
 
-    // It is there and may be run, and yet it cannot be.
+    // The file exists and is executable, but it cannot be run.
     let script = d.home.path("script");
     fs::write(&script, "#!/no/such/interpreter\n").expect("writes");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).expect("is ours");
@@ -298,7 +297,7 @@ fn a_command_with_a_key_that_cannot_be_started_leaves_no_task_or_one_that_failed
 }
 
 #[test]
-fn every_line_of_a_command_is_a_frame_in_order() {
+fn each_output_line_is_a_frame_in_order() {
     let d = Daemon::start();
     let script = "printf 'a\\n\\nb\\n'; printf 'e1\\ne2' >&2; printf 'tab\\there\\r\\nlast'";
     svc(&d.home, &["task", "run", "--", "sh", "-c", script]).ok();
@@ -312,7 +311,7 @@ fn every_line_of_a_command_is_a_frame_in_order() {
 }
 
 #[test]
-fn a_flood_of_lines_is_all_there_and_bytes_that_are_no_text_do_no_harm() {
+fn flood_of_lines_is_complete_and_invalid_utf8_is_harmless() {
     let d = Daemon::start();
     let script = "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; \
                   printf 'bad \\377\\376 bytes\\n'; head -c 300000 /dev/zero | tr '\\0' x; echo";
@@ -325,7 +324,7 @@ fn a_flood_of_lines_is_all_there_and_bytes_that_are_no_text_do_no_harm() {
 }
 
 #[test]
-fn a_command_goes_on_while_the_daemon_dies_and_nothing_is_lost() {
+fn command_continues_while_the_daemon_is_killed_and_loses_nothing() {
     let mut d = Daemon::start();
     let script = "i=0; while [ $i -lt 150 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 5";
     let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", script]));
@@ -346,7 +345,7 @@ fn a_command_goes_on_while_the_daemon_dies_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_command_that_ends_while_the_daemon_is_away_is_told_when_it_is_back() {
+fn end_of_a_command_is_sent_when_the_daemon_is_back() {
     let mut d = Daemon::start();
     let (gate, end) = (d.home.user().join("gate"), d.home.user().join("end"));
     let script = format!(
@@ -367,7 +366,7 @@ fn a_command_that_ends_while_the_daemon_is_away_is_told_when_it_is_back() {
 }
 
 #[test]
-fn cancelling_a_task_stops_its_command_and_what_that_started() {
+fn cancel_kills_the_command_and_its_children() {
     let d = Daemon::start();
     let mark = d.home.user().join("child-pid");
     let script = format!("sleep 600 & echo $! > {}; echo up; wait", mark.display());
@@ -384,7 +383,7 @@ fn cancelling_a_task_stops_its_command_and_what_that_started() {
 }
 
 #[test]
-fn a_signal_to_the_runner_ends_the_command_and_the_task() {
+fn signal_to_the_runner_ends_the_command_and_the_task() {
     let d = Daemon::start();
     let script = "echo up; sleep 600";
     let running = Running::spawn(d.home.command(&["task", "run", "--", "sh", "-c", script]));
@@ -397,7 +396,7 @@ fn a_signal_to_the_runner_ends_the_command_and_the_task() {
 }
 
 #[test]
-fn watching_a_task_goes_on_over_a_restart() {
+fn task_watch_continues_across_a_restart() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("one"), frame("two")]));
@@ -428,7 +427,7 @@ fn watching_a_task_goes_on_over_a_restart() {
 }
 
 #[test]
-fn tailing_events_goes_on_over_a_restart() {
+fn events_tail_continues_across_a_restart() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     let stream = format!("task/{task}");
@@ -456,7 +455,7 @@ fn tailing_events_goes_on_over_a_restart() {
 }
 
 #[test]
-fn tasks_can_be_listed_and_looked_at() {
+fn task_list_and_task_show_work() {
     let d = Daemon::start();
     svc(&d.home, &["task", "run", "--title", "a title", "--", "echo", "hello"]).ok();
     let task = only_task(&d);
@@ -483,7 +482,7 @@ fn tasks_can_be_listed_and_looked_at() {
 }
 
 #[test]
-fn peers_and_messages_have_their_commands() {
+fn peer_and_message_commands_work() {
     let d = Daemon::start();
     let json = |args: &[&str]| svc(&d.home, &[args, &["--json"]].concat()).json();
     let registered = json(&[
@@ -571,7 +570,7 @@ fn the_operator_token_is_shown_made_and_rotated() {
     assert_eq!(again.code, Some(1), "{again:?}");
     assert_eq!(fs::read_to_string(&path).unwrap(), made, "what exists stays");
 
-    // Who is refused is told where the token should be.
+    // A refused caller is told where the token should be.
     d.home.write("token", &"0123456789abcdef".repeat(4));
     let refused = svc(&d.home, &["peer", "list"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -629,7 +628,7 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[test]
-fn what_is_no_command_is_a_usage_error() {
+fn unknown_command_is_a_usage_error() {
     let home = Home::new();
     for args in [
         &["--no-such-flag"][..],
@@ -650,7 +649,7 @@ fn what_is_no_command_is_a_usage_error() {
 }
 
 #[test]
-fn completions_are_there_for_every_shell() {
+fn every_shell_has_completions() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
         let ran = svc(&home, &["completions", shell]);
@@ -660,7 +659,7 @@ fn completions_are_there_for_every_shell() {
 }
 
 #[test]
-fn output_into_a_closed_pipe_is_no_crash() {
+fn output_into_a_closed_pipe_exits_cleanly() {
     let d = Daemon::start();
     for n in 0..50 {
         peer(&d, &format!("s-{n}"));
@@ -674,7 +673,7 @@ fn output_into_a_closed_pipe_is_no_crash() {
 }
 
 #[test]
-fn a_command_that_never_speaks_is_seen_to_run() {
+fn silent_command_is_shown_as_active() {
     let d = Daemon::start();
     let running = Running::spawn(d.home.command(&["task", "run", "--", "sleep", "0.3"]));
     eventually(SOON, || page(&d.get("/v1/tasks"), "tasks").len() == 1);
@@ -683,9 +682,9 @@ fn a_command_that_never_speaks_is_seen_to_run() {
     assert_eq!(only_task(&d)["status"], "done");
 }
 
-/// What exits with a code of its own is a problem for programs all the same.
+/// An exit with a code of its own has a problem document, too.
 #[test]
-fn every_error_is_json_for_who_wants_it() {
+fn every_error_is_json_with_the_flag() {
     let d = Daemon::start();
     for (args, code, problem) in [
         (&["migrate", "--json"][..], 3, "already_running"),

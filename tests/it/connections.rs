@@ -1,4 +1,4 @@
-//! Connections: what comes of requests by the way they are cut into pieces.
+//! Connections: requests that arrive in pieces.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,9 @@ use crate::daemon::Daemon;
 use crate::expect::new_task;
 use crate::wire::{Conn, Reply, exchange};
 
-/// What comes in one piece is answered past the library for HTTP, and everything else by it: nobody
-/// sees a difference.
+/// A request that arrives in one piece bypasses the HTTP library; the responses must be equal.
 #[test]
-fn a_request_in_pieces_is_answered_like_one_that_comes_whole() {
+fn request_in_pieces_gets_the_same_response() {
     let d = Daemon::start();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
@@ -48,7 +47,7 @@ fn a_request_in_pieces_is_answered_like_one_that_comes_whole() {
         for cut in [1, head - 2, head, head + (bytes.len() - head) / 2] {
             let mut conn = Conn::open(d.addr).unwrap();
             conn.write(&bytes[..cut]).unwrap();
-            // The first piece has been seen when another connection, begun later, is answered.
+            // The daemon has read the first piece when a later connection has its response.
             d.get("/health").ok(200);
             conn.write(&bytes[cut..]).unwrap();
             let parts = conn.reply().unwrap();
@@ -58,13 +57,13 @@ fn a_request_in_pieces_is_answered_like_one_that_comes_whole() {
     assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], 2);
 }
 
-/// An answer without what differs from each to the next.
+/// A response without what differs from one to the next.
 fn fixed(reply: &Reply) -> (u16, Vec<(String, String)>, String) {
     let length = reply.body.len().to_string();
     assert_eq!(reply.header("content-length").unwrap_or("0"), length, "{reply:?}");
     let id = reply.header("x-request-id").expect("an id");
     reply.header("date").expect("a date");
-    // The id is in problems, and the length of a body is as that of the id in it.
+    // Problems contain the request's id, and the length of a body depends on that id.
     let changing = ["x-request-id", "date", "content-length"];
     let mut headers = reply.head.headers().to_vec();
     headers.retain(|(name, _)| !changing.contains(&name.as_str()));
@@ -73,7 +72,7 @@ fn fixed(reply: &Reply) -> (u16, Vec<(String, String)>, String) {
 }
 
 #[test]
-fn requests_sent_ahead_are_answered_in_their_order() {
+fn pipelined_requests_are_answered_in_order() {
     let d = Daemon::start();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
@@ -81,7 +80,7 @@ fn requests_sent_ahead_are_answered_in_their_order() {
     let append = d.request("POST", &path).without("Connection").json(&frame).bytes();
     let read = d.request("GET", &format!("/v1/tasks/{task}")).without("Connection").bytes();
     let mut conn = Conn::open(d.addr).unwrap();
-    // The last comes in two pieces, the first of them with what is before it.
+    // The last request comes in two pieces, the first of them together with the requests before.
     let half = append.len() / 2;
     conn.write(&[&append[..], &append, &read, &append, &append[..half]].concat()).unwrap();
     for id in [2, 3] {
@@ -92,7 +91,7 @@ fn requests_sent_ahead_are_answered_in_their_order() {
     conn.write(&append[half..]).unwrap();
     assert_eq!(conn.reply().unwrap().ok(200)["first_id"], 5);
 
-    // The connection ends where that is asked for.
+    // The connection closes if the request asks for it.
     let mut conn = Conn::open(d.addr).unwrap();
     conn.write(&append).unwrap();
     assert_eq!(conn.reply().unwrap().ok(200)["first_id"], 6);

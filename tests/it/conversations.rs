@@ -1,5 +1,5 @@
-//! What sessions say to each other: hosted agents that are scripts, and sessions whose hooks are
-//! told of here.
+//! Messages between sessions: hosted agents that are scripts, and attended sessions whose hooks are
+//! called by the test.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::wire::{Caller, Reply};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// An agent that answers each question with what it was asked, and each answer with `re` and the
-/// answer. `wait N` takes N seconds, `hush` is answered without words.
+/// An agent that repeats each question with a prefix, and each answer with `re`. `wait N` takes N
+/// seconds, `hush` gets a turn without text.
 const ECHO: &str = r#"
 kind=none
 while IFS= read -r line; do
@@ -58,21 +58,21 @@ fn start(d: &Daemon, name: &str) -> Value {
     d.post("/v1/hosts", &json!({ "instance": "echo", "name": name, "cwd": d.home.user() })).ok(201)
 }
 
-/// A token of a session in the project that agents of the test work in.
+/// A token of a session in the project of the test's agents.
 #[track_caller]
 fn mint(d: &Daemon, session: &str, project: &Value, scopes: &[&str]) -> Caller {
     let wish = json!({ "session": session, "project": project, "scopes": scopes });
     d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
 }
 
-/// The result of a call, whatever came of it.
+/// The result of a call, whether or not it succeeded.
 fn result(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     answer(&caller.post("/mcp", &body))["result"].clone()
 }
 
-/// The response in a reply, which is a stream if it was long in coming.
+/// The response in a reply; a slow one is a stream.
 #[track_caller]
 fn answer(reply: &Reply) -> Value {
     assert_eq!(reply.status(), 200, "{reply:?}");
@@ -97,7 +97,7 @@ fn send(caller: &Caller, to: &str, message: &str, timeout: u32) -> Value {
     call(caller, "sessions_send", &arguments)
 }
 
-/// The error of a call that is no result.
+/// The JSON-RPC error of a call.
 #[track_caller]
 fn error(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let result = result(caller, tool, arguments);
@@ -105,7 +105,7 @@ fn error(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     result["structuredContent"]["error"].clone()
 }
 
-/// Tells of an event of a session of Claude Code, and answers what the model is given.
+/// Reports an event of a Claude Code session, and returns the text for the model.
 #[track_caller]
 fn hook(caller: &Caller, session: &str, event: &str, more: &Value) -> String {
     let mut payload =
@@ -126,7 +126,7 @@ fn inbox(caller: &Caller) -> Vec<Value> {
     inbox["messages"].as_array().expect("messages").clone()
 }
 
-/// What a hosted agent was given, in order.
+/// The inputs of a hosted agent, in order.
 fn inputs(d: &Caller, id: &str) -> Vec<Value> {
     let (mut all, mut after) = (Vec::new(), 0_u64);
     loop {
@@ -149,7 +149,7 @@ fn is_around(text: &str, keys: &[&str]) -> usize {
 }
 
 #[test]
-fn a_session_asks_a_hosted_agent_and_has_the_answer_as_the_result() {
+fn question_to_a_hosted_agent_returns_its_answer() {
     let d = world("");
     let agent = start(&d, "main");
     let (id, project) = (text(&agent, "id"), agent["project"].clone());
@@ -169,7 +169,7 @@ fn a_session_asks_a_hosted_agent_and_has_the_answer_as_the_result() {
     let (run, message) = (text(&answer, "runId"), text(&answer, "messageId"));
     assert!(inbox(&asker).is_empty(), "the reply was returned, and comes no second time");
 
-    // The lines that only the daemon writes, and the text behind marks.
+    // The daemon's stamps, and the text with quote marks.
     let given = inputs(&d, &id);
     assert_eq!(given.len(), 1, "{given:?}");
     assert_eq!((&given[0]["message_id"], &given[0]["from"]), (&json!(message), &json!(key)));
@@ -189,7 +189,7 @@ fn a_session_asks_a_hosted_agent_and_has_the_answer_as_the_result() {
     );
     assert!(is_around(&prompt, &[key]) <= 350, "{}", is_around(&prompt, &[key]));
 
-    // The row of the message has its source, and so have the events of both ends.
+    // The row of the message has its source, and so do the events of both ends.
     let detail = d.get(&format!("/v1/messages/{message}")).ok(200);
     let provenance = json!({
         "kind": "inter_session", "sourceSessionKey": key, "sourceTool": "sessions_send", "runId": run,
@@ -210,7 +210,7 @@ fn a_session_asks_a_hosted_agent_and_has_the_answer_as_the_result() {
     let queued = d.get(&format!("/v1/events?stream=peer/{own}&kind=message.queued")).ok(200);
     assert_eq!(queued["events"][0]["data"]["provenance"], provenance, "{queued}");
 
-    // Without words, and to be known alone.
+    // An empty reply is recognisable as such.
     let silent = send(&asker, "agent:echo:main", "hush", 20);
     assert_eq!(silent["status"], "no_reply", "{silent}");
     let skipped = send(&asker, "agent:echo:main", "skip", 20);
@@ -223,7 +223,7 @@ fn a_session_asks_a_hosted_agent_and_has_the_answer_as_the_result() {
     let by_instance = json!({ "agentId": "echo", "message": "again" });
     assert_eq!(call(&asker, "sessions_send", &by_instance)["reply"], "got again");
 
-    // The person asks in the same way.
+    // The operator uses the same call.
     let ran = svc(&d.home, &["session", "send", "agent:echo:main", "from the terminal"]);
     assert_eq!(ran.ok(), "got from the terminal\n");
     let told = text(&inputs(&d, &id)[5], "data");
@@ -236,12 +236,12 @@ fn a_session_asks_a_hosted_agent_and_has_the_answer_as_the_result() {
 }
 
 #[test]
-fn a_late_reply_comes_once_as_a_message() {
+fn late_reply_arrives_once_as_a_message() {
     let d = world("[sessions]\nmax_ping_pong = 5");
     let agent = start(&d, "main");
     let asker = mint(&d, "s-1", &agent["project"], &[]);
     let wish = |message: &str| json!({ "sessionKey": "agent:echo:main", "message": message, "timeoutSeconds": 1, "idempotencyKey": "k" });
-    // The caller's patience is its own: with more it would have had the reply.
+    // The caller's timeout was too short; a longer one would have returned the reply.
     let first = call(&asker, "sessions_send", &wish("wait 2"));
     assert_eq!(first["status"], "accepted", "{first}");
     let conflict = error(&asker, "sessions_send", &wish("wait 3"));
@@ -254,13 +254,13 @@ fn a_late_reply_comes_once_as_a_message() {
         "{late:?}"
     );
     assert_eq!(late[0]["provenance"]["runId"], first["runId"], "{late:?}");
-    // The same key has the first answer, and moves nothing.
+    // The same key returns the first response and has no effect.
     let again = call(&asker, "sessions_send", &wish("wait 2"));
     assert_eq!((&again["status"], &again["runId"]), (&json!("accepted"), &first["runId"]));
     assert_eq!(inbox(&asker).len(), 1);
     assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1);
 
-    // A hosted agent has it as a turn, and answers it in turn, so often and no more.
+    // A hosted agent receives it as a turn, and answers it in turn, up to a bound.
     let other = start(&d, "other");
     let hosted = mint(&d, "agent:echo:other", &json!(null), &[]);
     let quick = send(&hosted, "agent:echo:main", "now", 20);
@@ -280,7 +280,7 @@ fn a_late_reply_comes_once_as_a_message() {
 }
 
 #[test]
-fn nobody_waits_in_a_circle() {
+fn waiting_in_a_cycle_is_refused() {
     let d = world("");
     let names = ["a", "b", "c"];
     for name in names {
@@ -305,7 +305,7 @@ fn nobody_waits_in_a_circle() {
             ("agent:echo:a", "agent:echo:c -> agent:echo:a -> agent:echo:b -> agent:echo:c"),
             ("agent:echo:b", "agent:echo:c -> agent:echo:b -> agent:echo:c"),
         ] {
-            // Other tests have the processors, too: the quickest of some says how long it takes.
+            // Other tests use the processors, too: the minimum of several runs is the duration.
             let refusals = (0..8).map(|_| {
                 let began = Instant::now();
                 let refused = send(&callers[2], to, "and you", 10);
@@ -321,7 +321,7 @@ fn nobody_waits_in_a_circle() {
             let took = refusals.min().expect("some");
             assert!(took < Duration::from_millis(100), "{took:?}");
         }
-        // Who does not wait closes nothing.
+        // A sender that does not wait adds no edge to the cycle.
         assert_eq!(send(&callers[2], "agent:echo:a", "later", 0)["status"], "accepted");
     });
 }
@@ -351,7 +351,7 @@ fn each_refusal_has_its_reason() {
     ] {
         let mut arguments = arguments;
         arguments["message"] = json!("x");
-        // The first send makes the caller known, so it is one's own from then on.
+        // The first send registers the caller, so from then on the key is its own.
         if reason == "self_send" {
             assert_eq!(send(&asker, key, "hello", 20)["status"], "ok");
         }
@@ -387,14 +387,14 @@ fn each_refusal_has_its_reason() {
         assert_eq!(refused["type"], kind, "{refused}");
         assert_eq!(refused["field"].as_str().unwrap_or_default(), field, "{refused}");
     }
-    // A failed turn says why.
+    // A failed turn has a reason.
     let died = send(&asker, key, "die", 20);
     assert_eq!(died["status"], "error", "{died}");
     assert!(text(&died, "error").contains("exit code 7"), "{died}");
 }
 
 #[test]
-fn a_pair_sends_so_often_within_a_minute() {
+fn sends_of_a_pair_are_bounded_per_minute() {
     let home = Home::new();
     home.write("config.toml", &config(""));
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -412,9 +412,9 @@ fn a_pair_sends_so_often_within_a_minute() {
     assert_eq!(send(&other, "agent:echo:main", "mine", 20)["status"], "ok");
 }
 
-/// An answer by a call is a send; what a turn said last is none.
+/// An answer by a call counts as a send; the last text of a turn does not.
 #[test]
-fn answers_count_as_sends() {
+fn explicit_answers_count_as_sends() {
     let home = Home::new();
     home.write("config.toml", &config(""));
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -445,14 +445,14 @@ fn answers_count_as_sends() {
     let refused = answer(&ask(10));
     assert_eq!(refused["reason"], "rate_limited", "{refused}");
     assert_eq!(send(&other, to_asker, "more", 0)["reason"], "rate_limited");
-    // A repeat sends nothing again.
+    // A repetition sends nothing again.
     assert_eq!(answer(&first)["messageId"], answered["messageId"]);
-    // The other way is another pair.
+    // The other direction is another pair.
     assert_eq!(send(&asker, to_other, "mine", 0)["status"], "accepted");
 }
 
 #[test]
-fn who_is_unknown_and_who_is_not_seen_look_alike() {
+fn unknown_and_hidden_sessions_get_the_same_error() {
     let d = world("");
     start(&d, "main");
     let far = mint(&d, "s-far", &json!("/elsewhere"), &[]);
@@ -496,7 +496,7 @@ fn who_is_unknown_and_who_is_not_seen_look_alike() {
 }
 
 #[test]
-fn what_is_seen_is_as_configured() {
+fn visibility_follows_the_configuration() {
     let mut d = world("[sessions]\nvisibility = \"self\"");
     let agent = start(&d, "main");
     let near = mint(&d, "s-near", &agent["project"], &["agents"]);
@@ -513,12 +513,12 @@ fn what_is_seen_is_as_configured() {
         if !seen {
             assert_eq!(sent["reason"], reason, "{sent}");
         }
-        // The person sees all.
+        // The operator sees all sessions.
         assert_eq!(send(&d, "agent:echo:main", "x", 20)["status"], "ok");
     }
-    // With `all` there is nothing to hide.
+    // With `all` nothing is hidden.
     assert_eq!(send(&near, "agent:echo:none", "x", 0)["reason"], "unknown_session");
-    // One's own children are seen anywhere, by all but `self`.
+    // A session's own children are visible anywhere, under all settings but `self`.
     d.home.write("config.toml", &config("[sessions]\nvisibility = \"tree\""));
     d.restart();
     let child = json!({ "instance": "echo", "name": "child", "cwd": d.home.user() });
@@ -532,9 +532,10 @@ fn what_is_seen_is_as_configured() {
     assert_eq!(list["sessions"][0]["parentSessionKey"], "agent:mcp:s-near", "{list}");
 }
 
-/// The folder of a session that no client's process tells is the one in which its token was made.
+/// If no client's process gives the folder of a session, it is the folder in which its token was
+/// minted.
 #[test]
-fn sessions_whose_tokens_were_made_in_one_folder_talk() {
+fn tokens_minted_in_one_folder_can_exchange_messages() {
     let d = world("");
     let folder = d.home.user().join("shop");
     std::fs::create_dir_all(folder.join(".git")).expect("a repository");
@@ -560,7 +561,7 @@ fn sessions_whose_tokens_were_made_in_one_folder_talk() {
 }
 
 #[test]
-fn two_agents_of_one_machine_do_not_read_each_other() {
+fn agents_cannot_read_each_others_messages() {
     let d = world("");
     let folder = |name: &str| {
         let path = d.home.user().join(name);
@@ -587,7 +588,7 @@ fn two_agents_of_one_machine_do_not_read_each_other() {
 }
 
 #[test]
-fn nobody_speaks_as_another() {
+fn sender_cannot_be_forged() {
     let d = world("");
     let agent = start(&d, "main");
     let id = text(&agent, "id");
@@ -614,7 +615,7 @@ fn nobody_speaks_as_another() {
         });
         let params = json!({ "name": "sessions_send", "arguments": arguments });
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        // Headers say nothing that counts, and naming another's session is refused.
+        // Headers identify nobody, and naming another's session is refused.
         let named = forger.request("POST", "/mcp").header("Svc-Session-Id", "chief").json(&body).send();
         assert_eq!(named.status(), 403, "{named:?}");
         let mut request = forger.request("POST", "/mcp");
@@ -636,7 +637,7 @@ fn nobody_speaks_as_another() {
             assert!(!folded.contains(phrase), "{phrase}: {quoted}");
         }
     }
-    // Names and other arguments say nothing of the sender either.
+    // Names and other arguments do not identify the sender either.
     for arguments in [
         json!({ "sessionKey": "agent:echo:main", "message": "x", "from": "agent:chief:main" }),
         json!({ "sessionKey": "agent:echo:main", "message": "x", "sourceSessionKey": "agent:chief:main" }),
@@ -659,14 +660,14 @@ fn nobody_speaks_as_another() {
 }
 
 #[test]
-fn an_agent_of_the_same_name_gets_nothing_of_the_old_one() {
+fn later_agent_of_the_same_name_gets_no_old_messages() {
     let d = world("");
     let first = start(&d, "main");
     let asker = mint(&d, "s-1", &first["project"], &[]);
     assert_eq!(send(&asker, "agent:echo:main", "wait 600", 0)["status"], "accepted");
     let waits = send(&asker, "agent:echo:main", "for the old one", 0);
     assert_eq!(waits["status"], "accepted");
-    // It asks something itself, whose answer comes when it is no more.
+    // It asks a question itself, whose answer comes after its end.
     let other = start(&d, "other");
     let hosted = mint(&d, "agent:echo:main", &json!(null), &[]);
     assert_eq!(send(&hosted, "agent:echo:other", "wait 3", 0)["status"], "accepted");
@@ -697,7 +698,7 @@ fn an_agent_of_the_same_name_gets_nothing_of_the_old_one() {
 }
 
 #[test]
-fn a_caller_that_was_cut_off_has_its_answer_when_it_asks_again() {
+fn repeated_call_after_a_broken_connection_returns_the_answer() {
     let mut d = world("");
     let agent = start(&d, "main");
     let asker = mint(&d, "s-1", &agent["project"], &[]);
@@ -727,7 +728,7 @@ fn a_caller_that_was_cut_off_has_its_answer_when_it_asks_again() {
     );
     assert!(inbox(&asker).is_empty(), "not twice");
     assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1, "not run twice");
-    // It is the answer also when who gave it has ended.
+    // The answer stays an answer after its author has ended.
     d.post(&format!("/v1/hosts/{}/stop", text(&agent, "id")), &json!({ "timeout": 5 })).ok(200);
     assert_eq!(call(&asker, "sessions_send", &arguments)["reply"], "got wait 2");
     let with = |member: &str, value: &str| {
@@ -742,7 +743,7 @@ fn a_caller_that_was_cut_off_has_its_answer_when_it_asks_again() {
 }
 
 #[test]
-fn a_session_at_a_terminal_is_asked_through_its_hooks() {
+fn attended_session_is_asked_through_its_hooks() {
     let d = world("");
     let project = json!("/nowhere/p");
     let claude = mint(&d, "s-claude", &project, &[]);
@@ -760,7 +761,7 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
         let status = call(&d, "session_status", &json!({ "sessionKey": key }));
         status["queued"] == 1
     };
-    // Its reply is what it says last in the turn that begins with the question.
+    // The reply is the last text of the turn that begins with the question.
     let waiting = ask("is main green?");
     eventually(SOON, has_mail);
     let before = json!({ "last_assistant_message": "tidied up" });
@@ -777,7 +778,7 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
         (&json!("ok"), &json!("yes, it is")),
         "{answer}"
     );
-    // An explicit answer comes first, and the words of the turn add nothing.
+    // An explicit answer wins, and the text of the turn adds nothing.
     let waiting = ask("and now?");
     eventually(SOON, has_mail);
     let given = hook(&claude, "s-claude", "UserPromptSubmit", &json!({ "prompt": "more" }));
@@ -794,8 +795,8 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
     assert_eq!(answer["runId"], answered["runId"], "tied by the run");
     hook(&claude, "s-claude", "Stop", &json!({ "last_assistant_message": "done" }));
     assert!(inbox(&asker).is_empty(), "{:?}", inbox(&asker));
-    // A wake counts only when a turn began: what nobody has before its eyes is not answered by a
-    // turn.
+    // A wake-up counts only if a turn began: a turn answers no question that the model has not
+    // seen.
     let sent = send(&asker, &key, "unseen", 0);
     assert_eq!(sent["delivery"]["state"], "queued", "{sent}");
     hook(
@@ -805,7 +806,7 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
         &json!({ "last_assistant_message": "words of before", "stop_hook_active": true }),
     );
     assert!(inbox(&asker).is_empty());
-    // Nobody but the one who was asked answers.
+    // Only the session that was asked can answer.
     let stranger = mint(&d, "s-other", &project, &[]);
     send(&stranger, &key, "hello", 0);
     let forged = error(
@@ -814,7 +815,7 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
         &json!({ "inReplyTo": sent["messageId"], "message": "forged" }),
     );
     assert_eq!(forged["type"], "not_found", "{forged}");
-    // Nobody reads another's mail.
+    // A session cannot read another's messages.
     let history = call(&stranger, "sessions_history", &json!({ "sessionKey": key }));
     let texts: Vec<String> = history["messages"]
         .as_array()
@@ -826,7 +827,7 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
 }
 
 #[test]
-fn the_end_of_a_child_reaches_who_started_it() {
+fn end_of_a_child_is_sent_to_its_parent() {
     let d = world("");
     let agent = start(&d, "main");
     let parent = mint(&d, "s-1", &agent["project"], &["agents"]);
@@ -848,7 +849,7 @@ fn the_end_of_a_child_reaches_who_started_it() {
     assert!(text(&told, "text").contains("did the dishes"), "{told}");
     assert_eq!(told["provenance"]["sourceTool"], "sessions_spawn", "{told}");
     assert_eq!(told["provenance"]["sourceSessionKey"], json!(key), "{told}");
-    // A hosted parent has it as its next turn.
+    // A hosted parent receives it as its next turn.
     let body = json!({ "instance": "stay", "name": "p", "cwd": d.home.user() });
     let hosted = d.post("/v1/hosts", &body).ok(201);
     let as_hosted = mint(&d, "agent:stay:p", &json!(null), &["agents"]);
@@ -858,7 +859,7 @@ fn the_end_of_a_child_reaches_who_started_it() {
     let list = call(&as_hosted, "agents_list", &json!({}));
     assert_eq!(list["requester"], "agent:stay:p");
     assert_eq!(list["agents"][0]["instance"], "stay", "{list}");
-    // One that is not to be kept leaves the list, and everybody hears of it.
+    // A child with `cleanup: delete` leaves the list, and an event says so.
     let gone = json!({ "task": "x", "agentId": "task", "cleanup": "delete" });
     call(&parent, "sessions_spawn", &gone);
     let removed = || {
@@ -866,7 +867,7 @@ fn the_end_of_a_child_reaches_who_started_it() {
         all["count"] == 1
     };
     eventually(SOON, removed);
-    // At most five live ones, and three deep.
+    // At most five live ones, and three levels.
     let mut live = Vec::new();
     for _ in 0..5 {
         live.push(spawn(&parent, "stay"));
@@ -897,7 +898,7 @@ fn the_end_of_a_child_reaches_who_started_it() {
     }
     let yielded = call(&parent, "sessions_yield", &json!({ "message": "the kids" }));
     assert_eq!(yielded["status"], "yielded", "{yielded}");
-    // Time that is over ends it.
+    // The deadline ends it.
     let brief = json!({ "task": "x", "agentId": "stay", "runTimeoutSeconds": 1 });
     let other = mint(&d, "s-2", &agent["project"], &["agents"]);
     let brief = call(&other, "sessions_spawn", &brief);
@@ -907,10 +908,10 @@ fn the_end_of_a_child_reaches_who_started_it() {
     assert_eq!(over["status"], "cancelled", "{over}");
 }
 
-/// A session whose first call of all starts another has told nobody of itself, and hears of the end
-/// all the same. Calls of one moment are counted one after the other.
+/// A session whose first call starts a child has not registered, and still gets the child's result.
+/// Concurrent calls are counted one after the other.
 #[test]
-fn children_that_are_started_at_once_are_counted_too() {
+fn concurrently_started_children_count_against_the_limit() {
     let d = world("");
     let parent = mint(&d, "s-1", &json!(d.home.user()), &["agents"]);
     let spawned: Vec<Value> = std::thread::scope(|scope| {
@@ -929,7 +930,7 @@ fn children_that_are_started_at_once_are_counted_too() {
 }
 
 #[test]
-fn a_token_for_the_key_of_a_persons_session_is_that_session() {
+fn token_for_an_attended_sessions_key_acts_as_that_session() {
     let d = world("");
     let payload = json!({ "session_id": "S-7", "hook_event_name": "SessionStart", "source": "startup",
         "cwd": d.home.user() });
@@ -946,7 +947,7 @@ fn a_token_for_the_key_of_a_persons_session_is_that_session() {
     assert_eq!(list["count"], 1, "{list}");
     let own = &list["sessions"][0];
     assert_eq!((&own["key"], &own["isYou"]), (&json!("agent:claude:S-7"), &json!(true)), "{list}");
-    // What it says comes from that session, and its mail is its own.
+    // Its messages come from that session, and it has its own inbox.
     start(&d, "a");
     let sent = call(&holder, "peer_send", &json!({ "to": "agent:echo:a", "text": "hello" }));
     assert_eq!(sent["from_peer"], known[0]["peer_id"], "{sent}");
@@ -956,7 +957,7 @@ fn a_token_for_the_key_of_a_persons_session_is_that_session() {
     assert_eq!(peers().len(), 2, "the agent's and no other: {:?}", peers());
 }
 
-/// What stands for Claude Code, and writes down what it is told on the system side.
+/// A stand-in for Claude Code that records its system prompt.
 const SEER: &str = r#"
 [agents.seer]
 backend = "claude"
@@ -970,7 +971,7 @@ while read -r prompt; do :; done
 "#;
 
 #[test]
-fn the_system_side_says_which_agent_asks() {
+fn system_prompt_names_the_asking_agent() {
     let d = world(SEER);
     start(&d, "a");
     let asker = mint(&d, "agent:echo:a", &json!(null), &["agents"]);
@@ -987,9 +988,9 @@ fn the_system_side_says_which_agent_asks() {
     assert!(args.contains(&context), "{args}");
 }
 
-/// Work that was accepted while fewer lived waits for one of them to end.
+/// Work that is accepted below the limit of live children waits for one of them to end.
 #[test]
-fn work_beyond_the_children_that_may_live_waits() {
+fn work_beyond_the_child_limit_waits() {
     let d = world("");
     let parent = mint(&d, "s-1", &json!(d.home.user()), &["agents"]);
     let live = || d.get("/v1/hosts?live=true").ok(200)["count"].as_u64().expect("a number");
@@ -1015,7 +1016,7 @@ fn work_beyond_the_children_that_may_live_waits() {
 }
 
 #[test]
-fn a_session_that_never_spoke_hears_of_the_end_of_its_work() {
+fn unregistered_session_gets_the_end_of_its_work() {
     let d = world("");
     let project = json!(d.home.user());
     for (session, key, tool, wish) in [
@@ -1026,7 +1027,7 @@ fn a_session_that_never_spoke_hears_of_the_end_of_its_work() {
             json!({ "task": "the dishes", "agentId": "late" }),
         ),
         ("s-2", "agent:mcp:s-2", "SendMessage", json!({ "prompt": "the dishes", "agent": "late" })),
-        // The form of an agent's key makes no agent, as long as none of the name ever ran.
+        // A key in the form of an agent's names no agent if none of that name ever ran.
         (
             "agent:claude:s-3",
             "agent:claude:s-3",
@@ -1040,7 +1041,7 @@ fn a_session_that_never_spoke_hears_of_the_end_of_its_work() {
             let list = call(&parent, "sessions_list", &json!({}));
             let sessions = list["sessions"].as_array().expect("sessions");
             let is_there = sessions.iter().find(|row| row["key"] == child);
-            // It may be over already.
+            // It may have ended already.
             assert!(is_there.is_none_or(|row| row["parentSessionKey"] == key), "{list}");
         }
         let told = until(SOON, || inbox(&parent).pop());
@@ -1050,7 +1051,7 @@ fn a_session_that_never_spoke_hears_of_the_end_of_its_work() {
     }
 }
 
-/// What stands for Claude Code and for Codex: each says at the handshake whether it is logged in.
+/// Stand-ins for Claude Code and Codex: each reports at the handshake whether it is logged in.
 const VENDORS: &str = r#"
 [agents.claude]
 backend = 'claude'
@@ -1076,10 +1077,10 @@ done
 ''']
 "#;
 
-/// A child whose program is not logged in, or whose vendor refuses for usage, is refused with what
-/// to do.
+/// A child whose program is not logged in, or whose vendor refuses because of usage, is refused
+/// with what to do.
 #[test]
-fn logins_and_limits_are_looked_at_before_a_child_is_promised() {
+fn login_and_usage_limits_are_checked_before_a_child_is_accepted() {
     let of = |source: &str, wanted: &str| {
         let home = Home::new();
         let vendors = VENDORS.replace("SOURCE", source).replace("WANTED", wanted);
@@ -1113,9 +1114,9 @@ fn logins_and_limits_are_looked_at_before_a_child_is_promised() {
     assert!(error.contains("refuses") && error.contains("for usage"), "{error}");
 }
 
-/// What the hooks of Codex were recorded to say: its turn's end is the reply.
+/// Recorded payloads of Codex's hooks: the end of its turn is the reply.
 #[test]
-fn the_end_of_a_turn_of_codex_is_the_reply() {
+fn end_of_a_codex_turn_is_the_reply() {
     let d = world("");
     let recorded = |name: &str| {
         let file = format!("fixtures/hooks/codex/0.169.0/{name}.json");
@@ -1153,18 +1154,18 @@ fn the_end_of_a_turn_of_codex_is_the_reply() {
     );
 }
 
-/// Messages go around between hosted agents while the daemon is killed again and again: each
-/// arrives once, and each answer once. All ask their neighbour, but for the last, who tells it:
-/// nobody waits in a circle. `SVC_RING_MESSAGES` asks for more.
+/// Messages go around between hosted agents while the daemon is killed repeatedly: each arrives
+/// once, and each answer once. All agents ask their neighbour, but the last one, which sends
+/// without waiting: no cycle. `SVC_RING_MESSAGES` sets the number of messages.
 #[test]
-fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
+fn ring_of_agents_loses_and_repeats_nothing_across_kills() {
     let asked = std::env::var("SVC_RING_MESSAGES").ok().and_then(|text| text.parse().ok());
     let messages: usize = asked.unwrap_or(2_000);
     let mut d = world("");
     let members = 4;
     let agents: Vec<String> =
         (0..members).map(|number| text(&start(&d, &format!("r{number}")), "id")).collect();
-    // A caller that is cut off asks again.
+    // A caller whose connection breaks repeats its request.
     let drive = |from: usize| {
         let caller = mint(&d, &format!("agent:echo:r{from}"), &json!(null), &[]);
         std::thread::spawn(move || {
@@ -1229,10 +1230,9 @@ fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
     }
 }
 
-/// What waits for an agent that has ended reaches no later agent of its name, so nothing is kept
-/// for it.
+/// Messages for an agent that has ended reach no later agent of its name, so they are refused.
 #[test]
-fn an_agent_that_has_ended_gets_no_message() {
+fn message_to_an_ended_agent_is_refused() {
     let d = world("");
     let agent = start(&d, "gone");
     let to = format!("/v1/peers/{}/messages", text(&agent, "session_key"));
@@ -1255,14 +1255,14 @@ fn an_agent_that_has_ended_gets_no_message() {
     assert!(said.stderr.contains("gets no message: its agent has ended"), "{said:?}");
     assert_eq!(all()["delivered_to"], before - 1, "it is no receiver");
 
-    // One of its name that lives is one again, and has nothing of before.
+    // A later living agent of its name receives messages, and none of the earlier ones.
     start(&d, "gone");
     assert_eq!(all()["delivered_to"], before);
     assert_ne!(tell("and you?")["delivery"], "never");
 }
 
 #[test]
-fn a_session_that_never_sent_before_is_told_that_it_means_itself() {
+fn first_send_of_a_session_to_itself_is_refused() {
     let d = world("");
     let hosted = start(&d, "b");
     for key in ["current", "agent:mcp:s-new"] {
@@ -1277,14 +1277,14 @@ fn a_session_that_never_sent_before_is_told_that_it_means_itself() {
 }
 
 #[test]
-fn a_label_means_the_living_and_else_the_last_of_the_dead() {
+fn label_prefers_the_living_agent_and_else_the_last_ended_one() {
     let d = world("");
     let hosted = start(&d, "b");
     let caller = mint(&d, "s-a", &hosted["project"], &["agents"]);
-    // What an agent was started with as its name is its label, too.
+    // The name that an agent was started with is its label, too.
     let sent = call(&caller, "sessions_send", &json!({ "label": "b", "message": "hello" }));
     assert_eq!((&sent["status"], &sent["reply"]), (&json!("ok"), &json!("got hello")), "{sent}");
-    // Lists of peers have names, so one is taken where a key is wanted.
+    // Lists of peers show names, so a name is accepted in place of a key.
     let sent =
         call(&caller, "sessions_send", &json!({ "sessionKey": "echo:b", "message": "again" }));
     assert_eq!((&sent["status"], &sent["reply"]), (&json!("ok"), &json!("got again")), "{sent}");
@@ -1292,7 +1292,7 @@ fn a_label_means_the_living_and_else_the_last_of_the_dead() {
     for _ in 0..3 {
         let wish = json!({ "task": "x", "agentId": "task", "label": "digger" });
         last = call(&caller, "sessions_spawn", &wish);
-        // However soon it ends, it had a process.
+        // However soon it ended, it had a process.
         assert!(last["pid"].as_u64().is_some_and(|pid| pid > 0), "{last}");
         let id = text(&last, "taskId");
         until(SOON, || {
@@ -1303,7 +1303,7 @@ fn a_label_means_the_living_and_else_the_last_of_the_dead() {
     assert_eq!(sent["reason"], "not_running", "{sent}");
     let error = sent["error"].as_str().expect("why");
     assert!(error.contains(&text(&last, "childSessionKey")), "{sent}");
-    // A living one of that name is meant, whoever was called so before.
+    // A living agent of that name wins over earlier ones.
     let wish = json!({ "task": "x", "agentId": "stay", "label": "digger" });
     let living = call(&caller, "sessions_spawn", &wish);
     let wish = json!({ "label": "digger", "message": "hello", "timeoutSeconds": 0 });

@@ -1,5 +1,5 @@
-//! The promise that everything else rests on: what was acknowledged is there, once, in order, after
-//! any number of `kill -9`, for every reader and in the file.
+//! The central promise: acknowledged events exist once and in order, after any number of `kill -9`,
+//! for every reader and in the file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ const PRODUCERS: usize = 16;
 const SUBSCRIBERS: usize = 8;
 const BOUND: Duration = Duration::from_mins(1);
 
-/// Rounds on one data folder: this test remembers all that each reader saw.
+/// All rounds use one data folder: the test remembers what each reader saw.
 const BATCH: u64 = 500;
-/// How long a daemon lives at most, in milliseconds beyond the first 50, and in a long run.
+/// Longest life of a daemon, in milliseconds beyond the first 50, and in a long run.
 const LIFE: u64 = 900;
 const SHORT_LIFE: u64 = 150;
 
@@ -35,7 +35,7 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     let (mut acknowledged, mut cuts, mut killed) = (0, 0, 0);
     while killed < rounds {
         let batch = BATCH.min(rounds - killed);
-        let told = kill_again_and_again(batch, life, &mut chance);
+        let told = kill_repeatedly(batch, life, &mut chance);
         (acknowledged, cuts, killed) = (acknowledged + told.0, cuts + told.1, killed + batch);
         eprintln!(
             "{killed} kills, {acknowledged} events acknowledged, {cuts} answers lost on the way"
@@ -44,8 +44,8 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     assert!(cuts > 0, "the crashes hit somebody");
 }
 
-/// Gives how many events were acknowledged, and how many answers were lost.
-fn kill_again_and_again(rounds: u64, life: u64, chance: &mut Chance) -> (usize, usize) {
+/// Returns the number of acknowledged events and of lost responses.
+fn kill_repeatedly(rounds: u64, life: u64, chance: &mut Chance) -> (usize, usize) {
     let seed = chance.below(u64::MAX);
     let mut d = Daemon::start();
     let tasks: Vec<String> = (0..TASKS).map(|_| new_task(&d)).collect();
@@ -53,7 +53,7 @@ fn kill_again_and_again(rounds: u64, life: u64, chance: &mut Chance) -> (usize, 
     let stopping = AtomicBool::new(false);
 
     let (promises, views) = thread::scope(|scope| {
-        // Should this thread panic, the others must still find their end.
+        // If this thread panics, the others must still end.
         let stop_anyway = SetOnDrop(&stopping);
         let producers: Vec<_> = (0..PRODUCERS)
             .map(|n| {
@@ -96,7 +96,7 @@ fn kill_again_and_again(rounds: u64, life: u64, chance: &mut Chance) -> (usize, 
     let mut acknowledged = 0;
     for (n, task) in tasks.iter().enumerate() {
         let stored = stored(&file, task);
-        // Dense, and each line once.
+        // Without gaps, and each line once.
         let mut at: HashMap<&str, u64> = HashMap::new();
         for (position, (seq, kind, line)) in stored.iter().enumerate() {
             assert_eq!(*seq, position as u64 + 1, "{task} has no gap");
@@ -105,7 +105,7 @@ fn kill_again_and_again(rounds: u64, life: u64, chance: &mut Chance) -> (usize, 
             }
         }
         assert_eq!(stored.last().map(|(_, kind, _)| kind.as_str()), Some("terminal"));
-        // Everything acknowledged is there, under the id that was promised.
+        // Every acknowledged event exists, under the id in its acknowledgement.
         for promise in promises.iter().skip(n).step_by(TASKS) {
             for (line, seq) in &promise.kept {
                 assert_eq!(at.get(line.as_str()), Some(seq), "{line:?} was acknowledged");
@@ -116,7 +116,7 @@ fn kill_again_and_again(rounds: u64, life: u64, chance: &mut Chance) -> (usize, 
                 assert!(there == 0 || there == batch.len(), "half a batch: {batch:?}");
             }
         }
-        // And every reader saw exactly that.
+        // Every reader saw exactly that.
         for view in views.iter().skip(n).step_by(TASKS) {
             assert_eq!(view.len(), stored.len());
             for (seen, stored) in view.iter().zip(&stored) {
@@ -129,18 +129,18 @@ fn kill_again_and_again(rounds: u64, life: u64, chance: &mut Chance) -> (usize, 
     (acknowledged, cuts)
 }
 
-/// What one producer was told.
+/// The acknowledgements of one producer.
 #[derive(Default)]
 struct Promise {
-    /// Lines whose append was acknowledged, with the id given to them.
+    /// Lines whose append was acknowledged, with their ids.
     kept: Vec<(String, u64)>,
-    /// Batches whose answer got lost and which were never sent again.
+    /// Batches whose response was lost and which were never sent again.
     unsure: Vec<Vec<String>>,
     cuts: usize,
 }
 
-/// Appends until told to stop. An odd producer repeats what was not answered until it is, and an
-/// even one goes on with something new.
+/// Appends until told to stop. An odd producer repeats a batch until it is acknowledged, and an
+/// even one goes on with a new one.
 fn produce(
     caller: &Caller,
     task: &str,
@@ -176,7 +176,7 @@ fn produce(
             };
             conn.write(&request).ok()?;
             let reply = conn.reply().ok()?;
-            // Coming up and going down are said with 503, and that is no promise.
+            // A 503 during start and shutdown acknowledges nothing.
             if reply.status() == 503 {
                 return None;
             }
@@ -200,7 +200,7 @@ fn produce(
             promise.kept.extend(lines.into_iter().zip(first..));
         } else {
             promise.unsure.push(lines);
-            // While nobody is there, there is no use in running against the door.
+            // While no daemon listens a retry at once is pointless.
             thread::sleep(Duration::from_millis(10));
         }
         thread::sleep(Duration::from_millis(chance.below(6)));
@@ -208,8 +208,8 @@ fn produce(
     promise
 }
 
-/// Repeats an append until the daemon answers it. On a busy machine a daemon may be killed many
-/// times before it answers, so the bound counts from the last kill.
+/// Repeats an append until the daemon responds. On a busy machine a daemon may be killed many times
+/// before it responds, so the bound counts from the last kill.
 fn repeat_until_answered<T>(attempt: &mut impl FnMut() -> Option<T>, stopping: &AtomicBool) -> T {
     while !stopping.load(Ordering::SeqCst) {
         if let Some(answer) = attempt() {
@@ -220,7 +220,7 @@ fn repeat_until_answered<T>(attempt: &mut impl FnMut() -> Option<T>, stopping: &
     until(BOUND, attempt)
 }
 
-/// Reads a task to its end, resuming whenever it is cut. What comes twice or too early is a
+/// Reads a task to its end, and resumes whenever the stream breaks. A repeated or early event is a
 /// failure.
 fn follow(caller: &Caller, task: &str, stopping: &AtomicBool) -> Vec<(u64, String, String)> {
     let mut seen: Vec<(u64, String, String)> = Vec::new();
@@ -251,7 +251,7 @@ fn follow(caller: &Caller, task: &str, stopping: &AtomicBool) -> Vec<(u64, Strin
     }
 }
 
-/// What the file holds of a task: sequence, kind and line.
+/// The rows of a task: sequence, kind and line.
 fn stored(file: &Connection, task: &str) -> Vec<(u64, String, String)> {
     let sql = "
         select event.seq, event.kind, coalesce(event.data ->> '$.line', '')
@@ -269,7 +269,7 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Enough chance for a test, and the same again for the same seed.
+/// A random generator that is good enough for a test, and repeatable by its seed.
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {

@@ -1,7 +1,7 @@
-//! The world of a test: a folder of its own, a daemon in it, and commands run against both.
+//! The test harness: a data folder, a daemon in it, and commands that run against both.
 //!
-//! Everything is hermetic: the environment is empty but for `PATH`, `HOME` and `SVC_HOME`, and
-//! nothing that a test started outlives it.
+//! Hermetic: the environment is empty but for `PATH`, `HOME` and `SVC_HOME`, and all processes end
+//! with the test.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -21,20 +21,20 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::wire::Caller;
 
-/// What is added to each bound: a disk that still writes a build back may hold up everybody for so
-/// long. Who waits for a condition that comes true waits no longer for it.
+/// Added to each bound: a disk that still writes a build back may block all processes for this
+/// long. A condition that comes true earlier is not delayed.
 const STALL: Duration = Duration::from_mins(1);
 const READY_WITHIN: Duration = Duration::from_secs(80);
 const EXIT_WITHIN: Duration = Duration::from_secs(75);
 const COMMAND_WITHIN: Duration = Duration::from_secs(90);
 
-/// Waits for a condition, looking often and failing loudly.
+/// Polls a condition, and panics at the bound.
 #[track_caller]
 pub(crate) fn eventually(bound: Duration, mut condition: impl FnMut() -> bool) {
     until(bound, || condition().then_some(()));
 }
 
-/// Waits for a value.
+/// Polls for a value.
 #[track_caller]
 pub(crate) fn until<T>(bound: Duration, mut value: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + bound + STALL;
@@ -47,8 +47,8 @@ pub(crate) fn until<T>(bound: Duration, mut value: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// Whether something takes less than a bound that tells right from wrong. Others have the
-/// processors and the disk, too: the quickest of some tries says how long it takes.
+/// Asserts that something takes less than a bound that separates right from wrong. Others use the
+/// processors and the disk, too, so the minimum of several attempts counts.
 #[track_caller]
 pub(crate) fn quickly(bound: Duration, mut attempt: impl FnMut() -> Duration) {
     let mut took = Vec::new();
@@ -61,7 +61,7 @@ pub(crate) fn quickly(bound: Duration, mut attempt: impl FnMut() -> Duration) {
     panic!("never within {bound:?}: {took:?}");
 }
 
-/// A folder that stands for a user's home. The last owner takes down what still runs in it.
+/// A folder that stands for a user's home. Dropping the last owner kills what still runs in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Home(Arc<Folder>);
 
@@ -73,12 +73,12 @@ impl Home {
         Self::below(&std::env::temp_dir())
     }
 
-    /// One in a folder.
+    /// A home below a folder.
     pub(crate) fn below(folder: &Path) -> Self {
         Self(Arc::new(Folder(TempDir::new_in(folder).expect("a temporary folder"))))
     }
 
-    /// The user's home; the daemon's own folder is below it and not made here.
+    /// The user's home; the data folder is below it and is not created here.
     pub(crate) fn user(&self) -> &Path {
         self.0.0.path()
     }
@@ -104,7 +104,7 @@ impl Home {
         fs::write(self.path(name), text).expect("the file can be written");
     }
 
-    /// What `daemon.json` says, if a daemon says anything.
+    /// The content of `daemon.json`, if it exists.
     pub(crate) fn daemon_json(&self) -> Option<Value> {
         self.0.daemon_json()
     }
@@ -114,7 +114,7 @@ impl Home {
         Some(text.trim().to_owned())
     }
 
-    /// The binary with a clean environment in this home.
+    /// The program with a clean environment in this home.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         catch_ignored_signals();
         let mut command = Command::new(env!("CARGO_BIN_EXE_svc"));
@@ -133,8 +133,8 @@ impl Home {
 /// a terminal.
 ///
 /// A signal that this process ignores, as it does under `nohup` or as a background job of a shell,
-/// stays ignored in its children. A signal that it catches gets its default action there. So a
-/// handler is set, and only for what is ignored: elsewhere it would keep Ctrl-C from ending the
+/// stays ignored in its children. A signal with a handler gets its default action there. So a
+/// handler is set, and only for ignored signals: otherwise it would keep Ctrl-C from ending the
 /// tests.
 fn catch_ignored_signals() {
     static ONCE: Once = Once::new();
@@ -144,7 +144,7 @@ fn catch_ignored_signals() {
         let ignored = ignored_signals();
         for (kind, number) in [(SignalKind::hangup(), 1), (SignalKind::interrupt(), 2)] {
             if ignored & (1 << (number - 1)) != 0 {
-                // The handler outlives what is returned here.
+                // The handler outlives the returned stream.
                 runtime.block_on(async { drop(signal(kind).expect("a handler can be set")) });
             }
         }
@@ -166,14 +166,14 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// A daemon that a command put into the background must not outlive its test, nor must the
-    /// hosts of agents: they outlive the daemon, as they should.
+    /// Kills daemons that a command put into the background, and hosts of agents, which outlive the
+    /// daemon by design.
     fn drop(&mut self) {
         let has_agents = self.0.path().join("svc/agents").is_dir();
         let daemon = self.daemon_json().and_then(|json| json["pid"].as_i64());
         let daemon = daemon.and_then(|pid| i32::try_from(pid).ok()).into_iter().collect();
         for pid in if has_agents { all_pids() } else { daemon } {
-            // The pid may belong to somebody else by now, so look whether it is ours.
+            // The pid may have been reused, so the process is checked.
             if self.is_of_home(pid)
                 && let Some(pid) = Pid::from_raw(pid)
             {
@@ -184,8 +184,8 @@ impl Drop for Folder {
 }
 
 impl Folder {
-    /// Whether a process is a program of svc that was started with this data folder. What an agent
-    /// has started ends with its host.
+    /// Whether a process is a program of svc that was started with this data folder. Processes of
+    /// an agent end with its host.
     fn is_of_home(&self, pid: i32) -> bool {
         let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let home = format!("SVC_HOME={}", self.0.path().join("svc").display());
@@ -202,7 +202,7 @@ pub(crate) fn all_pids() -> Vec<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// How a daemon is to be started.
+/// The options of a daemon's start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     flags: Vec<String>,
@@ -223,7 +223,7 @@ impl Plan {
         self
     }
 
-    /// Most files and sockets that the daemon may have open.
+    /// Limits the daemon's open files and sockets.
     pub(crate) fn descriptors(mut self, most: u32) -> Self {
         self.descriptors = Some(most);
         self
@@ -235,7 +235,7 @@ impl Plan {
     }
 }
 
-/// A running daemon, which is also the operator calling it: `daemon.get("/v1/peers")`.
+/// A running daemon, which also calls it as the operator: `daemon.get("/v1/peers")`.
 pub(crate) struct Daemon {
     pub(crate) home: Home,
     pub(crate) version: String,
@@ -283,14 +283,14 @@ impl Daemon {
         self.child.as_ref().expect("the daemon runs").signal(signal);
     }
 
-    /// Ends it as a power cut would.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill9(&mut self) {
         let mut child = self.child.take().expect("the daemon runs");
         child.child.kill().expect("our own child can be killed");
         child.child.wait().expect("our own child can be waited for");
     }
 
-    /// Ends it as a service manager would; gives how long that took.
+    /// Ends it with SIGTERM, like a service manager; returns how long that took.
     #[track_caller]
     pub(crate) fn stop(&mut self) -> Duration {
         let child = self.child.take().expect("the daemon runs");
@@ -301,7 +301,7 @@ impl Daemon {
         asked.elapsed()
     }
 
-    /// Runs it again in the same home on the same port, stopping it first if it runs.
+    /// Restarts it in the same home on the same port.
     #[track_caller]
     pub(crate) fn restart(&mut self) {
         self.restart_with(|plan| plan);
@@ -319,7 +319,7 @@ impl Daemon {
         self.caller.token = self.home.token();
     }
 
-    /// What it wrote to stderr so far.
+    /// Its standard error so far.
     pub(crate) fn stderr(&self) -> String {
         self.child.as_ref().map(|child| child.stderr.text()).unwrap_or_default()
     }
@@ -332,7 +332,7 @@ impl Daemon {
         self.with_token(minted["token"].as_str().expect("a token"))
     }
 
-    /// Mints a session token, as an agent's launcher would.
+    /// Mints a session token, as an agent's launcher does.
     #[track_caller]
     pub(crate) fn session(&self, session: &str) -> Caller {
         let minted = self.post("/v1/tokens", &serde_json::json!({ "session": session })).ok(201);
@@ -352,8 +352,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A port outside the range that the kernel hands to clients: nobody's outgoing connection can sit
-/// on it while a daemon restarts.
+/// A port outside the range of ephemeral ports: no outgoing connection can hold it while a daemon
+/// restarts.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let of_clients = ports_of_clients();
@@ -367,8 +367,8 @@ pub(crate) fn free_port() -> u16 {
     panic!("no free port from 10000 to 29999 outside {of_clients:?}");
 }
 
-/// The range from which the kernel hands ports to clients (`ip(7)`), as the default has it where it
-/// is not known. Where it leaves no port between 10000 and 30000, nobody is told from it.
+/// The range of ephemeral ports (`ip(7)`); the default range if it is not known, or if it leaves no
+/// port between 10000 and 30000.
 fn ports_of_clients() -> std::ops::RangeInclusive<u16> {
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range.split_whitespace().filter_map(|end| end.parse().ok());
@@ -406,7 +406,7 @@ fn launch(home: &Home, plan: &Plan, port: u16) -> (Running, String) {
     panic!("no readiness line within {READY_WITHIN:?}; stderr:\n{}", child.stderr.text());
 }
 
-/// What a command did.
+/// The outcome of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Ran {
     /// `None` if a signal ended it.
@@ -416,14 +416,14 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Its standard output after it went well.
+    /// Its standard output; asserts success.
     #[track_caller]
     pub(crate) fn ok(&self) -> &str {
         assert_eq!(self.code, Some(0), "{self:?}");
         &self.stdout
     }
 
-    /// Its standard output as JSON after it went well.
+    /// Its standard output as JSON; asserts success.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         match serde_json::from_str(self.ok()) {
@@ -439,23 +439,23 @@ pub(crate) fn svc(home: &Home, args: &[&str]) -> Ran {
     Running::spawn(home.command(args)).wait(COMMAND_WITHIN)
 }
 
-/// Runs a command with something on its standard input.
+/// Runs a command with this standard input.
 #[track_caller]
 pub(crate) fn svc_with_input(home: &Home, args: &[&str], input: &[u8]) -> Ran {
     let mut command = home.command(args);
     command.stdin(Stdio::piped());
     let mut running = Running::spawn(command);
     let mut stdin = running.stdin();
-    // A command that does not read its input may have closed it, which is its right.
+    // A command that does not read its input may have closed it.
     drop(stdin.write_all(input));
     drop(stdin);
     running.wait(COMMAND_WITHIN)
 }
 
-/// A command that still runs. Dropping it kills it.
+/// A running command. Dropping it kills it.
 pub(crate) struct Running {
     child: Child,
-    /// Behind a lock only so that threads may share the daemon that owns it.
+    /// In a mutex only so that threads may share the daemon that owns it.
     lines: Mutex<mpsc::Receiver<String>>,
     stdout: Gathered,
     stderr: Gathered,
@@ -505,7 +505,6 @@ impl Running {
         }
     }
 
-    /// Whether it is over.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("our own child can be waited for").is_some()
     }
@@ -513,7 +512,7 @@ impl Running {
     #[track_caller]
     pub(crate) fn wait(mut self, bound: Duration) -> Ran {
         let status = self.exit(bound);
-        // Who leaves a child behind that holds the pipe would hang every shell that captures it.
+        // A child that keeps the pipe open would hang every shell that captures the output.
         let closed = Instant::now() + STALL;
         while !(self.stdout.closed() && self.stderr.closed()) {
             assert!(Instant::now() < closed, "it is gone and something holds its output open");
@@ -542,13 +541,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it is gone already, and that is what they are for.
+        // Both fail only if the process is gone already, which is the goal.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// What a pipe has brought so far; a thread keeps draining it so that nobody blocks on it.
+/// The bytes that a pipe has brought so far; a thread drains it so that no writer blocks.
 #[derive(Clone, Default)]
 struct Gathered(Arc<Mutex<(Vec<u8>, bool)>>);
 
@@ -562,7 +561,7 @@ impl Gathered {
                 gathered.0.lock().expect("no holder panics").0.extend_from_slice(&line);
                 if let Some(lines) = &lines {
                     let text = String::from_utf8_lossy(&line);
-                    // Nobody has to listen.
+                    // The receiver may be gone.
                     drop(lines.send(text.trim_end_matches(['\n', '\r']).to_owned()));
                 }
                 line.clear();

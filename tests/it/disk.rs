@@ -1,5 +1,5 @@
-//! A full database: it says so, loses nothing that was acknowledged, goes on reading, and takes
-//! writes again once there is room.
+//! A full database: it says so, loses no acknowledged event, serves reads, and takes writes again
+//! once there is space.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -14,7 +14,7 @@ use crate::wire::Reply;
 const SMALL: &str = "[store]\nmax_bytes = 2097152\n";
 const LARGE: &str = "[store]\nmax_bytes = 67108864\n";
 
-/// Appends until there is no room, and returns how many lines were acknowledged.
+/// Appends until the disk is full, and returns how many lines were acknowledged.
 #[track_caller]
 fn fill(d: &Daemon, task: &str) -> (usize, Reply) {
     let filling = "x".repeat(20_000);
@@ -40,7 +40,7 @@ fn lines(d: &Daemon, task: &str) -> usize {
 }
 
 #[test]
-fn a_full_database_refuses_writes_and_goes_on_reading() {
+fn full_database_refuses_writes_and_serves_reads() {
     let home = Home::new();
     home.write("config.toml", SMALL);
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -55,7 +55,7 @@ fn a_full_database_refuses_writes_and_goes_on_reading() {
     assert_eq!(replayed.last().and_then(|event| event.id), Some(acknowledged as u64 + 1));
     d.get("/v1/health").ok(200);
     d.get("/health").ok(200);
-    // It is not one lucky refusal that leaves a half-open transaction behind.
+    // Several refusals in a row: none of them leaves an open transaction.
     for _ in 0..3 {
         let path = format!("/v1/tasks/{task}/events");
         problem(&d.post(&path, &frame(&"y".repeat(100_000))), 507, "storage_full");
@@ -72,7 +72,7 @@ fn a_full_database_refuses_writes_and_goes_on_reading() {
 }
 
 #[test]
-fn a_daemon_starts_on_a_full_database_to_be_read() {
+fn daemon_starts_on_a_full_database_and_serves_reads() {
     let home = Home::new();
     home.write("config.toml", SMALL);
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -84,7 +84,7 @@ fn a_daemon_starts_on_a_full_database_to_be_read() {
 }
 
 #[test]
-fn whoever_is_refused_among_many_has_stored_nothing() {
+fn refused_append_among_many_stores_nothing() {
     let home = Home::new();
     home.write("config.toml", SMALL);
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -135,7 +135,7 @@ fn whoever_is_refused_among_many_has_stored_nothing() {
 }
 
 #[test]
-fn retention_removes_the_oldest_and_says_so() {
+fn retention_removes_the_oldest_and_reports_a_gap() {
     let home = Home::new();
     home.write("config.toml", "[retention]\nmax_bytes = 300000\n");
     let d = Daemon::with(|plan| plan.home(&home).env("SVC_MAINTENANCE_MS", "100"));
@@ -146,7 +146,7 @@ fn retention_removes_the_oldest_and_says_so() {
         let batch: Vec<_> = (0..100).map(|_| frame(&line)).collect();
         d.post(&path, &json!(batch)).ok(200);
     }
-    // The task's first event is gone, its last one stays, and who asks for the start is told.
+    // The task's first event is gone, its last one stays, and a reader from the start gets a gap.
     eventually(Duration::from_secs(20), || {
         let page = d.get(&format!("/v1/events?stream=task/{task}&limit=1")).ok(200);
         page["events"][0]["seq"].as_i64().is_some_and(|seq| seq > 1)
@@ -161,7 +161,7 @@ fn retention_removes_the_oldest_and_says_so() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_left_as_it_is_and_named() {
+fn file_that_is_no_database_is_named_and_left_unchanged() {
     let home = Home::new();
     let garbage = "this was never a database ".repeat(400);
     home.write("svc.db", &garbage);

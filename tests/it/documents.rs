@@ -1,5 +1,5 @@
-//! What the documents promise: the README's opening, the description of the API, the compose file,
-//! what guides to the code name.
+//! The promises of documents: the README's opening, the API's description, the compose file, paths
+//! in guides to the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,16 +20,16 @@ fn document(name: &str) -> String {
 }
 
 #[test]
-fn the_readme_opens_with_the_two_commands() {
+fn readme_opens_with_the_two_commands() {
     let readme = document("README.md");
     let opening: Vec<&str> = readme.lines().skip_while(|line| *line != "```sh").take(4).collect();
     assert_eq!(opening, ["```sh", "cargo run --release -- serve", "cargo test --locked", "```"]);
     assert!(readme.lines().take(6).any(|line| line == "```sh"), "they come first");
 }
 
-/// What is promised of parameters and media types is what the daemon holds callers to.
+/// The daemon enforces the described parameters and media types.
 #[test]
-fn parameters_are_described_as_they_are_taken() {
+fn described_parameters_match_the_enforced_ones() {
     let d = Daemon::start();
     let described = d.get("/openapi.json").ok(200);
     let parameter = |path: &str, name: &str| {
@@ -40,7 +40,7 @@ fn parameters_are_described_as_they_are_taken() {
     for (path, operations) in described["paths"].as_object().expect("paths") {
         let parameters = operations["get"]["parameters"].as_array().cloned().unwrap_or_default();
         for limit in parameters.iter().filter(|it| it["name"] == "limit") {
-            // The last entries of a conversation are no page, and 0 is all of them.
+            // The last entries of a conversation are no page, and 0 means all of them.
             if path == "/v1/hosts/{id}/history" {
                 assert_eq!(limit["schema"]["minimum"], 0, "{path}");
                 continue;
@@ -50,7 +50,7 @@ fn parameters_are_described_as_they_are_taken() {
             let mut expected = json!({
                 "type": "integer", "format": "uint32", "minimum": 1, "maximum": most, "default": default,
             });
-            // Those of the configuration are few: without a limit they come all.
+            // Lists from the configuration are short: without a limit they are complete.
             if ["/v1/sources", "/v1/agents"].contains(&path.as_str()) {
                 expected.as_object_mut().expect("an object").remove("default");
             }
@@ -88,7 +88,7 @@ fn parameters_are_described_as_they_are_taken() {
 }
 
 #[test]
-fn every_route_that_is_described_is_served_and_the_other_way_round() {
+fn described_routes_equal_served_routes() {
     // One of the routes makes a new token.
     let d = Daemon::with(|plan| plan.flag("--no-auth"));
     let described = d.get("/openapi.json").ok(200);
@@ -99,11 +99,11 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
         let target = path.replace("{id}", "nothing");
         for method in all {
             if (path.as_str(), method) == ("/sse", "get") {
-                // It is served, without an end.
+                // It is an endless stream.
                 drop(d.follow(path));
                 continue;
             }
-            // Without a session, `/mcp` has but one method.
+            // Without a session, `/mcp` has one method only.
             let request = d.request(&method.to_uppercase(), &target);
             let reply = request.header("Mcp-Session-Id", "nothing").send();
             let served = reply.status() != 405;
@@ -119,13 +119,13 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
             }
         }
     }
-    // Every reference leads somewhere.
+    // Every reference can be resolved.
     let text = described.to_string();
     for reference in text.split("\"#/components/").skip(1) {
         let pointer = format!("/components/{}", reference.split('"').next().unwrap_or_default());
         assert!(described.pointer(&pointer).is_some(), "{pointer} is missing");
     }
-    // What clients have built upon is there.
+    // Paths that clients depend on exist.
     for path in [
         "/v1/peers/register",
         "/v1/biam/subscribe",
@@ -139,7 +139,7 @@ fn every_route_that_is_described_is_served_and_the_other_way_round() {
 }
 
 #[test]
-fn the_compose_file_is_one_service_with_one_volume_and_a_health_check() {
+fn compose_file_has_one_service_one_volume_and_a_health_check() {
     let text = document("docker-compose.yml");
     let parsed = YamlLoader::load_from_str(&text).expect("YAML");
     let service = &parsed[0]["services"]["svc"];
@@ -150,7 +150,8 @@ fn the_compose_file_is_one_service_with_one_volume_and_a_health_check() {
         service["healthcheck"]["test"].as_vec().expect("a list").iter().map(Yaml::as_str).collect();
     assert_eq!(check, [Some("CMD"), Some("svc"), Some("health")]);
     let inline = service["build"]["dockerfile_inline"].as_str().expect("an inline Dockerfile");
-    // What is shipped is built with the profile of packages, and from where that profile puts it.
+    // The shipped program is built with the profile of packages, and taken from that profile's
+    // folder.
     for part in [
         "cargo build --profile dist --locked --package svc",
         "COPY --from=build /src/target/dist/svc ",
@@ -166,9 +167,10 @@ fn the_compose_file_is_one_service_with_one_volume_and_a_health_check() {
     assert!(grace.and_then(|it| it.parse::<u32>().ok()).is_some_and(|it| it > 10));
 }
 
-/// The daemon as the compose file sets it up, behind a program that stands in for the mapped port.
+/// The daemon with the settings of the compose file, behind a program that stands in for the mapped
+/// port.
 #[test]
-fn the_settings_of_the_compose_file_serve_clients_outside_of_the_container() {
+fn compose_settings_serve_clients_outside_the_container() {
     let text = document("docker-compose.yml");
     let parsed = YamlLoader::load_from_str(&text).expect("YAML");
     let service = &parsed[0]["services"]["svc"];
@@ -202,7 +204,7 @@ fn the_settings_of_the_compose_file_serve_clients_outside_of_the_container() {
         let ran = Running::spawn(command).wait(Duration::from_secs(30));
         assert_eq!(ran.code, Some(0), "{host}: {ran:?}");
     }
-    // The health check runs inside.
+    // The health check runs in the container.
     svc(&home, &["health"]).ok();
     svc(&home, &["stop"]).ok();
     assert_eq!(daemon.wait(Duration::from_secs(30)).code, Some(0));
@@ -221,7 +223,7 @@ fn architecture_names_every_crate() {
     }
 }
 
-/// What people who change the code read: two pages, the decisions, and the comment at the top of
+/// What people read who change the code: two pages, the decisions, and the comment at the top of
 /// each crate.
 fn guides() -> Vec<Page> {
     let is_guide = |page: &Page| {
@@ -246,8 +248,8 @@ fn guides() -> Vec<Page> {
     guides
 }
 
-/// Whether a word in back-quotes is a path: it has a slash, and an extension or a first folder that
-/// exists. In the comment of a crate the name of a Rust file is one too. Routes, methods of MCP and
+/// Whether a word in back-quotes is a path: it has a slash, and an extension or an existing first
+/// folder. In the comment of a crate the name of a Rust file is one too. Routes, methods of MCP and
 /// names of streams are not paths.
 fn is_path(guide: &Page, word: &str) -> bool {
     let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
@@ -274,7 +276,7 @@ fn is_there(guide: &Page, path: &str) -> bool {
 }
 
 #[test]
-fn guides_to_the_code_name_only_paths_and_commands_that_exist() {
+fn code_guides_name_only_existing_paths_and_commands() {
     let (mut problems, mut paths) = (Vec::new(), 0);
     for guide in guides() {
         let mut note = |what: String| problems.push(format!("{}: {what}", guide.name));

@@ -1,4 +1,4 @@
-//! Errors: every one is a problem document, names what is wrong, and leaves the daemon well.
+//! Errors: every one is a problem document that names what is wrong, and the daemon stays healthy.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::wire::{Conn, exchange};
 const MIB: usize = 1024 * 1024;
 
 #[test]
-fn a_body_over_one_mebibyte_is_refused_and_nothing_stored() {
+fn body_over_one_mebibyte_is_refused_and_nothing_stored() {
     let d = Daemon::start();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
@@ -25,7 +25,7 @@ fn a_body_over_one_mebibyte_is_refused_and_nothing_stored() {
     request().body(event(MIB)).send().ok(200);
     problem(&request().body(event(MIB + 1)).send(), 413, "payload_too_large");
 
-    // Without a length nobody knows beforehand.
+    // A chunked body announces no length.
     let body = event(MIB + 1);
     let mut bytes = request().header("Transfer-Encoding", "chunked").bytes();
     for piece in body.as_bytes().chunks(64 * 1024) {
@@ -36,7 +36,7 @@ fn a_body_over_one_mebibyte_is_refused_and_nothing_stored() {
     bytes.extend(b"0\r\n\r\n");
     problem(&exchange(d.addr, &bytes).unwrap(), 413, "payload_too_large");
 
-    // A length that only claims to be large is refused before it is sent.
+    // A body whose announced length is too large is refused before it is sent.
     let mut conn = Conn::open(d.addr).unwrap();
     conn.write(&request().header("Content-Length", "1099511627776").bytes()).unwrap();
     problem(&conn.reply().unwrap(), 413, "payload_too_large");
@@ -45,7 +45,7 @@ fn a_body_over_one_mebibyte_is_refused_and_nothing_stored() {
 }
 
 #[test]
-fn a_body_that_stalls_is_given_up() {
+fn stalled_body_times_out() {
     let d = Daemon::with(|plan| plan.env("SVC_BODY_TIMEOUT_MS", "500"));
     let request = d
         .request("POST", "/v1/tasks")
@@ -61,7 +61,7 @@ fn a_body_that_stalls_is_given_up() {
     assert_eq!(problem["retryable"], json!(true));
     assert!(page(&d.get("/v1/tasks"), "tasks").is_empty());
 
-    // Slow is not stalled: a body that keeps coming is waited for.
+    // A slow body is not stalled: as long as bytes arrive the daemon waits.
     let body = json!({ "title": "slow" }).to_string();
     let request = d
         .request("POST", "/v1/tasks")
@@ -77,7 +77,7 @@ fn a_body_that_stalls_is_given_up() {
 }
 
 #[test]
-fn a_client_that_hangs_up_midway_leaves_no_trace() {
+fn client_that_disconnects_midway_stores_nothing() {
     let d = Daemon::start();
     for _ in 0..20 {
         let request = d

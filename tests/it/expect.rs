@@ -1,4 +1,4 @@
-//! What tests expect of answers: the shapes, and the ids of streams.
+//! Checks of responses: their forms, and the ids of streams.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) use crate::shapes::{
 };
 use crate::wire::Event;
 
-/// Events with ids that leave nothing out, from `first` on.
+/// Events with ids from `first` on, without a gap.
 #[track_caller]
 pub(crate) fn dense(events: &[Event], first: u64) {
     let ids: Vec<_> = events.iter().map(|event| event.id).collect();
@@ -19,13 +19,13 @@ pub(crate) fn dense(events: &[Event], first: u64) {
     assert_eq!(ids, wanted);
 }
 
-/// Where a task's stream is.
+/// The path of a task's stream.
 pub(crate) fn subscribe(task: &str) -> String {
     format!("/v1/biam/subscribe?task_id={task}")
 }
 
-/// Puts records that are over into a daemon's journal, with the times that they are given. What a
-/// record does not say is the same in all of them. Their texts are not in the index of words.
+/// Inserts ended records into a daemon's journal, with the given times. Members that a record does
+/// not give are the same in all of them. Their texts are not in the search index.
 #[track_caller]
 pub(crate) fn put_records(d: &Daemon, records: &[Value]) {
     let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");

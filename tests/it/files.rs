@@ -1,4 +1,4 @@
-//! Files: who else may own, read or write what the daemon and its commands rely on.
+//! Files: owners and modes of the files that the daemon and its commands rely on.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -11,7 +11,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("is ours");
 }
 
-/// Commands that start from the data folder. None of them has a daemon here.
+/// Commands that begin in the data folder. No daemon runs.
 const COMMANDS: &[&[&str]] = &[
     &["serve", "--listen", "127.0.0.1:0"],
     &["start", "--listen", "127.0.0.1:0"],
@@ -24,7 +24,7 @@ const COMMANDS: &[&[&str]] = &[
 ];
 
 #[test]
-fn a_data_folder_that_others_can_write_is_refused() {
+fn data_folder_writable_by_others_is_refused() {
     for (own, above) in [(0o777, 0o700), (0o770, 0o700), (0o702, 0o700), (0o700, 0o777)] {
         let home = Home::new();
         fs::create_dir(home.dir()).expect("makes");
@@ -51,7 +51,7 @@ fn a_data_folder_that_others_can_write_is_refused() {
 }
 
 #[test]
-fn a_hook_keeps_nothing_in_a_folder_that_others_can_write() {
+fn hook_spools_nothing_in_a_folder_writable_by_others() {
     let home = Home::new();
     fs::create_dir(home.dir()).expect("makes");
     set_mode(&home.dir(), 0o777);
@@ -62,7 +62,7 @@ fn a_hook_keeps_nothing_in_a_folder_that_others_can_write() {
 }
 
 #[test]
-fn settings_that_others_own_or_can_write_are_refused() {
+fn settings_owned_or_writable_by_others_are_refused() {
     let home = Home::new();
     home.write("config.toml", "log_level = \"warn\"\n");
     set_mode(&home.dir(), 0o700);
@@ -76,7 +76,7 @@ fn settings_that_others_own_or_can_write_are_refused() {
         let remedy = format!("chmod 644 {}", config.display());
         assert_eq!(ran.stderr.contains(&remedy), !passes, "{mode:o}: {ran:?}");
     }
-    // Only root gives files away; what is root's is taken from everybody.
+    // Only root can give files away.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&config, Some(65534), None).expect("root may");
         for command in [&["config", "show"][..], &["serve"], &["start"]] {
@@ -87,7 +87,7 @@ fn settings_that_others_own_or_can_write_are_refused() {
         }
         std::os::unix::fs::chown(&config, Some(0), None).expect("root may");
     }
-    // The record of what was installed names the files that are put back.
+    // The record of the installation names the files that are restored.
     set_mode(&home.dir(), 0o777);
     for command in [&["install", "claude-code"][..], &["uninstall"]] {
         let ran = svc(&home, command);
@@ -99,7 +99,7 @@ fn settings_that_others_own_or_can_write_are_refused() {
 }
 
 #[test]
-fn a_linked_data_folder_is_judged_by_its_target() {
+fn linked_data_folder_is_judged_by_its_target() {
     let home = Home::new();
     let target = home.user().join("elsewhere");
     fs::create_dir(&target).expect("makes");
@@ -112,7 +112,7 @@ fn a_linked_data_folder_is_judged_by_its_target() {
 }
 
 #[test]
-fn a_token_that_others_can_read_or_guess_is_refused() {
+fn token_that_others_can_read_or_guess_is_refused() {
     let home = Home::new();
     let good = "0123456789abcdef".repeat(2);
     let cases = [
@@ -137,7 +137,7 @@ fn a_token_that_others_can_read_or_guess_is_refused() {
             assert!(token.is_empty() || !ran.stdout.contains(token), "{ran:?}");
         }
     }
-    // A link, whatever it leads to.
+    // A link, whatever its target is.
     let other = home.user().join("other");
     fs::rename(home.path("token"), &other).expect("renames");
     fs::write(&other, &good).expect("writes");
@@ -145,14 +145,14 @@ fn a_token_that_others_can_read_or_guess_is_refused() {
     let ran = svc(&home, &["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("symbolic link"), "{ran:?}");
-    // To replace it mends it, and leaves what it led to.
+    // A rotation replaces the link by a file, and leaves the target unchanged.
     svc(&home, &["token", "rotate"]).ok();
     assert_eq!(fs::read_to_string(&other).expect("is there"), good);
     assert_eq!(svc(&home, &["token", "show"]).ok().trim().len(), 64);
 }
 
 #[test]
-fn a_token_of_128_bits_is_taken() {
+fn token_of_128_bits_is_accepted() {
     let home = Home::new();
     let token = "kJ8_zq1LQ0xYw-4vNpR7tA";
     let file = home.user().join("custom");
@@ -164,7 +164,7 @@ fn a_token_of_128_bits_is_taken() {
 }
 
 #[test]
-fn names_that_somebody_prepared_are_not_written_to() {
+fn prepared_links_are_not_written_through() {
     let home = Home::new();
     fs::create_dir(home.dir()).expect("makes");
     let victim = home.user().join("victim");
@@ -183,13 +183,13 @@ fn names_that_somebody_prepared_are_not_written_to() {
 }
 
 #[test]
-fn a_backup_follows_no_link_and_is_private_from_the_beginning() {
+fn backup_follows_no_link_and_is_created_private() {
     let mut d = Daemon::start();
     let outer = d.home.user().join("backups");
     fs::create_dir(&outer).expect("makes");
     let backup = |name: &str| svc(&d.home, &["backup", outer.join(name).to_str().expect("UTF-8")]);
     let victim = d.home.user().join("victim");
-    // A link to a file that does not exist yet, and one to a file that does.
+    // A link to a missing file, and a link to an existing one.
     symlink(&victim, outer.join("link.db")).expect("links");
     for _ in 0..2 {
         let ran = backup("link.db");
@@ -217,9 +217,10 @@ fn a_backup_follows_no_link_and_is_private_from_the_beginning() {
     assert_eq!(fs::read(&victim).expect("is there"), b"");
 }
 
-/// Each data folder has its own lock, so a database that stands in two would have two daemons.
+/// Each data folder has its own lock, so a database with hard links in two folders would have two
+/// daemons.
 #[test]
-fn a_database_that_has_another_name_is_refused() {
+fn database_with_a_second_hard_link_is_refused() {
     let mut d = Daemon::start();
     let second = Home::new();
     fs::create_dir(second.dir()).expect("makes");
@@ -248,7 +249,7 @@ fn a_database_that_has_another_name_is_refused() {
     d.stop();
     refuse(&d.home, "svc.db", "has 2 names", &commands);
     fs::remove_file(second.path("svc.db")).expect("ours");
-    // What belongs to the database, too. A backup needs no lock.
+    // The side files of the database are checked, too. A backup needs no lock.
     let victim = d.home.user().join("victim");
     for name in ["svc.db-wal", "svc.db-shm", "svc.db-journal", "svc.db.lock"] {
         let commands = if name == "svc.db.lock" { &commands[..3] } else { &commands };
@@ -268,7 +269,7 @@ fn a_database_that_has_another_name_is_refused() {
 }
 
 #[test]
-fn a_restored_file_is_private_and_comes_from_nobody_else() {
+fn restored_file_is_private_and_owned_by_the_user() {
     let mut d = Daemon::start();
     let copy = d.home.user().join("copy.db");
     let path = copy.to_str().expect("UTF-8");

@@ -1,5 +1,5 @@
-//! What a stranger meets on the first day: names, near misses, words for what waits, and errors
-//! that say what to do.
+//! The first day of a new user: names, similar names, words for what waits, and errors that say
+//! what to do.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::screens::{team, with};
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn names_are_whole_where_there_is_room_and_what_says_nothing_is_left_out() {
+fn names_are_whole_if_they_fit_and_usual_columns_hidden() {
     let d = Daemon::start();
     let names = ["claude-code@web-frontend", "codex@web-frontend", "gemini@web-frontend"];
     for name in names {
@@ -32,7 +32,7 @@ fn names_are_whole_where_there_is_room_and_what_says_nothing_is_left_out() {
 }
 
 #[test]
-fn open_questions_are_told_from_others_on_a_narrow_screen() {
+fn open_questions_are_marked_on_a_narrow_screen() {
     let d = Daemon::start();
     let none = svc(&d.home, &["message", "list", "--open"]);
     assert_eq!(none.ok(), "no open questions\n");
@@ -48,7 +48,7 @@ fn open_questions_are_told_from_others_on_a_narrow_screen() {
 }
 
 #[test]
-fn a_narrow_screen_shows_who_wrote_to_whom_and_whose_a_session_is() {
+fn narrow_screen_shows_sender_receiver_and_owner() {
     let d = Daemon::start();
     let session = "5f0c2d1e-9a6b-4a6b-8f4e-b43996ebb001";
     let member = |name: &str, session: &str| {
@@ -79,7 +79,7 @@ fn a_narrow_screen_shows_who_wrote_to_whom_and_whose_a_session_is() {
 }
 
 #[test]
-fn work_for_a_peer_that_takes_none_is_told_of_tell() {
+fn work_for_a_peer_that_takes_none_suggests_tell() {
     let d = Daemon::start();
     register(&d, &json!({ "display_name": "codex@api", "backend": "codex", "session_id": "s-1" }));
     for args in [&["send", "codex@api", "hi"][..], &["send", "--agent", "codex@api", "hi"]] {
@@ -91,7 +91,7 @@ fn work_for_a_peer_that_takes_none_is_told_of_tell() {
 }
 
 #[test]
-fn sessions_of_a_tree_have_their_names_on_a_narrow_screen() {
+fn session_tree_shows_names_on_a_narrow_screen() {
     let d = Daemon::start();
     let session = "5f0c2d1e-9a6b-4a6b-8f4e-b43996ebb001";
     let peer = json!({ "display_name": "claude-code@web-2", "backend": "claude-code", "session_id": session });
@@ -104,7 +104,7 @@ fn sessions_of_a_tree_have_their_names_on_a_narrow_screen() {
 }
 
 #[test]
-fn a_log_level_that_is_none_is_refused_and_what_has_no_limit_is_called_so() {
+fn bad_log_level_is_refused_and_missing_limits_are_shown() {
     let home = Home::new();
     let wrong = svc(&home, &["config", "show", "--log-level", "verbose"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
@@ -118,7 +118,7 @@ fn a_log_level_that_is_none_is_refused_and_what_has_no_limit_is_called_so() {
 }
 
 #[test]
-fn a_message_is_shown_in_words_and_with_names() {
+fn message_is_shown_with_names_and_states() {
     let d = Daemon::start();
     let (_, _, asked) = team(&d);
     let ran = with(&d.home, &[("COLUMNS", "60")], &["message", "show", &asked]);
@@ -142,7 +142,7 @@ fn a_message_is_shown_in_words_and_with_names() {
 }
 
 #[test]
-fn a_near_miss_is_told_who_may_be_meant() {
+fn mistyped_name_lists_similar_ones() {
     let d = Daemon::start();
     for name in ["codex@mono", "gemini@mono"] {
         let body = json!({ "display_name": name, "backend": "codex", "session_id": name });
@@ -180,7 +180,7 @@ fn a_near_miss_is_told_who_may_be_meant() {
 }
 
 #[test]
-fn a_message_says_when_it_is_read_and_a_wait_why_it_ended() {
+fn message_shows_when_it_is_read_and_wait_shows_why_it_ended() {
     let d = Daemon::start();
     let ann = peer(&d, "s-1");
     let name = text(&d.get(&format!("/v1/peers/{ann}")).ok(200), "display_name");
@@ -202,7 +202,7 @@ fn a_message_says_when_it_is_read_and_a_wait_why_it_ended() {
 }
 
 #[test]
-fn a_full_inbox_is_named() {
+fn full_inbox_is_named_in_the_error() {
     let d = Daemon::with(|plan| plan.env("SVC_INBOX_MAX", "1"));
     let ann = peer(&d, "s-1");
     let name = text(&d.get(&format!("/v1/peers/{ann}")).ok(200), "display_name");
@@ -214,7 +214,7 @@ fn a_full_inbox_is_named() {
         full.stderr.contains("svc message ack") && !full.stderr.contains("try again"),
         "{full:?}"
     );
-    // A broadcast that nobody takes is refused.
+    // A broadcast without receivers is refused.
     let cast = svc(&d.home, &["message", "broadcast", "to all"]);
     assert_eq!(cast.code, Some(1), "{cast:?}");
     assert!(cast.stderr.contains("every inbox that it was for holds 1 messages"), "{cast:?}");
@@ -231,7 +231,7 @@ fn a_full_inbox_is_named() {
 }
 
 #[test]
-fn a_hook_that_lost_its_arguments_is_no_error_whatever_options_stand_there() {
+fn hook_without_arguments_exits_zero_with_any_options() {
     let home = Home::new();
     let folder = home.dir();
     let folder = folder.to_str().expect("text");
@@ -247,11 +247,11 @@ fn a_hook_that_lost_its_arguments_is_no_error_whatever_options_stand_there() {
 }
 
 #[test]
-fn help_into_a_closed_pipe_is_no_failure() {
+fn help_into_a_closed_pipe_exits_zero() {
     let home = Home::new();
     let program = env!("CARGO_BIN_EXE_svc");
     for args in ["", "help task show task_x"] {
-        // The reader is gone before anything is written.
+        // The reader has closed the pipe before the first write.
         let script = format!("({program} {args} </dev/null; echo $? >\"$CODE\") | true");
         let code = home.path("code");
         std::fs::create_dir_all(home.dir()).expect("a folder");
@@ -266,7 +266,7 @@ fn help_into_a_closed_pipe_is_no_failure() {
 }
 
 #[test]
-fn the_last_task_and_the_session_of_a_name_are_shown() {
+fn latest_task_and_session_by_name_are_shown() {
     let d = Daemon::start();
     let none = svc(&d.home, &["task", "show", "latest"]);
     assert!(none.code == Some(1) && none.stderr.contains("svc task run"), "{none:?}");
@@ -294,7 +294,7 @@ fn the_last_task_and_the_session_of_a_name_are_shown() {
 }
 
 #[test]
-fn tokens_that_are_no_longer_good_are_shown_on_demand() {
+fn expired_and_revoked_tokens_are_shown_on_demand() {
     let d = Daemon::start();
     d.session("s-good");
     d.session("s-gone");
@@ -312,7 +312,7 @@ fn tokens_that_are_no_longer_good_are_shown_on_demand() {
 }
 
 #[test]
-fn a_registration_that_renames_says_so() {
+fn registration_that_renames_is_noted() {
     let home = Daemon::start();
     let register =
         |name: &str| svc(&home.home, &["peer", "register", "--name", name, "--backend", "x"]);
@@ -323,7 +323,7 @@ fn a_registration_that_renames_says_so() {
 }
 
 #[test]
-fn a_start_where_another_svc_is_says_so() {
+fn start_beside_another_svc_is_noted() {
     let other = Daemon::start();
     let home = Home::new();
     let ran = svc(&home, &["start", "--listen", &format!("127.0.0.1:{}", other.port())]);

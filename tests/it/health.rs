@@ -1,4 +1,4 @@
-//! Being there: health, the files of a running daemon, and its coming and going.
+//! Health, the files of a running daemon, start and shutdown.
 
 use std::fs;
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn health_is_for_everybody_and_names_the_server() {
+fn health_needs_no_token_and_names_the_server() {
     let d = Daemon::start();
     for caller in [d.stranger(), d.with_token("wrong"), d.with_token(&d.home.token().unwrap())] {
         let health = caller.get("/health").ok(200);
@@ -33,7 +33,7 @@ fn health_is_for_everybody_and_names_the_server() {
         assert!(health["boot_id"].as_str().is_some_and(|id| !id.is_empty()), "{health}");
         instant(&health["started_at"]);
     }
-    // A load balancer's probe asks with HEAD.
+    // A load balancer's probe uses HEAD.
     let head = d.stranger().request("HEAD", "/health").bytes();
     let mut conn = Conn::open(d.addr).unwrap();
     conn.write(&head).unwrap();
@@ -41,7 +41,7 @@ fn health_is_for_everybody_and_names_the_server() {
 }
 
 #[test]
-fn detailed_health_is_for_those_with_a_token() {
+fn detailed_health_needs_a_token() {
     let d = Daemon::start();
     problem(&d.stranger().get("/v1/health"), 401, "unauthorized");
     let health = d.get("/v1/health").ok(200);
@@ -65,7 +65,7 @@ fn detailed_health_is_for_those_with_a_token() {
 }
 
 #[test]
-fn a_running_daemon_keeps_its_files_to_its_owner_and_tidies_up_at_exit() {
+fn daemon_files_are_private_and_removed_at_exit() {
     let mut d = Daemon::start();
     new_task(&d);
     assert_eq!(mode(&d.home.dir()), 0o700);
@@ -89,7 +89,7 @@ fn a_running_daemon_keeps_its_files_to_its_owner_and_tidies_up_at_exit() {
 }
 
 #[test]
-fn each_boot_has_a_name_of_its_own_and_the_token_stays() {
+fn each_start_has_a_new_boot_id_and_the_same_token() {
     let mut d = Daemon::start();
     let boot = d.get("/health").ok(200)["boot_id"].clone();
     let token = d.home.token();
@@ -99,7 +99,7 @@ fn each_boot_has_a_name_of_its_own_and_the_token_stays() {
 }
 
 #[test]
-fn a_daemon_starts_over_what_a_killed_one_left() {
+fn daemon_starts_after_a_killed_one() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     d.kill9();
@@ -110,7 +110,7 @@ fn a_daemon_starts_over_what_a_killed_one_left() {
 }
 
 #[test]
-fn sigterm_ends_open_streams_politely_and_exits_zero_at_once() {
+fn sigterm_ends_streams_cleanly_and_exits_zero() {
     quickly(Duration::from_secs(5), || {
         let mut d = Daemon::start();
         let task = new_task(&d);
@@ -119,7 +119,7 @@ fn sigterm_ends_open_streams_politely_and_exits_zero_at_once() {
             d.follow(&subscribe(&task)),
             d.follow("/v1/events?after=latest"),
         ];
-        // Nor do connections on which nothing is asked.
+        // Nor do idle connections.
         let idle = Conn::open(d.addr).unwrap();
         let mut used = Conn::open(d.addr).unwrap();
         used.write(&d.request("GET", "/health").without("Connection").bytes()).unwrap();
@@ -134,7 +134,7 @@ fn sigterm_ends_open_streams_politely_and_exits_zero_at_once() {
 }
 
 #[test]
-fn a_request_that_never_ends_does_not_keep_a_stopping_daemon_for_ever() {
+fn endless_request_does_not_block_shutdown() {
     let mut d = Daemon::start();
     let request = d.request("POST", "/v1/tasks").header("Content-Type", "application/json");
     let mut half = Conn::open(d.addr).unwrap();
@@ -142,14 +142,14 @@ fn a_request_that_never_ends_does_not_keep_a_stopping_daemon_for_ever() {
     half.write(b"{").unwrap();
     let mut less = Conn::open(d.addr).unwrap();
     less.write(b"GET /v1/pe").unwrap();
-    // By now it has been seen, and it is given its time.
+    // By now the request has been read, and shutdown waits for it.
     d.get("/health").ok(200);
     d.stop();
     assert!(d.request("GET", "/health").try_send().is_err(), "nobody is there");
 }
 
 #[test]
-fn a_second_signal_does_not_wait_for_anybody() {
+fn second_signal_ends_the_drain() {
     // The first signal gives requests ten seconds.
     quickly(Duration::from_secs(8), || {
         let mut d = Daemon::start();
@@ -168,7 +168,7 @@ fn a_second_signal_does_not_wait_for_anybody() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_home_names_the_first_and_touches_nothing() {
+fn second_daemon_on_one_home_names_the_first_and_changes_nothing() {
     let d = Daemon::start();
     let files = ["daemon.json", "token", "svc.db"];
     let state = |file: &str| {
@@ -186,9 +186,9 @@ fn a_second_daemon_on_the_same_home_names_the_first_and_touches_nothing() {
     d.get("/v1/health").ok(200);
 }
 
-/// The one that has the database is not ready yet when the others find that it has it.
+/// The daemon with the database is not ready yet when the others find it locked.
 #[test]
-fn of_several_that_start_at_once_all_but_one_name_it() {
+fn concurrent_starts_name_the_one_that_won() {
     let home = Home::new();
     let mut racing: Vec<_> = (0..4)
         .map(|_| Running::spawn(home.command(&["serve", "--listen", "127.0.0.1:0"])))
@@ -208,10 +208,9 @@ fn of_several_that_start_at_once_all_but_one_name_it() {
     assert_eq!(winner.wait(Duration::from_secs(20)).code, Some(0));
 }
 
-/// A terminal that is closed ends the daemon as a service manager would, unless it was told to
-/// outlive it.
+/// Closing a terminal ends the daemon like SIGTERM, unless it was started to outlive the terminal.
 #[test]
-fn a_hangup_is_a_clean_end_except_under_nohup() {
+fn sighup_ends_cleanly_except_under_nohup() {
     for (trap, survives) in [("", false), ("trap '' HUP; ", true)] {
         let home = Home::new();
         let serve = format!("{trap}exec {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_svc"));
@@ -233,7 +232,7 @@ fn a_hangup_is_a_clean_end_except_under_nohup() {
 }
 
 #[test]
-fn a_busy_port_is_named_together_with_the_way_out() {
+fn busy_port_error_names_port_and_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
     let home = Home::new();
@@ -245,7 +244,7 @@ fn a_busy_port_is_named_together_with_the_way_out() {
 }
 
 #[test]
-fn it_listens_on_every_address_it_was_given() {
+fn daemon_listens_on_every_given_address() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let d = Daemon::with(|plan| plan.flag("--listen").flag(&other.to_string()));
     d.get("/v1/health").ok(200);
@@ -254,7 +253,7 @@ fn it_listens_on_every_address_it_was_given() {
 }
 
 #[test]
-fn going_without_tokens_is_refused_off_loopback() {
+fn no_auth_is_refused_beyond_loopback() {
     for listen in ["0.0.0.0:0", "[::]:0"] {
         let home = Home::new();
         let ran = svc(&home, &["serve", "--no-auth", "--listen", listen]);
@@ -269,15 +268,15 @@ fn going_without_tokens_is_refused_off_loopback() {
 }
 
 #[test]
-fn going_without_tokens_on_loopback_makes_own_programs_the_operator() {
+fn no_auth_on_loopback_makes_the_users_programs_operator() {
     let d = Daemon::with(|plan| plan.flag("--no-auth"));
     d.stranger().get("/v1/peers").ok(200);
     d.stranger().get("/v1/tokens").ok(200);
     d.with_token("whatever").get("/v1/tokens").ok(200);
-    // Other sites stay out all the same.
+    // Other sites are refused all the same.
     let evil = d.stranger().request("GET", "/v1/peers").header("Origin", "http://evil.example");
     problem(&evil.send(), 403, "forbidden");
-    // A page of another site may send a GET without an Origin, and its browser says so.
+    // A page of another site can send a GET without `Origin`, but its browser marks the request.
     for path in ["/v1/peers", "/metrics", "/mcp", "/sse", "/no/such/path"] {
         for site in ["cross-site", "same-site"] {
             for method in ["GET", "POST"] {
@@ -296,7 +295,7 @@ fn going_without_tokens_on_loopback_makes_own_programs_the_operator() {
 }
 
 #[test]
-fn going_without_tokens_is_said_at_start() {
+fn no_auth_is_announced_at_start() {
     for (flags, warned) in [(&["--no-auth"][..], true), (&[], false)] {
         let home = Home::new();
         let start = [&["start", "--listen", "127.0.0.1:0"], flags].concat();
@@ -310,14 +309,14 @@ fn going_without_tokens_is_said_at_start() {
     }
 }
 
-/// A client that comes back to its stream tries only twice: an attempt at a daemon that is not
-/// ready is not lost.
+/// An MCP client that resumes its stream tries only twice, so an attempt must wait while the daemon
+/// starts.
 #[test]
-fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
+fn mcp_request_waits_for_a_starting_daemon() {
     let mut d = Daemon::start();
     let caller = d.with_token(&d.home.token().unwrap());
     d.kill9();
-    // The first write of a start waits for whoever holds the file.
+    // The first write of a start waits for another lock on the file.
     let file = Connection::open(d.home.path("svc.db")).unwrap();
     file.execute_batch("begin immediate").unwrap();
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
@@ -335,10 +334,9 @@ fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
     });
 }
 
-/// While a request is under way the others are told to come again, on connections that were open
-/// before.
+/// While a request is under way, requests on other open connections get a 503.
 #[test]
-fn an_open_connection_is_told_that_the_daemon_goes_down() {
+fn open_connection_gets_503_during_shutdown() {
     let mut d = Daemon::start();
     let caller = d.with_token(&d.home.token().unwrap());
     let open = |request: Request| {
@@ -348,7 +346,7 @@ fn an_open_connection_is_told_that_the_daemon_goes_down() {
     };
     let mut idle = open(caller.request("GET", "/health"));
     idle.reply().unwrap().ok(200);
-    // Half a body holds its request under way.
+    // Half a body keeps its request under way.
     let body = json!({ "title": "the last one" });
     let whole = caller.request("POST", "/v1/tasks").json(&body).bytes();
     let (first, rest) = whole.split_at(whole.len() - 4);
@@ -372,7 +370,7 @@ fn an_open_connection_is_told_that_the_daemon_goes_down() {
 }
 
 #[test]
-fn what_the_doctor_finds_is_told_to_the_operator_alone() {
+fn doctor_report_needs_the_operator() {
     let d = Daemon::start();
     let found = d.get("/v1/doctor").ok(200);
     let by_hand = svc(&d.home, &["doctor", "--json"]);

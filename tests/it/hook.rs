@@ -1,5 +1,5 @@
-//! `svc hook` as clients run it: what they really send, what they accept, and what happens when
-//! nothing is as it should be.
+//! `svc hook` as clients run it: recorded payloads, accepted output, and failures of everything
+//! around it.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -23,8 +23,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hooks")
 }
 
-/// Runs a hook with all the time it wants: whether it keeps to its deadline is looked at where that
-/// is the question.
+/// Runs a hook with a long deadline: tests of the deadline set their own.
 #[track_caller]
 fn hook(home: &Home, client: &str, payload: &Value) -> Ran {
     let ran = hook_with(home, &["hook", client], payload.to_string().as_bytes(), 20_000);
@@ -87,7 +86,7 @@ fn calls(d: &Daemon, session: &str) -> i64 {
     }
 }
 
-/// Texts as they come are other ones each time.
+/// Replaces texts that differ from run to run.
 fn masked(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -98,8 +97,8 @@ fn masked(value: &Value) -> Value {
     }
 }
 
-/// Every payload that a client was seen to send, while a message waits: what is printed is what
-/// stands beside it. `SVC_BLESS=1` writes what is printed now; then read the difference.
+/// Every recorded payload of a client, while a message waits: the output is recorded beside it.
+/// `SVC_BLESS=1` records the present output; then read the difference.
 #[test]
 fn every_payload_of_every_client_has_its_answer() {
     let mut seen = 0;
@@ -151,8 +150,8 @@ fn every_payload_of_every_client_has_its_answer() {
             std::fs::write(&path, format!("{text}\n")).unwrap();
         }
         assert_eq!(answers, read("answers.json"), "{client} {version}");
-        // Plugins of opencode hear of things that belong to no session, and ours passes none of
-        // them on.
+        // Plugins of opencode get events that belong to no session; svc's plugin forwards none of
+        // them.
         let log = std::fs::read_to_string(d.home.path("hooks.log")).unwrap_or_default();
         let fine = |line: &str| client == "opencode" && line.contains("session_id: is missing");
         assert!(log.lines().all(fine), "{client}: {log}");
@@ -161,7 +160,7 @@ fn every_payload_of_every_client_has_its_answer() {
 }
 
 #[test]
-fn whatever_comes_in_nothing_goes_wrong_outwardly() {
+fn invalid_input_never_fails_the_hook() {
     let d = Daemon::start();
     let huge = claude(
         "s",
@@ -189,7 +188,7 @@ fn whatever_comes_in_nothing_goes_wrong_outwardly() {
         let ran = hook_with(&d.home, &["hook", "claude"], &input, 10_000);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{what}: {ran:?}");
     }
-    // Those two were understood.
+    // Both events were understood.
     assert_eq!(peer_of(&d, "s").unwrap()["status"], "busy");
     for args in [
         &["hook"][..],
@@ -211,9 +210,9 @@ fn whatever_comes_in_nothing_goes_wrong_outwardly() {
 }
 
 #[test]
-fn an_input_that_never_ends_does_not_hold_up_the_client() {
+fn endless_input_does_not_block_the_client() {
     let d = Daemon::start();
-    // One that is whole needs no end.
+    // A complete payload needs no end of input.
     let mut command = d.home.command(&["hook", "claude"]);
     command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
     let mut running = Running::spawn(command);
@@ -222,7 +221,7 @@ fn an_input_that_never_ends_does_not_hold_up_the_client() {
     assert_eq!(running.wait(SOON).code, Some(0));
     assert_eq!(calls(&d, "s"), 1);
     drop(stdin);
-    // One that is not has until the deadline.
+    // An incomplete payload is waited for until the deadline.
     let mut command = d.home.command(&["hook", "claude"]);
     command.stdin(Stdio::piped());
     let mut running = Running::spawn(command);
@@ -233,10 +232,9 @@ fn an_input_that_never_ends_does_not_hold_up_the_client() {
     assert!(log.contains("not done within 150ms"), "{log}");
 }
 
-/// A daemon that does not answer is waited for no longer than the deadline, and hears of the event
-/// in the end: once.
+/// A daemon that does not respond costs the deadline and no more, and still gets the event: once.
 #[test]
-fn a_daemon_that_hangs_costs_a_deadline_and_loses_nothing() {
+fn hanging_daemon_costs_one_deadline_and_loses_nothing() {
     let d = Daemon::with(|plan| plan.env("SVC_MAINTENANCE_MS", "100"));
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     d.signal(Signal::STOP);
@@ -256,16 +254,16 @@ fn a_daemon_that_hangs_costs_a_deadline_and_loses_nothing() {
     assert_eq!(calls(&d, "s"), 4);
 }
 
-/// Nobody runs: many sessions begin at once, one daemon comes up, and it hears of all of them.
+/// No daemon runs: many sessions begin at once, one daemon starts, and it gets all events.
 #[test]
-fn a_daemon_is_started_without_being_waited_for() {
+fn hook_starts_the_daemon_without_waiting() {
     let home = Home::new();
     let port = crate::daemon::free_port();
     home.write("config.toml", &format!("listen = [\"127.0.0.1:{port}\"]\n"));
     let running: Vec<Running> = (0..12)
         .map(|n| {
             let mut command = home.command(&["hook", "claude"]);
-            // The daemon that it starts looks often for what was told while it came up.
+            // The new daemon drains the spool often.
             command.env("SVC_MAINTENANCE_MS", "100");
             command.env("SVC_HOOK_DEADLINE_MS", "5000").stdin(Stdio::piped());
             let mut running = Running::spawn(command);
@@ -285,16 +283,15 @@ fn a_daemon_is_started_without_being_waited_for() {
     });
     assert_eq!(home.daemon_json().unwrap()["pid"], daemon["pid"], "there is one, and it stays");
     svc(&home, &["stop"]).ok();
-    // Tools alone bring nobody back: who stopped the daemon may have had a reason.
+    // Tool calls do not start a stopped daemon: a person may have stopped it on purpose.
     hook(&home, "claude", &claude("s0", "PreToolUse", &using("t")));
     assert!(home.daemon_json().is_none());
     assert!(home.path("hooks.spool").exists());
 }
 
-/// The daemon is killed again and again while a session works: every tool call is counted, and none
-/// twice.
+/// The daemon is killed repeatedly while a session works: every tool call is counted once.
 #[test]
-fn a_session_that_works_through_crashes_is_counted_exactly() {
+fn tool_calls_across_crashes_are_counted_exactly() {
     let mut d = Daemon::start();
     let mut told = 0;
     let mut tell = |d: &Daemon, count: usize| {
@@ -325,10 +322,10 @@ fn a_session_that_works_through_crashes_is_counted_exactly() {
     eventually(SOON, || left() == [false, false] && calls(&d, "s") == 36);
 }
 
-/// Whoever could not tell of an event leaves it to `svc hook`: it counts once, and a message is
-/// kept for who hears of it.
+/// A client that cannot report an event leaves it to `svc hook`: it counts once, and a message is
+/// kept for the next event that can deliver it.
 #[test]
-fn what_is_told_again_counts_once_and_is_answered_nothing() {
+fn repeated_event_counts_once_and_gets_no_output() {
     let mut d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({})));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
@@ -352,7 +349,7 @@ fn what_is_told_again_counts_once_and_is_answered_nothing() {
 }
 
 #[test]
-fn what_was_told_late_changes_nothing_that_is_known_from_later() {
+fn late_event_does_not_override_later_ones() {
     let mut d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     d.stop();
@@ -362,7 +359,7 @@ fn what_was_told_late_changes_nothing_that_is_known_from_later() {
     eventually(SOON, || d.get("/v1/sessions/s").ok(200)["end_reason"] == "other");
     assert_eq!(peer_of(&d, "s").unwrap()["status"], "offline");
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
-    // The same once more, with another id: as if it had come from elsewhere and only now.
+    // The same payload with another id: as if it were late and from elsewhere.
     let mut event: Value = serde_json::from_str(&late).unwrap();
     event["id"] = json!("another");
     d.stop();
@@ -374,10 +371,10 @@ fn what_was_told_late_changes_nothing_that_is_known_from_later() {
     assert!(d.get("/v1/sessions/s").ok(200)["end_reason"].is_null());
 }
 
-/// A session that begins, works and ends while the daemon is away is in the end as if it had been
-/// there.
+/// A session that begins, works and ends while the daemon is away is recorded as if the daemon had
+/// been there.
 #[test]
-fn all_of_a_session_can_be_told_late() {
+fn whole_session_can_be_reported_late() {
     let mut d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     d.stop();
@@ -451,9 +448,9 @@ fn shapes_for_scripts() {
     assert_eq!(gone, json!({ "type": "degraded", "reason": "request_failed" }));
 }
 
-/// Without a daemon a script is told its session, which the daemon has by that id when it is up.
+/// Without a daemon a script gets a session id, under which the daemon later records the session.
 #[test]
-fn a_script_begins_a_session_before_the_daemon_is_up() {
+fn script_begins_a_session_before_the_daemon_is_up() {
     let home = Home::new();
     let begin = |payload: Value| {
         let input = payload.to_string();
@@ -479,9 +476,9 @@ fn a_script_begins_a_session_before_the_daemon_is_up() {
     svc(&home, &["stop"]).ok();
 }
 
-/// The first prompt after a cold start has what it would have later.
+/// The first prompt after a cold start gets the same context as a later one.
 #[test]
-fn a_prompt_starts_the_daemon_and_waits_for_it() {
+fn prompt_starts_the_daemon_and_waits_for_it() {
     let mut d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").expect("a peer")["peer_id"].as_str().expect("an id").to_owned();
@@ -490,7 +487,7 @@ fn a_prompt_starts_the_daemon_and_waits_for_it() {
     let said = context(&hook(&d.home, "claude", &prompt("s", "hello")));
     assert!(said.contains("good morning"), "{said}");
     svc(&d.home, &["stop"]).ok();
-    // A script is answered by the daemon, too, and not that there is none.
+    // A script gets the daemon's response, too, and not the one without a daemon.
     let input = prompt("s", "hello again").to_string();
     let args = ["hook", "claude", "--format", "spec"];
     let ran = hook_with(&d.home, &args, input.as_bytes(), 20_000);
@@ -502,7 +499,7 @@ fn a_prompt_starts_the_daemon_and_waits_for_it() {
 }
 
 #[test]
-fn what_a_person_wants_otherwise() {
+fn hook_settings_are_respected() {
     let home = Home::new();
     home.write("config.toml", "[hooks]\ncheck_in = 3\nsub_agents = true\n");
     let d = Daemon::with(|plan| plan.home(&home));
@@ -524,11 +521,11 @@ fn what_a_person_wants_otherwise() {
     }
 }
 
-/// The session that an MCP connection belongs to, as the client's hooks and its calls show.
+/// The session that an MCP connection belongs to, from the client's hooks and its calls.
 #[test]
-fn a_connection_is_known_by_what_hooks_told() {
+fn connection_is_linked_to_its_session_by_hook_events() {
     let mut d = Daemon::start();
-    // As `svc stdio` under the client whose hooks these are.
+    // As `svc stdio` below the client of these hooks.
     let token = process_token(&d.home);
     let open = |d: &Daemon| {
         let hello = json!({
@@ -546,7 +543,7 @@ fn a_connection_is_known_by_what_hooks_told() {
         let reply = request.header("mcp-session-id", connection).json(&body).send().ok(200);
         reply["result"]["structuredContent"]["session_id"].as_str().unwrap_or("none").to_owned()
     };
-    // Claude Code: by the id of the use of the tool.
+    // Claude Code: by the id of the tool use.
     let connection = open(&d);
     let about =
         json!({ "tool_name": "mcp__svc__get_session", "tool_use_id": "toolu_1", "tool_input": {} });
@@ -554,7 +551,7 @@ fn a_connection_is_known_by_what_hooks_told() {
     let meta = json!({ "_meta": { "claudecode/toolUseId": "toolu_1" } });
     assert_eq!(whose(&d, &connection, &meta), "conversation");
     assert_eq!(whose(&d, &connection, &json!({})), "conversation", "the latest of this client");
-    // Codex says it itself; its row comes with its hook.
+    // Codex sends the session itself; its row comes with its hook.
     hook(&d.home, "codex", &claude("thread", "SessionStart", &json!({})));
     let other = open(&d);
     assert_eq!(whose(&d, &other, &json!({ "_meta": { "threadId": "thread" } })), "thread");
@@ -564,8 +561,8 @@ fn a_connection_is_known_by_what_hooks_told() {
     hook(&d.home, "gemini", &claude("chat", "BeforeTool", &about));
     assert_eq!(whose(&d, &third, &json!({})), "chat");
     eventually(SOON, || {
-        // Noted by somebody that nobody waits for.
-        connections_known(&d.home.path("svc.db")) == 3
+        // A background task writes it.
+        count_linked_connections(&d.home.path("svc.db")) == 3
     });
     d.kill9();
     d.restart();
@@ -573,10 +570,9 @@ fn a_connection_is_known_by_what_hooks_told() {
     assert_eq!(whose(&d, &connection, &json!({})), "chat", "what names none means the latest");
 }
 
-/// Gemini says nothing of the session in which a tool is called; hooks and `svc stdio` have the
-/// same client's process.
+/// Gemini sends no session with a tool call; hooks and `svc stdio` have the same client's process.
 #[test]
-fn a_connection_is_known_by_its_clients_process() {
+fn connection_is_linked_to_its_session_by_the_clients_process() {
     let d = Daemon::start();
     let hello = json!({
         "jsonrpc": "2.0", "id": 0, "method": "initialize",
@@ -593,14 +589,14 @@ fn a_connection_is_known_by_its_clients_process() {
         let reply = request.header("svc-client-process", &process).json(&body).send().ok(200);
         reply["result"]["structuredContent"]["session_id"].as_str().unwrap_or("none").to_owned()
     };
-    // This process runs the hooks, as a client would.
+    // This process runs the hooks, like a client.
     let client = d.with_token(&process_token(&d.home));
     let (connection, operators) = (open(&client), open(&d));
     assert_eq!(whose(&client, &connection), "none");
     hook(&d.home, "gemini", &claude("chat", "SessionStart", &json!({})));
     assert_eq!(whose(&client, &connection), "chat");
     assert_eq!(whose(&d, &operators), "none", "whoever names the process is not the client");
-    // The same process goes on with another conversation.
+    // The same process continues with another conversation.
     hook(&d.home, "gemini", &claude("chat", "SessionEnd", &json!({})));
     hook(&d.home, "gemini", &claude("next", "SessionStart", &json!({})));
     assert_eq!(whose(&client, &connection), "next");
@@ -609,7 +605,7 @@ fn a_connection_is_known_by_its_clients_process() {
 }
 
 /// Connections whose session is known.
-fn connections_known(path: &Path) -> i64 {
+fn count_linked_connections(path: &Path) -> i64 {
     let db = rusqlite::Connection::open(path).expect("the database opens");
     db.query_row("select count(*) from mcp_session where client_session is not null", [], |row| {
         row.get(0)
@@ -626,20 +622,20 @@ fn waiter(home: &Home, session: &str) -> Running {
     running
 }
 
-/// Messages of a peer, by how far they came.
+/// The state of a message.
 fn state(d: &Daemon, message: &Value) -> String {
     let id = message["id"].as_str().expect("it is there");
     d.get(&format!("/v1/messages/{id}")).ok(200)["state"].as_str().expect("it is there").to_owned()
 }
 
 #[test]
-fn an_idle_session_wakes_when_a_message_comes_and_only_the_latest_waiter_does() {
+fn message_wakes_an_idle_session_through_the_latest_waiter_only() {
     let mut d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
     let inbox = format!("/v1/peers/{peer}/messages");
-    // The newer one retires the older, also across a restart. Which of the two that is, a busy
-    // machine decides.
+    // The newer waiter replaces the older, also across a restart. On a busy machine the order of
+    // the two is unknown.
     let (mut one, mut other) = (waiter(&d.home, "s"), waiter(&d.home, "s"));
     eventually(SOON, || one.has_ended() || other.has_ended());
     let (older, newer) = if one.has_ended() { (one, other) } else { (other, one) };
@@ -658,7 +654,8 @@ fn an_idle_session_wakes_when_a_message_comes_and_only_the_latest_waiter_does() 
     let next = hook(&d.home, "claude", &claude("s", "UserPromptSubmit", &json!({ "prompt": "x" })));
     assert_eq!(context(&next), "", "it was given once");
     assert_eq!(state(&d, &message), "injected");
-    // What waits already wakes at once when the turn is over; a session that is over wakes nobody.
+    // A message that waits already wakes the session when its turn ends; an ended session is not
+    // woken.
     hook(&d.home, "claude", &claude("s", "Stop", &json!({ "stop_hook_active": false })));
     let waiting = d.post(&inbox, &json!({ "text": "still here" })).ok(200);
     assert_eq!(waiter(&d.home, "s").wait(SOON).code, Some(2));
@@ -670,7 +667,7 @@ fn an_idle_session_wakes_when_a_message_comes_and_only_the_latest_waiter_does() 
 }
 
 #[test]
-fn messages_that_a_session_may_not_have_seen_come_again_when_it_begins_again() {
+fn unconfirmed_messages_are_repeated_when_a_session_resumes() {
     let d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
@@ -687,7 +684,7 @@ fn messages_that_a_session_may_not_have_seen_come_again_when_it_begins_again() {
     let given =
         hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
     assert_eq!(context(&given), "");
-    // A sub-agent gets none of it, and proves nothing.
+    // A sub-agent gets no message, and confirms none.
     let two = d.post(&inbox, &json!({ "text": "the second" })).ok(200);
     let mut beneath = using("2");
     beneath["agent_id"] = json!("a");
@@ -695,9 +692,9 @@ fn messages_that_a_session_may_not_have_seen_come_again_when_it_begins_again() {
     assert_eq!((context(&given), state(&d, &two)), (String::new(), "queued".to_owned()));
 }
 
-/// More than a client takes waits for the next event, in order.
+/// Messages beyond a client's limit wait for the next event, in order.
 #[test]
-fn many_messages_come_bit_by_bit_and_in_order() {
+fn many_messages_arrive_in_parts_and_in_order() {
     let d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
@@ -727,9 +724,9 @@ fn many_messages_come_bit_by_bit_and_in_order() {
     assert!(names.is_empty(), "{names:?}");
 }
 
-/// A home where nothing is, no `PATH`, and a folder that is not one's own.
+/// An empty home, no `PATH`, and a folder of another user.
 #[test]
-fn an_empty_home_is_no_trouble() {
+fn hook_works_in_an_empty_home() {
     let home = Home::new();
     let mut command = home.command(&["hook", "claude"]);
     command.env_remove("PATH").current_dir("/").stdin(Stdio::piped());
@@ -739,7 +736,7 @@ fn an_empty_home_is_no_trouble() {
     running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
     let ran = running.wait(SOON);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "", ""), "{ran:?}");
-    // Even so it has started the daemon.
+    // The daemon was started nevertheless.
     until(SOON, || home.daemon_json());
     let ran = svc_with_input(
         &home,
@@ -749,10 +746,10 @@ fn an_empty_home_is_no_trouble() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
 }
 
-/// What becomes of the first answers of a daemon on their way.
+/// The fate of a daemon's first responses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// They stay on the way for ever.
+    /// They are never delivered.
     Held,
     /// The connection breaks.
     Cut,
@@ -763,7 +760,7 @@ fn behind_a_proxy() -> Daemon {
     Daemon::with(|plan| plan.flag("--allowed-host").flag("127.0.0.1"))
 }
 
-/// An address at which the daemon hears everything, and its first `count` answers reach nobody.
+/// An address at which the daemon gets all requests, and its first `count` responses are lost.
 fn swallowing(d: &Daemon, count: usize, fate: Fate) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -785,7 +782,7 @@ fn pass(mut client: TcpStream, port: u16, left: &Mutex<(usize, Vec<TcpStream>)>,
     );
     thread::spawn(move || std::io::copy(&mut from, &mut to));
     let mut chunk = vec![0; 64 * 1024];
-    // The daemon's proof comes first, and is no answer.
+    // The daemon's proof comes first, and is no response.
     let mut is_proven = false;
     while let Ok(size) = daemon.read(&mut chunk) {
         let mut left = left.lock().expect("nobody panics");
@@ -805,7 +802,7 @@ fn pass(mut client: TcpStream, port: u16, left: &Mutex<(usize, Vec<TcpStream>)>,
     }
 }
 
-/// A hook that speaks to the daemon at another address.
+/// A hook with another URL of the daemon.
 #[track_caller]
 fn hook_by(d: &Daemon, url: &str, payload: &Value, deadline_ms: u32) -> Ran {
     let mut command = d.home.command(&["hook", "claude"]);
@@ -822,7 +819,7 @@ fn prompt(session: &str, text: &str) -> Value {
     claude(session, "UserPromptSubmit", &json!({ "prompt": text }))
 }
 
-/// A session with a peer, and how to send to it.
+/// A session with a participant, and a function that sends to it.
 fn begin(d: &Daemon, session: &str) -> (String, impl Fn(&str) -> Value + use<>) {
     hook(&d.home, "claude", &claude(session, "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(d, session).expect("a peer")["peer_id"].as_str().expect("an id").to_owned();
@@ -831,7 +828,7 @@ fn begin(d: &Daemon, session: &str) -> (String, impl Fn(&str) -> Value + use<>) 
     (inbox.clone(), move |text: &str| caller.post(&inbox, &json!({ "text": text })).ok(200))
 }
 
-/// All states that a message went through.
+/// All states of a message.
 fn states(d: &Daemon, message: &Value) -> Vec<String> {
     let id = message["id"].as_str().expect("it is there");
     let found = d.get(&format!("/v1/messages/{id}")).ok(200);
@@ -839,10 +836,9 @@ fn states(d: &Daemon, message: &Value) -> Vec<String> {
     states.iter().map(|it| it["state"].as_str().expect("a state").to_owned()).collect()
 }
 
-/// The next hook of the session prints the message, and only the one after that shows that it
-/// arrived.
+/// The next hook of the session prints the message, and only the hook after that confirms it.
 #[track_caller]
-fn it_comes_after_all(d: &Daemon, session: &str, message: &Value, text: &str) {
+fn assert_delivered_again(d: &Daemon, session: &str, message: &Value, text: &str) {
     assert_eq!(states(d, message), ["accepted", "queued", "offered"]);
     let given = hook(&d.home, "claude", &claude(session, "PostToolUse", &using("next")));
     assert!(context(&given).contains(text), "{given:?}");
@@ -852,7 +848,7 @@ fn it_comes_after_all(d: &Daemon, session: &str, message: &Value, text: &str) {
 }
 
 #[test]
-fn a_message_in_an_answer_that_came_too_late_comes_again() {
+fn message_in_a_late_response_is_repeated() {
     let d = behind_a_proxy();
     for (session, fate, deadline) in [("held", Fate::Held, 1_000), ("cut", Fate::Cut, 20_000)] {
         let (inbox, send) = begin(&d, session);
@@ -860,10 +856,10 @@ fn a_message_in_an_answer_that_came_too_late_comes_again() {
         let ran = hook_by(&d, &swallowing(&d, 1, fate), &prompt(session, "hello"), deadline);
         assert_eq!(ran.stdout, "", "{session}");
         eventually(SOON, || state(&d, &message) == "offered");
-        // What another session does says nothing about it.
+        // Events of another session confirm nothing.
         hook(&d.home, "claude", &prompt("another", "hello"));
-        it_comes_after_all(&d, session, &message, "precious");
-        // The note of it stands there for a while, and harms nothing that was printed.
+        assert_delivered_again(&d, session, &message, "precious");
+        // The note of the lost response stays for a while, and must not affect what was printed.
         let later = send("the second");
         assert!(context(&hook(&d.home, "claude", &prompt(session, "x"))).contains("the second"));
         hook(&d.home, "claude", &claude(session, "Stop", &json!({})));
@@ -881,10 +877,9 @@ fn a_message_in_an_answer_that_came_too_late_comes_again() {
     }
 }
 
-/// A daemon that stood still hears of the events afterwards, in any order: the message is printed
-/// all the same.
+/// A stopped daemon gets the events afterwards, in any order: the message is printed all the same.
 #[test]
-fn a_message_survives_a_daemon_that_stood_still() {
+fn message_survives_a_stopped_daemon() {
     for maintenance in ["20", "60000"] {
         let d = Daemon::with(|plan| plan.env("SVC_MAINTENANCE_MS", maintenance));
         let (_, send) = begin(&d, "s");
@@ -900,7 +895,7 @@ fn a_message_survives_a_daemon_that_stood_still() {
         assert!(given.contains("precious"), "{maintenance}: {given}");
         hook(&d.home, "claude", &claude("s", "Stop", &json!({})));
         assert_eq!(state(&d, &message), "injected");
-        // The note is kept until the daemon knows of it, and no longer.
+        // The note is kept until the daemon has it, and no longer.
         if maintenance == "20" {
             eventually(SOON, || !d.home.path("hooks.spool").exists());
             eventually(SOON, || calls(&d, "s") == 3);
@@ -908,9 +903,9 @@ fn a_message_survives_a_daemon_that_stood_still() {
     }
 }
 
-/// A daemon that was killed after it had answered, and whose answer nobody saw.
+/// A daemon that was killed after it had responded, with the response lost.
 #[test]
-fn a_message_in_a_lost_answer_survives_the_daemon() {
+fn message_in_a_lost_response_survives_the_daemon() {
     let mut d = behind_a_proxy();
     let (_, send) = begin(&d, "s");
     let message = send("precious");
@@ -919,22 +914,22 @@ fn a_message_in_a_lost_answer_survives_the_daemon() {
     d.kill9();
     d.restart();
     eventually(SOON, || !d.home.path("hooks.spool").exists());
-    it_comes_after_all(&d, "s", &message, "precious");
+    assert_delivered_again(&d, "s", &message, "precious");
 }
 
 #[test]
-fn what_a_reader_took_is_no_proof_that_a_hook_gave_it() {
+fn read_by_another_does_not_confirm_a_hook_delivery() {
     let d = Daemon::with(|plan| plan.env("SVC_LEASE_MS", "2000"));
     let (inbox, send) = begin(&d, "s");
     let message = send("precious");
     assert_eq!(d.get(&inbox).ok(200)["count"], 1);
     for n in 0..3 {
-        // These never give anything.
+        // These events never print anything.
         let event = json!({ "notification_type": "idle_prompt", "message": n.to_string() });
         hook(&d.home, "claude", &claude("s", "Notification", &event));
         assert_eq!(state(&d, &message), "offered");
     }
-    // It was never acknowledged, so a hook gives it when the lease is over.
+    // It was never acknowledged, so a hook prints it when the lease has expired.
     let mut given = String::new();
     eventually(SOON, || {
         assert_eq!(state(&d, &message), "offered");
@@ -944,7 +939,7 @@ fn what_a_reader_took_is_no_proof_that_a_hook_gave_it() {
     assert!(given.contains("precious"), "{given}");
     hook(&d.home, "claude", &prompt("s", "go on"));
     assert_eq!(state(&d, &message), "injected");
-    // And what a reader has dealt with is acknowledged as ever.
+    // Messages that a reader took are acknowledged as usual.
     let other = send("for the reader");
     assert_eq!(d.get(&inbox).ok(200)["count"], 1);
     hook(&d.home, "claude", &prompt("s", "go on"));
@@ -954,7 +949,7 @@ fn what_a_reader_took_is_no_proof_that_a_hook_gave_it() {
 }
 
 #[test]
-fn what_a_hook_could_not_print_comes_again() {
+fn message_that_a_hook_could_not_print_is_repeated() {
     let d = Daemon::start();
     let (_, send) = begin(&d, "s");
     for closed in [true, false] {
@@ -967,7 +962,7 @@ fn what_a_hook_could_not_print_comes_again() {
             shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
             command = shell;
         } else {
-            // Dropping the other end closes it: nobody reads.
+            // Dropping the other end closes the pipe.
             command.stdout(std::io::pipe().expect("a pipe").1);
         }
         command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
@@ -976,21 +971,21 @@ fn what_a_hook_could_not_print_comes_again() {
         stdin.write_all(prompt("s", "hello").to_string().as_bytes()).expect("it reads");
         drop(stdin);
         assert_eq!(child.wait().expect("it ends").code(), Some(0), "closed: {closed}");
-        it_comes_after_all(&d, "s", &message, "precious");
+        assert_delivered_again(&d, "s", &message, "precious");
     }
     let log = String::from_utf8(d.home.read("hooks.log")).unwrap();
     assert_eq!(log.matches("standard output").count(), 2, "{log}");
 }
 
-/// What a prompt brings up, and the reminder to look at the record, go the same way.
+/// Context for a prompt, and the reminder of the record, are repeated after a lost response, too.
 #[test]
-fn context_and_reminders_of_a_lost_answer_come_again() {
+fn context_and_reminders_of_a_lost_response_are_repeated() {
     let d = behind_a_proxy();
     let record = json!({
         "session_id": "before", "domain": "debugging", "strategy": "read-the-error", "goal": "repair websocket heartbeat drops",
         "hypothesis": "the websocket heartbeat drops as the proxy is impatient", "action": "a", "prediction": "p",
     });
-    // Of the project that the hooks run in.
+    // In the project that the hooks run in.
     tool(&d, "start_session", &json!({ "session_id": "before", "cwd": "/nowhere/p" }));
     tool(&d, "start_ghap", &record);
     let end = json!({
@@ -1016,9 +1011,9 @@ fn context_and_reminders_of_a_lost_answer_come_again() {
     assert_eq!(hook(&d.home, "claude", &call(11)).stdout, "", "once");
 }
 
-/// A waiter whose answer was lost asks again, and is given it again.
+/// A waiter whose response was lost asks again, and gets the same message.
 #[test]
-fn a_waiter_that_did_not_hear_its_answer_wakes_all_the_same() {
+fn waiter_with_a_lost_response_still_wakes() {
     let d = behind_a_proxy();
     let (_, send) = begin(&d, "s");
     let message = send("precious");
@@ -1035,11 +1030,11 @@ fn a_waiter_that_did_not_hear_its_answer_wakes_all_the_same() {
     assert_eq!((context(&next), state(&d, &message)), (String::new(), "injected".to_owned()));
 }
 
-/// Versions of Claude Code before 2.1.139 ignore the arguments of a hook that an earlier version of
-/// svc wrote. What runs then must not be an order to the client: exit code 2 of it swallows the
-/// person's prompt.
+/// Versions of Claude Code before 2.1.139 drop the arguments of a hook that an earlier version of
+/// svc wrote. The client must not read the exit code as a decision: 2 would block the person's
+/// prompt.
 #[test]
-fn svc_without_arguments_is_silent_for_a_client_and_helps_a_person() {
+fn svc_without_arguments_is_silent_for_a_client_and_prints_help_for_a_person() {
     let home = Home::new();
     let log = || std::fs::read_to_string(home.path("hooks.log")).unwrap_or_default();
     for event in ["SessionStart", "UserPromptSubmit", "PreToolUse", "Stop"] {
@@ -1058,7 +1053,7 @@ fn svc_without_arguments_is_silent_for_a_client_and_helps_a_person() {
         assert!(ran.stdout.contains("Usage: svc"), "{input:?}: {ran:?}");
     }
     assert_eq!(log().lines().count(), 4, "{}", log());
-    // Nobody writes, and nobody closes.
+    // An open standard input without any data.
     let mut command = home.command(&[]);
     command.stdin(Stdio::piped());
     let mut running = Running::spawn(command);
@@ -1068,9 +1063,9 @@ fn svc_without_arguments_is_silent_for_a_client_and_helps_a_person() {
     assert!(ran.ok().contains("Usage: svc"), "{ran:?}");
 }
 
-/// A version that does not know `asyncRewake` waits for the waiter, for a day.
+/// A version without `asyncRewake` waits for the waiter, for up to a day.
 #[test]
-fn a_client_that_would_wait_for_the_waiter_does_not() {
+fn waiter_exits_at_once_for_clients_that_would_wait() {
     let d = Daemon::start();
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let transcript = d.home.path("transcript.jsonl");

@@ -1,5 +1,5 @@
-//! The agent host without a daemon: its socket row by row, its stream, and what becomes of what it
-//! started.
+//! The agent host without a daemon: its socket request by request, its stream, and the processes
+//! that it started.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use crate::daemon::{Home, eventually, svc_with_input, until};
 use crate::shapes::instant;
 
-/// What the daemon would show to answer.
+/// The key that the daemon would send with an answer.
 const KEY: &str = "5f2c9a7d0e1b4c6f8a3d2e5b7c9f0a1d";
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// A host that runs. Dropping it kills it.
+/// A running host. Dropping it kills it.
 pub(crate) struct Host {
     pub(crate) home: Home,
     id: String,
@@ -28,13 +28,12 @@ pub(crate) struct Host {
     socket: PathBuf,
 }
 
-/// One connection to a host.
 pub(crate) struct Client {
     stream: UnixStream,
     lines: BufReader<UnixStream>,
 }
 
-/// Asks a host again and again how it stands, and answers how long it does.
+/// Polls a host's status until it stops responding, and returns how long it responded.
 fn answers_for(socket: &Path) -> Duration {
     let began = Instant::now();
     loop {
@@ -58,7 +57,7 @@ fn spec(home: &Home, id: &str, command: &[&str]) -> Value {
     })
 }
 
-/// What the host's first line says.
+/// The host's first line.
 fn launch(home: &Home, spec: &Value) -> Value {
     let ran = svc_with_input(home, &["agent", "host"], spec.to_string().as_bytes());
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
@@ -159,7 +158,7 @@ impl Client {
         reply["error"].as_str().expect("a text").to_owned()
     }
 
-    /// Attaches, and takes events until one fits; all of them, checked to be dense.
+    /// Attaches, and reads events until one matches; returns all of them, checked to have no gap.
     pub(crate) fn events_until(
         &mut self,
         after: u64,
@@ -194,7 +193,7 @@ fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
-/// Whether a process whose command has this word lives.
+/// Whether a process lives whose command contains this word.
 fn lives(word: &str) -> bool {
     fs::read_dir("/proc").expect("a list").flatten().any(|entry| {
         let is_process = entry.file_name().to_string_lossy().parse::<u32>().is_ok();
@@ -206,7 +205,7 @@ fn lives(word: &str) -> bool {
 const ECHO: [&str; 3] = ["sh", "-c", "while read line; do echo \"got $line\"; done"];
 
 #[test]
-fn every_row_of_the_table_answers() {
+fn every_request_of_the_protocol_gets_a_response() {
     let host = Host::with(&ECHO, &json!({ "task": "t", "description": "d", "project": "p" }));
     let mut client = host.client();
     let pong = client.ok("host.ping", &json!({}));
@@ -282,7 +281,7 @@ fn every_row_of_the_table_answers() {
     let stopped = client.ok("host.stop", &json!({ "reason": "enough" }));
     assert_eq!((&stopped["stopped"], &stopped["graceful"]), (&json!(true), &json!(true)));
     assert_eq!(stopped["final_state"], "done");
-    // It is told by the end of its input and by a signal, and obeys whichever comes first.
+    // The agent is told by the end of its input and by a signal, and obeys whichever comes first.
     assert!(stopped["signal"] == 15 || stopped["exit_code"] == 0, "{stopped}");
     assert_eq!(client.refused("host.send", &json!({ "input": "x" })), "agent is not running");
     assert_eq!(client.refused("host.interrupt", &json!({})), "agent is not running");
@@ -293,7 +292,7 @@ fn every_row_of_the_table_answers() {
 }
 
 #[test]
-fn what_is_no_request_is_told_and_the_connection_stays() {
+fn invalid_request_gets_an_error_and_keeps_the_connection() {
     let host = Host::start(&ECHO);
     let mut client = host.client();
     client.write(b"{\"type\":\n \"host.ping\"\n}{\"type\":\"host.list\"}\n");
@@ -323,7 +322,7 @@ fn what_is_no_request_is_told_and_the_connection_stays() {
 }
 
 #[test]
-fn a_host_counts_the_clients_that_follow_its_stream() {
+fn host_counts_attached_clients() {
     let host = Host::start(&ECHO);
     let mut asker = host.client();
     let attached =
@@ -334,25 +333,25 @@ fn a_host_counts_the_clients_that_follow_its_stream() {
         follower.ok("host.attach", &json!({}));
         assert_eq!(attached(&mut asker), number + 1);
     }
-    // The same client a second time is one.
+    // A second attach of the same client does not count again.
     followers[0].write(b"{\"type\":\"host.attach\",\"id\":\"again\"}\n");
     while followers[0].line().expect("goes on")["id"] != "again" {}
     assert_eq!(attached(&mut asker), 3);
     followers[0].write(b"{\"type\":\"host.detach\",\"id\":\"off\"}\n");
     while followers[0].line().expect("goes on")["id"] != "off" {}
     assert_eq!(attached(&mut asker), 2);
-    // Its last word is said, and it reads on.
+    // It has sent its last request, and reads on.
     followers[1].stream.shutdown(std::net::Shutdown::Write).expect("is open");
     host.client().ok("host.send", &json!({ "input": "one" }));
     while followers[1].line().expect("goes on").get("turn").is_none() {}
     assert_eq!(attached(&mut asker), 2);
-    // Who is gone is not counted, though the agent says nothing.
+    // A client that has disconnected is not counted, even if the agent writes nothing.
     drop(followers);
     eventually(WITHIN, || attached(&mut asker) == 0);
 }
 
 #[test]
-fn a_socket_and_its_folder_are_private() {
+fn host_socket_and_folder_are_private() {
     let host = Host::start(&ECHO);
     let mode = |path: &Path| fs::metadata(path).expect("is there").permissions().mode() & 0o777;
     assert_eq!(mode(&host.socket), 0o600);
@@ -361,7 +360,7 @@ fn a_socket_and_its_folder_are_private() {
 }
 
 #[test]
-fn a_host_is_nobodys_child_and_leads_a_session() {
+fn host_is_detached_and_leads_a_session() {
     let host = Host::start(&ECHO);
     let stat = fs::read_to_string(format!("/proc/{}/stat", host.pid)).expect("it runs");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
@@ -370,7 +369,7 @@ fn a_host_is_nobodys_child_and_leads_a_session() {
 }
 
 #[test]
-fn attaches_at_any_moment_see_each_event_once_and_in_order() {
+fn attach_at_any_moment_gets_each_event_once_and_in_order() {
     let script = "read go; for p in 1 2 3 4; do (i=0; while [ $i -lt 1500 ]; do echo \"$p $i\"; i=$((i+1)); done) & done; wait";
     let host = Host::with(&["sh", "-c", script], &json!({ "prompt": { "input": "go" } }));
     let watchers: Vec<_> = (0..60_u64)
@@ -382,10 +381,10 @@ fn attaches_at_any_moment_see_each_event_once_and_in_order() {
                 let attached = client.ok("host.attach", &json!({ "offset": 0 }));
                 let offset =
                     attached["stream_offset"].as_u64().expect("a number") * (number % 3) / 2;
-                // The end of the program may be on record already: one event is left to come.
+                // The end of the program may be recorded already: one event is left.
                 let last = attached["stream_offset"].as_u64().expect("a number");
                 let offset = offset.min(last.saturating_sub(1));
-                // A second attach replaces the first, whose events may still be on their way.
+                // A second attach replaces the first, whose events may still arrive.
                 let mut other = client;
                 other.write(b"{\"type\":\"host.detach\"}\n");
                 while other.line().expect("goes on")["type"] != "host.detach" {}
@@ -404,9 +403,9 @@ fn attaches_at_any_moment_see_each_event_once_and_in_order() {
     assert_eq!(spooled, events, "what is shown is what is on the disk");
 }
 
-/// As many as `SVC_AGENT_LINES` says: a million in a release build.
+/// `SVC_AGENT_LINES` sets the number of lines: a million in a release build.
 #[test]
-fn all_lines_are_replayed_whole() {
+fn all_lines_are_replayed_unchanged() {
     let count: u64 =
         std::env::var("SVC_AGENT_LINES").ok().and_then(|it| it.parse().ok()).unwrap_or(60_000);
     let script = format!("read go; seq 1 {count}");
@@ -433,7 +432,7 @@ fn all_lines_are_replayed_whole() {
 }
 
 #[test]
-fn a_client_that_stalls_holds_up_nobody_and_misses_nothing() {
+fn stalled_client_delays_no_other_and_misses_nothing() {
     let script = "read go; i=0; line=$(printf '%01000d' 0); while [ $i -lt 8000 ]; do echo $line; i=$((i+1)); done";
     let host = Host::with(&["sh", "-c", script], &json!({ "prompt": { "input": "go" } }));
     let mut stalled = host.client();
@@ -448,7 +447,7 @@ fn a_client_that_stalls_holds_up_nobody_and_misses_nothing() {
 }
 
 #[test]
-fn lines_are_kept_as_they_came() {
+fn lines_are_stored_unchanged() {
     let script = "head -c 5000000 /dev/zero | tr '\\0' x; echo; printf 'caf\\351\\n'; printf '\\303\\251\\r\\n\\n'; echo oops >&2; sleep 0.3; printf 'no end'";
     let host = Host::start(&["sh", "-c", script]);
     let events = host.client().all_events();
@@ -464,7 +463,7 @@ fn lines_are_kept_as_they_came() {
 }
 
 #[test]
-fn what_becomes_of_a_program_is_on_record() {
+fn end_of_the_program_is_recorded() {
     for (script, state, code, signal) in [
         ("exit 0", "done", Some(0), None),
         ("echo why >&2; exit 3", "error", Some(3), None),
@@ -485,7 +484,7 @@ fn what_becomes_of_a_program_is_on_record() {
 }
 
 #[test]
-fn what_cannot_be_started_says_why() {
+fn failed_program_start_has_a_reason() {
     let home = Home::new();
     let not_executable = home.user().join("plain");
     fs::write(&not_executable, "x").expect("writes");
@@ -506,7 +505,7 @@ fn what_cannot_be_started_says_why() {
 }
 
 #[test]
-fn an_agent_that_never_speaks_has_failed_in_time() {
+fn silent_agent_fails_at_the_deadline() {
     let command = ["sh", "-c", "echo 'please log in' >&2; exec sleep 600.25"];
     let host = Host::with(&command, &json!({ "backend": "claude", "start_timeout_ms": 400 }));
     let events = host.client().all_events();
@@ -516,7 +515,7 @@ fn an_agent_that_never_speaks_has_failed_in_time() {
 }
 
 #[test]
-fn a_stop_tells_how_the_program_ended() {
+fn stop_returns_how_the_program_ended() {
     let deaf = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"];
     for (command, stop, graceful, code, signal) in [
         (["sh", "-c", "exec sleep 600.75"], json!({}), true, None, Some(15)),
@@ -545,7 +544,7 @@ fn a_stop_tells_how_the_program_ended() {
 }
 
 #[test]
-fn a_stop_by_force_overtakes_one_that_waits() {
+fn forced_stop_overtakes_a_waiting_one() {
     let deaf = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"];
     let host = Host::start(&deaf);
     let mut client = host.client();
@@ -562,7 +561,7 @@ fn a_stop_by_force_overtakes_one_that_waits() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
-/// A tree that leaves the program's process group and session, by a number that is nobody else's.
+/// A process tree that leaves the program's process group and session, marked by a unique number.
 fn stray_tree(number: &str) -> String {
     format!(
         "setsid sleep {number} & sh -c 'sleep {number}' & (setsid sh -c 'sleep {number} & wait' &) ; echo up; read x; wait"
@@ -570,7 +569,7 @@ fn stray_tree(number: &str) -> String {
 }
 
 #[test]
-fn a_host_that_is_killed_leaves_nothing_of_its_agent() {
+fn killed_host_leaves_no_process() {
     for round in 0..5 {
         let number = format!("{}.{round}", 100_000 + std::process::id());
         let host = Host::start(&["sh", "-c", &stray_tree(&number)]);
@@ -592,7 +591,7 @@ fn a_host_that_is_killed_leaves_nothing_of_its_agent() {
 }
 
 #[test]
-fn an_agent_or_reaper_that_is_killed_is_on_record_and_leaves_nothing() {
+fn killed_agent_or_reaper_is_recorded_and_leaves_no_process() {
     for kills_reaper in [false, true] {
         let number = format!("{}.5{}", 200_000 + std::process::id(), u8::from(kills_reaper));
         let host = Host::start(&["sh", "-c", &stray_tree(&number)]);
@@ -614,7 +613,7 @@ fn an_agent_or_reaper_that_is_killed_is_on_record_and_leaves_nothing() {
 }
 
 #[test]
-fn two_hosts_of_one_agent_do_not_share_a_socket() {
+fn second_host_of_an_agent_cannot_take_the_socket() {
     let home = Home::new();
     let document = spec(&home, "ag_one", &ECHO);
     let host = Host::with_document(home.clone(), &document);
@@ -624,7 +623,7 @@ fn two_hosts_of_one_agent_do_not_share_a_socket() {
 }
 
 #[test]
-fn a_folder_with_a_long_path_has_its_socket_too() {
+fn long_folder_path_still_has_a_socket() {
     let home = Home::new();
     let mut document = spec(&home, &format!("ag_{}", std::process::id()), &ECHO);
     let (folder, short) = (home.path(&"long".repeat(40)), home.path("short"));
@@ -636,12 +635,12 @@ fn a_folder_with_a_long_path_has_its_socket_too() {
     host.socket = short.join(host.socket.file_name().expect("a name"));
     let status = host.client().ok("host.status", &json!({}));
     assert_eq!(status["host"]["socket_path"], named);
-    // However long somebody would wait, it is a time that there is.
+    // A huge timeout must not overflow.
     host.client().ok("host.stop", &json!({ "timeout": i64::MAX }));
 }
 
 #[test]
-fn a_host_ends_some_time_after_its_agent_and_takes_its_socket_along() {
+fn host_ends_after_its_agent_and_removes_its_socket() {
     let host = Host::with(&["true"], &json!({ "linger_ms": 200 }));
     eventually(WITHIN, || !host.socket.exists());
     eventually(WITHIN, || !Path::new(&format!("/proc/{}", host.pid)).exists());
@@ -666,7 +665,7 @@ fn only_named_variables_reach_the_agent() {
 }
 
 #[test]
-fn turns_follow_each_other_and_the_line_that_ends_one_is_kept() {
+fn turns_are_sequential_and_their_last_line_is_kept() {
     let script =
         "while read line; do echo \"a $line\"; sleep 0.1; echo \"b $line\"; echo END; done";
     let host = Host::with(&["sh", "-c", script], &json!({ "turn_end": "END" }));
@@ -692,7 +691,7 @@ fn turns_follow_each_other_and_the_line_that_ends_one_is_kept() {
     assert!(of_type(&events, "input").iter().all(|input| input["from"] == "me"));
 }
 
-/// A stand-in for Claude Code that asks once for leave.
+/// A stand-in for Claude Code that asks once for permission.
 const ASKING: &str = r#"read init
 echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
 read prompt
@@ -713,7 +712,7 @@ fn asking(file: &str, more: Value) -> Host {
 }
 
 #[test]
-fn a_request_waits_and_is_answered_once() {
+fn host_request_waits_and_is_answered_once() {
     let host = asking("/etc/x", json!({}));
     let events = host.client().events_until(0, is_state("requires_action"));
     let request = of_type(&events, "request")[0].clone();
@@ -746,7 +745,7 @@ fn a_request_waits_and_is_answered_once() {
 }
 
 #[test]
-fn a_request_that_nobody_answers_is_denied_in_time() {
+fn host_denies_an_unanswered_request_at_the_deadline() {
     let host = asking("/etc/x", json!({ "request_timeout_ms": 300 }));
     let events = host.client().events_until(0, |event| event.get("turn").is_some());
     assert_eq!(of_type(&events, "answer")[0]["by"], "timeout");
@@ -754,7 +753,7 @@ fn a_request_that_nobody_answers_is_denied_in_time() {
 }
 
 #[test]
-fn settings_answer_for_people() {
+fn permission_setting_answers_requests() {
     for (permission, file, by, said) in [
         ("deny", "a", "policy", "denied"),
         ("accept_edits", "a", "policy", "allowed"),
@@ -769,7 +768,7 @@ fn settings_answer_for_people() {
 }
 
 #[test]
-fn a_host_is_small() {
+fn host_memory_is_bounded() {
     let host = Host::start(&ECHO);
     host.client().ok("host.ping", &json!({}));
     let status = fs::read_to_string(format!("/proc/{}/status", host.pid)).expect("it runs");
@@ -778,8 +777,8 @@ fn a_host_is_small() {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     };
     assert!(number("Threads:") <= 3, "{status}");
-    // Pages of the program are shared with all others, but for those that the loader changes, which
-    // are many in a build without optimisation. What is not of a file is the host's own.
+    // Pages of the program are shared, but for those that the loader changes, which are many in a
+    // build without optimisation. Anonymous pages are the host's own.
     let maps = fs::read_to_string(format!("/proc/{}/smaps", host.pid)).expect("it runs");
     let mut is_of_file = false;
     let mut own = 0;
@@ -797,7 +796,7 @@ fn a_host_is_small() {
 }
 
 #[test]
-fn a_full_disk_holds_the_agent_up_and_loses_nothing() {
+fn full_disk_blocks_the_agent_and_loses_nothing() {
     // The limit of a file's size stands for the disk: the spool cannot grow beyond it.
     let home = Home::new();
     let script = "read go; i=0; line=$(printf '%01000d' 0); while [ $i -lt 3000 ]; do echo $line; i=$((i+1)); done";
@@ -835,9 +834,9 @@ fn a_full_disk_holds_the_agent_up_and_loses_nothing() {
 }
 
 #[test]
-fn a_host_that_is_asked_again_and_again_leaves_all_the_same() {
+fn frequent_requests_do_not_keep_a_host_alive() {
     let host = Host::with(&["true"], &json!({ "linger_ms": 4000 }));
-    // Each question lets it stay for four seconds more, up to six in all.
+    // Each request extends its life by four seconds, up to six in all.
     let stayed = answers_for(&host.socket);
     assert!(stayed < Duration::from_secs(25), "{stayed:?}");
     eventually(WITHIN, || !Path::new(&format!("/proc/{}", host.pid)).exists());

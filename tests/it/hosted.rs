@@ -1,5 +1,5 @@
-//! An agent that the daemon runs and its own hooks, its `svc stdio` and its token: they are one.
-//! And what is left of it when nobody is left to clear up.
+//! A hosted agent with its own hooks, its `svc stdio` and its token is one participant. And its
+//! processes are killed when no host is left to do it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,8 +15,8 @@ use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// An agent that does what it is told: each line of input is a command of a shell, which is called
-/// like a client.
+/// An agent that executes each line of input as a shell command, which runs in the environment of a
+/// client.
 pub(crate) struct Obedient {
     pub(crate) key: String,
     pub(crate) id: String,
@@ -69,7 +69,7 @@ impl Obedient {
         }
     }
 
-    /// What a command prints that it runs with this input.
+    /// The output of a command with this input.
     #[track_caller]
     pub(crate) fn run(&mut self, d: &Caller, command: &str, input: &str) -> String {
         self.count += 1;
@@ -87,7 +87,7 @@ impl Obedient {
         until(BOUND, || fs::read_to_string(&done).ok())
     }
 
-    /// What its hook prints.
+    /// The output of its hook.
     #[track_caller]
     fn hook(&mut self, d: &Caller, event: &str, more: &Value) -> String {
         self.hook_of(d, "s-1", event, more)
@@ -102,7 +102,7 @@ impl Obedient {
         self.run(d, "\"$SVC\" hook claude", &payload.to_string())
     }
 
-    /// What a tool answers that it calls by way of its `svc stdio`.
+    /// The result of a tool that it calls through its `svc stdio`.
     #[track_caller]
     pub(crate) fn call(&mut self, d: &Caller, tool: &str, arguments: &Value) -> Value {
         let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {},
@@ -115,7 +115,7 @@ impl Obedient {
         ];
         let input: String =
             lines.iter().flat_map(|line| [line.to_string(), "\n".to_owned()]).collect();
-        // The input stays open until the answer is there.
+        // The input stays open until the response has come.
         let command = "{ cat; sleep 600.125 & echo $! >sleeper; wait; } | \"$SVC\" stdio | { while read -r line; do \
             echo \"$line\"; case $line in *'\"id\":2'*) kill $(cat sleeper); break;; esac; done; }";
         let printed = self.run(d, &format!("{{ {command}; }}"), &input);
@@ -141,7 +141,7 @@ fn subjects(d: &Caller) -> Vec<String> {
     all
 }
 
-/// A number that is only in the command line of this test's processes.
+/// A number that occurs only in command lines of this test's processes.
 fn lives(mark: &str) -> bool {
     fs::read_dir("/proc").expect("Linux").flatten().any(|entry| {
         let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -150,7 +150,7 @@ fn lives(mark: &str) -> bool {
 }
 
 #[test]
-fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
+fn hosted_agent_its_hooks_and_its_stdio_are_one_participant() {
     let d = world();
     let mut coder = Obedient::start(&d, "main");
     coder.hook(&d, "SessionStart", &json!({ "source": "startup" }));
@@ -163,7 +163,7 @@ fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
     assert_eq!(known[0]["session_id"], "s-1");
     assert_eq!(known[0]["agent"], json!(coder.key), "{known:?}");
 
-    // Wherever it is shown it is one, and it has no terminal.
+    // Every list shows one participant, without a terminal.
     coder.hook(
         &d,
         "PermissionRequest",
@@ -176,14 +176,14 @@ fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     assert!(!inbox.contains("at its terminal"), "{inbox}");
 
-    // What it calls by its own server acts in the session that its hooks tell of, and sends as the
-    // peer of that.
+    // Calls through its own server belong to the session of its hooks, and its messages come from
+    // that session's participant.
     let sent = coder.call(&d, "peer_send", &json!({ "to": "operator", "text": "I am here" }));
     assert_eq!(sent["from_peer"], json!(peer), "{sent}");
     let told = d.get("/v1/peers/operator/messages").ok(200);
     assert_eq!(told["messages"].as_array().map(Vec::len), Some(1), "{told}");
 
-    // Its key names that peer, and a message reaches it once: as a turn, and by no hook.
+    // Its key names that participant, and a message reaches it once: as a turn, and by no hook.
     let body = json!({ "text": "MESSAGE-OF-THE-OPERATOR" });
     let message = d.post("/v1/peers/agent%3Acoder%3Amain/messages", &body).ok(200);
     assert_eq!(message["to_peer"], json!(peer), "{message}");
@@ -200,13 +200,13 @@ fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
     });
     assert_eq!(turns.count(), 1);
 
-    // A second conversation of the same agent is of the same peer.
+    // A second conversation of the same agent belongs to the same participant.
     coder.hook_of(&d, "s-2", "SessionStart", &json!({ "source": "clear" }));
     let known = peers(&d);
     assert_eq!((known.len(), &known[0]["peer_id"]), (1, &json!(peer)), "{known:?}");
     assert_eq!(known[0]["session_id"], "s-2");
 
-    // With the agent all of that ends.
+    // The end of the agent ends all of that.
     d.post(&format!("/v1/hosts/{}/stop", coder.key), &json!({ "force": true })).ok(200);
     ended(&d, &coder.id);
     for session in ["s-1", "s-2"] {
@@ -220,16 +220,16 @@ fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
 }
 
 #[test]
-fn two_agents_and_a_client_within_one_are_three() {
+fn two_agents_and_a_nested_client_are_three_participants() {
     let d = world();
     let (mut first, mut second) = (Obedient::start(&d, "a"), Obedient::start(&d, "b"));
     first.hook_of(&d, "s-a", "SessionStart", &json!({ "source": "startup" }));
     second.hook_of(&d, "s-b", "SessionStart", &json!({ "source": "startup" }));
-    // One does not tell of the other's session.
+    // An agent cannot report events of another's session.
     let refused = second.hook_of(&d, "s-a", "UserPromptSubmit", &json!({ "prompt": "x" }));
     assert_eq!(refused.trim(), "", "{refused}");
     assert_eq!(subjects(&d), ["agent:coder:a", "agent:coder:b"]);
-    // A client that an agent starts is another.
+    // A client that an agent starts is another participant.
     let other = d.home.user().join("bin/other");
     let payload =
         json!({ "session_id": "s-c", "hook_event_name": "SessionStart", "source": "startup" });
@@ -250,7 +250,7 @@ fn two_agents_and_a_client_within_one_are_three() {
     let message = d.post("/v1/peers/agent%3Acoder%3Aa/messages", &json!({ "text": "x" })).ok(200);
     assert_eq!(message["to_peer"], json!(of("s-a")));
     assert_ne!(of("s-c"), of("s-a"));
-    // Whose token was taken back, comes in by no other way.
+    // A caller whose token was revoked has no other access.
     let tokens = d.get("/v1/tokens?limit=500").ok(200);
     for token in tokens["tokens"].as_array().expect("a list") {
         if token["session"] == "agent:coder:b" {
@@ -263,7 +263,7 @@ fn two_agents_and_a_client_within_one_are_three() {
 }
 
 #[test]
-fn scopes_of_an_agent_hold_for_its_stdio() {
+fn stdio_of_an_agent_has_the_agents_scopes() {
     let d = world_with("may_spawn = true");
     let mut coder = Obedient::start(&d, "main");
     coder.call(&d, "peer_list", &json!({}));
@@ -274,7 +274,7 @@ fn scopes_of_an_agent_hold_for_its_stdio() {
 }
 
 #[test]
-fn a_hosted_agent_starts_no_daemon() {
+fn hosted_agent_starts_no_daemon() {
     let mut d = world();
     let mut coder = Obedient::start(&d, "main");
     let socket = agent(&d, &coder.id)["socket_path"].as_str().expect("a path").to_owned();
@@ -296,7 +296,7 @@ fn a_hosted_agent_starts_no_daemon() {
     assert_eq!(subjects(&d), ["agent:coder:main"], "also after a restart");
 }
 
-/// Ends what a test that fails would leave.
+/// Kills the processes that a failed test would leave behind.
 struct Broom(String);
 
 impl Drop for Broom {
@@ -313,17 +313,17 @@ impl Drop for Broom {
     }
 }
 
-/// The process above another.
+/// The parent of a process.
 fn parent(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let fields = stat.rsplit(')').next().expect("fields");
     fields.split_whitespace().nth(1).expect("a parent").parse().expect("a pid")
 }
 
-/// Host and reaper die in one moment, so nobody of them clears up: the daemon does, at once or when
-/// it is back.
+/// Host and reaper are killed together, so neither cleans up: the daemon does, at once or after its
+/// restart.
 #[test]
-fn nothing_outlives_a_host_and_its_reaper() {
+fn daemon_kills_processes_left_by_host_and_reaper() {
     for daemon_dies_too in [false, true] {
         let mut d = world();
         let mut coder = Obedient::start(&d, "main");
@@ -340,7 +340,7 @@ fn nothing_outlives_a_host_and_its_reaper() {
         if daemon_dies_too {
             d.kill9();
         }
-        // Stopped, neither does anything between the two blows.
+        // While both are stopped, neither acts between the two kills.
         let stop = |pid: u64| {
             let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
             rustix::process::kill_process(pid.expect("a pid"), rustix::process::Signal::STOP)

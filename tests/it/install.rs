@@ -1,4 +1,4 @@
-//! Other programs' files: what is put into them, what stays, what is taken out again.
+//! Files of other programs: what is added to them, what stays, what is removed again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,8 +21,8 @@ const CLAUDE: &str = ".claude/settings.json";
 const GEMINI: &str = ".gemini/settings.json";
 const OPENCODE: &str = ".config/opencode/opencode.jsonc";
 
-/// A person, whose folders have a space in their names and whose clients are known by their files
-/// alone.
+/// A person whose folders have a space in their names and whose clients are known by their files
+/// only.
 struct Person {
     folder: TempDir,
 }
@@ -34,7 +34,7 @@ impl Person {
         person
     }
 
-    /// With files as people have them: comments, servers, hooks, and styles of all kinds.
+    /// With typical files: comments, servers, hooks, and styles of all kinds.
     fn with_clients() -> Self {
         let person = Self::new();
         let files = [
@@ -89,7 +89,7 @@ impl Person {
         let mut command = Command::new(env!("CARGO_BIN_EXE_svc"));
         command
             .args(args)
-            // A daemon is started and stopped where a test says so.
+            // Tests start and stop a daemon explicitly.
             .args(match args {
                 ["install", word, ..] if *word != "status" => &["--no-start"][..],
                 ["install"] => &["--no-start"],
@@ -97,7 +97,7 @@ impl Person {
                 _ => &[],
             })
             .env_clear()
-            // None of the clients that may be on this machine.
+            // No client of this machine is on the PATH.
             .env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()))
             .env("HOME", self.path(""))
             .current_dir(self.project());
@@ -129,7 +129,7 @@ impl Person {
         found
     }
 
-    /// A daemon of this person's, until the guard is dropped.
+    /// A daemon of this person, until the guard is dropped.
     fn daemon(&self) -> Started<'_> {
         let port = free_port();
         self.svc(&["start", "--listen", &format!("127.0.0.1:{port}")]).ok();
@@ -157,7 +157,7 @@ impl Drop for Started<'_> {
     }
 }
 
-/// The commands of all handlers in a file, none of which may have arguments beside it.
+/// The commands of all handlers in a file; asserts that none has arguments beside it.
 #[track_caller]
 fn lines(settings: &Value) -> Vec<String> {
     let events = settings["hooks"].as_object().expect("hooks").values();
@@ -170,7 +170,7 @@ fn lines(settings: &Value) -> Vec<String> {
     handlers.map(line).collect()
 }
 
-/// The words that a shell makes of the program and the arguments that a line ends with.
+/// The program and the arguments at the end of a line, split by a shell.
 #[track_caller]
 fn words(line: &str) -> Vec<String> {
     let line = line.split_once("; exec ").expect("the shell becomes the program").1;
@@ -180,7 +180,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn everything_that_is_found_is_installed_once_and_taken_out_without_a_trace() {
+fn install_is_idempotent_and_uninstall_restores_every_file() {
     let person = Person::with_clients();
     let before = person.files();
     let installed = person.svc(&["install", "--json"]).json();
@@ -227,7 +227,7 @@ fn everything_that_is_found_is_installed_once_and_taken_out_without_a_trace() {
 }
 
 #[test]
-fn a_dry_run_is_a_diff_and_writes_nothing_at_all() {
+fn dry_run_prints_a_diff_and_writes_nothing() {
     let person = Person::with_clients();
     let before = person.files();
     let ran = person.svc(&["install", "--dry-run"]);
@@ -240,7 +240,7 @@ fn a_dry_run_is_a_diff_and_writes_nothing_at_all() {
 }
 
 #[test]
-fn an_empty_home_is_empty_again() {
+fn uninstall_leaves_an_empty_home_empty() {
     let person = Person::new();
     fs::create_dir(person.path("")).expect("a home");
     let nobody = person.svc(&["install"]);
@@ -259,7 +259,7 @@ fn an_empty_home_is_empty_again() {
 }
 
 #[test]
-fn halves_may_be_left_out() {
+fn servers_or_hooks_can_be_left_out() {
     let person = Person::with_clients();
     let before = person.files();
     person.svc(&["install", "claude-code", "--no-hooks"]).ok();
@@ -278,7 +278,7 @@ fn halves_may_be_left_out() {
 }
 
 #[test]
-fn a_file_that_cannot_be_edited_is_left_alone_and_the_others_are_not() {
+fn uneditable_file_is_skipped_and_others_are_changed() {
     let person = Person::with_clients();
     person.write(CLAUDE, "{ \"hooks\": ");
     person.write(GEMINI, "{\"mcpServers\": {\"svc\": {\"command\": \"/opt/another\"}}}");
@@ -301,7 +301,7 @@ fn a_file_that_cannot_be_edited_is_left_alone_and_the_others_are_not() {
         assert_eq!(person.read(name), before[&person.path(name)].0);
     }
     assert!(person.read(".codex/config.toml").contains("[mcp_servers.svc]"));
-    // What the installer refuses is no advice: the person mends the file first.
+    // A file that the installer refuses needs other advice: the person corrects the file first.
     let mend = format!("mend {} by hand", person.path(CLAUDE).display());
     for args in [&["install", "status", "claude-code"][..], &["doctor"]] {
         let ran = person.svc(args);
@@ -315,13 +315,13 @@ fn a_file_that_cannot_be_edited_is_left_alone_and_the_others_are_not() {
 }
 
 #[test]
-fn a_file_that_another_program_keeps_rewriting_loses_neither_sides_words() {
+fn concurrently_rewritten_file_loses_neither_edit() {
     let person = Person::with_clients();
     let path = person.path(".claude.json");
     let writer = std::thread::spawn({
         let path = path.clone();
         move || {
-            // As Claude Code does it: the whole file, from what it read.
+            // As Claude Code does it: writes the whole file, from what it read.
             for n in 0..200 {
                 let text = fs::read_to_string(&path).expect("reads");
                 let mut config: Value = serde_json::from_str(&text).expect("is whole");
@@ -341,8 +341,8 @@ fn a_file_that_another_program_keeps_rewriting_loses_neither_sides_words() {
     let seen = writer.join().expect("the other program");
     let config = person.json(".claude.json");
     assert_eq!(config["mcpServers"]["a"], json!({ "command": "x" }));
-    // Between our look and our rename is a moment that only the other program could close, so its
-    // last word counts; then a second installation is what puts ours there.
+    // Only the other program could close the window between svc's read and its rename, so its last
+    // write counts; a second installation adds svc's entries.
     if seen == 200 {
         person.svc(&["install", "claude-code"]).ok();
     }
@@ -350,7 +350,7 @@ fn a_file_that_another_program_keeps_rewriting_loses_neither_sides_words() {
 }
 
 #[test]
-fn a_project_shares_neither_paths_nor_secrets() {
+fn project_files_have_neither_paths_nor_secrets() {
     let person = Person::with_clients();
     let daemon = person.daemon();
     let clients = ["claude-code", "codex", "gemini", "opencode", "cursor", "vscode"];
@@ -369,7 +369,7 @@ fn a_project_shares_neither_paths_nor_secrets() {
     let shared: Value = serde_json::from_str(&shared).expect("is JSON");
     assert_eq!(shared["mcpServers"]["svc"]["command"], "svc");
 
-    // Who has no svc on the PATH is not bothered.
+    // A person without svc on the PATH sees nothing of it.
     let settings = fs::read_to_string(below.join(CLAUDE)).expect("is there");
     let settings: Value = serde_json::from_str(&settings).expect("is JSON");
     let line = text(&settings["hooks"]["PreToolUse"][0]["hooks"][0], "command");
@@ -390,7 +390,7 @@ fn a_project_shares_neither_paths_nor_secrets() {
 }
 
 #[test]
-fn a_chosen_data_folder_is_told_to_every_client() {
+fn custom_data_folder_is_written_for_every_client() {
     let person = Person::with_clients();
     let home = person.path("the data");
     let mut command = person.command(&["install", "claude-code", "codex", "opencode"]);
@@ -407,7 +407,7 @@ fn a_chosen_data_folder_is_told_to_every_client() {
 }
 
 #[test]
-fn status_and_doctor_say_what_is_no_longer_right() {
+fn status_and_doctor_report_drift() {
     let person = Person::with_clients();
     person.svc(&["install", "claude-code", "gemini"]).ok();
     let daemon = person.daemon();
@@ -465,7 +465,7 @@ fn status_and_doctor_say_what_is_no_longer_right() {
 }
 
 #[test]
-fn a_rotated_token_makes_nothing_stale() {
+fn rotated_token_causes_no_drift() {
     let person = Person::with_clients();
     let daemon = person.daemon();
     let ran = person.svc(&["install", "claude-code"]);
@@ -478,12 +478,11 @@ fn a_rotated_token_makes_nothing_stale() {
 }
 
 #[test]
-fn codex_is_asked_for_the_hashes_and_told_only_with_consent() {
+fn codex_hooks_are_trusted_only_with_consent() {
     let person = Person::with_clients();
     let done = json!({ "hooks": [{ "type": "command", "command": "say done" }] });
     person.write(".codex/hooks.json", &json!({ "hooks": { "Stop": [done] } }).to_string());
-    // What Codex says of the hooks that it finds, with all untrusted until config.toml says
-    // otherwise.
+    // Codex's list of hooks, all untrusted until config.toml says otherwise.
     let script = r#"#!/bin/sh
 [ "$1" = app-server ] || { echo "codex-cli 0.169.0"; exit 0; }
 while read -r line; do
@@ -510,7 +509,7 @@ done
     person.write("other/hooks.json", &person.read(".codex/hooks.json"));
     let key = |file: &str, rest: &str| format!("{file}:{rest}");
     let hook = |key: String, command: &str, name: &str, trust: &str| json!({ "key": key, "command": command, "currentHash": format!("sha256:{name}"), "trustStatus": trust });
-    // Each but the first is not what was written, or not where.
+    // All but the first differ from what was written, in text or place.
     let list = [
         hook(key(&file, "stop:1:0"), &ours, "ours", "TRUST"),
         hook(key(&file, "stop:0:0"), "say done", "theirs", "untrusted"),
@@ -538,12 +537,12 @@ done
     assert!(config.contains(&trusted), "{config}");
     assert_eq!(config.matches("sha256:").count(), 1, "{config}");
     assert_eq!(person.status("codex")["problems"], json!([]));
-    // What was written is changed by somebody else: it is not trusted any more.
+    // Another program changes an entry: it loses its trust.
     person.write(".codex/config.toml", &config.replace(&trusted, ""));
     let changed = person.read(".codex/hooks.json").replacen("\"timeout\"", "\"timeOut\"", 99);
     person.write(".codex/hooks.json", &changed);
     assert_eq!(person.status("codex")["hooks"][0]["state"], "changed");
-    // The text that an earlier version wrote is known and replaced. It is not trusted for that.
+    // The text of an earlier version is recognised and replaced. It gains no trust by that.
     let former = hook(key(&file, "stop:1:0"), "/opt/svc hook codex", "former", "untrusted");
     let answer = json!({ "id": 2, "result": { "data": [{ "hooks": [former] }] } });
     person.write("hooks-list", &format!("{answer}\n"));
@@ -564,7 +563,7 @@ done
 }
 
 #[test]
-fn a_projects_link_does_not_change_a_persons_file() {
+fn project_link_does_not_change_a_users_file() {
     let person = Person::with_clients();
     let target = person.path(CLAUDE);
     let before = person.files();
@@ -577,7 +576,7 @@ fn a_projects_link_does_not_change_a_persons_file() {
     assert!(ran.stderr.contains(".claude/settings.json leads by a link to "), "{ran:?}");
     let after = person.files();
     assert!(before.iter().all(|(path, text)| after.get(path) == Some(text)), "{after:?}");
-    // A person's own link within the home is theirs, as programs for dotfiles make it.
+    // A person's own link within the home, as programs for dotfiles make it, is respected.
     fs::remove_dir_all(person.project().join(".claude")).expect("is there");
     let kept = person.path("dotfiles/claude.json");
     fs::create_dir(person.path("dotfiles")).expect("makes");
@@ -589,7 +588,7 @@ fn a_projects_link_does_not_change_a_persons_file() {
 }
 
 #[test]
-fn doctor_knows_who_else_is_at_the_address() {
+fn doctor_names_another_listener_at_the_address() {
     let person = Person::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -622,9 +621,9 @@ fn doctor_knows_who_else_is_at_the_address() {
     assert!(!doctor.stdout.contains("give each an address"), "{doctor:?}");
 }
 
-/// Files elsewhere than the person's own are nobody's business.
+/// Files outside the person's folders are not touched.
 #[test]
-fn variables_move_the_files_as_they_do_for_the_clients() {
+fn client_variables_move_the_files() {
     let person = Person::new();
     let (claude, codex) = (person.path("c"), person.path("x"));
     for folder in [&claude, &codex] {
@@ -641,9 +640,9 @@ fn variables_move_the_files_as_they_do_for_the_clients() {
     assert!(!person.path(".claude").exists() && !person.path(".codex").exists());
 }
 
-/// What nobody can be told of is no success, and advises something else than what was just done.
+/// If Codex cannot be told, trust fails, with advice other than the command that was just run.
 #[test]
-fn trust_without_codex_is_a_failure_that_says_so() {
+fn trust_without_codex_fails_with_advice() {
     let person = Person::with_clients();
     for _ in 0..2 {
         let ran = person.svc(&["install", "codex", "--trust-hooks"]);
@@ -687,7 +686,7 @@ fn trust_without_codex_is_a_failure_that_says_so() {
     assert!(other.stderr.contains("--trust-hooks is for codex"), "{other:?}");
 }
 
-/// A Claude Code of which nothing is there but what says its version.
+/// A Claude Code that only reports its version.
 fn claude_code(person: &Person, version: &str) {
     person.write("bin/claude", &format!("#!/bin/sh\necho '{version} (Claude Code)'\n"));
     let executable = fs::Permissions::from_mode(0o755);
@@ -695,7 +694,7 @@ fn claude_code(person: &Person, version: &str) {
 }
 
 #[test]
-fn hooks_are_such_as_every_version_of_claude_code_takes() {
+fn hooks_suit_every_version_of_claude_code() {
     let person = Person::with_clients();
     person.svc(&["install", "claude-code"]).ok();
     let ours = person.json(CLAUDE);
@@ -734,7 +733,7 @@ fn hooks_are_such_as_every_version_of_claude_code_takes() {
         assert_eq!(person.json(CLAUDE), known, "{version}");
         assert_eq!(person.status("claude-code")["problems"], json!([]), "{version}");
     }
-    // A file with an event that this version does not know would be ignored as a whole.
+    // A client ignores a file with an event that it does not know.
     claude_code(&person, "2.0.0");
     let status = person.status("claude-code");
     assert_eq!(status["hooks"][0]["state"], "refused", "{status}");
@@ -743,17 +742,17 @@ fn hooks_are_such_as_every_version_of_claude_code_takes() {
     assert_eq!(person.status("claude-code")["problems"], json!([]));
     assert_eq!(person.json(CLAUDE)["hooks"].get("PostToolUseFailure"), None);
     assert_eq!(lines(&person.json(CLAUDE)).len(), lines(&ours).len() - 4);
-    // The old form is taken away too, whoever wrote it.
+    // The old form is removed too, whoever wrote it.
     person.write(CLAUDE, &former);
     fs::remove_file(person.path(".local/share/svc/installed.json")).expect("is there");
     person.svc(&["uninstall", "claude-code"]).ok();
     assert_eq!(lines(&person.json(CLAUDE)), ["say done"]);
 }
 
-/// The written commands, in a shell: with the program there, with another version of it behind the
-/// link, and with none.
+/// The installed commands, in a shell: with the program present, with another version behind the
+/// link, and without the program.
 #[test]
-fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone() {
+fn hook_runs_svc_from_the_path_and_is_silent_without_it() {
     let person = Person::with_clients();
     let folder = person.path("it's $HOME \"quoted\" `x`");
     fs::create_dir_all(&folder).expect("makes");
@@ -765,7 +764,7 @@ fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone
         command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
         Running::spawn(command).wait(SOON)
     };
-    // Also when it was started by what the link leads to.
+    // Also when it was started by the link's target.
     let install = ["install", "claude-code", "codex", "gemini", "--no-start"];
     run(Path::new(env!("CARGO_BIN_EXE_svc")), &install).ok();
     let again = run(&link, &install);
@@ -802,7 +801,7 @@ fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone
         let expected = [format!("hook\n{client}\n"), "hook\nwait\n".to_owned()];
         assert!(expected.contains(&ran.stdout), "{line}: {ran:?}");
     }
-    // A link that leads nowhere, and none at all.
+    // A dangling link, and no link at all.
     for path in [&next, &link] {
         fs::remove_file(path).expect("is there");
         for (line, _) in &all {
@@ -812,7 +811,7 @@ fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone
     }
 }
 
-/// What each client keeps of tools that need no question.
+/// The tools that each client's file allows without a question.
 fn granted(person: &Person) -> [Value; 4] {
     let config: toml::Table = person.read(".codex/config.toml").parse().expect("it is TOML");
     let codex = json!(config)["mcp_servers"]["svc"]["tools"].clone();
@@ -828,9 +827,9 @@ fn granted(person: &Person) -> [Value; 4] {
 }
 
 #[test]
-fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
+fn harmless_tools_are_allowed_in_each_clients_format() {
     let person = Person::with_clients();
-    // Who has rules of their own in opencode is asked by "*".
+    // A person with own rules in opencode is asked by "*".
     person.write(
         OPENCODE,
         "{\n\t// the small one\n\t\"permission\": {\"*\": \"ask\"},\n\t\"mcp\": {}\n}\n",
@@ -876,7 +875,7 @@ fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
     assert!(gemini.as_str().expect("rules").contains("  \"peer_send\",\n"), "{gemini}");
     assert_eq!((&opencode["*"], &opencode["svc_peer_send"]), (&json!("ask"), &json!("allow")));
     for grants in [&claude, &codex, &gemini, &opencode] {
-        // What calls any tool, or removes something, is asked for as ever.
+        // A tool that calls other tools, or removes something, needs a question as before.
         for name in ["ToolCall", "TaskCancel", "delete_memory", "SendMessage", "RequestAnswer"] {
             assert!(!grants.to_string().contains(name), "{name}: {grants}");
         }
@@ -892,7 +891,7 @@ fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
 }
 
 #[test]
-fn what_the_person_allows_in_another_way_is_not_missing() {
+fn other_forms_of_permission_count() {
     let person = Person::with_clients();
     person.svc(&["install"]).ok();
     let mut settings = person.json(CLAUDE);
@@ -904,8 +903,7 @@ fn what_the_person_allows_in_another_way_is_not_missing() {
     let mut settings = person.json(GEMINI);
     settings["mcpServers"]["svc"]["trust"] = json!(true);
     person.write(GEMINI, &settings.to_string());
-    // Without rules of its person opencode asks for nothing of ours, and Codex for nothing
-    // harmless.
+    // Without rules opencode asks for none of svc's tools, and Codex for no harmless one.
     let asked = |mode: &str| {
         let mode = format!("[mcp_servers.svc]\ndefault_tools_approval_mode = \"{mode}\"\n");
         person.write(".codex/config.toml", &config.replace("[mcp_servers.svc]\n", &mode));
@@ -921,10 +919,10 @@ fn what_the_person_allows_in_another_way_is_not_missing() {
 }
 
 #[test]
-fn clients_are_asked_for_their_versions_side_by_side() {
+fn client_versions_are_requested_concurrently() {
     let person = Person::with_clients();
     let log = person.path("asked");
-    // Each waits a while for another to be asked, and says how many were.
+    // Each waits for another to be inspected, and records how many were.
     let script = format!(
         "#!/bin/sh\nlog='{}'\n[ \"$1\" = --version ] || exit 1\necho start >> \"$log\"\nn=0\n\
          while [ \"$(grep -c start \"$log\")\" -lt 4 ] && [ $n -lt 40 ]; do sleep 0.01; n=$((n+1)); done\n\

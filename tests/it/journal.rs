@@ -1,5 +1,5 @@
 //! The journal from outside: sessions and counters by `curl` and `jq`, records by bare calls, REST,
-//! the command line and `sqlite3`; and a crash in the middle of it.
+//! the command line and `sqlite3`; and a crash in between.
 
 use std::process::Command;
 
@@ -35,10 +35,9 @@ fn attempt(session: &str) -> Value {
     })
 }
 
-/// The calls of the earlier system's shell hooks, with nothing changed but the address and the
-/// token.
+/// The calls of an earlier system's shell hooks, with only the address and the token changed.
 #[test]
-fn the_shell_hooks_of_earlier_systems_work_with_curl_and_jq() {
+fn shell_hooks_of_an_earlier_system_work_with_curl_and_jq() {
     let lacks = |tool: &&&str| Command::new(tool).arg("--version").output().is_err();
     let missing: Vec<&&str> = ["curl", "jq", "bash"].iter().filter(lacks).collect();
     if !missing.is_empty() {
@@ -77,7 +76,7 @@ fn the_shell_hooks_of_earlier_systems_work_with_curl_and_jq() {
 }
 
 #[test]
-fn sessions_that_take_turns_never_touch_each_other() {
+fn interleaved_sessions_do_not_affect_each_other() {
     let d = Daemon::start();
     for session in ["one", "two"] {
         call(&d, "start_session", &json!({ "session_id": session, "cwd": "/nowhere/p" }));
@@ -108,7 +107,7 @@ fn sessions_that_take_turns_never_touch_each_other() {
 }
 
 #[test]
-fn a_crash_leaves_a_record_active_or_resolved_and_nothing_between() {
+fn crash_leaves_a_record_active_or_resolved() {
     let mut d = Daemon::start();
     let rounds: u32 =
         std::env::var("SVC_CRASH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(5);
@@ -170,7 +169,7 @@ fn records_are_listed_and_shown() {
 }
 
 #[test]
-fn the_beginning_of_an_id_names_a_record_a_session_and_a_token() {
+fn unique_id_prefix_names_a_record_a_session_and_a_token() {
     let d = Daemon::start();
     let sessions = ["7d1e40aa-first", "7d1e40bb-second"];
     let mut records = Vec::new();
@@ -199,7 +198,7 @@ fn the_beginning_of_an_id_names_a_record_a_session_and_a_token() {
         let nobody = svc(&[command[0], command[1], "zzzzzzzz"]);
         assert!(nobody.code == Some(1) && nobody.stderr.contains("there is no"), "{nobody:?}");
     }
-    // So does the key of a session, whole or as lists cut it.
+    // So does the key of a session, whole or truncated as in lists.
     for name in ["agent:codex:7d1e40aa-first", "agent:codex:7d1e40a", "7d1e40aa-first"] {
         let found = svc(&["session", "show", name, "--json"]).json();
         assert_eq!(found["session_id"], sessions[0], "{name}: {found}");
@@ -220,10 +219,9 @@ fn the_beginning_of_an_id_names_a_record_a_session_and_a_token() {
     assert_eq!(each(&revoked.into_iter().cloned().collect::<Vec<_>>(), "token_id"), [&*minted[0]]);
 }
 
-/// Whoever looks for what is going on finds what is open, and the person gives up what nobody will
-/// end.
+/// Open records are listed, and the operator abandons those that nobody will end.
 #[test]
-fn a_person_finds_open_records_and_gives_up_what_was_left() {
+fn operator_finds_and_abandons_open_records() {
     let d = Daemon::start();
     call(&d, "start_session", &json!({ "session_id": "s-1", "cwd": "/src/app" }));
     let mut record = attempt("s-1");
@@ -242,7 +240,7 @@ fn a_person_finds_open_records_and_gives_up_what_was_left() {
         |ran: &Ran, why: &str| assert!(ran.code == Some(1) && ran.stderr.contains(why), "{ran:?}");
     refused(&abandon(&[]), "session s-1 still works on it");
     call(&d, "end_session", &json!({ "session_id": "s-1" }));
-    // A session of another project does not, and the operator names the record.
+    // A session of another project cannot, and the operator names the record.
     let stranger = d.session("s-2");
     assert_eq!(stranger.post(&format!("/v1/ghap/{id}/abandon"), &json!({})).status(), 404);
     let gone = abandon(&["--reason", "the branch was dropped"]);
@@ -253,7 +251,7 @@ fn a_person_finds_open_records_and_gives_up_what_was_left() {
         (&json!("abandoned"), &json!("the branch was dropped"))
     );
     refused(&abandon(&[]), "has ended: it is abandoned");
-    // The tool takes an id of any project, too.
+    // The tool accepts an id of any project, too.
     call(&d, "start_session", &json!({ "session_id": "s-3", "cwd": "/src/other" }));
     let left = text(&call(&d, "start_ghap", &attempt("s-3")), "id");
     call(&d, "end_session", &json!({ "session_id": "s-3" }));

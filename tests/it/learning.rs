@@ -1,5 +1,5 @@
-//! What is learned, from outside: memories, clusters, values, context. A fresh database, bounds,
-//! crashes, odd texts.
+//! Learning, from outside: memories, clusters, values, context. An empty database, bounds, crashes,
+//! odd texts.
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn refuse(d: &Daemon, name: &str, arguments: &Value, kind: &str) -> Value {
     error
 }
 
-/// A record from its beginning to its end; answers its id.
+/// A record from its beginning to its end; returns its id.
 #[track_caller]
 fn try_it(d: &Daemon, about: &str, status: &str) -> Value {
     let start = json!({
@@ -71,7 +71,7 @@ const TENANT: &str = "The cache key lacks the tenant, so tenants read each other
 const RELATED: &str = "Tenants share a cache key on the billing page";
 
 #[test]
-fn a_fresh_database_answers_every_tool() {
+fn every_tool_works_on_an_empty_database() {
     let d = Daemon::start();
     let empty = json!({
         "markdown": "", "token_count": 0, "item_count": 0, "truncated": false, "dropped": 0, "sources": [],
@@ -93,7 +93,7 @@ fn a_fresh_database_answers_every_tool() {
     }
     assert_eq!(d.get("/v1/ghap/search?q=anything").ok(200), json!({ "ghap": [], "count": 0 }));
 
-    // The writing ones work without a session that was ever begun.
+    // The writing tools work without a session that was ever begun.
     let memory = json!({ "content": "We deploy on Tuesdays", "category": "fact" });
     let stored = call(&d, "store_memory", &memory);
     assert_eq!(stored["status"], "stored");
@@ -113,7 +113,7 @@ fn a_fresh_database_answers_every_tool() {
 }
 
 #[test]
-fn a_crash_takes_nothing_of_what_was_learned() {
+fn learned_data_survives_a_crash() {
     let mut d = Daemon::start();
     begin(&d, "s", "startup");
     let record = try_it(&d, TENANT, "falsified");
@@ -170,7 +170,7 @@ fn a_crash_takes_nothing_of_what_was_learned() {
     }
 }
 
-/// A record of a session of its own that says something, with the lesson `lesson`.
+/// A record of a session of its own with output, and the lesson `lesson`.
 #[track_caller]
 fn try_as(d: &Daemon, session: &str, about: &str, (status, lesson): (&str, &str)) -> Value {
     let start = json!({
@@ -186,7 +186,7 @@ fn try_as(d: &Daemon, session: &str, about: &str, (status, lesson): (&str, &str)
     id
 }
 
-/// How often a record was confirmed again, as everybody who looks at it is told.
+/// How often a record was confirmed again, as every view shows it.
 #[track_caller]
 fn confirmed_again(d: &Daemon, id: &Value) -> i64 {
     let id = id.as_str().expect("an id");
@@ -211,7 +211,7 @@ fn confirmed_again(d: &Daemon, id: &Value) -> i64 {
 }
 
 #[test]
-fn what_helped_another_session_comes_first_and_what_was_only_shown_does_not() {
+fn record_that_helped_ranks_above_one_only_shown() {
     let mut d = Daemon::start();
     for session in ["a", "b", "c", "d", "e"] {
         begin(&d, session, "startup");
@@ -225,13 +225,13 @@ fn what_helped_another_session_comes_first_and_what_was_only_shown_does_not() {
     let useful = try_as(&d, "a", TENANT, ("confirmed", "north wing"));
     let given = call(&d, "assemble_context", &json!({ "query": TENANT, "session_id": "b" }));
     assert_eq!(ids(&given), std::slice::from_ref(&useful));
-    // It fits as well, and is later, so it comes first.
+    // It matches as well, and is later, so it comes first.
     let other = try_as(&d, "a", TENANT, ("confirmed", "south wing"));
     let at_first = [other.clone(), useful.clone()];
     assert_eq!(find(&d, "nobody"), at_first);
 
-    // Given to all of them, and used by none: its own session, one that fails, one that is about
-    // something else.
+    // Given to all of them, and used by none: its own session, one that fails, one about something
+    // else.
     for session in ["a", "c", "d"] {
         let query = json!({ "query": TENANT, "session_id": session });
         assert_eq!(ids(&call(&d, "assemble_context", &query)), at_first);
@@ -254,7 +254,7 @@ fn what_helped_another_session_comes_first_and_what_was_only_shown_does_not() {
     refuse(&d, "resolve_ghap", &again, "not_found");
     assert_eq!(confirmed_again(&d, &useful), 1, "a repeat is no record more");
 
-    // Named, without having been given; twice in a record is once.
+    // Named without having been given; twice in a record counts once.
     let id = other.as_str().expect("an id");
     for session in ["e", "c"] {
         try_as(&d, session, "Webhooks come twice", ("confirmed", &format!("as {id}, yes {id}")));
@@ -265,7 +265,7 @@ fn what_helped_another_session_comes_first_and_what_was_only_shown_does_not() {
 }
 
 #[test]
-fn a_memory_that_helped_is_counted_too() {
+fn memory_that_helped_is_counted() {
     let d = Daemon::start();
     for session in ["a", "b"] {
         begin(&d, session, "startup");
@@ -282,7 +282,7 @@ fn a_memory_that_helped_is_counted_too() {
 }
 
 #[test]
-fn of_very_many_records_the_latest_are_grouped() {
+fn clustering_uses_the_latest_of_very_many_records() {
     let d = Daemon::start();
     let record = |n: usize| {
         let about =
@@ -299,7 +299,7 @@ fn of_very_many_records_the_latest_are_grouped() {
 }
 
 #[test]
-fn a_context_keeps_its_bound_whatever_it_holds() {
+fn context_stays_within_its_bound() {
     let d = Daemon::start();
     begin(&d, "s", "startup");
     let odd = [
@@ -351,7 +351,7 @@ fn a_context_keeps_its_bound_whatever_it_holds() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_leaves_nothing() {
+fn oversized_input_is_refused_and_stores_nothing() {
     let d = Daemon::start();
     for (name, field, most) in [
         ("assemble_context", "query", 10_000),
@@ -365,7 +365,7 @@ fn what_is_too_large_is_refused_and_leaves_nothing() {
             }
             arguments
         };
-        // Characters count, not bytes.
+        // The bound counts characters, not bytes.
         call(&d, name, &with("é".repeat(most)));
         let error = refuse(&d, name, &with("é".repeat(most + 1)), "validation_error");
         assert_eq!(error["field"], field);

@@ -1,7 +1,7 @@
-//! Black-box tests: every one of them spawns the real binary and speaks to it as a client would.
+//! Black-box tests: each starts the real program and talks to it as a client does.
 //!
-//! `daemon` owns processes and folders, `wire` speaks HTTP and SSE byte by byte, `expect` and
-//! `shapes` hold what answers must be. Everything else is one file per promise.
+//! `daemon` owns processes and folders, `wire` has HTTP and SSE byte by byte, `expect` and `shapes`
+//! check responses. Every other file tests one promise.
 
 mod daemon;
 mod expect;

@@ -1,5 +1,5 @@
-//! What real coding agents send, sent again: `fixtures/mcp` has their requests as
-//! `tests/clients/agents.py --fixtures` wrote them down, each with what it got.
+//! Recorded requests of real coding agents: `fixtures/mcp` has them as `tests/clients/agents.py
+//! --fixtures` recorded them, each with its response.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +10,13 @@ use crate::daemon::Daemon;
 use crate::expect::{append, done, new_task, register};
 use crate::wire::Sse;
 
-/// What a request of a fixture is to get.
+/// The expected response of a recorded request.
 struct Got<'a> {
     status: u16,
     content_type: &'a str,
 }
 
-/// A request of a fixture.
+/// A recorded request.
 struct Sent<'a> {
     method: &'a str,
     target: &'a str,
@@ -40,7 +40,7 @@ fn parse(exchange: &str) -> Sent<'_> {
     }
 }
 
-/// Sends a client's requests one after the other, and looks whether each gets what it got.
+/// Sends a client's requests one after the other, and compares the responses.
 fn replay(name: &str, text: &str) {
     let d = Daemon::start();
     register(&d, &json!({ "display_name": "bob", "backend": "codex", "path": "/repo" }));
@@ -95,7 +95,7 @@ fn replay(name: &str, text: &str) {
 }
 
 #[test]
-fn what_agents_send_gets_what_it_got() {
+fn recorded_agent_requests_get_the_recorded_responses() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/mcp");
     let mut count = 0;
     for entry in fs::read_dir(folder).expect("the fixtures") {

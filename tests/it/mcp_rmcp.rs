@@ -1,5 +1,5 @@
-//! The MCP server as a client of others' making sees it: `rmcp`, over HTTP in both eras and as the
-//! parent of `svc stdio`.
+//! The MCP server through an independent client: `rmcp`, over HTTP in both eras and as the parent
+//! of `svc stdio`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::expect::{append, done, new_task};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A client that notes of which resources it was told.
+/// A client that records which resources it was notified of.
 #[derive(Clone, Default)]
 struct Ears {
     heard: Arc<Mutex<Vec<String>>>,
@@ -56,8 +56,8 @@ fn discover() -> ClientLifecycleMode {
 }
 
 async fn http(d: &Daemon, ears: Ears, mode: ClientLifecycleMode) -> Client {
-    // The client that is built here speaks TLS, if only to others. A second provider is refused,
-    // which is fine.
+    // The client is built with TLS, which it does not use here. A second provider is refused, which
+    // is fine.
     rustls::crypto::ring::default_provider().install_default().ok();
     let token = d.home.token().expect("a token");
     let config = StreamableHttpClientTransportConfig::with_uri(format!("{}/mcp", d.url()));
@@ -66,7 +66,7 @@ async fn http(d: &Daemon, ears: Ears, mode: ClientLifecycleMode) -> Client {
 }
 
 async fn child(d: &Daemon, mode: ClientLifecycleMode) -> Client {
-    // With a scope, as the tasks that it waits for are the operator's.
+    // With a scope, as the tasks that it waits for belong to the operator.
     let wish = json!({ "session": "bridge", "scopes": ["read_all"] });
     let minted = d.post("/v1/tokens", &wish).ok(201);
     let mut command = tokio::process::Command::from(d.home.command(&["stdio"]));
@@ -95,7 +95,7 @@ fn is_done(result: &CallToolResult) {
     assert_eq!(structured(result)["task"]["status"], "done", "{result:?}");
 }
 
-/// What every client does.
+/// The requests of every client.
 async fn tour(client: &Client) {
     let tools = client.list_all_tools().await.expect("tools");
     assert!(tools.iter().any(|tool| tool.name == "peer_list"), "{tools:?}");
@@ -125,7 +125,7 @@ async fn heard(ears: &Ears, uri: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_over_http_goes_on_after_a_crash() {
+async fn http_session_continues_after_a_crash() {
     let mut d = Daemon::start();
     let ears = Ears::default();
     let client = http(&d, ears.clone(), ClientLifecycleMode::Initialize).await;
@@ -154,7 +154,7 @@ async fn a_session_over_http_goes_on_after_a_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_sessions_a_slow_call_becomes_a_task_that_outlives_a_crash() {
+async fn stateless_slow_call_becomes_a_task_that_survives_a_crash() {
     let mut d = Daemon::with(|plan| plan.env("SVC_MCP_TASK_AFTER_MS", "200"));
     let client = http(&d, Ears { tasks: true, ..Ears::default() }, discover()).await;
     tour(&client).await;
@@ -186,7 +186,7 @@ async fn without_sessions_a_slow_call_becomes_a_task_that_outlives_a_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_sessions_and_tasks_a_call_is_waited_for_and_news_are_listened_to() {
+async fn stateless_client_without_tasks_waits_and_gets_notifications() {
     let mut d = Daemon::start();
     let client = http(&d, Ears::default(), discover()).await;
     let task = new_task(&d);
@@ -211,7 +211,7 @@ async fn without_sessions_and_tasks_a_call_is_waited_for_and_news_are_listened_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_bridge_takes_a_call_over_a_crash_and_a_restart_in_both_eras() {
+async fn bridge_carries_a_call_across_a_crash_and_a_restart_in_both_eras() {
     let both = [ClientLifecycleMode::Initialize, discover()];
     for (mode, crash) in both.into_iter().flat_map(|mode| [(mode.clone(), true), (mode, false)]) {
         let mut d = Daemon::start();

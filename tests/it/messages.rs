@@ -1,4 +1,5 @@
-//! Messages: from one peer to another, in order, once, and never lost before they are acknowledged.
+//! Messages: from one participant to another, in order, once, and never lost before they are
+//! acknowledged.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::shapes::{ack, peek, read, send, states};
 const SOON: Duration = Duration::from_secs(15);
 
 #[test]
-fn what_was_read_and_not_acknowledged_comes_again() {
+fn unacknowledged_messages_are_delivered_again() {
     let mut d = Daemon::with(|plan| plan.env("SVC_LEASE_MS", "400"));
     let to = peer(&d, "s-1");
     let (lost, kept) = (send(&d, &to, "lost"), send(&d, &to, "kept"));
@@ -28,7 +29,7 @@ fn what_was_read_and_not_acknowledged_comes_again() {
     let again = until(SOON, || Some(read(&d, &to)).filter(|read| !read.is_empty()));
     assert_eq!(each(&again, "id"), [lost.as_str()]);
     ack(&d, &to, &[&lost]);
-    // A later message comes round again, and the acknowledged ones do not come with it.
+    // A later message is delivered again, and the acknowledged ones are not.
     let clock = send(&d, &to, "clock");
     assert_eq!(each(&read(&d, &to), "id"), [clock.as_str()]);
     let again = until(SOON, || Some(read(&d, &to)).filter(|read| !read.is_empty()));
@@ -99,9 +100,9 @@ fn a_repeated_idempotency_key_is_the_same_message() {
     problem(&d.post("/v1/peers/broadcast", &other), 409, "conflict");
 }
 
-/// More than one write job acknowledges.
+/// The acknowledgement takes more than one write job.
 #[test]
-fn hundreds_are_acknowledged_at_once() {
+fn hundreds_of_messages_are_acknowledged_in_one_request() {
     let d = Daemon::start();
     let to = peer(&d, "s-1");
     let sent: Vec<String> = (0..510).map(|number| send(&d, &to, &number.to_string())).collect();
@@ -116,7 +117,7 @@ fn hundreds_are_acknowledged_at_once() {
 }
 
 #[test]
-fn any_text_comes_back_byte_by_byte() {
+fn any_text_is_returned_byte_for_byte() {
     let mut d = Daemon::start();
     let to = peer(&d, "s-1");
     let mut long = "\"\\\u{0}\n🦀é\u{2028}".repeat(500_000 / 14);

@@ -1,5 +1,5 @@
-//! The database over its life: made, checked, refused when too new, read by people, backed up and
-//! put back.
+//! The life of a database: created, checked, refused when too new, read by people, backed up and
+//! restored.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn migrating_beside_a_running_daemon_is_refused() {
 }
 
 #[test]
-fn a_database_from_a_newer_version_is_refused_with_both_numbers() {
+fn newer_database_is_refused_with_both_versions() {
     const NEWER: &str = "20991231235959";
     let mut d = Daemon::start();
     let task = new_task(&d);
@@ -84,7 +84,7 @@ fn a_database_from_a_newer_version_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_alone() {
+fn file_that_is_no_database_is_refused_and_unchanged() {
     let home = Home::new();
     let text = "this is a letter and not a database\n".repeat(200);
     home.write("svc.db", &text);
@@ -95,7 +95,7 @@ fn a_file_that_is_no_database_is_refused_and_left_alone() {
 }
 
 #[test]
-fn people_read_history_with_names_and_iso_times() {
+fn views_have_names_and_iso_times() {
     let d = Daemon::start();
     let (from, to) = (peer(&d, "s-1"), peer(&d, "s-2"));
     let message = json!({ "text": "hello", "from_peer": from });
@@ -131,7 +131,7 @@ fn people_read_history_with_names_and_iso_times() {
     let count: i64 =
         one(&file, &format!("select count(*) from history where stream = 'task/{task}'"));
     assert_eq!(count, 3);
-    // Tables refuse what is not of their type, and ids are text.
+    // Tables refuse values of another type, and ids are text.
     let loose: i64 = one(
         &file,
         "select count(*) from pragma_table_list
@@ -141,7 +141,7 @@ fn people_read_history_with_names_and_iso_times() {
 }
 
 #[test]
-fn a_backup_is_taken_under_load_and_can_be_put_back() {
+fn backup_under_load_can_be_restored() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("kept 1"), frame("kept 2")]));
@@ -164,7 +164,7 @@ fn a_backup_is_taken_under_load_and_can_be_put_back() {
     let restored = d.get(&format!("/v1/tasks/{task}")).ok(200);
     assert_eq!(restored["last_id"], 3);
     assert_eq!(restored["status"], "pending");
-    // Who had read further is told, and gets everything from the start.
+    // A reader beyond the end gets a gap, and everything from the start.
     let mut stream = d.follow_after(&subscribe(&task), Some("5"));
     let gap = stream.event();
     assert_eq!((gap.kind.as_str(), gap.id), ("gap", None));
@@ -175,7 +175,7 @@ fn a_backup_is_taken_under_load_and_can_be_put_back() {
 }
 
 #[test]
-fn what_is_no_backup_is_not_put_back() {
+fn invalid_backup_is_not_restored() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     d.stop();

@@ -1,5 +1,5 @@
-//! Any order of operations against a model that fits on a page. Where they differ, proptest shrinks
-//! the operations to the few that show it.
+//! Any order of operations against a small model. Where they differ, proptest shrinks the
+//! operations to the few that show it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,7 +39,7 @@ fn an_inbox_is_a_queue_with_leases() {
         let run = runs.fetch_add(1, Ordering::Relaxed);
         let to = peer(&d, &format!("run-{run}"));
         let path = format!("/v1/peers/{to}/messages");
-        // What was ever sent, in order: id, whether it is leased, whether it is acknowledged.
+        // All messages in order: id, whether it is leased, whether it is acknowledged.
         let mut model: Vec<(String, bool, bool)> = Vec::new();
         let mut keys: BTreeMap<u8, String> = BTreeMap::new();
         for operation in operations {
@@ -122,7 +122,7 @@ fn log() -> impl Strategy<Value = Log> {
 }
 
 #[test]
-fn a_task_is_an_append_only_list_where_names_count_once() {
+fn a_task_is_an_append_only_list_with_idempotent_batches() {
     let d = Daemon::start();
     let mut runner =
         TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
@@ -130,7 +130,7 @@ fn a_task_is_an_append_only_list_where_names_count_once() {
         let task = new_task(&d);
         let path = format!("/v1/tasks/{task}/events");
         let stream = format!("/v1/events?stream=task/{task}");
-        // The first event is the task's making.
+        // The first event is the task's creation.
         let mut model: Vec<String> = vec!["made".to_owned()];
         let mut names_seen: BTreeMap<u8, u64> = BTreeMap::new();
         let mut ended = false;
@@ -168,7 +168,7 @@ fn a_task_is_an_append_only_list_where_names_count_once() {
                         }
                         given.push(id);
                     }
-                    // Where old and new are mixed the answer may name the batch's ends, or its
+                    // If old and new lines are mixed the response may name the batch's ends, or its
                     // span.
                     let ends = (given.first().copied(), given.last().copied());
                     let span = (given.iter().min().copied(), given.iter().max().copied());

@@ -1,8 +1,8 @@
-//! What each command prints, as snapshots: its help, its errors, and its answers for people and as
+//! The output of each command as snapshots: its help, its errors, and its results for people and as
 //! JSON.
 //!
 //! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --test it outputs` writes
-//! them anew.
+//! them again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::daemon::{Daemon, Home, Ran, svc};
 use crate::expect::{new_task, peer};
 use crate::pages::commands;
 
-/// What the names of snapshots begin with; each is one test's.
+/// The prefixes of snapshots' names, one for each test.
 const GROUPS: [&str; 7] = ["help", "usage", "no_daemon", "answer", "set_up", "work", "files"];
 
 /// The snapshots of one test.
@@ -36,7 +36,7 @@ impl Snapshots {
         assert!(self.made.insert(name.clone()), "{name} twice");
     }
 
-    /// No file is left of a case that there is no more.
+    /// Asserts that no snapshot is left of a removed case.
     fn finish(self) {
         let mine = stored().into_iter().filter(|name| group_of(name) == Some(self.group));
         let orphans: Vec<_> = mine.filter(|name| !self.made.contains(name)).collect();
@@ -50,7 +50,7 @@ fn stored() -> Vec<String> {
     let files = fs::read_dir(folder).expect("snapshots");
     let name = |file: fs::DirEntry| file.file_name().into_string().expect("UTF-8");
     let files = files.map(|file| name(file.expect("an entry")));
-    // Proposals of insta for a snapshot that differs.
+    // Insta's proposals for a snapshot that differs.
     let files = files.filter(|file| Path::new(file).extension().is_none_or(|end| end != "new"));
     let name = |file: String| {
         let name = file.strip_prefix("it__outputs__").and_then(|name| name.strip_suffix(".snap"));
@@ -65,7 +65,7 @@ fn group_of(name: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn every_snapshot_is_some_tests() {
+fn every_snapshot_belongs_to_a_test() {
     let strays: Vec<_> = stored().into_iter().filter(|name| group_of(name).is_none()).collect();
     assert!(strays.is_empty(), "no test makes these snapshots: {strays:?}");
 }
@@ -83,7 +83,7 @@ fn shown(home: &Home, args: &[&str]) -> String {
     redacted(home, &text)
 }
 
-/// A JSON document on several lines; other text as it is.
+/// A JSON document on several lines; other text unchanged.
 fn pretty(text: &str) -> String {
     match serde_json::from_str::<Value>(text) {
         Ok(value) if value.is_object() => format!("{value:#}\n"),
@@ -91,9 +91,9 @@ fn pretty(text: &str) -> String {
     }
 }
 
-/// Puts names in the place of paths, ids, times, versions, ports and process numbers.
+/// Replaces paths, ids, times, versions, ports and process numbers by placeholders.
 fn redacted(home: &Home, text: &str) -> String {
-    // Said only of a program in a folder `target`, which a build may as well leave elsewhere.
+    // Printed only for a program in a folder `target`, but a build may be elsewhere.
     let is_of_build = |line: &&str| !line.contains("is in a build folder and may go away");
     let text: String = text.split_inclusive('\n').filter(is_of_build).collect();
     let text = text
@@ -115,7 +115,7 @@ fn redacted(home: &Home, text: &str) -> String {
     without_request_ids(&out)
 }
 
-/// Ids of requests in errors under `--json`.
+/// Removes request ids from errors under `--json`.
 fn without_request_ids(text: &str) -> String {
     const MEMBER: &str = "\"request_id\":\"";
     let mut parts = text.split(MEMBER);
@@ -165,7 +165,7 @@ fn variable(before: &str, rest: &str) -> Option<(&'static str, usize)> {
     if is_time {
         return Some(("<time>", 24));
     }
-    // An id has 26 letters and digits behind its prefix.
+    // An id has 26 letters and digits after its prefix.
     let length = rest.bytes().take_while(u8::is_ascii_alphanumeric).count();
     let is_boot_id = before.ends_with("\"boot_id\":\"") || before.ends_with("\"boot_id\": \"");
     if length >= 20 && (before.ends_with('_') || is_boot_id) {
@@ -274,7 +274,8 @@ fn answers() {
     snapshots.finish();
 }
 
-/// A table whose columns are as wide as the paths in it, which differ from run to run.
+/// Removes the padding of a table whose width depends on the paths in it, which differ from run to
+/// run.
 fn narrow(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -286,7 +287,7 @@ fn narrow(text: &str) -> String {
     out
 }
 
-/// What a person does to set it up.
+/// The commands for a setup.
 #[test]
 fn setting_up() {
     let home = Home::new();
@@ -325,7 +326,7 @@ fn setting_up() {
     snapshots.finish();
 }
 
-/// A day's work: tasks, sessions, records, and the log of it.
+/// A day's work: tasks, sessions, records, and their log.
 #[test]
 fn working() {
     let d = Daemon::start();

@@ -1,6 +1,6 @@
-//! Who may read and write what: an owner, a session of its project, one of another project, one
-//! that reads all, and the operator, at every route, tool, resource, prompt and stream. What is
-//! owned holds a secret word, and nobody sees the word who may not read the thing.
+//! Read and write access of an owner, a session of its project, one of another project, one with
+//! `read_all`, and the operator, at every route, tool, resource, prompt and stream. Owned things
+//! contain a secret word, which must not reach anyone without access.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use crate::wire::{Caller, Reply};
 /// A word of every text of the owner's, and of nothing else.
 const SECRET: &str = "zanzibar";
 
-/// Those who ask, in the order of the columns below.
+/// The callers, in the order of the columns below.
 const NAMES: [&str; 5] = ["operator", "owner", "mate", "other", "read_all"];
 
 struct World {
     d: Daemon,
     callers: [Caller; 5],
-    /// The owner's peer, a message to it, an ended task, a record, a cluster.
+    /// The owner's participant, a message to it, an ended task, a record, a cluster.
     peer: String,
     message: String,
     task: String,
@@ -80,7 +80,7 @@ impl World {
         Self { callers, peer: peer_id, message, task, ghap, cluster, d }
     }
 
-    /// An agent of the owner's.
+    /// A new agent of the owner.
     fn fresh_agent(&self, name: &str) -> String {
         let owner = mint(&self.d, "maker", Some("/p"), &["agents"]);
         let wish = json!({ "instance": "cat", "name": name, "cwd": "/", "description": SECRET });
@@ -91,7 +91,7 @@ impl World {
         &self.callers[1]
     }
 
-    /// A task of the owner's that nobody has touched.
+    /// A new task of the owner.
     fn fresh_task(&self) -> String {
         text(&self.owner().post("/v1/tasks", &json!({ "title": SECRET })).ok(201), "task_id")
     }
@@ -112,7 +112,7 @@ fn attempt(goal: &str) -> Value {
     })
 }
 
-/// A record that is over.
+/// An ended record.
 fn try_it(caller: &Caller, session: &str) -> String {
     let id = text(&ok(caller, "start_ghap", &attempt(session)), "id");
     ok(caller, "resolve_ghap", &json!({ "status": "confirmed", "result": SECRET }));
@@ -137,7 +137,7 @@ fn ok(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     result["structuredContent"].clone()
 }
 
-/// What came of a call: the kind of its error, or whether the answer has the secret.
+/// The outcome of a call: the kind of its error, or whether the response has the secret.
 fn outcome(caller: &Caller, tool: &str, arguments: &Value) -> String {
     let result = result(caller, tool, arguments);
     if result["isError"] == true {
@@ -153,13 +153,13 @@ fn sees(reply: &Reply) -> bool {
     String::from_utf8_lossy(&reply.body).contains(SECRET)
 }
 
-/// A request, with a path that may be made anew for each caller.
+/// A request, with a path that may be created anew for each caller.
 type Row<'a> = (&'a str, Box<dyn Fn() -> (String, Option<Value>) + 'a>, [u16; 5]);
 
 /// Makes the arguments of a call.
 type Make<'a> = Box<dyn Fn() -> Value + 'a>;
 
-/// Reads of what is there, as often as one likes.
+/// A read, which can be repeated.
 fn reads(route: &str, path: String, expected: [u16; 5]) -> Row<'_> {
     (route, Box::new(move || (path.clone(), None)), expected)
 }
@@ -176,7 +176,7 @@ fn posts<'a>(
     (route, Box::new(make), expected)
 }
 
-/// Routes whose callers are looked at elsewhere, and where.
+/// Routes whose access other tests check, and which.
 const ELSEWHERE: [&str; 15] = [
     "POST /mcp",
     "GET /mcp",
@@ -188,20 +188,20 @@ const ELSEWHERE: [&str; 15] = [
     "POST /v1/process_tokens",
     // tests/it/auth.rs: it would end the operator's token here.
     "POST /v1/token/rotate",
-    // tests/it/page.rs: files that everybody may read, and what a browser asks without a token or
-    // by its cookie.
+    // tests/it/page.rs: files that everybody may read, and requests of a browser without a token or
+    // with its cookie.
     "GET /",
     "GET /login",
     "GET /ui/{*view}",
     "GET /assets/{*file}",
     "POST /login",
     "DELETE /login",
-    // An answer to a challenge, before anybody is known.
+    // A response to a challenge, before the caller is known.
     "POST /v1/daemon_proof",
 ];
 
 #[test]
-fn each_route_answers_each_caller_by_the_rule() {
+fn every_route_applies_the_access_rule_to_every_caller() {
     let world = World::new();
     let World { d, peer, message, task, ghap, .. } = &world;
     let at = |path: &str| path.replace("{peer}", peer).replace("{task}", task);
@@ -218,9 +218,9 @@ fn each_route_answers_each_caller_by_the_rule() {
     let own = [200, 200, 403, 403, 403];
     let own_read = [200, 200, 403, 403, 200];
     let operators = [200, 403, 403, 403, 403];
-    // Of the operator what `read_all` reads, too.
+    // Things of the operator that `read_all` reads, too.
     let read_only = [200, 403, 403, 403, 200];
-    // Of what there is not, who may ask learns that.
+    // A caller with access learns that it does not exist.
     let of_none = [404, 403, 403, 403, 403];
     let read_of_none = [404, 403, 403, 403, 404];
     let agent = world.fresh_agent("main");
@@ -255,8 +255,8 @@ fn each_route_answers_each_caller_by_the_rule() {
         posts(
             "POST /v1/hosts/{id}/interrupt",
             || {
-                // Of an agent without a turn there is nothing to interrupt. The first one ends this
-                // one's program.
+                // An agent without a turn cannot be interrupted. The first interrupt ends the
+                // program of this one.
                 if !has_turn.replace(true) {
                     world.d.post(&hosts("/send"), &json!({ "input": "x" })).ok(200);
                 }
@@ -406,7 +406,7 @@ fn each_route_answers_each_caller_by_the_rule() {
         reads("GET /v1/ghap/search", format!("/v1/ghap/search?q={SECRET}"), all),
         reads("GET /v1/ghap/calibration", "/v1/ghap/calibration".into(), all),
         reads("GET /v1/ghap/{id}", format!("/v1/ghap/{ghap}"), of_project),
-        // Nobody learns whether there is a record that is not theirs to give up.
+        // A caller without the right to abandon a record does not learn whether it exists.
         posts(
             "POST /v1/ghap/{id}/abandon",
             || ("/v1/ghap/nothing/abandon".into(), json!({})),
@@ -464,7 +464,7 @@ fn each_route_answers_each_caller_by_the_rule() {
 }
 
 #[test]
-fn lists_and_feeds_hold_what_their_reader_may_read() {
+fn lists_and_feeds_have_only_what_the_caller_may_read() {
     let world = World::new();
     world.fresh_agent("main");
     let peer = &world.peer;
@@ -492,12 +492,12 @@ fn lists_and_feeds_hold_what_their_reader_may_read() {
         });
         assert_eq!(given, expected, "{path}");
     }
-    // Pages keep their size, and together they hold as much as the operator sees of them.
+    // Pages have their full size, and together they hold as much as the operator sees of them.
     let mine = all_pages(world.owner(), "/v1/ghap?limit=5", "ghap", "cursor");
     assert_eq!(mine.len(), 27, "25 of the project, one that is over and one that is not");
     assert_eq!(page(&world.owner().get("/v1/ghap?limit=5"), "ghap").len(), 5);
     assert!(all_pages(&world.callers[3], "/v1/ghap?limit=5", "ghap", "cursor").is_empty());
-    // Everybody sees who is here, and no more of others.
+    // Everybody sees the list of participants, and no more of others.
     let shown = world.callers[3].get(&format!("/v1/peers/{peer}")).ok(200);
     let members: Vec<&str> =
         shown.as_object().expect("a peer").keys().map(String::as_str).collect();
@@ -516,7 +516,7 @@ fn lists_and_feeds_hold_what_their_reader_may_read() {
 }
 
 #[test]
-fn each_tool_answers_each_caller_by_the_rule() {
+fn every_tool_applies_the_access_rule_to_every_caller() {
     let world = World::new();
     let World { peer, message, task, ghap, cluster, .. } = &world;
     let mem = || {
@@ -672,7 +672,7 @@ fn each_tool_answers_each_caller_by_the_rule() {
         ("ReadMcpResource", fixed(json!({ "server": "none", "uri": "x:y" })), ["not_found"; 5]),
         ("ToolCall", fixed(json!({ "name": "ToolSearch", "arguments": { "query": "task" } })), all),
     ];
-    // Of the client's own events: tests/it/identity.rs and hook.rs.
+    // For the client's own events: tests/it/identity.rs and hook.rs.
     let mut known = BTreeSet::new();
     let mut wrong = Vec::new();
     for (tool, arguments, refusal) in [
@@ -681,7 +681,7 @@ fn each_tool_answers_each_caller_by_the_rule() {
         ("RequestAnswer", json!({ "request_id": "req_none", "option_id": "a" }), "not_found"),
     ] {
         known.insert(tool);
-        // Who has not its scope is told which one it is.
+        // A caller without the scope is told which scope it needs.
         let params = json!({ "name": tool, "arguments": arguments });
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
         for caller in &world.callers[1..] {
@@ -700,11 +700,11 @@ fn each_tool_answers_each_caller_by_the_rule() {
         if given != *expected {
             wrong.push(format!("{tool} {}: {given:?} and not {expected:?}", make()));
         }
-        // What was adopted cannot be adopted once more.
+        // An adopted record cannot be adopted again.
         if ["ToolCall", "adopt_ghap"].contains(tool) {
             continue;
         }
-        // The same rule holds for a tool that is called by another.
+        // The same rule holds for a tool that is called through another.
         let given = world.callers.each_ref().map(|caller| {
             outcome(caller, "ToolCall", &json!({ "name": tool, "arguments": make() }))
         });
@@ -718,7 +718,7 @@ fn each_tool_answers_each_caller_by_the_rule() {
     }
 }
 
-/// What an MCP request gives: `sees` or `blind`, or `refused`.
+/// The outcome of an MCP request: `sees`, `blind` or `refused`.
 fn mcp(caller: &Caller, method: &str, params: &Value) -> &'static str {
     let mut params = params.clone();
     params["_meta"] = json!({
@@ -746,8 +746,8 @@ fn mcp(caller: &Caller, method: &str, params: &Value) -> &'static str {
     if sees(&reply) { "sees" } else { "blind" }
 }
 
-/// Whether a caller may subscribe to a resource. If not, the answer is that of reading it, in both
-/// eras.
+/// Whether a caller may subscribe to a resource. If not, the response equals that of reading it, in
+/// both eras.
 #[track_caller]
 fn subscribes(caller: &Caller, uri: &str) -> bool {
     let post = || {
@@ -788,7 +788,7 @@ fn subscribes(caller: &Caller, uri: &str) -> bool {
 }
 
 #[test]
-fn resources_and_prompts_show_what_their_reader_may_read() {
+fn resources_and_prompts_have_only_what_the_caller_may_read() {
     let world = World::new();
     let task = &world.task;
     let uri = format!("svc://stream/task/{task}");
@@ -811,13 +811,13 @@ fn resources_and_prompts_show_what_their_reader_may_read() {
         let given = world.callers.each_ref().map(|caller| mcp(caller, method, &params));
         assert_eq!(given, expected, "{method} {params}");
     }
-    // Who may not read a stream does not learn by a subscription that there is one.
+    // A caller without access does not learn by a subscription whether a stream exists.
     let gone = "svc://stream/task/task_unknown";
     for (uri, readers) in [(uri.as_str(), [true, true, true, false, true]), (gone, [false; 5])] {
         let given = world.callers.each_ref().map(|caller| subscribes(caller, uri));
         assert_eq!(given, readers, "{uri}");
     }
-    // Lists name streams and ids and no texts.
+    // Lists have names of streams and ids but no texts.
     let names = |caller: &Caller, method: &str, params: &Value| {
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
@@ -847,7 +847,7 @@ fn resources_and_prompts_show_what_their_reader_may_read() {
 }
 
 #[test]
-fn nobody_takes_the_folder_of_another_by_coming_first() {
+fn earlier_registration_does_not_take_anothers_place() {
     let d = Daemon::start();
     let [first, second] = ["s-1", "s-2"].map(|key| mint(&d, key, Some("/p"), &[]));
     let body = json!({ "display_name": "x", "backend": "tool", "path": "/p" });
@@ -864,7 +864,7 @@ fn nobody_takes_the_folder_of_another_by_coming_first() {
     }
     problem(&first.post(&format!("/v1/peers/{real}/heartbeat"), &json!({})), 403, "forbidden");
     problem(&first.delete(&format!("/v1/peers/{real}")), 403, "forbidden");
-    // Each has its own again, with its own mail, and a third has neither.
+    // Each has its own again, with its own inbox, and a third has neither.
     assert_eq!(text(&register(&first, &body), "peer_id"), squat);
     assert_eq!(text(&register(&d, &body), "peer_id"), real);
     problem(&second.post("/v1/peers/register", &body), 409, "conflict");
@@ -876,7 +876,7 @@ fn nobody_takes_the_folder_of_another_by_coming_first() {
 }
 
 #[test]
-fn people_and_their_names_are_the_operators_to_give() {
+fn only_the_operator_registers_people() {
     let d = Daemon::start();
     let session = d.session("s-1");
     let body = |name: &str, role: &str| json!({ "display_name": name, "backend": "x", "session_id": "s-1", "role": role });
@@ -915,7 +915,7 @@ fn people_and_their_names_are_the_operators_to_give() {
         problem(&reply, 422, "invalid_request");
     }
     let ann = text(&register(&session, &body("ann", "orchestrator")), "peer_id");
-    // Neither does an update make one.
+    // An update cannot do it either.
     problem(&session.post("/v1/peers/register", &body("ann", "human")), 403, "forbidden");
     assert_eq!(d.get(&format!("/v1/peers/{ann}")).ok(200)["role"], "orchestrator");
     let person = json!({ "display_name": "operator", "backend": "desk", "role": "human" });
@@ -923,7 +923,7 @@ fn people_and_their_names_are_the_operators_to_give() {
 }
 
 #[test]
-fn a_task_is_ended_by_who_made_it_who_runs_it_and_the_operator() {
+fn only_owner_runner_and_operator_can_end_a_task() {
     let d = Daemon::start();
     let [maker, runner, mate] =
         ["maker", "runner", "mate"].map(|key| mint(&d, key, Some("/p"), &[]));
@@ -939,8 +939,8 @@ fn a_task_is_ended_by_who_made_it_who_runs_it_and_the_operator() {
         assert_eq!(runner.get(&format!("/v1/tasks/{id}")).status(), 200);
         runner.post(&events, &done()).ok(200);
     }
-    // Whoever runs it reads its log, too, by name and in a feed, also from another project; and who
-    // does not work there does not.
+    // The runner reads the task's log, too, by name and in a feed, also from another project; a
+    // session that does not run it does not.
     let far = mint(&d, "far", Some("/q"), &[]);
     let stranger = mint(&d, "stranger", Some("/r"), &[]);
     let far_peer = peer(&far, "far");
@@ -956,19 +956,19 @@ fn a_task_is_ended_by_who_made_it_who_runs_it_and_the_operator() {
         let feed = stranger.get(&format!("/v1/events?stream_prefix=task/{id}")).ok(200);
         assert_eq!(feed["count"], 0);
     }
-    // A name is no proof: who is called as the agent runs nothing.
+    // A name is no proof: a caller with the agent's name runs nothing.
     let named = task(&maker, "mate");
     problem(&mate.post(&format!("/v1/tasks/{named}/events"), &done()), 403, "forbidden");
     maker.post(&format!("/v1/tasks/{named}/events"), &done()).ok(200);
-    // `from` is the caller's own peer.
+    // `from` must be the caller's own participant.
     let from = json!({ "from": runs });
     problem(&maker.post("/v1/tasks", &from), 403, "forbidden");
     assert_eq!(runner.post("/v1/tasks", &from).ok(201)["from"], json!(runs));
 }
 
-/// A folder is what a caller says; the project is what its token says.
+/// The caller chooses a folder; the token decides the project.
 #[test]
-fn no_session_puts_itself_into_another_project() {
+fn session_cannot_choose_its_project() {
     let d = Daemon::start();
     let [spy, victim] =
         [("spy", "/q"), ("victim", "/p")].map(|(key, project)| mint(&d, key, Some(project), &[]));
@@ -983,9 +983,9 @@ fn no_session_puts_itself_into_another_project() {
     assert!(page(&victim.get("/v1/sessions?project=/p"), "sessions").is_empty());
 }
 
-/// What has no project is its maker's alone, also if another says the same.
+/// A thing without a project belongs to its maker alone, whatever others claim.
 #[test]
-fn sessions_without_a_project_have_nothing_in_common() {
+fn sessions_without_a_project_share_nothing() {
     let d = Daemon::start();
     let [one, two] = ["one", "two"].map(|key| d.session(key));
     let memory = json!({ "content": "the same words", "category": "fact" });
@@ -998,7 +998,7 @@ fn sessions_without_a_project_have_nothing_in_common() {
     ok(&one, "start_ghap", &attempt("left"));
     ok(&one, "end_session", &json!({}));
     assert_eq!(ok(&two, "get_orphaned_ghap", &json!({}))["has_orphan"], false);
-    // What the operator gives to every project is there for both.
+    // A global memory of the operator is visible to both.
     let global = json!({ "content": "for all", "category": "fact", "global": true });
     let id = ok(&d, "store_memory", &global)["id"].clone();
     assert_eq!(ok(&two, "list_memories", &json!({}))["total"], 2);

@@ -1,5 +1,5 @@
-//! Packages: what `packaging/release` makes and `packaging/install.sh` puts in place, with the
-//! program that is tested.
+//! Packages: the output of `packaging/release`, and the installation by `packaging/install.sh`,
+//! with the tested program.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -68,7 +68,7 @@ fn archive(out: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_release_is_installed_by_its_checksum_and_not_without_it() {
+fn release_is_installed_only_with_a_matching_checksum() {
     let home = Home::new();
     let (out, to) = (packages(&home), home.user().join("it's here"));
     let before = fs::read(archive(&out)).expect("an archive");
@@ -90,7 +90,7 @@ fn a_release_is_installed_by_its_checksum_and_not_without_it() {
         let text = fs::read_to_string(to.join(file)).expect("a script");
         assert!(text.contains("svc") && text.contains("peer"), "{file}");
     }
-    // Every command has a page, and the program's page names them.
+    // Every command has a manual page, and the program's page names them.
     let pages = names(&to.join("share/man/man1"));
     for page in ["svc.1", "svc-peer-list.1", "svc-install-status.1", "svc-task-run.1"] {
         assert!(pages.iter().any(|name| name == page), "{page}: {pages:?}");
@@ -98,7 +98,7 @@ fn a_release_is_installed_by_its_checksum_and_not_without_it() {
     let page = fs::read_to_string(to.join("share/man/man1/svc-peer-list.1")).expect("a page");
     assert!(page.contains(".TH svc-peer-list 1") && page.contains("SYNOPSIS"), "{page}");
 
-    // Whatever is changed on the way is not installed.
+    // A file that was changed in transit is not installed.
     for (file, change) in [("archive", true), ("SHA256SUMS", false)] {
         let broken = home.user().join(file);
         fs::create_dir_all(&broken).expect("a folder");
@@ -112,7 +112,7 @@ fn a_release_is_installed_by_its_checksum_and_not_without_it() {
             fs::write(path, bytes).expect("writes");
         } else {
             let sums = fs::read_to_string(broken.join(file)).expect("sums");
-            // Another first digit in each sum.
+            // Changes the first digit of each checksum.
             let other = |line: &str| {
                 format!("{}{}\n", if line.starts_with('0') { '1' } else { '0' }, &line[1..])
             };
@@ -164,7 +164,7 @@ fn cargo_binstall_finds_the_archive_and_the_program_in_it() {
 }
 
 #[test]
-fn the_debian_package_holds_the_program_its_pages_and_completions() {
+fn debian_package_has_program_manual_pages_and_completions() {
     if Command::new("dpkg-deb").arg("--version").output().is_err() {
         println!("skipped: no Debian package was made (dpkg-deb is not installed)");
         return;
@@ -198,7 +198,7 @@ fn the_debian_package_holds_the_program_its_pages_and_completions() {
     for field in ["Package: svc", "Architecture: ", "Maintainer: ", "Description: Team daemon"] {
         assert!(control.contains(field), "{control}");
     }
-    // What `cargo deb` puts into its package, this one has.
+    // This package has the files of the one by `cargo deb`.
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
     let manifest: toml::Value = toml::from_str(&manifest).expect("TOML");
     let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().expect("a list");

@@ -1,5 +1,5 @@
-//! The page, as far as it needs no browser: its files, the sign-in of a browser, and what a cookie
-//! is good for.
+//! The page, as far as it needs no browser: its files, the sign-in of a browser, and the rights of
+//! a cookie.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -13,7 +13,7 @@ use crate::daemon::{Daemon, Home, eventually, svc};
 use crate::expect::{peer, problem, put_records, text};
 use crate::wire::{Conn, Reply, Request};
 
-/// A browser that is signed in: the pair of its cookie, and the attributes beside it.
+/// A signed-in browser: its cookie's pair and attributes.
 struct Browser<'a> {
     d: &'a Daemon,
     cookie: String,
@@ -43,14 +43,14 @@ impl<'a> Browser<'a> {
         self.d.stranger().request(method, path).header("Cookie", &self.cookie)
     }
 
-    /// As the page itself asks.
+    /// A request as the page sends it.
     fn ask(&self, method: &str, path: &str) -> Request {
         self.bare(method, path).header("Svc-Page", "1")
     }
 }
 
 #[test]
-fn a_code_signs_in_once_and_gives_a_cookie_that_scripts_do_not_read() {
+fn code_signs_in_once_and_sets_an_http_only_cookie() {
     let d = Daemon::start();
     let browser = Browser::sign_in(&d);
     for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
@@ -74,7 +74,7 @@ fn a_code_signs_in_once_and_gives_a_cookie_that_scripts_do_not_read() {
 }
 
 #[test]
-fn a_code_is_good_for_one_of_many_who_give_it_back_at_once() {
+fn concurrent_uses_of_a_code_sign_in_once() {
     let d = Daemon::start();
     let code = code(&d);
     let statuses: Vec<u16> = std::thread::scope(|scope| {
@@ -86,9 +86,9 @@ fn a_code_is_good_for_one_of_many_who_give_it_back_at_once() {
     assert!(statuses.iter().all(|status| matches!(status, 200 | 403)), "{statuses:?}");
 }
 
-/// A browser sends its cookie for whoever asks. It counts only where the page itself asks.
+/// A browser sends its cookie for any page. It counts only for requests of the page itself.
 #[test]
-fn a_cookie_counts_for_requests_of_the_page_only() {
+fn cookie_is_valid_only_for_requests_of_the_page() {
     let d = Daemon::start();
     let browser = Browser::sign_in(&d);
     let own = format!("http://127.0.0.1:{}", d.port());
@@ -111,7 +111,7 @@ fn a_cookie_counts_for_requests_of_the_page_only() {
         ("GET", page, Some("cross-site"), none, 403),
         ("GET", page, Some("same-site"), none, 403),
         ("POST", page, Some("same-site"), Some(&*other_port), 403),
-        // Another port and another name are other origins, also without a word on the site.
+        // Another port and another name are other origins, also without `Sec-Fetch-Site`.
         ("POST", page, none, Some(&*other_port), 403),
         ("POST", page, none, Some(&*by_name), 403),
         ("POST", page, none, Some("null"), 403),
@@ -137,9 +137,9 @@ fn a_cookie_counts_for_requests_of_the_page_only() {
     assert_eq!(tasks["count"], 2, "what was refused has changed nothing: {tasks}");
 }
 
-/// Somebody else's page may not sign a browser in as it likes.
+/// Another site must not sign a browser in.
 #[test]
-fn another_site_signs_nobody_in() {
+fn another_site_cannot_sign_a_browser_in() {
     let d = Daemon::start();
     for (name, value) in [
         ("Origin", "http://127.0.0.1:3000"),
@@ -160,16 +160,16 @@ fn another_site_signs_nobody_in() {
     problem(&form.send(), 415, "unsupported_media_type");
 }
 
-/// It ends after hours, and what was done with it must end with it.
+/// A cookie expires after hours; a credential that it created would outlast it.
 #[test]
-fn a_cookie_is_no_token_and_makes_none() {
+fn cookie_is_no_token_and_creates_none() {
     let d = Daemon::start();
     let browser = Browser::sign_in(&d);
     let secret = browser.cookie.split_once('=').expect("a pair").1;
     for token in [secret, &browser.cookie] {
         problem(&d.with_token(token).get("/v1/peers"), 401, "unauthorized");
     }
-    // The token that is given wins, and a wrong one is not made good by a cookie.
+    // The token in the request counts, and a cookie does not cure a wrong one.
     let wrong = browser.ask("GET", "/v1/peers").header("Authorization", "Bearer wrong").send();
     problem(&wrong, 401, "unauthorized");
     for path in ["/v1/tokens", "/v1/token/rotate", "/v1/login_codes"] {
@@ -183,7 +183,7 @@ fn a_cookie_is_no_token_and_makes_none() {
 }
 
 #[test]
-fn a_browser_is_listed_and_signed_out_and_its_streams_end() {
+fn sign_out_by_the_operator_ends_a_browsers_streams() {
     let mut d = Daemon::start();
     let home = d.home.clone();
     let (cookie, token_id) = {
@@ -205,7 +205,7 @@ fn a_browser_is_listed_and_signed_out_and_its_streams_end() {
     let secret = cookie.split_once('=').expect("a pair").1;
     assert!(!listed.to_string().contains(secret), "{listed}");
 
-    // It is a row: a restart leaves it.
+    // It is a row, which survives a restart.
     d.kill9();
     d.restart();
     let ask = |path: &str| {
@@ -219,13 +219,13 @@ fn a_browser_is_listed_and_signed_out_and_its_streams_end() {
     let revoked = svc(&home, &["token", "revoke", &token_id, "--json"]).json();
     assert!(revoked["revoked_at"].is_string(), "{revoked}");
     problem(&ask("/v1/peers").send(), 401, "unauthorized");
-    // The event that would be next is not told: the stream ends.
+    // The next event is not sent: the stream ends.
     d.post("/v1/tasks", &json!({ "title": "later" })).ok(201);
     assert!(stream.rest().is_empty(), "it hears more");
 }
 
 #[test]
-fn a_browser_signs_itself_out_and_a_new_token_signs_all_out() {
+fn browser_can_sign_out_and_rotation_signs_all_out() {
     let d = Daemon::start();
     let (one, other) = (Browser::sign_in(&d), Browser::sign_in(&d));
     let out = one.ask("DELETE", "/login").send();
@@ -243,7 +243,7 @@ fn a_browser_signs_itself_out_and_a_new_token_signs_all_out() {
 }
 
 #[test]
-fn the_files_of_the_page_come_without_a_token_and_let_nothing_else_in() {
+fn page_files_need_no_token_and_have_a_strict_policy() {
     let d = Daemon::start();
     for path in ["/", "/login", "/ui/tasks", "/ui/tasks/task_1", "/assets/style.css"] {
         let reply = d.stranger().get(path);
@@ -266,7 +266,7 @@ fn the_files_of_the_page_come_without_a_token_and_let_nothing_else_in() {
     problem(&d.stranger().get("/assets/../Cargo.toml"), 404, "not_found");
     problem(&d.stranger().get("/uix"), 401, "unauthorized");
     problem(&d.stranger().post("/", &json!({})), 401, "unauthorized");
-    // They are not for other names either.
+    // Other hosts are refused, too.
     let request = d.stranger().request("GET", "/").without("Host").header("Host", "evil.example");
     assert_eq!(request.send().status(), 403);
 }
@@ -292,7 +292,7 @@ fn is_script(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|extension| extension == "js")
 }
 
-/// Every file that the page's documents and modules lead to.
+/// Every file that the page's documents and modules name.
 fn files(d: &Daemon) -> BTreeMap<String, Reply> {
     let mut known = BTreeMap::new();
     let mut open = vec!["/".to_owned(), "/login".to_owned()];
@@ -317,7 +317,7 @@ fn files(d: &Daemon) -> BTreeMap<String, Reply> {
 }
 
 #[test]
-fn all_that_a_browser_loads_is_small_and_comes_once() {
+fn page_load_is_small_and_cached() {
     let d = Daemon::start();
     let mut wire = 0;
     let known = files(&d);
@@ -348,7 +348,7 @@ fn all_that_a_browser_loads_is_small_and_comes_once() {
     }
     assert!(wire <= 250_000, "{wire} bytes on the wire");
     let length = known["/assets/style.css"].body.len().to_string();
-    // An answer to HEAD tells a length and has no body.
+    // A response to HEAD has a length and no body.
     let mut conn = Conn::open(d.addr).expect("a connection");
     let ask = d.stranger().request("HEAD", "/assets/style.css");
     conn.write(&ask.bytes()).expect("it is taken");
@@ -357,7 +357,7 @@ fn all_that_a_browser_loads_is_small_and_comes_once() {
 }
 
 #[test]
-fn svc_open_prints_a_link_that_signs_in() {
+fn open_prints_a_link_that_signs_in() {
     let d = Daemon::start();
     let opened = svc(&d.home, &["open", "--json"]).json();
     let keys: Vec<&String> = opened.as_object().expect("an object").keys().collect();
@@ -377,7 +377,7 @@ fn svc_open_prints_a_link_that_signs_in() {
 }
 
 #[test]
-fn svc_open_without_a_daemon_says_what_to_do() {
+fn open_without_a_daemon_gives_advice() {
     let home = Home::new();
     for args in [&["open"][..], &["open", "--json"]] {
         let ran = svc(&home, args);
@@ -387,7 +387,7 @@ fn svc_open_without_a_daemon_says_what_to_do() {
 }
 
 #[test]
-fn without_tokens_the_page_needs_no_sign_in() {
+fn no_auth_page_needs_no_sign_in() {
     let d = Daemon::with(|plan| plan.flag("--no-auth"));
     assert_eq!(d.stranger().get("/").status(), 200);
     let own = d.stranger().request("GET", "/v1/peers").header("Sec-Fetch-Site", "same-origin");
@@ -396,9 +396,9 @@ fn without_tokens_the_page_needs_no_sign_in() {
     problem(&foreign.send(), 403, "forbidden");
 }
 
-/// Who has the page open is here.
+/// An open page keeps the operator present.
 #[test]
-fn an_open_page_keeps_the_operator_online() {
+fn open_page_keeps_the_operator_online() {
     let d = Daemon::start();
     let status = || d.get("/v1/peers/operator").json()["status"].clone();
     let listens = |request: Request| {
@@ -416,7 +416,7 @@ fn an_open_page_keeps_the_operator_online() {
 
 /// The page asks at its start whether it is signed in.
 #[test]
-fn who_is_not_signed_in_hears_so() {
+fn unsigned_browser_gets_401() {
     let d = Daemon::start();
     let request = d.stranger().request("GET", "/v1/health").header("Svc-Page", "1");
     problem(&request.send(), 401, "unauthorized");
@@ -427,7 +427,7 @@ fn who_is_not_signed_in_hears_so() {
 }
 
 #[test]
-fn the_operator_lists_all_messages_with_the_beginnings_of_their_texts() {
+fn operator_lists_all_messages_with_truncated_texts() {
     let d = Daemon::start();
     let (ann, bob) = (peer(&d, "ann"), peer(&d, "bob"));
     let long = "\u{e9}".repeat(5000);

@@ -1,4 +1,4 @@
-//! The pages that people read, as Markdown: their fenced blocks, headings, tables, links and inline
+//! The documentation's pages as Markdown: their fenced blocks, headings, tables, links and inline
 //! code.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(crate) struct Page {
 /// A fenced block.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
-    /// What stands behind the opening fence, such as `sh check`.
+    /// The text after the opening fence, such as `sh check`.
     pub(crate) info: String,
     pub(crate) text: String,
     /// Number of the opening fence's line.
@@ -94,13 +94,13 @@ impl Page {
         })
     }
 
-    /// Everything in back-quotes outside fences.
+    /// All text in back-quotes outside fences.
     pub(crate) fn inline_code(&self) -> impl Iterator<Item = &str> {
         self.prose().flat_map(|line| line.split('`').skip(1).step_by(2))
     }
 
     /// The sections below headings of this level: the heading's text without its marks, and all
-    /// that follows up to the next heading of this level or a higher one.
+    /// lines up to the next heading of this level or a higher one.
     pub(crate) fn sections(&self, level: usize) -> BTreeMap<String, Page> {
         let mut sections: BTreeMap<String, Page> = BTreeMap::new();
         let mut present = None;
@@ -125,7 +125,7 @@ impl Page {
         sections
     }
 
-    /// The cells of the rows of all tables, without the rows that head and rule them.
+    /// The cells of the rows of all tables, without head and ruler.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let cells = |line: &str| -> Vec<String> {
             let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
@@ -147,7 +147,7 @@ impl Page {
         rows
     }
 
-    /// What stands in back-quotes in the first cell of each row, with the row.
+    /// The text in back-quotes in the first cell of each row, with the row.
     pub(crate) fn rows_by_name(&self) -> BTreeMap<String, Vec<String>> {
         let mut named = BTreeMap::new();
         for row in self.rows() {
@@ -158,7 +158,7 @@ impl Page {
         named
     }
 
-    /// The anchors that headings of this page make, as GitHub builds them.
+    /// The anchors of this page's headings, as GitHub builds them.
     pub(crate) fn anchors(&self) -> Vec<String> {
         let headings = self.prose().filter(|line| line.starts_with('#'));
         let mut anchors: Vec<String> = Vec::new();
@@ -210,7 +210,7 @@ pub(crate) fn commands() -> &'static BTreeMap<String, Described> {
     COMMANDS.get_or_init(|| {
         let home = Home::new();
         let mut all = BTreeMap::new();
-        // Those that no help lists are other words for what it lists.
+        // Commands that no help lists are aliases of listed ones.
         let mut waiting = vec![String::new(), "message".to_owned(), "session send".to_owned()];
         while let Some(name) = waiting.pop() {
             let mut words = vec!["help"];
@@ -239,7 +239,7 @@ fn describe(help: &str, is_root: bool) -> Described {
         let indent = line.len() - text.len();
         let first = text.split(' ').next().unwrap_or_default();
         match part {
-            // The help of the program has its commands in groups.
+            // The help of the program lists its commands in groups.
             "Commands:" if indent == 2 && first != "help" => {
                 described.subcommands.push(first.to_owned());
             }
@@ -287,7 +287,7 @@ fn describe(help: &str, is_root: bool) -> Described {
     described
 }
 
-/// What is wrong with a line that begins with `svc`: a command or an option that is not there.
+/// The mistake in a line that begins with `svc`: an unknown command or option.
 pub(crate) fn wrong_with(line: &str) -> Option<String> {
     let commands = commands();
     let words =

@@ -1,4 +1,4 @@
-//! Peers: who is who, who is here, and how the team hears of it.
+//! Participants: their identity, their status, and its events.
 
 use std::process::Command;
 use std::thread;
@@ -13,7 +13,7 @@ use crate::wire::{Caller, Event, Sse};
 const SOON: Duration = Duration::from_secs(15);
 
 #[test]
-fn registering_at_the_same_moment_gives_one_peer() {
+fn concurrent_registrations_create_one_peer() {
     let d = Daemon::start();
     for session in ["s-1", ""] {
         let body = json!({
@@ -30,7 +30,7 @@ fn registering_at_the_same_moment_gives_one_peer() {
     assert_eq!(page(&d.get("/v1/peers"), "peers").len(), 2);
 }
 
-/// The next status event of one peer, passing over everybody else's.
+/// The next status event of one participant, skipping those of others.
 #[track_caller]
 fn next_status(team: &mut Sse, id: &str) -> Event {
     loop {
@@ -47,10 +47,10 @@ fn status(caller: &Caller, id: &str) -> String {
 }
 
 #[test]
-fn the_silent_go_offline_by_the_clock_and_come_back() {
+fn silent_peers_go_offline_at_the_timeout_and_return() {
     let mut d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "700"));
     let id = peer(&d, "s-1");
-    // Nobody looks at the peers here: the event must come by itself.
+    // The test makes no request here: the event must come by itself.
     let mut team = d.follow("/v1/events?stream=team");
     let event = next_status(&mut team, &id);
     assert_eq!(event.data["data"]["status"], "offline");
@@ -65,7 +65,7 @@ fn the_silent_go_offline_by_the_clock_and_come_back() {
     assert_eq!(event.data["data"]["previous"], "offline");
     assert_eq!(next_status(&mut team, &id).data["data"]["status"], "offline", "and again");
 
-    // A daemon that was away for longer than that does not forget to look.
+    // A daemon that was away for longer than the timeout still applies it.
     d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);
     d.kill9();
     d.restart();
@@ -73,7 +73,7 @@ fn the_silent_go_offline_by_the_clock_and_come_back() {
 }
 
 #[test]
-fn a_live_process_keeps_its_peer_idle_and_a_dead_one_does_not() {
+fn living_process_keeps_its_peer_idle() {
     let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "700"));
     let mut sleeper = Command::new("sleep").arg("600").spawn().unwrap();
     let mut gone = Command::new("true").spawn().unwrap();
@@ -93,7 +93,7 @@ fn a_live_process_keeps_its_peer_idle_and_a_dead_one_does_not() {
     sleeper.wait().unwrap();
     eventually(SOON, || status(&d, &theirs) == "offline");
 
-    // A whole timeout after that, measured by somebody else's, ours is idle still.
+    // A whole timeout later, measured by another participant, this one is idle still.
     let clock = peer(&d, "clock");
     eventually(SOON, || status(&d, &clock) == "offline");
     assert_eq!(status(&d, &ours), "idle");
@@ -105,7 +105,7 @@ fn a_live_process_keeps_its_peer_idle_and_a_dead_one_does_not() {
 }
 
 #[test]
-fn peers_survive_kill_and_restart_as_they_were() {
+fn peers_survive_kill_and_restart_unchanged() {
     let mut d = Daemon::start();
     let id = peer(&d, "s-1");
     let before = d.post(&format!("/v1/peers/{id}/heartbeat"), &json!({ "status": "busy" })).ok(200);

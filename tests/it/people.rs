@@ -1,4 +1,4 @@
-//! People: the operator's own peer, whom answers reach, and the names by which everybody is called.
+//! People: the operator's participant, the receivers of answers, and display names.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// An agent's peer, registered with a token of its own.
+/// An agent's participant, registered with a token of its own.
 fn agent(d: &Daemon, session: &str) -> String {
     let body = json!({ "display_name": session, "backend": "codex", "session_id": session });
     text(&register(&d.session(session), &body), "peer_id")
 }
 
 #[test]
-fn answers_reach_the_operator_and_nobody_else_reads_them() {
+fn answers_reach_only_the_operator() {
     let mut d = Daemon::start();
     let ann = agent(&d, "ann");
     assert_eq!(each(&page(&d.get("/v1/peers"), "peers"), "peer_id"), [ann.as_str()]);
@@ -44,11 +44,11 @@ fn answers_reach_the_operator_and_nobody_else_reads_them() {
     assert_eq!(d.post("/v1/peers/operator/heartbeat", &json!({})).ok(200)["status"], "online");
     assert!(svc(&d.home, &["peer", "list"]).ok().contains("operator (you)"));
 
-    // It is the credential's.
+    // The inbox belongs to the credential.
     let inbox =
         |reader: &Caller, query: &str| reader.get(&format!("/v1/peers/operator/messages{query}"));
     problem(&inbox(&d.session("ann"), "?peek=true"), 403, "forbidden");
-    // Who reads all looks, and takes nothing.
+    // A token with `read_all` can read and takes nothing.
     inbox(&d.reader("reads-all"), "?peek=true").ok(200);
     for reader in [d.session("ann"), d.reader("reads-all")] {
         problem(&inbox(&reader, ""), 403, "forbidden");
@@ -63,7 +63,7 @@ fn answers_reach_the_operator_and_nobody_else_reads_them() {
         1
     );
     problem(&d.delete("/v1/peers/operator"), 409, "conflict");
-    // No registration is in its way, or changes it.
+    // A registration neither conflicts with it nor changes it.
     let twin = json!({ "display_name": "desk", "backend": "operator" });
     let twin = register(&d, &twin);
     assert_ne!(twin["peer_id"], "operator");
@@ -84,7 +84,7 @@ fn call(tool: &str, arguments: &Value) -> Value {
 }
 
 #[test]
-fn a_peer_is_named_by_its_name_its_id_and_its_session() {
+fn peer_is_addressable_by_name_id_and_session() {
     let d = Daemon::start();
     let member = |name: &str, session: &str| {
         let body = json!({ "display_name": name, "backend": "claude-code", "session_id": session });
@@ -103,7 +103,7 @@ fn a_peer_is_named_by_its_name_its_id_and_its_session() {
     for name in ["Bob", "peer_", "peer_zzzz", "zzzz", "agent:codex:s-2", "agent:claude:s", "bo"] {
         problem(&named(name), 404, "not_found");
     }
-    // Everywhere that an id stands.
+    // A name is valid wherever an id is.
     let sent = d.post("/v1/peers/bob/messages", &json!({ "text": "a", "from_peer": "ann@repo/1" }));
     let sent = sent.ok(200);
     assert_eq!((&sent["from_peer"], &sent["to_peer"]), (&json!(ann), &json!(bob)));
@@ -124,7 +124,7 @@ fn a_peer_is_named_by_its_name_its_id_and_its_session() {
 }
 
 #[test]
-fn of_one_name_the_living_peer_is_meant_and_two_are_an_error_that_tells_them_apart() {
+fn living_peer_wins_a_name_and_two_are_ambiguous() {
     let d = Daemon::start();
     let member = |session: &str, backend: &str| {
         let body = json!({
@@ -161,7 +161,7 @@ fn of_one_name_the_living_peer_is_meant_and_two_are_an_error_that_tells_them_apa
 }
 
 #[test]
-fn nobody_takes_the_messages_of_another_by_a_name_and_no_name_shows_what_is_hidden() {
+fn name_gives_no_access_to_messages_or_hidden_sessions() {
     let d = Daemon::start();
     let ann = peer(&d, "s-1");
     let prefix = &ann[.."peer_".len() + 12];
@@ -172,7 +172,7 @@ fn nobody_takes_the_messages_of_another_by_a_name_and_no_name_shows_what_is_hidd
         let sent = d.post(&format!("/v1/peers/{prefix}/messages"), &json!({ "text": "a" })).ok(200);
         assert_eq!(sent["to_peer"], json!(ann), "{name}");
     }
-    // Of a key of a session that it may not see a token learns nothing.
+    // A token learns nothing of the key of a session that it may not see.
     let backend = text(&d.get(&format!("/v1/peers/{ann}")).ok(200), "backend");
     let key = format!("/v1/peers/agent%3A{backend}%3As-1");
     assert_eq!(d.get(&key).ok(200)["peer_id"], json!(ann));
@@ -182,7 +182,7 @@ fn nobody_takes_the_messages_of_another_by_a_name_and_no_name_shows_what_is_hidd
     assert_eq!(unseen.replace("s-1", "s-9"), unknown);
 }
 
-/// Asks in a process of its own, and waits until the question is in the inbox; gives that.
+/// Asks in a process of its own, and waits until the question is in the inbox; returns both.
 fn asks(d: &Daemon, peer: &str, question: &str, more: &[&str]) -> (Running, Value) {
     let running = Running::spawn(d.home.command(&[&["ask", peer, question], more].concat()));
     let asked =
@@ -191,19 +191,19 @@ fn asks(d: &Daemon, peer: &str, question: &str, more: &[&str]) -> (Running, Valu
     (running, asked)
 }
 
-/// An answer of the session `session` to the operator.
+/// Sends an answer of the session `session` to the operator.
 fn answers(d: &Daemon, session: &str, question: &Value, answer: &str) {
     let body = json!({ "text": answer, "type": "response", "correlation_id": question["id"] });
     d.session(session).post("/v1/peers/operator/messages", &body).ok(200);
 }
 
 #[test]
-fn a_question_is_printed_with_its_answer_and_another_is_not() {
+fn ask_prints_only_the_answer_to_its_question() {
     let mut d = Daemon::start();
     let ann = agent(&d, "ann");
     let bob = agent(&d, "bob");
     let (running, asked) = asks(&d, "ann", "is it green?", &[]);
-    // Neither what others say nor an answer to something else ends the wait.
+    // Neither other messages nor an answer to another question ends the wait.
     d.session("bob").post("/v1/peers/operator/messages", &json!({ "text": "hello" })).ok(200);
     answers(&d, "ann", &json!({ "id": "msg_other" }), "to something else");
     answers(&d, "ann", &asked, "yes\nall of it");
@@ -212,7 +212,7 @@ fn a_question_is_printed_with_its_answer_and_another_is_not() {
     assert_eq!(each(&peek(&d, "operator"), "text"), ["hello", "to something else"]);
     assert_eq!(peek(&d, &ann).len(), 0, "answering acknowledges");
 
-    // The daemon dies and comes back, with the answer given in between or later.
+    // The daemon is killed and restarted, with the answer given in between or later.
     let (running, asked) = asks(&d, "bob", "and now?", &["--json"]);
     d.kill9();
     d.restart();
@@ -220,7 +220,7 @@ fn a_question_is_printed_with_its_answer_and_another_is_not() {
     let answer = running.wait(SOON).json();
     assert_eq!((&answer["text"], &answer["from_peer"]), (&json!("now, too"), &json!(bob)));
 
-    // Who is gone answers no more.
+    // A participant that is gone cannot answer.
     let (running, _) = asks(&d, "bob", "still there?", &[]);
     d.delete(&format!("/v1/peers/{bob}")).ok(200);
     let ran = running.wait(SOON);
@@ -230,7 +230,7 @@ fn a_question_is_printed_with_its_answer_and_another_is_not() {
 }
 
 #[test]
-fn an_answer_that_nobody_waited_for_is_in_the_inbox() {
+fn answer_without_a_waiter_is_in_the_inbox() {
     let d = Daemon::start();
     agent(&d, "ann");
     let (running, asked) = asks(&d, "ann", "is it green?", &[]);
@@ -266,7 +266,7 @@ fn an_answer_that_nobody_waited_for_is_in_the_inbox() {
 }
 
 #[test]
-fn a_person_tells_and_answers() {
+fn operator_can_tell_and_answer() {
     let d = Daemon::start();
     let ann = agent(&d, "ann");
     let told = svc_with_input(&d.home, &["tell", "ann", "-"], b"main is\nfrozen\n");
@@ -310,7 +310,7 @@ fn a_person_tells_and_answers() {
 }
 
 #[test]
-fn the_latest_is_the_last_open_question_and_the_reply_says_what_it_answers() {
+fn latest_means_the_last_open_question() {
     let d = Daemon::start();
     let ann = agent(&d, "ann");
     let say = |kind: &str, words: &str| {
@@ -339,7 +339,7 @@ fn the_latest_is_the_last_open_question_and_the_reply_says_what_it_answers() {
 }
 
 #[test]
-fn an_open_question_stays_in_the_inbox_until_it_is_answered() {
+fn open_question_stays_in_the_inbox_until_answered() {
     let d = Daemon::start();
     agent(&d, "ann");
     for (kind, words) in [("notification", "fyi"), ("query", "Shall I merge?")] {
@@ -357,7 +357,7 @@ fn an_open_question_stays_in_the_inbox_until_it_is_answered() {
 }
 
 #[test]
-fn whoever_takes_the_name_of_one_who_is_here_is_told() {
+fn taking_the_name_of_a_living_peer_is_noted() {
     let d = Daemon::start();
     let ann = agent(&d, "ann");
     let take = |path: &str| {
@@ -378,7 +378,7 @@ fn whoever_takes_the_name_of_one_who_is_here_is_told() {
 }
 
 #[test]
-fn a_question_has_one_state_in_the_table_wherever_that_goes() {
+fn question_has_the_same_state_on_screen_and_in_a_pipe() {
     let d = Daemon::start();
     agent(&d, "ann");
     svc(&d.home, &["ask", "ann", "which?", "--timeout", "0"]).ok();
@@ -396,7 +396,7 @@ fn a_question_has_one_state_in_the_table_wherever_that_goes() {
 }
 
 #[test]
-fn a_peer_is_told_to_be_removed_and_no_peer_is_proposed_for_a_message() {
+fn removal_is_confirmed_and_message_errors_suggest_no_peers() {
     let d = Daemon::start();
     let ann = agent(&d, "ann");
     svc(&d.home, &["inbox"]).ok();
@@ -412,7 +412,7 @@ fn a_peer_is_told_to_be_removed_and_no_peer_is_proposed_for_a_message() {
     assert!(ran.stderr.contains("not a number and not `latest`"), "{ran:?}");
 }
 
-/// A session of Claude Code in the project of these tests, as its hooks tell of it.
+/// Reports an event of a Claude Code session in the project of these tests.
 fn session_event(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
     let mut payload =
         json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/web" });
@@ -425,7 +425,7 @@ fn session_event(d: &Daemon, session: &str, event: &str, more: &Value) -> String
 }
 
 #[test]
-fn a_name_is_of_who_lives_and_messages_are_of_the_session() {
+fn names_belong_to_living_peers_and_messages_to_sessions() {
     let d = Daemon::start();
     let begins =
         |session: &str| session_event(&d, session, "SessionStart", &json!({ "source": "startup" }));
@@ -435,7 +435,8 @@ fn a_name_is_of_who_lives_and_messages_are_of_the_session() {
         assert_eq!(begins(session), "claude-code@web", "{session}");
         assert_eq!(ends(session), "claude-code@web");
     }
-    // One that lives keeps its name, and none is kept for one that does not, whoever wrote to it.
+    // A living session keeps its name; the name of one that has ended becomes free, whoever wrote
+    // to it.
     assert_eq!(begins("s-4"), "claude-code@web");
     assert_eq!(begins("s-5"), "claude-code@web-2");
     svc(&d.home, &["tell", "claude-code@web", "for the fourth"]).ok();
@@ -444,7 +445,7 @@ fn a_name_is_of_who_lives_and_messages_are_of_the_session() {
     svc(&d.home, &["tell", "claude-code@web", "for the sixth"]).ok();
     assert_eq!(peek(&d, "agent:claude:s-4").len(), 1);
     assert_eq!(peek(&d, "agent:claude:s-6").len(), 1);
-    // Who writes to one that is gone hears who is here.
+    // A sender to an ended session is told who is present.
     let told = svc(&d.home, &["tell", "agent:claude:s-4", "still for the fourth"]);
     told.ok();
     assert!(
@@ -452,7 +453,7 @@ fn a_name_is_of_who_lives_and_messages_are_of_the_session() {
         "{told:?}"
     );
 
-    // Who comes back has the shortest name that is free, and gets what is its own alone.
+    // A resumed session gets the shortest free name, and only its own messages.
     let resumed = session_event(&d, "s-4", "SessionStart", &json!({ "source": "resume" }));
     assert_eq!(resumed, "claude-code@web-3");
     assert_eq!(peek(&d, "agent:claude:s-4").len(), 2);
@@ -462,7 +463,7 @@ fn a_name_is_of_who_lives_and_messages_are_of_the_session() {
 }
 
 #[test]
-fn what_reaches_nobody_is_told_once_and_fails() {
+fn message_without_a_receiver_fails_with_one_error() {
     let d = crate::agents::with_config("[agents.echo]\nbackend = \"exec\"\ncommand = [\"cat\"]\n");
     let body = json!({ "instance": "echo", "cwd": d.home.user() });
     let key = text(&d.post("/v1/hosts", &body).ok(201), "session_key");
@@ -478,13 +479,13 @@ fn what_reaches_nobody_is_told_once_and_fails() {
 }
 
 #[test]
-fn who_asks_is_told_at_once_when_the_other_has_gone_and_is_here_meanwhile() {
+fn asker_is_present_and_told_when_the_receiver_leaves() {
     let d = Daemon::start();
     let ann = agent(&d, "ann");
     let (running, asked) = asks(&d, "ann", "is it green?", &["--timeout", "14"]);
     assert_eq!(d.get("/v1/peers/operator").ok(200)["status"], "online");
     d.post(&format!("/v1/peers/{ann}/heartbeat"), &json!({ "status": "offline" })).ok(200);
-    // The wait itself says so, and not only its beginning.
+    // The wait itself keeps the operator present, and not only its beginning.
     d.post("/v1/peers/operator/heartbeat", &json!({ "status": "offline" })).ok(200);
     crate::daemon::eventually(SOON, || d.get("/v1/peers/operator").ok(200)["status"] == "online");
     let ran = running.wait(SOON);

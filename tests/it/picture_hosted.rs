@@ -1,4 +1,4 @@
-//! What is said of hosted agents and of their answers is what a person would see there.
+//! The reported state of hosted agents and of their answers is what a person would see there.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::wire::{Caller, Reply};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Stand-ins for Claude Code. Each answers the handshake but `mute`, and reads one prompt.
+/// Stand-ins for Claude Code. All but `mute` complete the handshake, and each reads one prompt.
 const CONFIG: &str = r#"
 [agents.slow]
 backend = "claude"
@@ -56,7 +56,7 @@ fn start(d: &Daemon, instance: &str, prompt: Option<&str>) -> Value {
     d.post("/v1/hosts", &body).ok(201)
 }
 
-/// The peer of the agent `main` of an instance.
+/// The participant of an instance's agent `main`.
 fn peer(d: &Daemon, instance: &str) -> Value {
     let peers = d.get("/v1/peers?limit=500").ok(200);
     let peers = peers["peers"].as_array().expect("a list");
@@ -72,14 +72,14 @@ fn signal(pid: &Value, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("it can be signalled");
 }
 
-/// The result of a call, whatever came of it.
+/// The result of a call, whether or not it succeeded.
 fn result(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     answer(&caller.post("/mcp", &body))["result"].clone()
 }
 
-/// The response in a reply, which is a stream if it was long in coming.
+/// The response in a reply; a slow one is a stream.
 #[track_caller]
 fn answer(reply: &Reply) -> Value {
     assert_eq!(reply.status(), 200, "{reply:?}");
@@ -98,7 +98,7 @@ pub(crate) fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     result["structuredContent"].clone()
 }
 
-/// Tells of an event of a session of a client, and answers what the hook prints.
+/// Reports an event of a client's session, and returns the hook's output.
 #[track_caller]
 fn hook(caller: &Caller, client: &str, event: &str, more: &Value) -> String {
     let mut payload = json!({ "session_id": "s", "hook_event_name": event, "cwd": "/nowhere/p" });
@@ -108,14 +108,14 @@ fn hook(caller: &Caller, client: &str, event: &str, more: &Value) -> String {
     call(caller, "hook_event", &arguments).to_string()
 }
 
-/// A token of a session in the project that agents of the test work in.
+/// A token of a session in the project of the test's agents.
 #[track_caller]
 fn mint(d: &Daemon, session: &str, scopes: &[&str]) -> Caller {
     let wish = json!({ "session": session, "project": d.home.user(), "scopes": scopes });
     d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
 }
 
-/// A session with a peer, to which answers come.
+/// A session with a participant, which gets answers.
 #[track_caller]
 fn asker(d: &Daemon) -> Caller {
     let asker = mint(d, "s-1", &[]);
@@ -146,7 +146,7 @@ fn peer_of(d: &Daemon, name: &str) -> String {
 }
 
 #[test]
-fn an_agent_is_as_its_host_says_however_long_it_is_silent() {
+fn agent_status_follows_its_host_during_silence() {
     let home = Home::new();
     home.write("config.toml", &CONFIG.replace("HELLO", HELLO));
     let d = Daemon::with(|plan| plan.home(&home).env("SVC_PEER_TIMEOUT_MS", "300"));
@@ -157,7 +157,7 @@ fn an_agent_is_as_its_host_says_however_long_it_is_silent() {
     eventually(SOON, || peer(&d, "asks")["status"] == "waiting");
     let asked = peer(&d, "asks")["waiting_for"].clone();
     assert_eq!((&asked["kind"], &asked["title"]), (&json!("permission"), &json!("Write: /etc/x")));
-    // One that no host speaks for goes offline meanwhile.
+    // A participant without a host goes offline meanwhile.
     let silent = json!({ "display_name": "silent", "backend": "codex", "path": "/p" });
     let silent = text(&d.post("/v1/peers/register", &silent).ok(200), "peer_id");
     eventually(SOON, || d.get(&format!("/v1/peers/{silent}")).ok(200)["status"] == "offline");
@@ -172,7 +172,7 @@ fn an_agent_is_as_its_host_says_however_long_it_is_silent() {
 }
 
 #[test]
-fn who_speaks_to_an_agent_that_needs_permission_is_told_how_to_give_it() {
+fn message_to_a_blocked_agent_says_how_to_permit() {
     let d = world();
     start(&d, "asks", Some("go"));
     eventually(SOON, || peer(&d, "asks")["status"] == "waiting");
@@ -194,7 +194,7 @@ fn who_speaks_to_an_agent_that_needs_permission_is_told_how_to_give_it() {
 }
 
 #[test]
-fn an_agent_whose_host_does_not_answer_is_unreachable() {
+fn agent_with_a_silent_host_is_unreachable() {
     let d = world();
     let agent = start(&d, "task", None);
     eventually(SOON, || peer(&d, "task")["status"] == "idle");
@@ -209,7 +209,7 @@ fn an_agent_whose_host_does_not_answer_is_unreachable() {
 }
 
 #[test]
-fn work_for_an_instance_says_which_agent_of_its_name_is_here() {
+fn work_for_an_instance_names_the_living_agent_of_that_name() {
     let d = world();
     start(&d, "task", None);
     let sent = svc(&d.home, &["send", "task", "this"]);
@@ -224,16 +224,16 @@ fn work_for_an_instance_says_which_agent_of_its_name_is_here() {
 }
 
 #[test]
-fn a_long_first_word_is_no_failed_start() {
+fn slow_first_output_is_no_failed_start() {
     let d = world();
     let task = dispatch(&d, json!({ "instance": "slow", "prompt": "go" }));
     let task = over(&d, &task);
     assert_eq!((&task["status"], &task["result"]), (&json!("done"), &json!("at last")), "{task}");
 }
 
-/// What a turn failed by is no word about the next one.
+/// The error of a failed turn does not describe the next one.
 #[test]
-fn an_agent_in_a_turn_has_no_error_of_an_earlier_one() {
+fn error_of_a_turn_is_cleared_by_the_next() {
     let d = world();
     let id = text(&start(&d, "recovers", Some("go")), "id");
     let shown = || d.get(&format!("/v1/hosts/{id}")).ok(200);
@@ -246,7 +246,7 @@ fn an_agent_in_a_turn_has_no_error_of_an_earlier_one() {
 }
 
 #[test]
-fn a_task_whose_agent_ended_before_it_answered_is_failed() {
+fn task_fails_if_its_agent_ends_before_the_reply() {
     let d = world();
     let mute = over(&d, &dispatch(&d, json!({ "instance": "mute", "prompt": "go" })));
     assert_eq!(mute["status"], "failed", "{mute}");
@@ -269,7 +269,7 @@ fn a_task_whose_agent_ended_before_it_answered_is_failed() {
 }
 
 #[test]
-fn a_question_whose_target_was_killed_is_not_acknowledged() {
+fn question_to_a_killed_agent_is_not_acknowledged() {
     let d = world();
     let agent = d.post("/v1/hosts", &json!({ "instance": "stays", "cwd": d.home.user() })).ok(201);
     let asker = asker(&d);
@@ -286,13 +286,13 @@ fn a_question_whose_target_was_killed_is_not_acknowledged() {
     assert!(states.last().expect("one")["reason"].is_string(), "{question}");
     let told = inbox(&asker);
     assert!(told.len() == 1 && told[0].starts_with("No answer to "), "{told:?}");
-    // It waits in no inbox, and for no answer.
+    // It is in no inbox, and no answer is expected.
     let waiting = d.get(&format!("/v1/peers/{to}/messages?peek=true")).ok(200);
     assert_eq!(waiting["messages"], json!([]), "{waiting}");
 }
 
 #[test]
-fn a_question_whose_turn_failed_is_not_acknowledged() {
+fn question_of_a_failed_turn_is_not_acknowledged() {
     let d = world();
     start(&d, "fails", None);
     let asker = asker(&d);
@@ -312,10 +312,10 @@ fn a_question_whose_turn_failed_is_not_acknowledged() {
     assert_eq!(message(&d, &again)["state"], "injected");
 }
 
-/// The end of a turn that a person began answers nobody; that of a turn which began with the
+/// The end of a turn that a person began answers no question; that of a turn which began with the
 /// question does, whoever asked.
 #[test]
-fn only_the_turn_of_a_question_answers_it() {
+fn only_the_turn_that_a_question_began_answers_it() {
     for (client, prompt, stop, words) in [
         ("claude-code", "UserPromptSubmit", "Stop", "last_assistant_message"),
         ("gemini", "BeforeAgent", "AfterAgent", "prompt_response"),
@@ -330,12 +330,12 @@ fn only_the_turn_of_a_question_answers_it() {
         let first = text(&ask("is it green?"), "id");
         let given = hook(&d, client, prompt, &json!({ "prompt": "tidy up" }));
         assert!(given.contains("is it green?") && given.contains("; only this"), "{given}");
-        // The first stop confirms that the model has it, and is the end of the person's turn.
+        // The first stop confirms that the model has it, and ends the person's turn.
         hook(&d, client, stop, &json!({ words: "tidied" }));
         assert_eq!(message(&d, &first)["state"], "injected", "{client}");
         assert!(inbox(&asker).is_empty(), "{client}: {:?}", inbox(&asker));
 
-        // What a stop is given begins a turn of its own.
+        // A stop that delivers a message begins a turn of its own.
         hook(&d, client, prompt, &json!({ "prompt": "go on" }));
         let second = text(&ask("and now?"), "id");
         let given = hook(&d, client, stop, &json!({ words: "done" }));
@@ -346,7 +346,7 @@ fn only_the_turn_of_a_question_answers_it() {
         assert_eq!(inbox(&asker), ["it is green"], "{client}");
         assert_eq!(message(&d, &first)["state"], "injected", "{client}");
 
-        // A turn of which no end was told is over with the person's next prompt.
+        // A turn whose end was not reported ends with the person's next prompt.
         hook(&d, client, prompt, &json!({ "prompt": "once more" }));
         let third = text(&ask("and then?"), "id");
         let given = hook(&d, client, stop, &json!({ words: "so" }));
@@ -356,7 +356,7 @@ fn only_the_turn_of_a_question_answers_it() {
         assert_eq!(message(&d, &third)["state"], "injected", "{client}");
         assert_eq!(inbox(&asker).len(), 1, "{client}: {:?}", inbox(&asker));
 
-        // An explicit answer is one at any time.
+        // An explicit answer is valid at any time.
         let answer =
             json!({ "text": "yes", "type": "response", "correlation_id": first, "from_peer": to });
         let from = message(&d, &first)["from_peer"].as_str().expect("a peer").to_owned();
@@ -365,7 +365,7 @@ fn only_the_turn_of_a_question_answers_it() {
     }
 }
 
-/// A question with which a turn of an attended session begins: what ends its present turn gives it.
+/// A question that begins a turn of an attended session: the end of its present turn delivers it.
 #[track_caller]
 fn begin_turn(d: &Daemon, asker: &Caller, client: &str, (prompt, stop): (&str, &str)) -> String {
     let to = peer_of(d, "s");
@@ -378,8 +378,8 @@ fn begin_turn(d: &Daemon, asker: &Caller, client: &str, (prompt, stop): (&str, &
     question
 }
 
-/// That a question came to nothing, for this reason: who asked is told so, once, and it waits for
-/// nobody.
+/// Asserts that a question failed for this reason: the asker gets it once, and the question does
+/// not stay open.
 #[track_caller]
 fn came_to_nothing(d: &Daemon, asker: &Caller, question: &str, why: &str) {
     eventually(SOON, || !inbox(asker).is_empty());
@@ -393,7 +393,7 @@ fn came_to_nothing(d: &Daemon, asker: &Caller, question: &str, why: &str) {
 }
 
 #[test]
-fn a_question_whose_attended_turn_failed_is_not_acknowledged() {
+fn question_of_a_failed_attended_turn_is_not_acknowledged() {
     for (client, at, end, why) in [
         (
             "claude-code",
@@ -414,7 +414,7 @@ fn a_question_whose_attended_turn_failed_is_not_acknowledged() {
         let question = begin_turn(&d, &asker, client, at);
         hook(&d, client, "x", &end);
         came_to_nothing(&d, &asker, &question, why);
-        // What is said later answers nothing, and the next question is one of its own.
+        // Later text answers nothing, and the next question is independent.
         let (prompt, stop) = at;
         hook(&d, client, prompt, &json!({ "prompt": "go on" }));
         hook(&d, client, stop, &json!({ "last_assistant_message": "it is green" }));
@@ -425,16 +425,16 @@ fn a_question_whose_attended_turn_failed_is_not_acknowledged() {
     }
 }
 
-/// Gemini CLI tells at the end of a turn all that was said since its person's prompt, also where
-/// the turn failed.
+/// At the end of a turn Gemini CLI reports all text since its person's prompt, also if the turn
+/// failed.
 #[test]
-fn an_answer_has_nothing_of_what_was_said_to_the_person_before() {
+fn answer_excludes_earlier_text_for_the_person() {
     let d = Daemon::start();
     let asker = asker(&d);
     hook(&d, "gemini", "SessionStart", &json!({ "source": "startup" }));
     let turn = |told: &str| {
         let question = begin_turn(&d, &asker, "gemini", ("BeforeAgent", "AfterAgent"));
-        // What it goes on with comes as a prompt.
+        // The continuation comes as a prompt.
         let prompt = format!("messageId {question}.\n> is it green?");
         hook(&d, "gemini", "BeforeAgent", &json!({ "prompt": prompt }));
         let end = json!({ "prompt_response": told, "stop_hook_active": true });
@@ -448,10 +448,10 @@ fn an_answer_has_nothing_of_what_was_said_to_the_person_before() {
     assert_eq!(inbox(&asker), ["it is green".to_owned(), nothing]);
 }
 
-/// A session that is gone in the middle of a turn answers nobody either, and neither does one whose
-/// turn is over without a hook that says so, as its client's record shows.
+/// A session that ends in the middle of a turn answers nothing, and neither does one whose turn
+/// ended without a hook, as its client's transcript shows.
 #[test]
-fn a_question_whose_attended_session_ended_is_not_acknowledged() {
+fn question_to_an_ended_attended_session_is_not_acknowledged() {
     let d = Daemon::start();
     let asker = asker(&d);
     hook(&d, "claude-code", "SessionStart", &json!({ "source": "startup" }));
@@ -463,7 +463,7 @@ fn a_question_whose_attended_session_ended_is_not_acknowledged() {
 }
 
 #[test]
-fn a_person_whose_question_came_to_nothing_has_no_answer_printed() {
+fn failed_question_prints_no_answer() {
     let d = Daemon::start();
     hook(&d, "claude-code", "SessionStart", &json!({ "source": "startup" }));
     hook(&d, "claude-code", "UserPromptSubmit", &json!({ "prompt": "go on" }));
@@ -484,7 +484,7 @@ fn a_person_whose_question_came_to_nothing_has_no_answer_printed() {
 }
 
 #[test]
-fn a_call_that_waits_for_an_attended_turn_hears_that_it_failed() {
+fn waiting_call_fails_with_the_attended_turn() {
     let d = Daemon::start();
     let asker = mint(&d, "s-1", &["agents"]);
     hook(&d, "claude-code", "SessionStart", &json!({ "source": "startup", "cwd": d.home.user() }));
@@ -521,7 +521,7 @@ fn a_call_that_waits_for_an_attended_turn_hears_that_it_failed() {
 }
 
 #[test]
-fn an_answer_that_a_call_returned_is_told_no_second_time() {
+fn answer_returned_by_a_call_is_not_sent_again() {
     let d = world();
     let asker = mint(&d, "s-1", &["agents"]);
     let wish = |is_async: bool| json!({ "agent": "task", "prompt": "this", "async": is_async });

@@ -1,5 +1,5 @@
-//! What commands and tools say is what happens: refusals that say how a person lifts them, a daemon
-//! that is started and stopped as the words promise, and words that mean one thing.
+//! The messages of commands and tools are true: refusals that say how a person lifts them, a daemon
+//! that starts and stops as announced, and unambiguous flags.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn home() -> Home {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_tool_without_its_scope_says_how_a_person_grants_it() {
+fn missing_scope_error_says_how_to_grant_it() {
     let d = Daemon::start();
     let mut before = FakeClient::start(&d.home, "claude", "p", "");
     before.hook(&start("s-before"));
@@ -65,7 +65,7 @@ fn a_tool_without_its_scope_says_how_a_person_grants_it() {
     let config = String::from_utf8(d.home.read("config.toml")).expect("text");
     assert!(config.contains("scopes = [\"agents\", \"approve\"]"), "{config}");
 
-    // The daemon goes on, and so do the rights of who was there before.
+    // The daemon goes on, and earlier sessions keep their rights.
     assert_eq!(refused(&mut before, "SendMessage", &work).0, "forbidden");
     let mut after = FakeClient::start(&d.home, "gemini", "p", "");
     after.hook(&start("s-after"));
@@ -73,7 +73,7 @@ fn a_tool_without_its_scope_says_how_a_person_grants_it() {
         let (kind, message) = refused(&mut after, tool, arguments);
         assert_eq!(kind, "validation_error", "{tool}: {message}");
     }
-    // The flag had another meaning before.
+    // Earlier versions used the flag for something else.
     let files = svc(&d.home, &["install", "claude-code", "--scope", "project"]);
     assert_eq!(files.code, Some(2));
     assert!(files.stderr.contains("--project"), "{files:?}");
@@ -81,7 +81,7 @@ fn a_tool_without_its_scope_says_how_a_person_grants_it() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_person_bounds_what_tool_call_reaches() {
+fn configuration_bounds_what_tool_call_reaches() {
     let mut d = Daemon::start();
     d.home.write("config.toml", "[sources]\ntool_call = [\"peer_*\"]\n");
     d.restart();
@@ -127,7 +127,7 @@ fn install_starts_the_daemon_and_the_last_uninstall_stops_it() {
 }
 
 #[test]
-fn stop_says_what_goes_on_and_stay_keeps_it_stopped() {
+fn stop_names_running_agents_and_stay_keeps_the_daemon_stopped() {
     let home = home();
     let begin = || {
         let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
@@ -163,7 +163,7 @@ fn stop_says_what_goes_on_and_stay_keeps_it_stopped() {
 
     let started = svc(&home, &["start", "--json"]);
     assert_eq!(started.json()["started"], true, "nobody else had started it");
-    // It hears of what happened meanwhile.
+    // It gets the events of the meantime.
     eventually(SOON, || svc(&home, &["session", "list"]).stdout.contains("claude"));
     svc(&home, &["stop"]).ok();
     assert_eq!(begin()["result"]["serverInfo"]["name"], "svc", "that is over");
@@ -171,7 +171,7 @@ fn stop_says_what_goes_on_and_stay_keeps_it_stopped() {
 }
 
 #[test]
-fn a_mistake_in_the_configuration_hides_no_daemon_that_runs() {
+fn bad_configuration_does_not_hide_a_running_daemon() {
     let d = Daemon::start();
     for text in ["listne = []\n", "not toml at all", "[sessions]\nvisibility = \"nobody\"\n"] {
         d.home.write("config.toml", text);
@@ -190,7 +190,7 @@ fn a_mistake_in_the_configuration_hides_no_daemon_that_runs() {
 }
 
 #[test]
-fn servers_that_are_imported_start_twice_until_they_are_moved_and_come_back() {
+fn import_warns_of_duplicates_and_move_is_undone_by_uninstall() {
     let home = home();
     let file = home.user().join(".claude.json");
     let before = "{\n  \"mcpServers\": {\n    \"files\": {\n      \"command\": \"/bin/cat\"\n    },\n    \
@@ -212,7 +212,7 @@ fn servers_that_are_imported_start_twice_until_they_are_moved_and_come_back() {
     }
     assert_eq!(servers(), names(&["db", "files", "svc"]), "nothing is taken out unasked");
 
-    // What config.toml has otherwise stays with the client.
+    // A server that differs in config.toml stays with the client.
     let config = String::from_utf8(home.read("config.toml")).expect("text");
     home.write("config.toml", &config.replace("/bin/false", "/bin/true"));
     let told = svc(&home, &["mcp", "import", "claude-code", "--move"]);
@@ -225,7 +225,7 @@ fn servers_that_are_imported_start_twice_until_they_are_moved_and_come_back() {
 
     svc(&home, &["uninstall", "claude-code", "--no-stop"]).ok();
     assert_eq!(fs::read_to_string(&file).expect("it is there"), before, "byte for byte");
-    // The same after another program has changed the file, and without an installation before it.
+    // The same after another program has changed the file, and without an earlier installation.
     svc(&home, &["mcp", "import", "claude-code", "--move"]).ok();
     assert_eq!(servers(), names(&["db"]));
     let left = fs::read_to_string(&file).expect("it is there");

@@ -1,5 +1,5 @@
-//! The reference pages name exactly what the program has: routes, tools, commands, settings, views,
-//! events and limits, with their types, defaults and bounds.
+//! The reference pages name exactly the program's routes, tools, commands, settings, views, events
+//! and limits, with their types, defaults and bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, Home, svc, until};
 use crate::pages::{Described, Page, commands, root};
 
-/// Gathers what differs, so that one run shows all of it.
+/// Collects differences, so that one run shows all of them.
 #[derive(Default)]
 struct Differences(Vec<String>);
 
@@ -32,7 +32,7 @@ impl Differences {
         self.0.extend(page.difference(&program).map(|name| format!("{of}: there is no `{name}`")));
     }
 
-    /// A row has to have these words in a cell.
+    /// Asserts that a cell of a row contains these words.
     fn cell(&mut self, of: &str, row: &[String], column: usize, expected: &[String]) {
         let cell = row.get(column).map(String::as_str).unwrap_or_default();
         for word in expected {
@@ -52,14 +52,14 @@ fn keys(object: &Value) -> Vec<String> {
     object.as_object().map(|it| it.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// The schema that a reference leads to.
+/// The schema that a reference resolves to.
 fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     let target =
         schema["$ref"].as_str().and_then(|it| document.pointer(it.trim_start_matches('#')));
     target.map_or(schema, |target| resolved(document, target))
 }
 
-/// What the type of a value has to say: its kind, the values that it may have, its bounds.
+/// The words for the type of a value: its kind, its allowed values, its bounds.
 fn type_words(document: &Value, schema: &Value) -> Vec<String> {
     let is_null = |schema: &&Value| schema["type"] == "null";
     if let Some(all) = schema["anyOf"].as_array() {
@@ -88,7 +88,7 @@ fn type_words(document: &Value, schema: &Value) -> Vec<String> {
     kinds.retain(|kind| kind != "null");
     let mut words: Vec<String> =
         kinds.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    // Sizes of machine integers say nothing.
+    // Bounds of machine integers are no bounds of the value.
     if let Some(most) = schema["maximum"].as_u64().filter(|most| *most < 65_535) {
         words.push(format!("{} to {most}", schema["minimum"]));
     }
@@ -109,7 +109,7 @@ fn default_words(is_required: bool, schema: &Value) -> Vec<String> {
     }
 }
 
-/// The fields of a body with what their types have to say. A field of an object in it is
+/// The fields of a body with the words for their types. A field of an object in it is
 /// `outer.inner`.
 fn body_fields(document: &Value, body: &Value, prefix: &str) -> Vec<(String, Vec<String>)> {
     let mut fields = Vec::new();
@@ -169,7 +169,7 @@ fn every_route_is_in_the_reference_with_its_parameters_and_fields() {
             fields.push(name);
         }
         differences.names(&route, &fields, rows.keys());
-        // A status that a caller has to tell from 200 is said.
+        // A status that a caller must distinguish from 200 is documented.
         for status in keys(&operation["responses"]) {
             if !["200", "default"].contains(&status.as_str()) && !section.text.contains(&status) {
                 differences.0.push(format!("{route}: {status} is not described"));
@@ -277,7 +277,7 @@ fn every_tool_is_in_the_reference_with_its_arguments() {
     differences.none();
 }
 
-/// The paragraph that begins so, or nothing.
+/// The paragraph that begins so, or an empty text.
 fn paragraph<'a>(text: &'a str, begins: &str) -> &'a str {
     let rest = text.split("\n\n").map(str::trim_start);
     rest.into_iter().find(|paragraph| paragraph.starts_with(begins)).unwrap_or_default()
@@ -330,7 +330,7 @@ fn compare_options(
         .iter()
         .flat_map(|row| quoted(row))
         .map(|quoted| quoted.split(' ').next().unwrap_or_default().to_owned())
-        // Another name of an option is not in the list of its command.
+        // An alias of an option is not in the list of its command.
         .filter(|option| !(name == "peer register" && option == "--name"))
         .collect();
     let is_own = |option: &&String| name.is_empty() || !common.options.contains_key(*option);
@@ -462,12 +462,12 @@ fn literals(folders: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn every_kind_of_event_is_in_the_reference() {
-    /// What kinds begin with that have two parts.
+    /// First parts of kinds with two parts.
     const ABOUT: [&str; 13] = [
         "agent", "request", "peer", "resource", "message", "session", "ghap", "outcome", "memory",
         "value", "daemon", "source", "run",
     ];
-    /// Kinds of one word.
+    /// Kinds with one part.
     const PLAIN: [&str; 17] = [
         "task",
         "call",
@@ -487,7 +487,7 @@ fn every_kind_of_event_is_in_the_reference() {
         "error",
         "exit",
     ];
-    /// Names of other things that look the same: a file, and events of opencode.
+    /// Names of other things in the same form: a file, and events of opencode.
     const OTHER: [&str; 6] = [
         "daemon.json",
         "session.created",
@@ -517,7 +517,7 @@ fn every_kind_of_event_is_in_the_reference() {
     differences.none();
 }
 
-/// Bounds that nobody outside meets: sizes of batches, caches, and steps of the work.
+/// Internal bounds: sizes of batches, caches, and steps of the work.
 const INTERNAL: [&str; 25] = [
     "CHUNK_BYTES",
     "EVENT_ROW_BYTES",
@@ -568,7 +568,7 @@ fn every_limit_is_in_the_reference_with_its_value() {
     }
     let mut differences = Differences::default();
     let is_public = |name: &&String| {
-        // How a search or a write job is divided is no bound for a caller.
+        // The division of a search or a write job is no bound for a caller.
         let is_search = name.starts_with("SEARCH_")
             && !["SEARCH_HITS", "SEARCH_QUERY_CHARS"].contains(&name.as_str());
         let is_step = is_search || name.ends_with("_PER_JOB");
@@ -640,7 +640,7 @@ fn grouped(number: u64) -> String {
 }
 
 #[test]
-fn every_file_that_a_page_names_is_there() {
+fn every_file_that_a_page_names_exists() {
     let mut problems = Vec::new();
     for page in crate::pages::pages() {
         for code in page.inline_code() {
@@ -684,7 +684,7 @@ fn every_error_of_mcp_is_in_the_reference() {
 #[test]
 fn every_metric_is_in_the_guide() {
     let d = Daemon::start();
-    // A family that has counted nothing is not listed.
+    // A family of metrics without a count is not listed.
     d.post("/mcp", &json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" })).ok(200);
     let accept = "application/openmetrics-text; version=1.0.0";
     let reply = d.request("GET", "/metrics").header("Accept", accept).send();
@@ -697,7 +697,7 @@ fn every_metric_is_in_the_guide() {
     assert!(metrics.len() > 8, "{text}");
     let rows = Page::named("docs/guide/operating.md").sections(2)["Metrics"].rows_by_name();
     let mut differences = Differences::default();
-    // Those of child servers: `sources::calls` counts some.
+    // Metrics of child servers: `sources::calls` checks some.
     let described = rows.keys().filter(|name| !name.starts_with("svc_source_"));
     differences.names("metrics", metrics.keys(), described);
     for (name, kind) in metrics {
@@ -710,7 +710,7 @@ fn every_metric_is_in_the_guide() {
 
 #[test]
 fn every_environment_variable_is_in_the_reference() {
-    /// What tests shorten, which no help text names.
+    /// Variables for tests, which no help text names.
     const FOR_TESTS: [&str; 11] = [
         "SVC_BODY_TIMEOUT_MS",
         "SVC_FIRST_HOOK_MS",

@@ -1,4 +1,4 @@
-//! What a restore takes and what it refuses, and what is void after it.
+//! What a restore accepts and refuses, and what is invalid after it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::daemon::{Daemon, svc};
 use crate::expect::{new_task, page, peer, problem, text};
 
-/// A backup of a stopped daemon that has one of each: a task, a message, a token.
+/// A backup of a stopped daemon with a task, a message and a token.
 fn backed_up() -> (Daemon, PathBuf) {
     let mut d = Daemon::start();
     new_task(&d);
@@ -20,7 +20,7 @@ fn backed_up() -> (Daemon, PathBuf) {
 }
 
 #[test]
-fn a_schema_that_was_changed_is_refused_by_name() {
+fn changed_schema_is_refused_by_name() {
     let (mut d, copy) = backed_up();
     let before = fs::read(d.home.path("svc.db")).expect("reads");
     let writable = "pragma writable_schema = on;";
@@ -83,7 +83,7 @@ fn a_schema_that_was_changed_is_refused_by_name() {
 }
 
 #[test]
-fn a_copy_of_a_live_file_with_statistics_is_taken() {
+fn copy_of_a_live_file_with_statistics_is_accepted() {
     let (mut d, _) = backed_up();
     let copy = d.home.user().join("live.db");
     fs::copy(d.home.path("svc.db"), &copy).expect("copies");
@@ -99,7 +99,7 @@ fn a_copy_of_a_live_file_with_statistics_is_taken() {
 }
 
 #[test]
-fn session_tokens_of_a_backup_are_void_and_its_leases_are_over() {
+fn restored_session_tokens_and_leases_are_void() {
     let mut d = Daemon::start();
     let minted = d.post("/v1/tokens", &json!({ "session": "s" })).ok(201);
     let session = d.with_token(&text(&minted, "token"));
@@ -127,14 +127,14 @@ fn session_tokens_of_a_backup_are_void_and_its_leases_are_over() {
     assert_eq!(again.iter().map(|message| text(message, "id")).collect::<Vec<_>>(), [id]);
     let ended = d.request("DELETE", "/mcp").header("Mcp-Session-Id", &mcp).send();
     problem(&ended, 404, "not_found");
-    // A new token of the same session is good.
+    // A new token of the same session is valid.
     let minted = d.post("/v1/tokens", &json!({ "session": "s" })).ok(201);
     d.with_token(&text(&minted, "token")).get("/v1/peers").ok(200);
 }
 
 #[test]
-fn a_backup_of_an_earlier_version_is_compared_with_that_version() {
-    // What a start keeps of the database before it migrates it.
+fn older_backup_is_compared_with_its_own_version() {
+    // The copy of the database that a start keeps before it migrates.
     let (mut d, _) = backed_up();
     for version in crate::upgrade::earlier_versions() {
         let old = crate::daemon::Home::new();
@@ -155,7 +155,7 @@ fn a_backup_of_an_earlier_version_is_compared_with_that_version() {
 }
 
 #[test]
-fn doctor_tells_what_others_added_to_the_database() {
+fn doctor_reports_foreign_objects_in_the_database() {
     let (d, _) = backed_up();
     let schema = || {
         let report: serde_json::Value =
@@ -174,7 +174,7 @@ fn doctor_tells_what_others_added_to_the_database() {
 }
 
 #[test]
-fn a_log_that_a_lost_database_left_is_not_played_into_the_restored_one() {
+fn orphaned_wal_is_not_replayed_into_a_restored_database() {
     let mut d = Daemon::start();
     new_task(&d);
     let copy = d.home.user().join("copy.db");

@@ -1,5 +1,4 @@
-//! What a person sees on a screen, and what a program gets instead: widths, times, ids, colours,
-//! pages, errors.
+//! Output on a screen and for a program: widths, times, ids, colours, pages, errors.
 
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +17,7 @@ pub(crate) fn with(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Ran {
     Running::spawn(command).wait(SOON)
 }
 
-/// Two peers with a question between them, a task and a session.
+/// Two participants with a question between them, a task and a session.
 pub(crate) fn team(d: &Daemon) -> (String, String, String) {
     let member = |name: &str, session: &str| {
         let body = json!({
@@ -80,7 +79,7 @@ fn lists_fit_the_screen_and_a_pipe_gets_everything() {
 }
 
 #[test]
-fn colours_are_there_when_they_are_wanted() {
+fn colours_follow_flag_and_environment() {
     let d = Daemon::start();
     team(&d);
     let has_colours = |env: &[(&str, &str)], args: &[&str]| {
@@ -94,7 +93,7 @@ fn colours_are_there_when_they_are_wanted() {
 }
 
 #[test]
-fn the_next_page_is_a_command_to_type() {
+fn next_page_hint_is_a_valid_command() {
     let d = Daemon::start();
     let tasks = [new_task(&d), new_task(&d), new_task(&d)];
     let mut words: Vec<String> =
@@ -115,7 +114,7 @@ fn the_next_page_is_a_command_to_type() {
 }
 
 #[test]
-fn an_empty_list_says_what_to_do_next() {
+fn empty_list_says_what_to_do_next() {
     let d = Daemon::start();
     for (args, advice) in [
         (&["peer", "list"][..], "svc install"),
@@ -130,7 +129,7 @@ fn an_empty_list_says_what_to_do_next() {
 }
 
 #[test]
-fn messages_are_listed_with_names_and_open_questions_alone() {
+fn message_list_has_names_and_filters_open_questions() {
     let d = Daemon::start();
     let (ann, bob, asked) = team(&d);
     let open = |args: &[&str]| {
@@ -142,7 +141,7 @@ fn messages_are_listed_with_names_and_open_questions_alone() {
     assert_eq!(entry["from_name"], "ann");
     let table = svc(&d.home, &["message", "list"]);
     assert!(table.ok().contains("bob with a name"), "{table:?}");
-    // Somebody else's message of that correlation id is no answer.
+    // Another's message with that correlation id is no answer.
     let answer = |from: &str, to: &str| {
         let body = json!({ "text": "yes", "type": "response", "from_peer": from, "correlation_id": asked });
         d.post(&format!("/v1/peers/{to}/messages"), &body).ok(200)
@@ -207,7 +206,7 @@ fn a_refused_value_is_a_usage_error() {
 }
 
 #[test]
-fn help_is_there_for_words_that_are_no_commands() {
+fn help_exists_for_argument_words() {
     let home = Home::new();
     for (args, begins) in [
         (&["help", "hook", "wait"][..], "svc hook wait"),
@@ -227,7 +226,7 @@ fn help_is_there_for_words_that_are_no_commands() {
 }
 
 #[test]
-fn the_feed_tells_who_did_what() {
+fn feed_names_actors() {
     let d = Daemon::start();
     let running = Running::spawn(d.home.command(&["events", "tail"]));
     let (_, bob, asked) = team(&d);
@@ -244,7 +243,7 @@ fn the_feed_tells_who_did_what() {
 }
 
 #[test]
-fn the_log_is_readable_and_with_json_as_it_is() {
+fn log_is_readable_and_unchanged_with_json() {
     let home = Home::new();
     let line = r#"{"timestamp":"2026-01-02T03:04:05.678Z","level":"WARN","fields":{"message":"full","bytes":7},"target":"svc"}"#;
     home.write("svc.log", &format!("{line}\n"));
@@ -253,7 +252,7 @@ fn the_log_is_readable_and_with_json_as_it_is() {
 }
 
 #[test]
-fn the_status_is_a_sentence() {
+fn status_is_a_sentence() {
     let d = Daemon::start();
     let ran = svc(&d.home, &["status"]);
     let first = ran.ok().lines().next().expect("a line");
@@ -265,7 +264,7 @@ fn the_status_is_a_sentence() {
 }
 
 #[test]
-fn a_dry_run_begins_with_a_summary() {
+fn dry_run_begins_with_a_summary() {
     let home = Home::new();
     let ran = svc(&home, &["install", "claude-code", "--dry-run"]);
     let mut lines = ran.ok().lines();

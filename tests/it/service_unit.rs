@@ -1,4 +1,4 @@
-//! `svc service`: a unit that systemd reads as it is meant, and nothing else touched.
+//! `svc service`: a unit that systemd parses as intended, and no other file is changed.
 
 use std::fs;
 use std::net::TcpListener;
@@ -10,18 +10,17 @@ use serde_json::{Value, json};
 
 use crate::daemon::Home;
 
-/// A user's home, with the commands that are found in it.
+/// A user's home, and the PATH of its commands.
 struct User {
     home: Home,
-    /// Where programs are looked for; without the systemctl of this machine.
+    /// The PATH, without the systemctl of this machine.
     programs: PathBuf,
-    /// The data folder.
     data: PathBuf,
 }
 
 impl User {
-    /// Someone whose data folder has all that has a meaning in a unit, and who has no service
-    /// manager.
+    /// A user whose data folder's path has all characters with a meaning in a unit, and who has no
+    /// service manager.
     fn new() -> Self {
         let home = Home::new();
         let programs = home.user().join("programs");
@@ -51,7 +50,7 @@ impl User {
         self.command(args).output().expect("it can be run")
     }
 
-    /// Runs `svc service` with `--json`; its exit code and what it printed.
+    /// Runs `svc service` with `--json`; returns its exit code and its output.
     fn service(&self, args: &[&str]) -> (i32, Value) {
         let ran = self.run(&[&["service"], args, &["--json"]].concat());
         let said = serde_json::from_slice(&ran.stdout);
@@ -67,8 +66,8 @@ impl User {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
 
-    /// A service manager that knows one service, whose process is the daemon that the unit names.
-    /// It writes down what it was asked.
+    /// A service manager that knows one service, whose process is the daemon of the unit. It
+    /// records its requests.
     fn manager(&self) {
         fs::create_dir_all(&self.data).expect("a folder");
         fs::write(self.data.join("config.toml"), "listen = [\"127.0.0.1:0\"]\n").expect("a file");
@@ -110,7 +109,7 @@ esac
         self.program("systemctl", &script);
     }
 
-    /// What the manager was asked to do, without the questions.
+    /// The requests to the manager, without the queries.
     fn asked(&self) -> Vec<String> {
         let asked = self.home.user().join("manager/asked");
         let text = fs::read_to_string(&asked).unwrap_or_default();
@@ -124,7 +123,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn without_a_service_manager_the_file_is_left_and_the_exit_code_says_so() {
+fn without_a_service_manager_the_file_is_written_and_install_fails() {
     let user = User::new();
     let (code, first) = user.service(&["install"]);
     assert_eq!((code, &first["unit"]), (1, &json!("created")), "{first}");
@@ -159,9 +158,9 @@ fn without_a_service_manager_the_file_is_left_and_the_exit_code_says_so() {
     assert_eq!((code, &status["unit"]), (1, &json!("absent")), "{status}");
 }
 
-/// The unit outlives this version: a link on the PATH leads to the next one after an upgrade.
+/// The unit outlives this version: after an upgrade a link on the PATH leads to the next version.
 #[test]
-fn the_unit_names_the_program_by_its_name_on_the_path() {
+fn unit_names_the_program_by_its_link_on_the_path() {
     let user = User::new();
     let link = user.programs.join("svc");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_svc"), &link).expect("a link");
@@ -174,7 +173,7 @@ fn the_unit_names_the_program_by_its_name_on_the_path() {
 }
 
 #[test]
-fn a_dry_run_prints_the_unit_and_touches_nothing() {
+fn dry_run_prints_the_unit_and_writes_nothing() {
     let user = User::new();
     let ran = user.run(&["service", "install", "--dry-run"]);
     assert!(ran.status.success(), "{ran:?}");
@@ -194,7 +193,7 @@ fn a_dry_run_prints_the_unit_and_touches_nothing() {
 }
 
 #[test]
-fn a_file_of_someone_else_is_left_alone() {
+fn foreign_unit_is_left_unchanged() {
     let user = User::new();
     fs::create_dir_all(user.unit().parent().unwrap()).unwrap();
     fs::write(user.unit(), "[Service]\nExecStart=/bin/true\n").unwrap();
@@ -208,7 +207,7 @@ fn a_file_of_someone_else_is_left_alone() {
 }
 
 #[test]
-fn a_unit_for_another_folder_is_outdated_until_it_is_installed_again() {
+fn unit_for_another_folder_is_outdated() {
     let mut user = User::new();
     user.service(&["install"]);
     let before = user.text();
@@ -220,7 +219,7 @@ fn a_unit_for_another_folder_is_outdated_until_it_is_installed_again() {
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_unit() {
+fn systemd_verify_accepts_the_unit() {
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join("systemd-analyze").exists())
     });
@@ -230,7 +229,7 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
     }
     let mut user = User::new();
     user.data = user.home.user().join("data $HOME 100% %h \"quoted\" back\\slash é");
-    // The program as well, for systemd looks whether it is there.
+    // The program as well, since systemd checks that it exists.
     let program = user.home.user().join("my $HOME tools 100% %h/svc");
     fs::create_dir_all(program.parent().unwrap()).unwrap();
     fs::hard_link(env!("CARGO_BIN_EXE_svc"), &program)
@@ -262,7 +261,7 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
     let verified = verify(&user.unit());
     assert!(verified.status.success() && said(&verified).is_empty(), "{}", said(&verified));
 
-    // It does look: one letter less and the program is another.
+    // It does check: with one letter less the program does not exist.
     let wrong = user.home.user().join("svc.service");
     fs::write(&wrong, user.text().replace("tools 100%%", "tool 100%%")).unwrap();
     let verified = verify(&wrong);
@@ -270,7 +269,7 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
 }
 
 #[test]
-fn the_service_manager_is_asked_for_what_is_missing_and_no_more() {
+fn service_manager_gets_only_needed_requests() {
     let user = User::new();
     user.manager();
     let (code, installed) = user.service(&["install"]);
@@ -295,7 +294,7 @@ fn the_service_manager_is_asked_for_what_is_missing_and_no_more() {
 }
 
 #[test]
-fn a_daemon_in_the_background_is_named_and_not_disturbed() {
+fn background_daemon_is_reported_and_left_running() {
     let user = User::new();
     user.manager();
     let started = user.run(&["start", "--json"]);
@@ -317,7 +316,7 @@ fn a_daemon_in_the_background_is_named_and_not_disturbed() {
 }
 
 #[test]
-fn a_service_that_does_not_come_up_is_no_success() {
+fn service_that_does_not_start_is_a_failure() {
     let user = User::new();
     user.manager();
     let config = user.data.join("config.toml");

@@ -1,9 +1,8 @@
-//! The shapes that answers must have, each checked in one place, and the requests that many tests
-//! make.
+//! The forms of responses, each checked in one place, and the requests that many tests share.
 //!
 //! Two crates compile this file: the black-box tests, and the adapter's own tests
-//! (`crates/svc-server/src/http/tests`), where no process runs. Each has a `wire` beside it: who
-//! makes requests, and what a reply is.
+//! (`crates/svc-server/src/http/tests`), where no process runs. Each has a `wire` beside it: the
+//! caller and the reply.
 
 use std::fmt::Write as _;
 
@@ -13,7 +12,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::wire::{Caller, Reply};
 
-/// An error answer: complete, of this status and with this code. Returns the problem.
+/// A complete error response with this status and code. Returns the problem.
 #[track_caller]
 pub(crate) fn problem(reply: &Reply, status: u16, code: &str) -> Value {
     assert_eq!(reply.status(), status, "{reply:?}");
@@ -30,7 +29,7 @@ pub(crate) fn problem(reply: &Reply, status: u16, code: &str) -> Value {
     problem
 }
 
-/// A 422 that names the field at fault; within arrays and objects a path may stand before it.
+/// A 422 that names the field; within arrays and objects a path may precede it.
 #[track_caller]
 pub(crate) fn invalid(reply: &Reply, field: &str) {
     let problem = problem(reply, 422, "invalid_request");
@@ -38,7 +37,7 @@ pub(crate) fn invalid(reply: &Reply, field: &str) {
     assert!(named.contains(field), "`field` should name {field}: {problem}");
 }
 
-/// A time as the wire has it: RFC 3339 in UTC with milliseconds. Returns unix milliseconds.
+/// A time on the wire: RFC 3339 in UTC with milliseconds. Returns Unix milliseconds.
 #[track_caller]
 pub(crate) fn instant(value: &Value) -> i64 {
     let text = value.as_str().unwrap_or_default();
@@ -86,7 +85,7 @@ pub(crate) fn all_pages(caller: &Caller, target: &str, name: &str, cursor: &str)
     }
 }
 
-/// Percent-encodes everything that is not plainly a name.
+/// Percent-encodes everything but letters, digits and the like.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
@@ -99,7 +98,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A member of each of a list of objects, in its order.
+/// A member of each object of a list, in its order.
 #[track_caller]
 pub(crate) fn each(items: &[Value], member: &str) -> Vec<String> {
     items.iter().map(|item| text(item, member)).collect()
@@ -110,18 +109,18 @@ pub(crate) fn frame(line: &str) -> Value {
     json!({ "kind": "frame", "data": { "line": line, "kind": "stdout" } })
 }
 
-/// The event that ends a task well.
+/// The event that ends a task successfully.
 pub(crate) fn done() -> Value {
     json!({ "kind": "terminal", "data": { "status": "done", "exit_code": 0 } })
 }
 
-/// Makes a task and returns its id.
+/// Creates a task and returns its id.
 #[track_caller]
 pub(crate) fn new_task(caller: &Caller) -> String {
     text(&caller.post("/v1/tasks", &json!({ "title": "a task" })).ok(201), "task_id")
 }
 
-/// Appends to a task and returns the first and last id given.
+/// Appends to a task and returns the first and last id.
 #[track_caller]
 pub(crate) fn append(caller: &Caller, task: &str, events: &Value) -> (u64, u64) {
     let answer = caller.post(&format!("/v1/tasks/{task}/events"), events).ok(200);
@@ -129,20 +128,19 @@ pub(crate) fn append(caller: &Caller, task: &str, events: &Value) -> (u64, u64) 
     (id("first_id"), id("last_id"))
 }
 
-/// Registers a peer and returns it.
+/// Registers a participant and returns it.
 #[track_caller]
 pub(crate) fn register(caller: &Caller, body: &Value) -> Value {
     caller.post("/v1/peers/register", body).ok(200)
 }
 
-/// Registers a peer known by its session and returns its id.
+/// Registers a participant with a session and returns its id.
 #[track_caller]
 pub(crate) fn peer(caller: &Caller, session: &str) -> String {
     let body = json!({ "display_name": session, "backend": "claude", "session_id": session });
     text(&register(caller, &body), "peer_id")
 }
 
-/// Sends a message and returns its id.
 #[track_caller]
 pub(crate) fn send(caller: &Caller, to: &str, words: &str) -> String {
     let message = caller.post(&format!("/v1/peers/{to}/messages"), &json!({ "text": words }));
@@ -155,19 +153,18 @@ pub(crate) fn read(caller: &Caller, peer: &str) -> Vec<Value> {
     page(&caller.get(&format!("/v1/peers/{peer}/messages")), "messages")
 }
 
-/// The messages of an inbox, which stay there.
+/// The messages of an inbox, without taking them.
 #[track_caller]
 pub(crate) fn peek(caller: &Caller, peer: &str) -> Vec<Value> {
     page(&caller.get(&format!("/v1/peers/{peer}/messages?peek=true")), "messages")
 }
 
-/// Acknowledges messages.
 #[track_caller]
 pub(crate) fn ack(caller: &Caller, peer: &str, ids: &[&str]) -> Value {
     caller.post(&format!("/v1/peers/{peer}/messages/ack"), &json!({ "ids": ids })).ok(200)
 }
 
-/// The states a message went through, whose times never run backwards and whose last is `state`.
+/// The states of a message; asserts that their times never decrease and that the last is `state`.
 #[track_caller]
 pub(crate) fn states(caller: &Caller, id: &str) -> Vec<String> {
     let message = caller.get(&format!("/v1/messages/{id}")).ok(200);

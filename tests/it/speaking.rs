@@ -1,5 +1,5 @@
-//! Giving work and following it up from a terminal, to the end: whom `svc send` reaches, where its
-//! end is told, when a message arrives, what goes on after an agent's end, and `latest`.
+//! Work from a terminal to its end: the receiver of `svc send`, where its end is reported, when a
+//! message arrives, what goes on after an agent's end, and `latest`.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_mins(1);
 
-/// `talker` stands in for Claude Code: it says which conversation it goes on with, if any.
+/// `talker` stands in for Claude Code: it says which conversation it continues, if any.
 const CONFIG: &str = r#"
 [agents.echo]
 backend = "exec"
@@ -41,7 +41,7 @@ fn home_start(d: &Daemon, instance: &str, name: &str) -> Value {
     d.post("/v1/hosts", &body).ok(201)
 }
 
-/// What a hook of an attended session prints.
+/// The output of a hook of an attended session.
 #[track_caller]
 fn hook(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
     let mut payload =
@@ -57,7 +57,7 @@ fn hook(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
     ran.stdout
 }
 
-/// The peer of a session.
+/// The participant of a session.
 fn peer(d: &Caller, session: &str) -> Value {
     until(BOUND, || {
         let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
@@ -65,14 +65,14 @@ fn peer(d: &Caller, session: &str) -> Value {
     })
 }
 
-/// Waits until a hosted agent is as the daemon shows it.
+/// Waits until the daemon shows a hosted agent in a state.
 #[track_caller]
 fn is_in(d: &Caller, key: &str, state: &str) {
     eventually(BOUND, || d.get(&format!("/v1/hosts/{key}")).ok(200)["state"] == state);
 }
 
 #[test]
-fn send_gives_work_to_a_hosted_agent_that_is_there() {
+fn send_reaches_a_living_hosted_agent() {
     let d = with_config(CONFIG);
     let started = home_start(&d, "echo", "worker");
     let own = peer(&d, "agent:echo:worker");
@@ -91,13 +91,13 @@ fn send_gives_work_to_a_hosted_agent_that_is_there() {
     assert_eq!(hosts["count"], 1, "none was started for it: {hosts}");
     let tasks = d.get("/v1/tasks").ok(200);
     assert!(tasks["tasks"].as_array().expect("a list").iter().all(|task| task["status"] == "done"));
-    // The words of a session, however they come.
+    // The output of a session, by any path.
     let ran = svc(&d.home, &["send", "echo", "a new one"]);
     assert!(ran.ok().contains("got a new one"), "{ran:?}");
 }
 
 #[test]
-fn send_gives_work_to_a_session_at_a_terminal_and_prints_its_last_words() {
+fn send_to_an_attended_session_prints_its_reply() {
     let d = with_config(CONFIG);
     hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
     let own = peer(&d, "s-1");
@@ -120,7 +120,7 @@ fn send_gives_work_to_a_session_at_a_terminal_and_prints_its_last_words() {
 }
 
 #[test]
-fn the_end_of_work_that_nobody_waited_for_is_in_the_inbox_once() {
+fn end_of_unawaited_work_is_in_the_inbox_once() {
     let d = with_config(CONFIG);
     let task = svc(&d.home, &["send", "--async", "echo", "this later"]).ok().trim().to_owned();
     assert!(task.starts_with("task_"), "{task}");
@@ -130,7 +130,7 @@ fn the_end_of_work_that_nobody_waited_for_is_in_the_inbox_once() {
     });
     assert!(inbox.contains(&task), "it says which work: {inbox}");
     assert_eq!(inbox.matches("got this later").count(), 1, "{inbox}");
-    // Whoever waited has it already.
+    // A person who waited has the reply already.
     svc(&d.home, &["send", "echo", "this now"]).ok();
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     assert!(!inbox.contains("this now"), "{inbox}");
@@ -139,7 +139,7 @@ fn the_end_of_work_that_nobody_waited_for_is_in_the_inbox_once() {
 }
 
 #[test]
-fn an_agent_that_ended_goes_on_with_its_conversation() {
+fn ended_agent_can_continue_its_conversation() {
     let d = with_config(CONFIG);
     let start = |more: &[&str]| {
         let args = [&["agent", "start", "--prompt", "go", "--json"][..], more].concat();
@@ -173,7 +173,7 @@ fn an_agent_that_ended_goes_on_with_its_conversation() {
 }
 
 #[test]
-fn latest_is_the_newest_wherever_an_id_stands() {
+fn latest_names_the_newest_wherever_an_id_is_accepted() {
     let d = with_config(CONFIG);
     let call = |tool: &str, arguments: Value| {
         let params = json!({ "name": tool, "arguments": arguments });
@@ -209,7 +209,7 @@ fn latest_is_the_newest_wherever_an_id_stands() {
 }
 
 #[test]
-fn a_send_says_when_its_message_arrives() {
+fn send_reports_when_its_message_arrives() {
     let d = with_config(CONFIG);
     home_start(&d, "echo", "main");
     let held = home_start(&d, "held", "main");

@@ -1,4 +1,4 @@
-//! Streams: replay, follow, resume and end, with nothing twice, missing or out of order.
+//! Streams: replay, follow, resume and end, with no event repeated, missing or out of order.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use crate::expect::{
 };
 use crate::wire::{Block, Caller, Conn, Event, Sse};
 
-/// A task that ended: its making, `frames` lines and its end. Returns its id and last event id.
+/// Creates an ended task: its creation, `frames` lines and its end. Returns its id and last event
+/// id.
 #[track_caller]
 fn ended(caller: &Caller, frames: u64) -> (String, u64) {
     let task = new_task(caller);
@@ -32,10 +33,10 @@ fn lines(events: &[Event]) -> Vec<&str> {
 }
 
 #[test]
-fn headers_come_at_once_and_a_retry_comes_first() {
+fn stream_sends_its_head_at_once_and_retry_first() {
     let d = Daemon::start();
     let task = new_task(&d);
-    // At its head nothing is left to send, and still the headers must come.
+    // At its head nothing is left to send, but the response's head must come.
     for target in
         [format!("{}&last_event_id=1", subscribe(&task)), "/v1/events?after=latest".into()]
     {
@@ -55,7 +56,7 @@ fn headers_come_at_once_and_a_retry_comes_first() {
 }
 
 #[test]
-fn a_subscriber_gets_what_was_then_what_comes_then_the_end() {
+fn subscriber_gets_replay_then_live_events_then_the_end() {
     let d = Daemon::start();
     let made = d.post("/v1/tasks", &json!({ "title": "t" })).ok(201);
     let task = text(&made, "task_id");
@@ -90,7 +91,7 @@ fn a_subscriber_gets_what_was_then_what_comes_then_the_end() {
 }
 
 #[test]
-fn a_resume_from_any_id_gets_exactly_what_is_greater() {
+fn resume_from_any_id_gets_exactly_the_later_events() {
     let mut d = Daemon::start();
     let (task, last) = ended(&d, 9);
     let whole = d.follow(&subscribe(&task)).rest();
@@ -112,7 +113,7 @@ fn a_resume_from_any_id_gets_exactly_what_is_greater() {
             assert_eq!(reply.status(), 204, "{reply:?}");
             assert!(reply.body.is_empty());
         }
-        // The same after a crash: the ids are not counted anew.
+        // The same after a crash: the ids go on.
         if round == 0 {
             d.kill9();
             d.restart();
@@ -121,7 +122,7 @@ fn a_resume_from_any_id_gets_exactly_what_is_greater() {
 }
 
 #[test]
-fn a_resume_at_the_head_of_an_open_task_waits_for_more() {
+fn resume_at_the_head_of_an_open_task_waits() {
     let d = Daemon::start();
     let task = new_task(&d);
     append(&d, &task, &frame("one"));
@@ -133,7 +134,7 @@ fn a_resume_at_the_head_of_an_open_task_waits_for_more() {
 }
 
 #[test]
-fn the_header_wins_over_the_query_and_an_empty_one_is_none() {
+fn cursor_header_overrides_the_query_and_empty_counts_as_absent() {
     let d = Daemon::start();
     let (task, last) = ended(&d, 3);
     let with = |query: &str, header: Option<&str>| {
@@ -150,7 +151,7 @@ fn the_header_wins_over_the_query_and_an_empty_one_is_none() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_reason() {
+fn invalid_cursor_is_refused_with_the_reason() {
     let d = Daemon::start();
     let (task, _) = ended(&d, 1);
     for malformed in ["abc", "-1", "+1", "1.5", "18446744073709551616", "1 2", "0x1", "1,2", "ü"] {
@@ -172,13 +173,13 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         problem(&reply, 405, "method_not_allowed");
         assert!(reply.header("allow").is_some_and(|allow| allow.contains("GET")));
     }
-    // What a client says that it accepts was never asked.
+    // The client's `Accept` is ignored.
     let plain = d.request("GET", &subscribe(&task)).header("Accept", "application/json").send();
     assert_eq!(plain.header("content-type"), Some("text/event-stream"));
 }
 
 #[test]
-fn a_cursor_beyond_the_head_is_told_so_and_gets_everything() {
+fn cursor_beyond_the_head_gets_a_gap_and_everything() {
     let d = Daemon::start();
     let (task, last) = ended(&d, 2);
     for ahead in [last + 1, 1_000, i64::MAX.unsigned_abs(), u64::MAX] {
@@ -192,7 +193,7 @@ fn a_cursor_beyond_the_head_is_told_so_and_gets_everything() {
         dense(rest, 1);
         assert_eq!(kinds(rest), ["task", "frame", "frame", "terminal"]);
     }
-    // And on a task that is still open, it follows.
+    // On a task that is still open, it follows.
     let open = new_task(&d);
     let mut stream = d.follow_after(&subscribe(&open), Some("7"));
     assert_eq!(stream.event().kind, "gap");
@@ -202,12 +203,12 @@ fn a_cursor_beyond_the_head_is_told_so_and_gets_everything() {
 }
 
 #[test]
-fn a_cursor_below_what_retention_left_is_told_what_is_gone() {
+fn cursor_below_the_retained_events_gets_a_gap() {
     let mut d = Daemon::start();
     let (task, last) = ended(&d, 8);
     let keep = new_task(&d);
     d.stop();
-    // As retention does it: a prefix of the stream goes, and the mark says up to where.
+    // As retention does it: removes a prefix of the stream, and sets the mark.
     let file = Connection::open(d.home.path("svc.db")).unwrap();
     let name = format!("task/{task}");
     file.execute(
@@ -253,7 +254,7 @@ fn a_cursor_below_what_retention_left_is_told_what_is_gone() {
 }
 
 #[test]
-fn silence_is_filled_with_comments() {
+fn idle_stream_sends_comments() {
     let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "200"));
     let task = new_task(&d);
     for target in [subscribe(&task), "/v1/events?stream=daemon".to_owned()] {
@@ -275,7 +276,7 @@ fn silence_is_filled_with_comments() {
 }
 
 #[test]
-fn a_task_that_ended_before_a_restart_replays_and_closes() {
+fn ended_task_replays_and_closes_after_a_restart() {
     let mut d = Daemon::start();
     let (task, _) = ended(&d, 3);
     let open = new_task(&d);
@@ -297,7 +298,7 @@ fn a_task_that_ended_before_a_restart_replays_and_closes() {
 }
 
 #[test]
-fn data_is_one_line_whatever_a_frame_holds() {
+fn event_data_is_always_one_line() {
     let d = Daemon::start();
     let task = new_task(&d);
     let hostile = [
@@ -318,14 +319,14 @@ fn data_is_one_line_whatever_a_frame_holds() {
 }
 
 #[test]
-fn a_subscriber_that_does_not_read_holds_up_no_stop() {
+fn stalled_subscriber_does_not_delay_shutdown() {
     let line = "x".repeat(9000);
     let batch: Vec<_> = (0..60).map(|_| frame(&line)).collect();
-    // Others are given up after ten seconds.
+    // Other requests get ten seconds.
     quickly(Duration::from_secs(8), || {
         let mut d = Daemon::start();
         let task = new_task(&d);
-        // More than the system keeps for a socket at both ends.
+        // More than the sockets' buffers at both ends hold.
         for _ in 0..40 {
             append(&d, &task, &json!(batch));
         }
@@ -337,7 +338,7 @@ fn a_subscriber_that_does_not_read_holds_up_no_stop() {
 }
 
 #[test]
-fn two_hundred_subscribers_all_get_all() {
+fn two_hundred_subscribers_get_every_event() {
     let d = Daemon::start();
     let task = new_task(&d);
     let mut streams: Vec<Sse> = (0..200).map(|_| d.follow(&subscribe(&task))).collect();
@@ -388,7 +389,7 @@ fn subscribing_in_the_middle_of_a_burst_misses_nothing() {
 }
 
 #[test]
-fn a_terminal_event_is_never_missed_however_close_it_comes() {
+fn concurrent_terminal_event_is_never_missed() {
     let d = Daemon::start();
     for round in 0..40 {
         let task = new_task(&d);
@@ -402,13 +403,13 @@ fn a_terminal_event_is_never_missed_however_close_it_comes() {
 }
 
 #[test]
-fn a_stalled_reader_holds_up_nobody_and_loses_nothing() {
+fn stalled_subscriber_delays_no_other_and_loses_nothing() {
     const BATCHES: usize = 25;
     const PER_BATCH: usize = 40;
-    // It takes nothing until all is there, and on a busy machine that takes its time.
+    // It reads nothing until all is sent, which takes long on a busy machine.
     let d = Daemon::with(|plan| plan.env("SVC_BODY_TIMEOUT_MS", "600000"));
     let task = new_task(&d);
-    // Twenty megabytes: more than the sockets between us will hold.
+    // Twenty megabytes: more than the sockets' buffers hold.
     let filling = "x".repeat(20_000);
     let mut stalled = d.follow(&subscribe(&task));
     let other = thread::scope(|scope| {
@@ -422,7 +423,7 @@ fn a_stalled_reader_holds_up_nobody_and_loses_nothing() {
         append(&d, &task, &done());
         other.join().unwrap()
     });
-    // Whoever kept reading has everything while the other has read nothing yet.
+    // A subscriber that keeps reading has everything while the other has read nothing.
     dense(&other, 1);
     assert_eq!(other.len(), BATCHES * PER_BATCH + 2);
     let mut got = 0;
@@ -434,7 +435,7 @@ fn a_stalled_reader_holds_up_nobody_and_loses_nothing() {
 }
 
 #[test]
-fn readers_that_vanish_are_forgotten() {
+fn vanished_subscribers_are_removed() {
     quickly(Duration::from_secs(8), || {
         let mut d = Daemon::start();
         let task = new_task(&d);
@@ -449,7 +450,7 @@ fn readers_that_vanish_are_forgotten() {
 }
 
 #[test]
-fn events_are_pages_with_a_cursor_to_go_on_from() {
+fn event_pages_have_a_cursor() {
     let d = Daemon::start();
     let (task, _) = ended(&d, 20);
     let stream = format!("/v1/events?stream=task/{task}");
@@ -479,7 +480,7 @@ fn events_are_pages_with_a_cursor_to_go_on_from() {
 }
 
 #[test]
-fn several_streams_are_read_by_position() {
+fn events_of_several_streams_are_ordered_by_position() {
     let d = Daemon::start();
     let (one, _) = ended(&d, 2);
     let id = peer(&d, "s-1");
@@ -515,7 +516,7 @@ fn several_streams_are_read_by_position() {
 }
 
 #[test]
-fn a_feed_of_one_stream_counts_by_its_sequence() {
+fn feed_of_one_stream_has_its_seq_as_id() {
     let d = Daemon::start();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("a"), frame("b")]));
@@ -542,7 +543,7 @@ fn a_feed_of_one_stream_counts_by_its_sequence() {
         frames.events(3).iter().map(|event| event.id).collect::<Vec<_>>(),
         [Some(3), Some(4), Some(6)]
     );
-    // A feed ends with its listener and not with a task.
+    // A feed ends with its subscriber and not with a task.
     append(&d, &task, &done());
     assert_eq!(frames_until(&mut feed, "terminal"), 7);
     feed.patience(Duration::from_millis(300));
@@ -563,7 +564,7 @@ fn frames_until(feed: &mut Sse, kind: &str) -> u64 {
 }
 
 #[test]
-fn a_feed_of_many_streams_counts_by_position_and_resumes() {
+fn feed_of_many_streams_has_positions_as_ids_and_resumes() {
     let d = Daemon::start();
     let mut feed = d.follow("/v1/events?stream_prefix=task/&after=latest");
     let mut whole = d.follow("/v1/events?after=latest");
@@ -595,7 +596,7 @@ fn a_feed_of_many_streams_counts_by_position_and_resumes() {
 }
 
 #[test]
-fn the_daemon_writes_down_its_own_coming_and_going() {
+fn daemon_logs_its_start_and_stop() {
     let mut d = Daemon::start();
     d.restart();
     d.kill9();
@@ -606,7 +607,7 @@ fn the_daemon_writes_down_its_own_coming_and_going() {
 }
 
 #[test]
-fn a_feed_follows_over_a_crash_without_a_gap() {
+fn feed_continues_across_a_crash_without_a_gap() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     let target = format!("/v1/events?stream=task/{task}");
@@ -624,10 +625,10 @@ fn a_feed_follows_over_a_crash_without_a_gap() {
     assert_eq!(page(&d.get(&target), "events"), seen);
 }
 
-/// Streams and other answers on one connection, in turn and all asked for at once: a stream's end
-/// leaves it as it was.
+/// Streams and other responses on one connection, in turn and pipelined: the end of a stream keeps
+/// the connection.
 #[test]
-fn a_connection_goes_on_after_a_stream() {
+fn connection_is_reusable_after_a_stream() {
     let d = Daemon::start();
     let (task, last) = ended(&d, 3);
     let kept = |target: &str| d.request("GET", target).without("Connection").bytes();
@@ -657,10 +658,9 @@ fn a_connection_goes_on_after_a_stream() {
     }
 }
 
-/// A client that wants the connection to end with the stream is told that it does, and one that
-/// knows no chunks gets none.
+/// A client that asks for `Connection: close` gets it, and one of HTTP/1.0 gets no chunks.
 #[test]
-fn a_stream_ends_its_connection_where_the_client_wants_it() {
+fn stream_closes_its_connection_on_request() {
     let d = Daemon::start();
     let (task, last) = ended(&d, 3);
     let target = subscribe(&task);

@@ -1,6 +1,6 @@
-//! `svc stdio`: what its client sees and what reaches the daemon, in good times and in bad.
+//! `svc stdio`: what its client and the daemon receive, with and without failures.
 //!
-//! The daemon here is a fake that answers by script, so that it can fail in the middle of a word.
+//! The daemon here is a fake with a script, so that it can fail at any byte.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(20);
 const TOKEN: &str = "tok";
 const MODERN: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// A request that the fake got.
+/// A request that the fake received.
 #[derive(Clone, Debug)]
 struct Seen {
     method: String,
@@ -64,11 +64,11 @@ impl Seen {
     }
 }
 
-/// A connection that the fake answers on.
+/// A connection of the fake.
 struct Wire(TcpStream);
 
 impl Wire {
-    /// The client may be gone, which some tests want.
+    /// The client may be gone, which some tests expect.
     fn send(&mut self, text: &str) {
         drop(self.0.write_all(text.as_bytes()));
     }
@@ -84,7 +84,7 @@ impl Wire {
         self.reply("200 OK", "content-type: application/json\r\n", &body.to_string());
     }
 
-    /// The answer to this request.
+    /// Sends the response to this request.
     fn result(&mut self, seen: &Seen, result: &Value) {
         self.json(&json!({ "jsonrpc": "2.0", "id": seen.json()["id"], "result": result }));
     }
@@ -93,7 +93,8 @@ impl Wire {
         self.reply("202 Accepted", "", "");
     }
 
-    /// The head of a stream and its first events; it goes on until the script returns.
+    /// Sends the head of a stream and its first events; the stream stays open until the script
+    /// returns.
     fn stream(&mut self, events: &str) {
         self.send(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
@@ -101,14 +102,14 @@ impl Wire {
         self.send(events);
     }
 
-    /// Waits until the client hangs up.
+    /// Waits until the client disconnects.
     fn closed(&mut self) {
         drop(self.0.set_read_timeout(Some(SOON)));
         assert!(matches!(self.0.read(&mut [0; 16]), Ok(0) | Err(_)), "nothing more is sent");
     }
 }
 
-/// A daemon that answers each request on a connection of its own, as a function says.
+/// A fake daemon that responds to each request on a connection of its own, by a function.
 struct Fake {
     addr: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -161,7 +162,7 @@ impl Fake {
         self.seen().iter().map(Seen::what).collect()
     }
 
-    /// Requests of one kind, once there are so many of them.
+    /// Waits for this many requests of one kind.
     #[track_caller]
     fn wait(&self, what: &str, count: usize) -> Vec<Seen> {
         until(SOON, || {
@@ -209,7 +210,7 @@ fn read_request(socket: &mut TcpStream) -> Option<Seen> {
     (!method.is_empty()).then_some(Seen { method, target, headers, body })
 }
 
-/// Opens once.
+/// A gate that opens once.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -258,7 +259,6 @@ impl Bridge {
         stdin.flush().expect("it reads");
     }
 
-    /// The next line.
     #[track_caller]
     fn line(&mut self) -> String {
         if self.ahead.is_empty() {
@@ -273,7 +273,7 @@ impl Bridge {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// The answer to a request, whenever it comes; other lines are kept for later.
+    /// The response to a request, whenever it comes; other lines are kept for later.
     #[track_caller]
     fn answer(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
@@ -308,7 +308,7 @@ impl Bridge {
         self.stdin = None;
     }
 
-    /// Closes its input and sees it end well, with nothing left unsaid.
+    /// Closes its input and asserts a successful end without further output.
     #[track_caller]
     fn end(mut self) -> Ran {
         self.close();
@@ -345,7 +345,7 @@ fn modern(id: u32, method: &str, rest: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{MODERN}{rest}}}}}"#)
 }
 
-/// What every script does with the handshake of session `s1` and with what it does not care about.
+/// The default script: the handshake of session `s1`, and responses to everything else.
 fn usual(seen: &Seen, wire: &mut Wire) {
     match seen.what().as_str() {
         "initialize" => {
@@ -374,7 +374,7 @@ fn usual(seen: &Seen, wire: &mut Wire) {
 }
 
 #[test]
-fn a_session_from_its_first_word_to_its_last() {
+fn session_works_from_initialize_to_its_end() {
     let fake = Fake::start(|seen, wire| match seen.what().as_str() {
         "GET" => {
             wire.stream("id: g.1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n");
@@ -433,7 +433,7 @@ fn a_session_from_its_first_word_to_its_last() {
 }
 
 #[test]
-fn a_slow_call_holds_up_nobody_but_initialize_does() {
+fn slow_call_blocks_nothing_but_initialize_does() {
     let (slow, begin) = (Gate::default(), Gate::default());
     let gates = (slow.clone(), begin.clone(), Gate::default());
     let fake = Fake::start(move |seen, wire| {
@@ -449,7 +449,7 @@ fn a_slow_call_holds_up_nobody_but_initialize_does() {
         usual(seen, wire);
     });
     let mut bridge = Bridge::to(&fake);
-    // Not a word is waited for: the bridge keeps the order by itself.
+    // Sent without waiting: the bridge keeps the order by itself.
     for line in [&initialize(), INITIALIZED, &call(1, "once"), &request(2, "ping")] {
         bridge.say(line);
     }
@@ -458,7 +458,7 @@ fn a_slow_call_holds_up_nobody_but_initialize_does() {
     assert_eq!(bridge.answer(2)["result"]["ok"], true);
     assert_eq!(fake.what()[..2], ["initialize", "notifications/initialized"]);
     assert_eq!(fake.wait("ping", 1)[0].header("mcp-session-id"), Some("s1"));
-    // What is under way when the input ends is finished.
+    // A call under way when the input ends is finished.
     fake.wait("tools/call", 1);
     bridge.close();
     slow.open();
@@ -468,7 +468,7 @@ fn a_slow_call_holds_up_nobody_but_initialize_does() {
 }
 
 #[test]
-fn a_bad_line_is_answered_and_the_next_one_counts() {
+fn bad_line_gets_an_error_and_the_next_line_works() {
     let fake = Fake::start(|seen, wire| {
         if seen.body.starts_with('[') {
             wire.json(
@@ -502,13 +502,13 @@ fn a_bad_line_is_answered_and_the_next_one_counts() {
 }
 
 #[test]
-fn a_cut_answer_is_resumed_where_it_broke() {
+fn cut_response_is_resumed() {
     let times = AtomicUsize::new(0);
     let fake = Fake::start(move |seen, wire| {
         match (seen.what().as_str(), seen.header("last-event-id")) {
         ("tools/call", _) => wire.stream("retry: 1\nid: c.1\ndata: {\"method\":\"notifications/progress\"}\n\nid: c.2\ndata: \n\nid: c.3\ndata: {\"je"),
         ("GET", Some("c.2")) => match times.fetch_add(1, Ordering::SeqCst) {
-            // Gone, on its way, cut again, and there.
+            // Unreachable, starting, cut again, and present.
             0 => {}
             1 => wire.reply("503 Service Unavailable", "", ""),
             2 => wire.stream(": only a comment\n\n"),
@@ -539,7 +539,7 @@ fn assert_unknown(answer: &Value) {
 }
 
 #[test]
-fn an_answer_that_the_daemon_does_not_have_is_said_to_be_unknown() {
+fn response_lost_by_the_daemon_is_an_unknown_outcome() {
     for status in ["204 No Content", "404 Not Found"] {
         let fake = Fake::start(move |seen, wire| {
             match (seen.what().as_str(), seen.header("last-event-id")) {
@@ -557,8 +557,8 @@ fn an_answer_that_the_daemon_does_not_have_is_said_to_be_unknown() {
 }
 
 #[test]
-fn what_may_be_done_twice_is_sent_again_and_nothing_else() {
-    // The first of each is cut, some in the head, some in the body.
+fn only_idempotent_requests_are_retried() {
+    // The first response of each kind is cut, some in the head, some in the body.
     let times = Mutex::new(HashMap::<String, usize>::new());
     let fake = Fake::start(move |seen, wire| {
         let key = format!("{} {:?}", seen.what(), seen.header("mcp-name"));
@@ -592,7 +592,7 @@ fn what_may_be_done_twice_is_sent_again_and_nothing_else() {
         bridge.say(&call(id, tool));
         assert_unknown(&bridge.answer(id));
     }
-    // It is tried a few times, not for ever.
+    // It is retried a few times, not for ever.
     bridge.say(&request(7, "ping"));
     assert_eq!(bridge.answer(7)["error"]["data"]["type"], "unavailable");
     bridge.end();
@@ -610,14 +610,14 @@ fn what_may_be_done_twice_is_sent_again_and_nothing_else() {
 }
 
 #[test]
-fn a_daemon_that_is_away_is_waited_for() {
+fn bridge_waits_for_an_absent_daemon() {
     let mut fake = Fake::at(free_port(), usual);
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
     let (port, initialized) = (fake.addr.port(), fake.wait("GET", 1));
     assert_eq!(initialized.len(), 1);
     fake.stop();
-    // Nothing was sent of these, so any tool will do.
+    // Nothing of these was sent, so any tool is retried.
     bridge.say(&call(1, "once"));
     bridge.say(&request(2, "ping"));
     let refused = TcpStream::connect(fake.addr);
@@ -635,7 +635,7 @@ fn a_daemon_that_is_away_is_waited_for() {
 }
 
 #[test]
-fn a_session_that_is_not_known_any_more_is_renewed_unseen() {
+fn unknown_session_is_renewed_transparently() {
     let sessions = AtomicUsize::new(0);
     let fake = Fake::start(move |seen, wire| {
         let forgotten = seen.header("mcp-session-id") == Some("s1");
@@ -645,7 +645,7 @@ fn a_session_that_is_not_known_any_more_is_renewed_unseen() {
                 let body = json!({ "jsonrpc": "2.0", "id": seen.json()["id"], "result": {
                     "protocolVersion": "2025-06-18", "capabilities": {},
                 } });
-                // As an event stream too.
+                // As an event stream, too.
                 wire.send(&format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nmcp-session-id: s{id}\r\nconnection: close\r\n\r\ndata: {body}\n\n"));
             }
             "ping" | "tools/call" if forgotten => wire.reply("404 Not Found", "", "{}"),
@@ -655,7 +655,7 @@ fn a_session_that_is_not_known_any_more_is_renewed_unseen() {
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
     fake.wait("GET", 1);
-    // Two at once are one renewal.
+    // Two concurrent calls cause one renewal.
     bridge.say(&call(1, "once"));
     bridge.say(&request(2, "ping"));
     assert_eq!(bridge.answer(1)["result"]["ok"], true);
@@ -671,7 +671,7 @@ fn a_session_that_is_not_known_any_more_is_renewed_unseen() {
 }
 
 #[test]
-fn a_session_that_cannot_be_renewed_is_no_loop() {
+fn failing_session_renewal_does_not_loop() {
     let fake = Fake::start(|seen, wire| match seen.what().as_str() {
         "ping" => wire.reply("404 Not Found", "", "no such thing"),
         _ => usual(seen, wire),
@@ -686,7 +686,7 @@ fn a_session_that_cannot_be_renewed_is_no_loop() {
 }
 
 #[test]
-fn the_stream_of_a_session_is_resumed_until_the_daemon_has_none() {
+fn session_stream_is_resumed_until_the_daemon_has_none() {
     let times = AtomicUsize::new(0);
     let fake = Fake::start(move |seen, wire| match seen.what().as_str() {
         "GET" => match times.fetch_add(1, Ordering::SeqCst) {
@@ -696,7 +696,7 @@ fn the_stream_of_a_session_is_resumed_until_the_daemon_has_none() {
             1 => wire.stream(
                 "id: g.2\ndata: {\"method\":\"n\",\"params\":{\"k\":2}}\n\ndata: not JSON\n\n",
             ),
-            // This stream is forgotten, but not the session.
+            // The stream is forgotten, but not the session.
             2 => wire.reply("404 Not Found", "", ""),
             3 => wire.stream("data: {\"method\":\"n\",\"params\":{\"k\":3}}\n\n"),
             _ => wire.reply("405 Method Not Allowed", "", ""),
@@ -717,7 +717,7 @@ fn the_stream_of_a_session_is_resumed_until_the_daemon_has_none() {
 }
 
 #[test]
-fn the_stream_of_a_renewed_session_begins_anew() {
+fn renewed_session_opens_a_new_stream() {
     let renewed = Gate::default();
     let is_renewed = renewed.clone();
     let fake = Fake::start(move |seen, wire| {
@@ -748,7 +748,7 @@ fn the_stream_of_a_renewed_session_begins_anew() {
 }
 
 #[test]
-fn a_modern_request_stands_for_itself_and_ends_with_its_connection() {
+fn modern_request_needs_no_session_and_ends_with_its_connection() {
     let dropped = Gate::default();
     let seen_dropped = dropped.clone();
     let fake = Fake::start(move |seen, wire| match seen.json()["id"].as_i64() {
@@ -770,7 +770,7 @@ fn a_modern_request_stands_for_itself_and_ends_with_its_connection() {
     bridge.say(&modern(2, "tools/call", r#","name":"grün","arguments":{}"#));
     fake.wait("tools/call", 1);
     bridge.say(&format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":2,{MODERN}}}}}"#));
-    // Whatever it says of itself.
+    // Whatever its description claims.
     bridge.say(&modern(3, "tools/call", r#","name":"x""#));
     fake.wait("tools/call", 2);
     bridge.say(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}"#);
@@ -793,7 +793,7 @@ fn a_modern_request_stands_for_itself_and_ends_with_its_connection() {
 }
 
 #[test]
-fn a_call_of_a_session_is_taken_back_by_a_message() {
+fn session_call_is_cancelled_by_a_message() {
     let mut fake = Fake::at(free_port(), |seen, wire| match seen.what().as_str() {
         "tools/call" => {
             wire.stream(": working\n\n");
@@ -814,13 +814,13 @@ fn a_call_of_a_session_is_taken_back_by_a_message() {
     bridge.say(&cancel(1));
     let cancelled = fake.wait("notifications/cancelled", 1);
     assert_eq!(cancelled[0].header("mcp-session-id"), Some("s1"));
-    // What waits for the daemon is not sent any more when that is back.
+    // A cancelled request that waits for the daemon is not sent when the daemon is back.
     let port = fake.addr.port();
     fake.stop();
     for line in [&call(2, "once"), &cancel(2), &request(3, "ping")] {
         bridge.say(line);
     }
-    // It reads in order, so it has read all of this.
+    // It reads in order, so it has read all lines before.
     bridge.say("17");
     assert_eq!(bridge.answer(Value::Null)["error"]["code"], -32600);
     let fake = Fake::at(port, usual);
@@ -831,7 +831,7 @@ fn a_call_of_a_session_is_taken_back_by_a_message() {
 }
 
 #[test]
-fn a_subscription_is_kept_up() {
+fn subscription_is_renewed_after_a_cut() {
     let ack =
         r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}"#;
     let times = AtomicUsize::new(0);
@@ -855,7 +855,7 @@ fn a_subscription_is_kept_up() {
     assert_eq!(bridge.line(), ack);
     assert_eq!(bridge.hear()["params"]["k"], 0);
     assert_eq!(bridge.hear()["params"]["k"], 2, "no second acknowledgement");
-    // It never ends by itself, and does not hold up the end.
+    // The stream never ends by itself, and must not delay the exit.
     let since = Instant::now();
     bridge.end();
     assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
@@ -864,7 +864,7 @@ fn a_subscription_is_kept_up() {
 }
 
 #[test]
-fn arguments_that_a_schema_wants_in_headers_are_put_there() {
+fn arguments_are_repeated_in_headers_as_the_schema_requires() {
     let fake = Fake::start(|seen, wire| match seen.what().as_str() {
         "tools/call" if seen.header("mcp-param-region").is_none() => {
             let body = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"Mcp-Param-Region is missing","data":{"k":1}}}"#;
@@ -877,7 +877,7 @@ fn arguments_that_a_schema_wants_in_headers_are_put_there() {
         bridge.say(&modern(id, "tools/call", r#","name":"routed","arguments":{"region":"eu"}"#));
         assert_eq!(bridge.answer(id)["result"]["ok"], true);
     }
-    // What cannot be mended is passed on, under the id of the request.
+    // An error that the bridge cannot cure is forwarded, under the id of the request.
     bridge.say(&modern(3, "tools/call", r#","name":"other","arguments":{"region":"eu"}"#));
     let answer = bridge.answer(3);
     assert_eq!(
@@ -894,7 +894,7 @@ fn arguments_that_a_schema_wants_in_headers_are_put_there() {
 }
 
 #[test]
-fn a_refused_token_is_explained_once() {
+fn refused_token_is_reported_once() {
     let fake = Fake::start(|_, wire| {
         let body = r#"{"code":"unauthorized","detail":"the token is not known"}"#;
         wire.reply("401 Unauthorized", "content-type: application/problem+json\r\n", body);
@@ -916,7 +916,7 @@ fn a_refused_token_is_explained_once() {
 }
 
 #[test]
-fn a_signal_ends_it_at_once_and_politely() {
+fn signal_ends_the_bridge_and_its_session_at_once() {
     for signal in [Signal::TERM, Signal::INT] {
         let fake = Fake::start(|seen, wire| match seen.what().as_str() {
             "tools/call" => {
@@ -939,7 +939,7 @@ fn a_signal_ends_it_at_once_and_politely() {
 }
 
 #[test]
-fn a_daemon_is_started_when_there_is_none_and_when_it_died() {
+fn bridge_starts_a_missing_or_killed_daemon() {
     let home = Home::new();
     let listen = format!("127.0.0.1:{}", free_port());
     home.write("config.toml", &format!("listen = [\"{listen}\"]\n"));
@@ -963,7 +963,7 @@ fn a_daemon_is_started_when_there_is_none_and_when_it_died() {
     assert_ne!(first, second);
     let ran = bridge.end();
     assert_eq!(ran.stderr.matches("started the daemon").count(), 2, "{ran:?}");
-    // The bridge's end is not the daemon's.
+    // The end of the bridge is not that of the daemon.
     assert_eq!(crate::daemon::svc(&home, &["status"]).code, Some(0));
     assert_eq!(crate::daemon::svc(&home, &["stop"]).code, Some(0));
 }

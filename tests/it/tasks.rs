@@ -1,4 +1,4 @@
-//! Tasks: made once, appended to without gaps, ended once.
+//! Tasks: created once, appended to without gaps, ended once.
 
 use std::thread;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn events(caller: &Caller, id: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_task_begins_pending_with_everything_it_was_given() {
+fn new_task_is_pending_and_has_every_given_member() {
     let mut d = Daemon::start();
     let body = json!({
         "title": "t", "agent": "claude", "prompt": "do \"it\"\n", "from": "me",
@@ -92,7 +92,7 @@ fn a_repeated_idempotency_key_is_the_same_task() {
 }
 
 #[test]
-fn a_producers_repeat_answers_with_the_ids_first_given() {
+fn repeated_append_returns_the_first_ids() {
     let mut d = Daemon::start();
     let id = new_task(&d);
     let named = |name: &str| with_id(name, frame(name));
@@ -112,13 +112,13 @@ fn a_producers_repeat_answers_with_the_ids_first_given() {
     let lines: Vec<_> =
         events(&d, &id)[1..].iter().map(|event| text(&event["data"], "line")).collect();
     assert_eq!(lines, ["a", "b", "c", "between", "d", "e"]);
-    // The name is the task's producer's own: another task may use it.
+    // The key belongs to the task's producer: another task may use it.
     let other = new_task(&d);
     assert_eq!(append(&d, &other, &batch), (2, 4));
 }
 
 #[test]
-fn a_terminal_event_is_the_last_but_its_repeat_is_answered() {
+fn append_after_terminal_event_conflicts_but_its_repeat_succeeds() {
     let mut d = Daemon::start();
     let id = new_task(&d);
     let path = format!("/v1/tasks/{id}/events");
@@ -143,7 +143,7 @@ fn a_terminal_event_is_the_last_but_its_repeat_is_answered() {
 }
 
 #[test]
-fn cancelling_asks_the_runner_or_ends_what_nobody_runs() {
+fn cancel_asks_the_runner_or_ends_a_task_without_one() {
     let d = Daemon::start();
     let cancel = |id: &str| d.post(&format!("/v1/tasks/{id}/cancel"), &json!({}));
 
@@ -169,7 +169,7 @@ fn cancelling_asks_the_runner_or_ends_what_nobody_runs() {
     append(&d, &running, &terminal("cancelled"));
     assert_eq!(task(&d, &running)["status"], "cancelled");
     problem(&cancel(&running), 409, "conflict");
-    // It may also have ended well before it heard.
+    // It may also have succeeded before it was told.
     let quick = new_task(&d);
     append(&d, &quick, &status_event("active"));
     cancel(&quick).ok(202);
@@ -183,7 +183,7 @@ fn cancelling_asks_the_runner_or_ends_what_nobody_runs() {
 }
 
 #[test]
-fn a_cancel_and_an_end_at_the_same_moment_leave_one_end() {
+fn concurrent_cancel_and_end_leave_one_end() {
     let d = Daemon::start();
     for _ in 0..15 {
         let id = new_task(&d);
@@ -202,7 +202,7 @@ fn a_cancel_and_an_end_at_the_same_moment_leave_one_end() {
 }
 
 #[test]
-fn producers_at_the_same_moment_stay_dense_and_each_in_order() {
+fn concurrent_producers_leave_no_gap_and_keep_their_order() {
     let d = Daemon::start();
     let id = new_task(&d);
     thread::scope(|scope| {
@@ -235,7 +235,7 @@ fn producers_at_the_same_moment_stay_dense_and_each_in_order() {
 }
 
 #[test]
-fn the_same_batch_at_the_same_moment_is_stored_once() {
+fn concurrent_equal_batches_are_stored_once() {
     let d = Daemon::start();
     for _ in 0..10 {
         let id = new_task(&d);
@@ -250,7 +250,7 @@ fn the_same_batch_at_the_same_moment_is_stored_once() {
 }
 
 #[test]
-fn refusals_among_appends_leave_no_hole() {
+fn refused_appends_leave_no_gap() {
     let d = Daemon::start();
     let good = new_task(&d);
     let over = new_task(&d);
@@ -290,10 +290,10 @@ fn refusals_among_appends_leave_no_hole() {
 }
 
 #[test]
-fn a_task_whose_runner_is_gone_gets_its_terminal_event() {
+fn task_with_a_gone_runner_gets_a_terminal_event() {
     let d = Daemon::with(|plan| plan.env("SVC_RUNNER_GRACE_MS", "300"));
     let task = new_task(&d);
-    // A process that is gone for certain: it was ours, and was waited for.
+    // A process that has certainly ended: a child that was waited for.
     let mut process = std::process::Command::new("true").spawn().expect("a process");
     let pid = process.id();
     process.wait().expect("its end");

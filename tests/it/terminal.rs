@@ -1,5 +1,4 @@
-//! What others wrote, on a terminal: every command shows it with symbols, and `--json` says the
-//! same as the daemon.
+//! Text by others on a terminal: every command shows symbols, and `--json` has the daemon's text.
 
 use std::time::Duration;
 
@@ -7,11 +6,11 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Ran, Running, eventually, svc};
 
-/// A terminal would set its clipboard, change colours, turn the line round and print a line that
-/// looks like ours.
+/// A terminal would set its clipboard, change colours, reverse the line and print a line that
+/// imitates svc.
 const HOSTILE: &str = "a\u{1b}]52;c;eA==\u{7}\u{9b}31m\u{202e}b\u{2066}\u{200b}\u{7f}\u{feff}\r\nc\tx\u{2028}y\u{85}z\nerror: all is lost";
 
-/// What a terminal obeys, or nobody sees.
+/// A character that a terminal interprets, or that is invisible.
 fn is_obeyed(c: char) -> bool {
     (c.is_control() && !"\n\t".contains(c))
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
@@ -26,7 +25,7 @@ fn assert_shown(args: &[&str], ran: &Ran) {
     }
 }
 
-/// Runs a command, as it is and with `--json`, and gives what both printed.
+/// Runs a command with and without `--json`, and returns both outputs.
 #[track_caller]
 fn shown(d: &Daemon, args: &[&str]) -> (Ran, Value) {
     let plain = svc(&d.home, args);
@@ -46,7 +45,7 @@ fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
 }
 
 #[test]
-fn every_command_shows_what_others_wrote_with_symbols() {
+fn every_command_sanitises_foreign_text() {
     let d = Daemon::start();
     let peer = json!({
         "display_name": HOSTILE, "backend": HOSTILE, "path": HOSTILE, "circle": HOSTILE, "session_id": HOSTILE,
@@ -111,7 +110,7 @@ fn every_command_shows_what_others_wrote_with_symbols() {
         assert_eq!(ran.code, Some(code), "{args:?}: {ran:?}");
     }
 
-    // What is printed is a symbol for each, and as JSON the text itself.
+    // The output has a symbol for each, and JSON has the text itself.
     let symbols = "a␛]52;c;eA==␇\\u{9b}31m\\u{202e}b\\u{2066}\\u{200b}␡\\u{feff}␍";
     let (table, page) = shown(&d, &["task", "list"]);
     let cell = format!("{symbols}␊c␉x\\u{{2028}}y\\u{{85}}z␊error: all is lost");
@@ -129,7 +128,7 @@ fn every_command_shows_what_others_wrote_with_symbols() {
 }
 
 #[test]
-fn endless_lists_and_logs_show_symbols_too() {
+fn endless_lists_and_logs_are_sanitised() {
     let d = Daemon::start();
     let task = d.post("/v1/tasks", &json!({ "title": HOSTILE })).ok(201);
     let id = task["task_id"].as_str().expect("an id");
@@ -152,7 +151,7 @@ fn endless_lists_and_logs_show_symbols_too() {
 }
 
 #[test]
-fn a_run_prints_what_its_own_command_prints() {
+fn run_copies_the_bytes_of_its_command() {
     let d = Daemon::start();
     let command = ["task", "run", "--quiet", "--", "printf", "\\033[1mbold\\033[0m\\n"];
     assert_eq!(svc(&d.home, &command).ok(), "\u{1b}[1mbold\u{1b}[0m\n");

@@ -1,4 +1,4 @@
-//! Tools: what a model may ask of the daemon, listed for all and called by hand.
+//! The tools that models call: listed for all and called by hand.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -28,7 +28,7 @@ const NAMES: [&str; 15] = [
 ];
 
 #[test]
-fn tools_are_listed_with_all_that_a_caller_needs() {
+fn tool_list_has_everything_a_caller_needs() {
     let d = Daemon::start();
     let tools = page(&d.get("/v1/tools?limit=500"), "tools");
     let names = each(&tools, "name");
@@ -45,7 +45,7 @@ fn tools_are_listed_with_all_that_a_caller_needs() {
         }
         assert!(tool["annotations"]["readOnlyHint"].is_boolean(), "{tool}");
     }
-    // What a tool is does not depend on who asks, as long as it is open to them.
+    // The description of a tool does not depend on the caller, as long as the caller may use it.
     let open = page(&d.session("s-1").get("/v1/tools?limit=500"), "tools");
     let closed: Vec<&str> = tools
         .iter()
@@ -63,7 +63,7 @@ fn tools_are_listed_with_all_that_a_caller_needs() {
 }
 
 #[test]
-fn the_list_of_tools_has_pages_and_families() {
+fn tool_list_has_pages_and_families() {
     let d = Daemon::start();
     let whole = each(&page(&d.get("/v1/tools?limit=500"), "tools"), "name");
     assert_eq!(each(&all_pages(&d, "/v1/tools?limit=1", "tools", "cursor"), "name"), whole);
@@ -86,7 +86,7 @@ fn the_list_of_tools_has_pages_and_families() {
 }
 
 #[test]
-fn tools_have_their_commands() {
+fn tool_commands_work() {
     let d = Daemon::start();
     let list = svc(&d.home, &["tools", "list"]);
     let json = svc(&d.home, &["tools", "list", "--json"]).json();
@@ -110,7 +110,7 @@ fn tools_have_their_commands() {
 }
 
 #[test]
-fn a_call_that_makes_no_sense_is_a_usage_error() {
+fn invalid_tool_call_is_a_usage_error() {
     let d = Daemon::start();
     for args in [
         &["call"][..],
@@ -130,7 +130,7 @@ fn a_call_that_makes_no_sense_is_a_usage_error() {
     }
 }
 
-/// A server that gives one answer to whatever it is asked, and what it was asked.
+/// A server that gives one response to any request, and the request.
 fn fake(answer: String) -> (SocketAddr, thread::JoinHandle<(String, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("it is bound");
@@ -159,7 +159,7 @@ fn http(status: &str, kind: &str, body: &str) -> String {
 }
 
 #[test]
-fn a_call_is_one_request_and_any_form_of_its_answer_is_understood() {
+fn tool_call_is_one_request_and_accepts_any_response_form() {
     let home = Home::new();
     let result = r#"{"content":[{"type":"text","text":"{\"n\":1}"}],"structuredContent":{"n":1}}"#;
     let good = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
@@ -235,7 +235,7 @@ fn a_call_is_one_request_and_any_form_of_its_answer_is_understood() {
 }
 
 #[test]
-fn a_reply_cannot_be_forged_by_a_producer() {
+fn producer_cannot_forge_a_reply() {
     let d = Daemon::start();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
@@ -248,7 +248,7 @@ fn a_reply_cannot_be_forged_by_a_producer() {
     assert_eq!(kinds, ["task", "terminal"]);
 }
 
-/// Tools called over `/mcp`, by bare calls: one request, one answer, no session.
+/// Tools called over `/mcp` by bare calls: one request, one response, no session.
 mod called {
     use std::time::Duration;
 
@@ -268,7 +268,7 @@ mod called {
         })
     }
 
-    /// The result of a call, whose text is the same object.
+    /// The result of a call; asserts that its text is the same object.
     #[track_caller]
     fn result(caller: &Caller, session: Option<&str>, name: &str, arguments: &Value) -> Value {
         let mut post = caller.request("POST", "/mcp");
@@ -296,7 +296,7 @@ mod called {
         call_as(caller, None, name, arguments)
     }
 
-    /// A failure of this type; gives the error.
+    /// A failure of this type; returns the error.
     #[track_caller]
     fn refuse(caller: &Caller, name: &str, arguments: &Value, kind: &str) -> Value {
         let result = result(caller, None, name, arguments);
@@ -308,7 +308,7 @@ mod called {
     }
 
     #[test]
-    fn peers_talk_by_tools_as_by_rest() {
+    fn peer_tools_match_the_rest_routes() {
         let mut d = Daemon::start();
         let ann = json!({ "display_name": "ann", "backend": "claude-code" });
         // The operator names the session by header; a token has its own.
@@ -345,7 +345,7 @@ mod called {
     }
 
     #[test]
-    fn what_is_wrong_with_an_argument_is_said_in_one_form() {
+    fn argument_errors_have_one_form() {
         let d = Daemon::start();
         for (name, arguments, field) in [
             ("TaskGet", json!({}), "task_id"),
@@ -369,7 +369,7 @@ mod called {
     }
 
     #[test]
-    fn a_wait_is_woken_by_whoever_ends_the_task() {
+    fn task_wait_returns_when_the_task_ends() {
         let d = Daemon::start();
         let (one, two) = (new_task(&d), new_task(&d));
         let late = call(&d, "TaskWait", &json!({ "task_id": one, "timeout_s": 0 }));
@@ -401,10 +401,10 @@ mod called {
     }
 
     #[test]
-    fn a_reply_is_seen_by_those_who_watch_and_ends_nothing() {
+    fn reply_is_an_event_and_does_not_end_the_task() {
         let d = Daemon::start();
         let ann = peer(&d, "s-ann");
-        // Given to her, so she may write to it.
+        // The task is hers, so she may write to it.
         let made = d.post("/v1/tasks", &json!({ "agent": ann })).ok(201);
         let task = text(&made, "task_id");
         let mut watch = d.follow(&subscribe(&task));
@@ -425,7 +425,7 @@ mod called {
     }
 
     #[test]
-    fn the_log_is_read_call_by_call() {
+    fn log_tool_pages_through_the_log() {
         let d = Daemon::start();
         let first = call(&d, "events_read", &json!({ "stream": "daemon" }));
         assert_eq!(first["events"][0]["kind"], "daemon.started");
@@ -444,9 +444,9 @@ mod called {
         refuse(&d, "events_read", &json!({ "stream": "none" }), "not_found");
     }
 
-    /// How many come at once is also a matter of their size: an agent has to read them.
+    /// The number of items in a page also depends on their sizes: an agent has to read them.
     #[test]
-    fn a_page_of_large_events_ends_early_and_goes_on() {
+    fn page_of_large_events_is_short_and_has_a_cursor() {
         let d = Daemon::start();
         let task = new_task(&d);
         let stream = format!("task/{task}");
@@ -456,7 +456,7 @@ mod called {
         };
         let many = 40;
         (0..many).for_each(|n| add(n, 60_000));
-        // One that is larger than a page goes alone.
+        // An event larger than a page comes alone.
         (many..many + 2).for_each(|n| add(n, 600_000));
         let (mut seen, mut after, mut pages) = (0, json!(0), 0);
         loop {
@@ -476,7 +476,7 @@ mod called {
             (after, pages) = (page["next_after"].clone(), pages + 1);
         }
         assert_eq!((seen, pages), (many + 2, many / 2 + 2));
-        // Over HTTP a page may be larger, and has an end all the same.
+        // Over HTTP a page may be larger, but is bounded, too.
         (many + 2..many + 12).for_each(|n| add(n, 900_000));
         let first = d.get(&format!("/v1/events?stream={stream}&kind=frame&limit=500"));
         assert!(first.body.len() < 5 * 1024 * 1024, "{}", first.body.len());
@@ -486,7 +486,7 @@ mod called {
     }
 
     #[test]
-    fn tools_are_found_by_what_they_are_for() {
+    fn tool_search_matches_the_purpose() {
         let d = Daemon::start();
         let found = call(&d, "ToolSearch", &json!({ "query": "How do I wait for several tasks?" }));
         assert_eq!(found["tools"][0]["name"], "TaskNotify");
@@ -503,7 +503,7 @@ mod called {
     }
 
     #[test]
-    fn a_tool_is_called_from_the_command_line() {
+    fn tools_can_be_called_from_the_command_line() {
         let d = Daemon::start();
         let register = [
             "tools",
@@ -544,7 +544,7 @@ mod called {
     }
 
     #[test]
-    fn a_call_that_waits_outlasts_the_patience_of_other_commands_and_can_be_ended() {
+    fn waiting_tool_call_has_no_command_timeout_and_can_be_interrupted() {
         let d = Daemon::start();
         let task = new_task(&d);
         let id = format!("task_id={task}");

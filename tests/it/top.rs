@@ -1,4 +1,4 @@
-//! `svc` alone on a terminal, as a person has it: keys in, a screen out. And lists on a terminal.
+//! `svc` without arguments on a terminal: keys in, a screen out. And lists on a terminal.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::expect::{page, register, text};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A program on a terminal of its own, and the screen that it draws. Dropping it kills the program.
+/// A program on a terminal of its own, and its screen. Dropping it kills the program.
 struct Terminal {
     child: Child,
     keyboard: File,
@@ -50,7 +50,7 @@ impl Terminal {
         let drawn = Arc::clone(&parser);
         thread::spawn(move || {
             let mut block = [0; 4096];
-            // It ends with an error when the program has closed its end.
+            // The read fails when the program has closed its end.
             while let Ok(count @ 1..) = screen.read(&mut block) {
                 drawn.lock().expect("a screen").process(&block[..count]);
             }
@@ -74,7 +74,7 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).expect("typed");
     }
 
-    /// Its exit code, once it has ended, and whether the screen is what it was.
+    /// Its exit code, once it has ended, and whether the screen was restored.
     fn ended(&mut self) -> (Option<i32>, bool) {
         let mut code = None;
         eventually(SOON, || {
@@ -90,7 +90,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Both fail only if it is gone already, and that is what they are for.
+        // Both fail only if the process is gone already, which is the goal.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -106,13 +106,13 @@ fn member(d: &Daemon, name: &str) -> String {
 }
 
 #[test]
-fn svc_alone_shows_the_team_and_goes_on_showing_it() {
+fn svc_without_arguments_shows_and_updates_the_team() {
     let mut d = Daemon::start();
     let (ann, bob) = (member(&d, "ann"), member(&d, "bob"));
     let mut terminal = Terminal::run(&d.home, &[], 100, 30);
     terminal.shows("2 here  live");
     terminal.shows("ann");
-    // What happens is shown without a key.
+    // Changes are shown without a key.
     member(&d, "carl");
     terminal.shows("carl");
     let question = json!({ "text": "is it green?", "type": "query", "from_peer": ann });
@@ -131,10 +131,10 @@ fn svc_alone_shows_the_team_and_goes_on_showing_it() {
     }
     terminal.shows("A build without warnings");
 
-    // The second of the lists, the question in it, all of it, and an answer.
+    // The second list, the question in it, its text, and an answer.
     terminal.press("\t\r");
     terminal.shows("waits for an answer");
-    // Who was asked may answer it, and nobody else.
+    // Only the participant that was asked may answer it.
     terminal.press("a");
     terminal.shows("only bob may answer that");
     let question = json!({ "text": "and is it for you?", "type": "query", "from_peer": ann });
@@ -159,7 +159,7 @@ fn svc_alone_shows_the_team_and_goes_on_showing_it() {
 }
 
 #[test]
-fn it_waits_for_a_daemon_and_takes_a_signal() {
+fn team_view_waits_for_a_daemon_and_exits_on_a_signal() {
     let home = Home::new();
     let terminal = Terminal::run(&home, &["top"], 60, 20);
     terminal.shows("svc start");
@@ -174,7 +174,7 @@ fn it_waits_for_a_daemon_and_takes_a_signal() {
 }
 
 #[test]
-fn without_a_terminal_there_is_no_page() {
+fn without_a_terminal_there_is_no_team_view() {
     let home = Home::new();
     let alone = svc(&home, &[]);
     assert!(alone.ok().contains("Usage: svc"), "{alone:?}");
@@ -184,14 +184,14 @@ fn without_a_terminal_there_is_no_page() {
 }
 
 #[test]
-fn a_terminal_that_cannot_be_drawn_on_gets_help() {
+fn dumb_terminal_gets_help() {
     let mut terminal = Terminal::of_kind("dumb", &Home::new(), &[], 100, 100);
     terminal.shows("Usage: svc");
     assert_eq!(terminal.ended().0, Some(0));
 }
 
 #[test]
-fn a_terminal_tells_its_width_and_has_colours() {
+fn lists_use_the_terminals_width_and_colours() {
     let d = Daemon::start();
     member(&d, "ann with a name that is longer than a screen of sixty columns has room for");
     let mut terminal = Terminal::run(&d.home, &["peer", "list"], 60, 20);

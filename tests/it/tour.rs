@@ -1,5 +1,5 @@
-//! The commands that pages show: each block is run, or it says why it cannot be and names only
-//! commands that exist.
+//! The commands on pages: each block is run, or it says why it cannot be and names only commands
+//! that exist.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::daemon::{Home, Ran, Running, svc};
 use crate::pages::{Page, pages, root, wrong_with};
 
-/// How the first block of the README is marked, which `.ci/run` reads.
+/// The marks of the README's first block, which `.ci/run` reads.
 const OPENING: &str = "cargo run --release -- serve\ncargo test --locked\n";
 
-/// What pages need beside `svc`.
+/// Programs that pages need beside `svc`.
 const TOOLS: [&str; 4] = ["bash", "curl", "jq", "sqlite3"];
 
 fn is_run(info: &str) -> bool {
@@ -25,10 +25,10 @@ fn script(page: &Page) -> String {
     blocks.iter().filter(|block| is_run(&block.info)).map(|block| block.text.as_str()).collect()
 }
 
-/// Runs a page in a home of its own, where nothing listens on a port that somebody else may have.
+/// Runs a page in a home of its own, without listening on a port that another program may have.
 fn run(page: &Page) -> (Home, Ran) {
     let home = Home::new();
-    // The data folder is `~/.local/share/svc`, as pages say, and at the same time the one that a
+    // The data folder is `~/.local/share/svc`, as pages say, and at the same time the one that the
     // test's home cleans up.
     std::fs::create_dir_all(home.user().join(".local")).expect("a folder");
     std::os::unix::fs::symlink(home.user(), home.user().join(".local/share")).expect("a link");
@@ -44,7 +44,7 @@ fn run(page: &Page) -> (Home, Ran) {
         .env("PATH", format!("{}:{path}", binary.display()))
         .env("HOME", home.user())
         .env("SVC_LISTEN", "127.0.0.1:0")
-        // A build without optimisation on a busy machine is no measure of a hook's time.
+        // A build without optimisation on a busy machine would miss a hook's deadline.
         .env("SVC_HOOK_DEADLINE_MS", "20000")
         .current_dir(home.user());
     let finished = Running::spawn(command).wait(Duration::from_mins(2));
@@ -65,7 +65,7 @@ fn tools_are_missing() -> bool {
 }
 
 #[test]
-fn the_tour_works_as_printed() {
+fn tour_commands_work_as_printed() {
     if tools_are_missing() {
         return;
     }
@@ -83,7 +83,7 @@ fn the_tour_works_as_printed() {
     ] {
         assert!(printed.contains(expected), "{expected:?} in {finished:?}");
     }
-    // After the crash the watcher resumed behind what it had, and the repeated line was not
+    // After the crash the watcher resumed after its last event, and the repeated line was not
     // doubled.
     let resumed = printed.rsplit("retry: 1000").next().unwrap_or_default();
     assert!(!resumed.contains("\"line\":\"one\""), "{resumed}");
@@ -92,7 +92,7 @@ fn the_tour_works_as_printed() {
 }
 
 #[test]
-fn what_the_readme_shows_survives_the_kill() {
+fn readme_example_survives_the_kill() {
     if tools_are_missing() {
         return;
     }
@@ -132,7 +132,7 @@ fn every_command_of_every_other_page_works_as_printed() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Runs a page and says what is wrong with it.
+/// Runs a page and returns its mistakes.
 fn problem_of(page: &Page) -> Option<String> {
     let (home, finished) = run(page);
     let leaves_a_daemon = home.path("daemon.json").exists();
@@ -144,7 +144,7 @@ fn problem_of(page: &Page) -> Option<String> {
 }
 
 #[test]
-fn the_recordings_are_what_the_program_prints() {
+fn recordings_match_the_programs_output() {
     let missing: Vec<_> =
         ["python3", "jq"].into_iter().filter(|tool| !is_installed(tool)).collect();
     if !missing.is_empty() {
@@ -165,7 +165,7 @@ fn the_recordings_are_what_the_program_prints() {
 }
 
 #[test]
-fn a_block_of_commands_is_run_or_says_why_it_cannot_be() {
+fn every_command_block_is_run_or_has_a_reason() {
     let mut problems = Vec::new();
     for page in pages() {
         for block in page.blocks() {
@@ -193,7 +193,7 @@ fn a_block_of_commands_is_run_or_says_why_it_cannot_be() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// What is wrong with the calls of `svc` in a block.
+/// The mistakes in the calls of `svc` in a block.
 fn wrong_lines(block: &str) -> impl Iterator<Item = String> {
     let whole = block.replace("\\\n", " ");
     let calls: Vec<String> = whole
@@ -205,7 +205,7 @@ fn wrong_lines(block: &str) -> impl Iterator<Item = String> {
     calls.into_iter().filter_map(|call| wrong_with(&call))
 }
 
-/// What is wrong with an example of a configuration file.
+/// The mistakes in an example of a configuration file.
 fn wrong_settings(text: &str) -> Option<String> {
     let home = Home::new();
     home.write("config.toml", text);
@@ -230,7 +230,7 @@ fn inline_commands_exist() {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_resolves() {
     let mut problems = Vec::new();
     let pages = pages();
     for page in &pages {

@@ -1,4 +1,4 @@
-//! The daemon's Unix socket, and to whom a secret is sent.
+//! The daemon's Unix socket, and the receivers of secrets.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
@@ -17,7 +17,7 @@ use crate::daemon::{Daemon, Home, Running, eventually, free_port, svc, svc_with_
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// The answer to one request over the socket, head and body.
+/// The response to one request over the socket, head and body.
 fn over_socket(home: &Home, head: &str) -> String {
     let mut stream = UnixStream::connect(home.path("svc.sock")).expect("the daemon listens");
     stream.write_all(format!("{head}\r\nConnection: close\r\n\r\n").as_bytes()).expect("is sent");
@@ -27,7 +27,7 @@ fn over_socket(home: &Home, head: &str) -> String {
 }
 
 #[test]
-fn the_socket_serves_the_same_routes_for_its_owner_alone() {
+fn socket_serves_the_same_routes_to_its_owner_only() {
     let mut d = Daemon::start();
     let metadata = fs::symlink_metadata(d.home.path("svc.sock")).expect("is there");
     assert!(metadata.file_type().is_socket());
@@ -49,7 +49,7 @@ fn the_socket_serves_the_same_routes_for_its_owner_alone() {
 }
 
 #[test]
-fn the_socket_of_a_killed_daemon_is_replaced() {
+fn socket_of_a_killed_daemon_is_replaced() {
     let mut d = Daemon::start();
     d.kill9();
     fs::symlink_metadata(d.home.path("svc.sock")).expect("it was left behind");
@@ -65,8 +65,8 @@ fn the_socket_of_a_killed_daemon_is_replaced() {
     assert!(leftovers.is_empty(), "{leftovers:?}");
 }
 
-/// A program that listens where a daemon is expected, answers as well as it can, and keeps all that
-/// it is sent.
+/// A program that listens in place of the daemon, responds as well as it can, and records all that
+/// it receives.
 struct Impostor {
     addr: SocketAddr,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -123,9 +123,9 @@ impl Impostor {
         String::from_utf8_lossy(&self.heard.lock().expect("nobody panics")).into_owned()
     }
 
-    /// Nothing in what it was sent is a secret, or follows from one but for the fingerprint.
+    /// Asserts that it received no secret, and nothing derived from one but the fingerprint.
     #[track_caller]
-    fn heard_no_secret(&self, token: &str, after: &str) {
+    fn assert_no_secret_received(&self, token: &str, after: &str) {
         let heard = self.heard().to_ascii_lowercase();
         let hash = hex::encode(Sha256::digest(token));
         assert!(!heard.contains(token) && !heard.contains(&hash), "{after}: {heard}");
@@ -139,12 +139,12 @@ impl Impostor {
     }
 }
 
-/// A token that nobody would guess.
+/// A token that cannot be guessed.
 fn secret() -> String {
     hex::encode(Sha256::digest("the operator's token in these tests"))
 }
 
-/// One request, head and body, as it came.
+/// One request, head and body, unchanged.
 fn read_request(client: &mut impl BufRead) -> Option<Vec<u8>> {
     let (mut request, mut length) = (Vec::new(), 0);
     loop {
@@ -166,7 +166,7 @@ fn read_request(client: &mut impl BufRead) -> Option<Vec<u8>> {
     Some(request)
 }
 
-/// Commands that speak to the daemon, each with what it reads on standard input.
+/// Commands that talk to the daemon, each with its standard input.
 const COMMANDS: [(&[&str], &str); 20] = [
     (&["peer", "list"], ""),
     (&["peer", "register", "--name", "x", "--backend", "y"], ""),
@@ -192,10 +192,10 @@ const COMMANDS: [(&[&str], &str); 20] = [
 const PROMPT: &str = r#"{"hook_event_name":"UserPromptSubmit","session_id":"s","prompt":"hello"}"#;
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}"#;
 
-/// Somebody listens on the configured port, and a `daemon.json` from before names that address and
-/// a process that lives.
+/// A program listens on the configured port, and an old `daemon.json` names that address and a
+/// living process.
 #[test]
-fn no_command_sends_a_secret_to_who_listens_in_the_daemons_place() {
+fn commands_send_no_secret_to_an_impostor() {
     let home = Home::new();
     let token = secret();
     let mut stranger = std::process::Command::new("sleep").arg("600").spawn().expect("it starts");
@@ -219,12 +219,12 @@ fn no_command_sends_a_secret_to_who_listens_in_the_daemons_place() {
                 args.splice(end..end, ["--url", &url]);
             }
             let ran = svc_with_input(&home, &args, input.as_bytes());
-            impostor.heard_no_secret(&token, &format!("{args:?}"));
+            impostor.assert_no_secret_received(&token, &format!("{args:?}"));
             if args == ["token", "rotate"] {
-                // No daemon runs, so the file alone is what the token is.
+                // No daemon runs, so only the file has the token.
                 let rotated = ran.ok().trim().to_owned();
                 assert_eq!(home.token().as_ref(), Some(&rotated), "{ran:?}");
-                impostor.heard_no_secret(&rotated, "token rotate");
+                impostor.assert_no_secret_received(&rotated, "token rotate");
                 home.write("token", &token);
                 continue;
             }
@@ -239,7 +239,7 @@ fn no_command_sends_a_secret_to_who_listens_in_the_daemons_place() {
             let mut command = home.command(args);
             command.stdin(Stdio::piped());
             if with_url {
-                // Without a token of their own these two refuse a URL, and ask nobody.
+                // Without a token of their own these two refuse a URL, and send nothing.
                 command.env("SVC_URL", &url).env("SVC_TOKEN", &token);
             }
             let asked = impostor.heard().len();
@@ -256,7 +256,7 @@ fn no_command_sends_a_secret_to_who_listens_in_the_daemons_place() {
                 let ran = running.wait(SOON);
                 assert!(ran.code.is_some(), "{ran:?}");
             }
-            impostor.heard_no_secret(&token, &format!("{args:?} {with_url}"));
+            impostor.assert_no_secret_received(&token, &format!("{args:?} {with_url}"));
         }
     }
     assert!(impostor.heard().contains("/v1/daemon_proof"), "it was asked for a proof");
@@ -266,8 +266,8 @@ fn no_command_sends_a_secret_to_who_listens_in_the_daemons_place() {
     stranger.wait().expect("our own child");
 }
 
-/// A program at another port that passes everything on to the daemon, perhaps under the daemon's
-/// own address.
+/// A program at another port that forwards everything to the daemon, perhaps under the daemon's own
+/// address.
 fn relay(d: &Daemon, renames_host: bool) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let addr = listener.local_addr().expect("is bound");
@@ -301,7 +301,7 @@ fn relay(d: &Daemon, renames_host: bool) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
 }
 
 #[test]
-fn a_program_that_passes_requests_on_to_the_daemon_gets_no_token() {
+fn relaying_program_gets_no_token() {
     let d = Daemon::start();
     let token = d.home.token().expect("is there");
     let direct = svc(&d.home, &["peer", "list", "--url", &d.url()]);
@@ -318,9 +318,9 @@ fn a_program_that_passes_requests_on_to_the_daemon_gets_no_token() {
     }
 }
 
-/// A proxy that the daemon knows of, session tokens, and a token that is of no use.
+/// A proxy that the daemon knows of, session tokens, and an invalid token.
 #[test]
-fn a_proof_is_given_for_every_good_token_and_behind_a_known_proxy() {
+fn proof_exists_for_every_valid_token_and_behind_a_known_proxy() {
     let d = Daemon::with(|plan| plan.flag("--allowed-host").flag("127.0.0.1"));
     let (addr, _) = relay(&d, false);
     let by_proxy = format!("http://{addr}");
@@ -343,7 +343,7 @@ fn a_proof_is_given_for_every_good_token_and_behind_a_known_proxy() {
 }
 
 #[test]
-fn a_data_folder_may_have_a_long_path() {
+fn data_folder_may_have_a_long_path() {
     let home = Home::new();
     let long = home.user().join("d".repeat(120)).join("e".repeat(120));
     let command = |args: &[&str]| {
@@ -362,9 +362,9 @@ fn a_data_folder_may_have_a_long_path() {
     left.expect_err("it is removed at the end");
 }
 
-/// A daemon that answers a hook with what no daemon says: the client hears nothing of it.
+/// A hook's response that no daemon sends: the client gets nothing of it.
 #[test]
-fn an_order_that_the_daemon_never_gives_does_not_reach_the_client() {
+fn forged_hook_decision_does_not_reach_the_client() {
     let allow = json!({ "hookSpecificOutput": {
         "hookEventName": "PreToolUse", "permissionDecision": "allow", "additionalContext": "t",
     } });

@@ -1,5 +1,5 @@
-//! Agents and whom they may trust: what a session with the scope `agents` may set and steer, who
-//! answers what an agent asks, and that an agent is its process and holds no secret.
+//! Trust between agents: what a session with the scope `agents` may set and control, who answers an
+//! agent's requests, and that an agent is identified by its process and holds no secret.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -70,7 +70,7 @@ fn refusal(d: &Caller, name: &str, arguments: &Value) -> String {
 }
 
 #[test]
-fn no_request_sets_what_runs_code_in_other_programs() {
+fn requests_cannot_set_options_that_run_code() {
     let d = folders();
     let script = d.home.user().join("own/payload");
     let ran = d.home.user().join("own/ran");
@@ -98,7 +98,7 @@ fn no_request_sets_what_runs_code_in_other_programs() {
     }
     assert_eq!(hosts(&d), 0);
     assert!(!ran.exists());
-    // An entry that would let it through is wrong.
+    // An entry that would let it through is invalid.
     let all = d.get("/v1/agents").ok(200);
     let bad = all["agents"].as_array().expect("agents").iter().find(|it| it["instance"] == "bad");
     let bad = bad.expect("it is listed");
@@ -110,7 +110,7 @@ fn no_request_sets_what_runs_code_in_other_programs() {
 }
 
 #[test]
-fn a_session_sets_what_the_instance_allows_and_works_in_its_own_project() {
+fn session_sets_only_allowed_options_within_its_project() {
     let d = folders();
     let session = own(&d, "s", &["agents"]);
     let at = |name: &str| d.home.user().join(name).display().to_string();
@@ -184,7 +184,7 @@ fn a_session_sets_what_the_instance_allows_and_works_in_its_own_project() {
 }
 
 #[test]
-fn a_folder_that_was_moved_while_its_task_waited_is_not_used() {
+fn folder_moved_while_its_task_waited_is_not_used() {
     let d = folders();
     let session = own(&d, "s", &["agents"]);
     let first = start(&d, "single", "first");
@@ -203,7 +203,7 @@ fn a_folder_that_was_moved_while_its_task_waited_is_not_used() {
 }
 
 #[test]
-fn a_session_steers_agents_of_its_own_project() {
+fn session_controls_only_agents_of_its_project() {
     let d = folders();
     let other = json!({ "instance": "cat", "name": "far", "cwd": d.home.user().join("other") });
     let far = text(&d.post("/v1/hosts", &other).ok(201), "session_key");
@@ -218,9 +218,9 @@ fn a_session_steers_agents_of_its_own_project() {
     ] {
         let path = format!("/v1/hosts/{far}/{way}");
         problem(&session.post(&path, &body), 404, "not_found");
-        // To see all is not to steer all.
+        // Reading all does not include controlling all.
         problem(&reader.post(&path, &body), 403, "forbidden");
-        // Nor is to answer.
+        // Nor does it include answering.
         let approver = own(&d, "a", &["approve", "read_all", "exec"]);
         problem(&approver.post(&format!("/v1/hosts/{near}/{way}"), &body), 403, "forbidden");
     }
@@ -230,15 +230,15 @@ fn a_session_steers_agents_of_its_own_project() {
     );
     assert_eq!(reader.get(&format!("/v1/hosts/{far}")).status(), 200);
     session.post(&format!("/v1/hosts/{near}/send"), &json!({ "input": "hello" })).ok(200);
-    // Work for any agent of an instance goes to none of another project.
+    // Work for any agent of an instance goes to no agent of another project.
     d.post(&format!("/v1/hosts/{near}/stop"), &json!({ "force": true })).ok(200);
     ended(&d, &near);
     let body =
         json!({ "instance": "cat", "prompt": "x", "opts": { "mode": "peer-only", "async": true } });
     problem(&session.post("/v1/send_message", &body), 503, "unavailable");
     d.post("/v1/send_message", &body).ok(202);
-    // A conversation goes on for whoever may steer its agent. A switch of the program is no
-    // conversation.
+    // A conversation is continued by a caller that may control its agent. An option of the program
+    // is no conversation.
     let going_on = |caller: &Caller, session: &str| {
         let opts = json!({ "session": session, "async": true });
         caller
@@ -252,7 +252,7 @@ fn a_session_steers_agents_of_its_own_project() {
 }
 
 #[test]
-fn nobody_answers_for_itself_or_for_what_it_started() {
+fn session_cannot_answer_for_itself_or_its_children() {
     let d = folders();
     let boss = own(&d, "chief", &["agents", "approve"]);
     let body = json!({ "instance": "asker", "name": "child", "prompt": "go" });
@@ -268,19 +268,19 @@ fn nobody_answers_for_itself_or_for_what_it_started() {
     };
     let request = asked(&d);
     refused(&boss, &request);
-    // To start agents is not to answer for them.
+    // Starting agents does not include answering for them.
     let starter = own(&d, "starter", &["agents"]);
     let id = text(&request, "request_id");
     let wish = json!({ "request_id": id, "option_id": "allow" });
     problem(&starter.post(&format!("/v1/hosts/{child}/answer"), &wish), 403, "forbidden");
     let allow = json!({ "option_id": "allow" });
     problem(&starter.post(&format!("/v1/requests/{id}/answer"), &allow), 403, "forbidden");
-    // Who sees it from another project does not answer it.
+    // A session that sees it from another project cannot answer it.
     let project = d.home.user().join("other").display().to_string();
     refused(&minted(&d, "far", &project, &["approve", "read_all"]), &request);
     own(&d, "peer", &["approve"]).post(&format!("/v1/requests/{id}/answer"), &allow).ok(200);
 
-    // What an agent of its own started, it started.
+    // An agent that its own agent started counts as started by it.
     let body = json!({ "instance": "cat", "name": "middle" });
     let middle = text(&boss.post("/v1/hosts", &body).ok(201), "session_key");
     let middle = own(&d, &middle, &["agents", "approve"]);
@@ -289,7 +289,7 @@ fn nobody_answers_for_itself_or_for_what_it_started() {
     let request = asked(&d);
     refused(&boss, &request);
     refused(&middle, &request);
-    // That its parent has ended changes nothing.
+    // The end of its parent changes nothing.
     d.post("/v1/hosts/agent:cat:middle/stop", &json!({ "force": true })).ok(200);
     ended(&d, "agent:cat:middle");
     refused(&boss, &request);
@@ -299,7 +299,7 @@ fn nobody_answers_for_itself_or_for_what_it_started() {
     assert_eq!(answered["answer"]["by"], "session:peer", "{answered}");
 }
 
-/// The key by which a host takes answers, from the daemon's own table.
+/// The key with which a host accepts answers, from the daemon's own table.
 fn answer_key(d: &Daemon, id: &str) -> String {
     let path = d.home.path("svc.db");
     let database = rusqlite::Connection::open(path).expect("the database");
@@ -312,7 +312,7 @@ fn of_process(pid: u64, name: &str) -> String {
 }
 
 #[test]
-fn a_host_takes_answers_from_the_daemon_alone() {
+fn host_accepts_answers_only_from_the_daemon() {
     let mut d = folders();
     let key = start(&d, "asker", "main");
     send(&d, &key, "go");
@@ -359,7 +359,7 @@ fn a_host_takes_answers_from_the_daemon_alone() {
 }
 
 #[test]
-fn without_a_daemon_a_request_is_shown_and_not_answered() {
+fn without_a_daemon_a_request_is_shown_but_not_answerable() {
     let mut d = folders();
     let key = start(&d, "asker", "main");
     send(&d, &key, "go");
@@ -382,7 +382,7 @@ fn without_a_daemon_a_request_is_shown_and_not_answered() {
     assert_eq!(asked(&d)["request_id"], json!(request), "nobody answered it");
 }
 
-/// A stand-in for Claude Code that writes down what it was started with.
+/// A stand-in for Claude Code that records its arguments and environment.
 const SEER: &str = r#"
 [agents.seer]
 backend = "claude"
@@ -397,7 +397,7 @@ while read -r prompt; do :; done
 "#;
 
 #[test]
-fn an_agent_is_given_a_program_and_no_secret() {
+fn agent_environment_has_no_secret() {
     let home = Home::new();
     home.write("config.toml", SEER);
     let d = Daemon::with(|plan| plan.home(&home));
@@ -455,7 +455,7 @@ impl KeptServer {
             errors.display()
         );
         coder.run(d, &line, "");
-        // Both ends are open in the program, so nobody waits here.
+        // Both ends are open in the program, so the open does not block.
         let input = fs::File::options().write(true).open(pipe).expect("a pipe");
         Self { input, said, errors }
     }
@@ -475,7 +475,7 @@ impl KeptServer {
 }
 
 #[test]
-fn an_agents_server_outlives_the_daemon_and_tells_a_stranger_nothing() {
+fn agents_stdio_survives_the_daemon_and_leaks_nothing() {
     let mut d = hosted::world();
     let mut coder = Obedient::start(&d, "main");
     let own = text(&d.get("/v1/peers/agent:coder:main").ok(200), "peer_id");
@@ -497,7 +497,7 @@ fn an_agents_server_outlives_the_daemon_and_tells_a_stranger_nothing() {
     let stranger = until(BOUND, || TcpListener::bind(("127.0.0.1", port)).ok());
     stranger.set_nonblocking(true).expect("can be set");
     server.send(&call(3, "after"));
-    // It has tried all that it tries: it asks for a daemon, and starts none.
+    // It has made all its attempts: it asks for a daemon, and starts none.
     eventually(BOUND, || {
         fs::read_to_string(&server.errors).unwrap_or_default().contains("cannot start the daemon")
     });
@@ -516,7 +516,7 @@ fn an_agents_server_outlives_the_daemon_and_tells_a_stranger_nothing() {
 }
 
 #[test]
-fn a_document_for_a_client_names_a_file_and_no_token() {
+fn client_document_names_a_file_and_no_token() {
     let d = Daemon::start();
     let folder = d.home.user().display().to_string();
     let args = ["mcp-config", "--session", "reviewer", "--cwd", &folder, "--scope", "agents"];
@@ -538,7 +538,7 @@ fn a_document_for_a_client_names_a_file_and_no_token() {
     let own = json!({ "display_name": "reviewer", "backend": "claude" });
     let own = text(&caller.post("/v1/peers/register", &own).ok(200), "peer_id");
 
-    // The client starts what it names, and that speaks for the session.
+    // The client starts the named program, which acts for the session.
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "peer_send",
         "arguments": { "to": "operator", "text": "here" } } });
     let arguments: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -554,7 +554,7 @@ fn a_document_for_a_client_names_a_file_and_no_token() {
     drop(input);
     assert_eq!(running.wait(BOUND).code, Some(0));
 
-    // A file that others may read is refused, and one that is not there.
+    // A file that others may read is refused, and so is a missing one.
     fs::set_permissions(&words[2], fs::Permissions::from_mode(0o644)).expect("it is ours");
     for file in [words[2].as_str(), "/no/such/file"] {
         let ran = svc_with_input(&d.home, &["stdio", "--token-file", file], b"");

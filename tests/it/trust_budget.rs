@@ -1,4 +1,4 @@
-//! What one principal reads, sends to all, or leaves behind is no matter of its neighbours.
+//! What one principal reads, broadcasts, or leaves behind does not affect its neighbours.
 
 use std::collections::HashSet;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::wire::{Caller, Reply};
 const PAGE_BYTES: usize = 4 << 20;
 const TOOL_PAGE_BYTES: usize = 128 << 10;
 
-/// A session that has a peer, and the inbox of that.
+/// A session with a participant, and the participant's inbox.
 fn sender(d: &Daemon, key: &str) -> (Caller, String) {
     let caller = d.session(key);
     let own = json!({ "display_name": key, "backend": "b", "session_id": key });
@@ -25,7 +25,7 @@ fn broadcast(caller: &Caller, bytes: usize) -> Reply {
     caller.post("/v1/peers/broadcast", &json!({ "text": "x".repeat(bytes) }))
 }
 
-/// All pages of a list, each with the length of its answer.
+/// All pages of a list, each with the length of its response.
 fn pages(caller: &Caller, path: &str, name: &str) -> Vec<(usize, Vec<Value>)> {
     let (mut pages, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -42,7 +42,7 @@ fn pages(caller: &Caller, path: &str, name: &str) -> Vec<(usize, Vec<Value>)> {
     }
 }
 
-/// Nothing is missing, nothing comes twice, and no page is longer than it may be.
+/// Asserts that no item is missing or repeated, and no page is longer than its bound.
 #[track_caller]
 fn complete(pages: &[(usize, Vec<Value>)], key: &str, count: usize, item_bytes: usize) {
     for (bytes, items) in pages {
@@ -57,7 +57,7 @@ fn complete(pages: &[(usize, Vec<Value>)], key: &str, count: usize, item_bytes: 
 }
 
 #[test]
-fn broadcasts_of_one_sender_leave_every_inbox_open_to_others() {
+fn broadcasts_of_one_sender_cannot_fill_inboxes() {
     let d = Daemon::start();
     let (greedy, _) = sender(&d, "greedy");
     let (receiver, inbox) = sender(&d, "receiver");
@@ -68,18 +68,18 @@ fn broadcasts_of_one_sender_leave_every_inbox_open_to_others() {
     third.post(&inbox, &json!({ "text": "y".repeat(100_000) })).ok(200);
     broadcast(&third, 100_000).ok(200);
     d.post(&inbox, &json!({ "text": "the operator's" })).ok(200);
-    // One page of them is no more than a page.
+    // One page of messages has the bound of a page.
     let taken = receiver.get(&format!("{inbox}?limit=500"));
     assert!(taken.body.len() <= PAGE_BYTES + 1_000_000, "{}", taken.body.len());
     let taken = taken.ok(200)["messages"].as_array().expect("messages").len();
     assert!((1..=5).contains(&taken), "{taken}");
-    // Those that the page did not take are on nobody's lease.
+    // Messages that the page did not take are not leased.
     let next = receiver.get(&format!("{inbox}?limit=500")).ok(200);
     assert_eq!(next["messages"].as_array().map(Vec::len), Some(taken));
 }
 
 #[test]
-fn each_copy_of_a_broadcast_counts_for_its_sender_before_the_first_is_stored() {
+fn broadcast_budget_is_checked_before_the_first_copy() {
     let d = Daemon::with(|plan| plan.env("SVC_BUDGET_STORED_BYTES_PER_HOUR", "500000"));
     let (greedy, _) = sender(&d, "greedy");
     let receivers: Vec<_> = (0..8).map(|number| sender(&d, &format!("r{number}"))).collect();
@@ -89,7 +89,7 @@ fn each_copy_of_a_broadcast_counts_for_its_sender_before_the_first_is_stored() {
         let messages = receiver.get(&format!("{inbox}?peek=true")).ok(200);
         assert_eq!(messages["count"], 1, "none of the second");
     }
-    // One copy fits still, and a neighbour has its own hour.
+    // One more copy fits, and a neighbour has its own hour.
     greedy.post(&receivers[0].1, &json!({ "text": "x".repeat(40_000) })).ok(200);
     broadcast(&receivers[0].0, 40_000).ok(200);
 
@@ -105,7 +105,7 @@ fn each_copy_of_a_broadcast_counts_for_its_sender_before_the_first_is_stored() {
 }
 
 #[test]
-fn every_list_of_the_rest_interface_ends_its_pages_by_bytes() {
+fn every_rest_list_bounds_its_pages_by_bytes() {
     let d = Daemon::start();
     let large = "x".repeat(900_000);
     for _ in 0..9 {
@@ -133,7 +133,7 @@ fn every_list_of_the_rest_interface_ends_its_pages_by_bytes() {
 }
 
 #[test]
-fn a_page_for_a_model_is_shorter_and_a_larger_item_comes_alone() {
+fn model_page_is_shorter_and_an_oversized_item_comes_alone() {
     let d = Daemon::start();
     let agent = d.session("agent");
     let sizes = [40_000, 40_000, 40_000, 40_000, 300_000, 40_000, 40_000];
@@ -166,7 +166,7 @@ fn a_page_for_a_model_is_shorter_and_a_larger_item_comes_alone() {
 }
 
 #[test]
-fn many_readers_of_long_lists_take_a_bounded_part_of_memory() {
+fn many_readers_of_long_lists_use_bounded_memory() {
     let d = Daemon::start();
     let prompt = "x".repeat(1_000_000);
     for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! Files that somebody else may have put there: pipes, and second names of secrets.
+//! Files that another user may have placed: pipes, and hard links of secrets.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -23,7 +23,7 @@ fn pipe(path: &std::path::Path) {
 }
 
 #[test]
-fn a_token_file_with_a_second_name_is_refused() {
+fn token_file_with_a_hard_link_is_refused() {
     let home = home_with_token();
     let (token, second) = (home.path("token"), home.user().join("project-token"));
     fs::hard_link(&token, &second).expect("is linked");
@@ -35,7 +35,7 @@ fn a_token_file_with_a_second_name_is_refused() {
         assert!(ran.stderr.contains("has 2 names (hard links)"), "{args:?}: {}", ran.stderr);
         assert!(ran.stderr.contains("token"), "{}", ran.stderr);
     }
-    // One that the flag names, too.
+    // One that a flag names, too.
     let flag = second.display().to_string();
     let ran = svc(&home, &["serve", "--listen", &listen, "--token-file", &flag]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -44,9 +44,9 @@ fn a_token_file_with_a_second_name_is_refused() {
     Daemon::with(|plan| plan.home(&home)).get("/v1/health").ok(200);
 }
 
-/// A name that is wrong is no wish for a new token, with which nobody else would come in.
+/// A wrong name must not create a new token, with which no other client would have access.
 #[test]
-fn a_token_file_that_is_named_is_never_made() {
+fn configured_token_file_is_never_created() {
     let home = home_with_token();
     let file = home.user().join("named");
     let named = file.display().to_string();
@@ -72,7 +72,7 @@ fn a_token_file_that_is_named_is_never_made() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_and_not_waited_for() {
+fn fifo_is_refused_without_blocking() {
     let home = home_with_token();
     let listen = format!("127.0.0.1:{}", crate::daemon::free_port());
     let config = home.path("config.toml");
@@ -82,7 +82,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
         make(&config);
         for args in [&["serve", "--listen", &listen][..], &["config", "show"]] {
             let ran = svc(&home, args);
-            // As any fault of the configuration.
+            // Like any mistake in the configuration.
             assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
             let said = &ran.stderr;
             assert!(said.contains("config.toml") && said.contains("no regular file"), "{said}");
@@ -96,7 +96,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("no regular file"), "{}", ran.stderr);
     fs::remove_file(&token).expect("is there");
-    // A file of servers that somebody names.
+    // A file of servers that a flag names.
     let servers = home.user().join("servers.json");
     pipe(&servers);
     let flag = servers.display().to_string();
@@ -106,7 +106,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn the_tokens_second_name_in_a_project_is_not_read() {
+fn hard_link_of_the_token_in_a_project_is_not_read() {
     let home = Home::new();
     fs::create_dir_all(home.dir()).expect("a folder");
     fs::set_permissions(home.dir(), fs::Permissions::from_mode(0o700)).expect("is ours");
@@ -117,7 +117,7 @@ fn the_tokens_second_name_in_a_project_is_not_read() {
     let d = Daemon::with(|plan| plan.home(&home));
     let project = home.user().join("project");
     fs::create_dir_all(project.join(".git")).expect("a folder");
-    // After the start: it does not help to look at the token then alone.
+    // After the start: a check of the token at the start alone would not help.
     fs::hard_link(home.path("token"), project.join("notes.txt")).expect("is linked");
     let wish = json!({ "session": "s", "project": project, "scopes": ["read", "exec"] });
     let minted = d.post("/v1/tokens", &wish).ok(201);
@@ -142,7 +142,7 @@ fn the_tokens_second_name_in_a_project_is_not_read() {
     assert_eq!(home.token().as_deref(), Some(&*token));
 }
 
-/// What a bare call gives.
+/// The result of a bare call.
 fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });

@@ -1,7 +1,7 @@
-//! One principal, a stranger or a child server floods the daemon with what it may ask for. The
-//! daemon keeps its memory, says to those whom it refuses what to free, and a neighbour is answered
-//! and loses nothing. How long anything takes is no matter of these tests:
-//! `svc-bench --only floods` measures it.
+//! One principal, a client without a credential or a child server floods the daemon with allowed
+//! requests. The daemon's memory stays bounded, its refusals say what to free, and a neighbour gets
+//! responses and loses nothing. Latencies are not tested here: `svc-bench --only floods` measures
+//! them.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -17,18 +17,18 @@ use crate::daemon::{Daemon, Home, eventually, until};
 use crate::expect::text;
 use crate::wire::{Caller, Reply};
 
-/// The most memory that the daemon may have in use, whatever is asked of it.
+/// The most memory that the daemon may use, whatever is requested.
 const MOST_MEMORY: u64 = 300 << 20;
-/// For what must come soon, on a machine that is busy with other tests.
+/// Deadline for what must come, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
-/// How long a reader may take no byte, and how long a body may stall, with room for a busy machine.
+/// The daemon's timeouts for readers and bodies, with a margin for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Bytes of a body without a credential.
 const STRANGE_BODY: usize = 990_000;
-/// Connections without a good credential at one time.
+/// Most connections without a valid credential.
 const STRANGERS: usize = 64;
 
-/// A session beside the flood, which appends and remembers what was acknowledged.
+/// A session during the flood, which appends and remembers what was acknowledged.
 struct Neighbour {
     caller: Caller,
     task: String,
@@ -42,7 +42,7 @@ impl Neighbour {
         Self { caller, task: text(&task, "task_id"), acknowledged: 0 }
     }
 
-    /// Appends so often, each time on a new connection. All of it is acknowledged.
+    /// Appends `times` times, each on a new connection. All appends are acknowledged.
     #[track_caller]
     fn append(&mut self, times: usize) {
         let path = format!("/v1/tasks/{}/events", self.task);
@@ -54,9 +54,9 @@ impl Neighbour {
         }
     }
 
-    /// All that was acknowledged is there, once and in order.
+    /// Asserts that all acknowledged events exist once and in order.
     #[track_caller]
-    fn has_lost_nothing(&self) {
+    fn assert_nothing_lost(&self) {
         let (mut after, mut lines) = (0, Vec::new());
         loop {
             let target =
@@ -75,18 +75,18 @@ impl Neighbour {
     }
 }
 
-/// The most memory that the daemon had in use since its start.
+/// Asserts the bound on the daemon's peak memory.
 #[track_caller]
-fn memory_was_bounded(d: &Daemon) {
+fn assert_memory_bounded(d: &Daemon) {
     let status = fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
     assert!(kib * 1024 < MOST_MEMORY, "the daemon had {} MiB in use", kib / 1024);
 }
 
-/// A refusal says what to free.
+/// Asserts that a refusal says what to free.
 #[track_caller]
-fn says_what_to_free(reply: &Reply) {
+fn assert_refusal_has_advice(reply: &Reply) {
     assert_eq!(reply.status(), 429, "{reply:?}");
     let body = reply.json();
     assert_eq!(body["code"], "limit_reached", "{body}");
@@ -95,7 +95,7 @@ fn says_what_to_free(reply: &Reply) {
     assert!(is_advice.iter().any(|word| detail.contains(word)), "{detail}");
 }
 
-/// A connection on which this was sent as far as there was room, and nothing is read.
+/// A connection that has sent as much as fits in the socket, and reads nothing.
 struct Held {
     socket: TcpStream,
     request: Arc<[u8]>,
@@ -111,7 +111,7 @@ impl Held {
         held
     }
 
-    /// Sends what there is room for.
+    /// Sends what fits.
     fn send(&mut self) {
         while self.sent < self.request.len() {
             match self.socket.write(&self.request[self.sent..]) {
@@ -121,7 +121,7 @@ impl Held {
         }
     }
 
-    /// The beginning of the answer, if there is one: `None` as long as the connection waits.
+    /// The beginning of the response: `None` as long as the connection waits.
     fn beginning(&mut self) -> Option<Vec<u8>> {
         self.send();
         let mut beginning = vec![0; 4096];
@@ -137,7 +137,7 @@ impl Held {
     }
 }
 
-/// The answer to a bare call of a tool.
+/// The response to a bare call of a tool.
 #[track_caller]
 fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments });
@@ -146,14 +146,14 @@ fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     if reply.header("content-type") != Some("text/event-stream") {
         return reply.json();
     }
-    // An answer that takes long is a stream, and on a busy machine all may.
+    // A slow response is a stream, and on a busy machine any may be slow.
     let text = String::from_utf8_lossy(&reply.body).into_owned();
     let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
     serde_json::from_str(last.expect("an answer")).expect("JSON")
 }
 
 #[test]
-fn readers_that_do_not_read_take_no_memory() {
+fn stalled_readers_use_bounded_memory() {
     let d = Daemon::start();
     let greedy = d.session("greedy");
     let task = greedy.post("/v1/tasks", &json!({ "title": "t" })).ok(201);
@@ -166,14 +166,14 @@ fn readers_that_do_not_read_take_no_memory() {
     }
     let mut neighbour = Neighbour::start(&d);
     neighbour.append(20);
-    // Each answer is as large as a page may be, and a connection has room for one or two.
+    // Each response has the size of a full page, and a connection buffers one or two.
     let page = greedy.request("GET", "/v1/events?stream_prefix=task/&limit=500");
     let request = page.clone().without("Connection").bytes().repeat(4).into();
     let mut readers: Vec<Held> = (0..100).map(|_| Held::open(d.addr, &request)).collect();
     let answered = |readers: &mut Vec<Held>| {
         readers.iter_mut().filter_map(Held::beginning).collect::<Vec<_>>()
     };
-    // Who waits is answered when another is cut off.
+    // A connection that waits gets its response when another is closed.
     eventually(PATIENCE, || answered(&mut readers).len() == readers.len());
     neighbour.append(50);
     for beginning in answered(&mut readers) {
@@ -186,9 +186,9 @@ fn readers_that_do_not_read_take_no_memory() {
             assert!(beginning.contains("read") && beginning.contains("close"), "{beginning}");
         }
     }
-    memory_was_bounded(&d);
+    assert_memory_bounded(&d);
     drop(readers);
-    // What it left unread is given back, and the pages have everything once.
+    // Its unread budget is freed, and the pages have everything once.
     let (mut after, mut count) = (0, 0);
     until(SOON, || (page.send().status() == 200).then_some(()));
     loop {
@@ -201,12 +201,12 @@ fn readers_that_do_not_read_take_no_memory() {
         }
     }
     assert_eq!(count, 500);
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }
 
 #[test]
-fn loops_of_large_pages_of_tasks_take_no_memory() {
+fn loops_of_large_task_pages_use_bounded_memory() {
     let d = Daemon::start();
     let prompt = "x".repeat(900_000);
     for number in 0..64 {
@@ -224,14 +224,14 @@ fn loops_of_large_pages_of_tasks_take_no_memory() {
                     if page.status() == 200 {
                         assert!(page.body.len() < 6 << 20, "a page of {} bytes", page.body.len());
                     } else {
-                        says_what_to_free(&page);
+                        assert_refusal_has_advice(&page);
                     }
                 }
             });
         }
         neighbour.append(50);
     });
-    memory_was_bounded(&d);
+    assert_memory_bounded(&d);
     let (mut cursor, mut titles) = (String::new(), Vec::new());
     loop {
         let page = greedy.get(&format!("/v1/tasks?limit=500{cursor}")).ok(200);
@@ -245,12 +245,12 @@ fn loops_of_large_pages_of_tasks_take_no_memory() {
     titles.retain(|title| title != "mine");
     titles.sort_by_key(|title| title.parse::<u32>().expect("a number"));
     assert_eq!(titles, (0..64).map(|number| number.to_string()).collect::<Vec<_>>());
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }
 
 #[test]
-fn loops_of_searches_hold_up_nobody() {
+fn loops_of_searches_do_not_starve_a_neighbour() {
     let d = Daemon::start();
     let greedy = d.session("greedy");
     let long = "the lock is held too long ".repeat(60);
@@ -279,12 +279,12 @@ fn loops_of_searches_hold_up_nobody() {
         }
         neighbour.append(50);
     });
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }
 
 #[test]
-fn bodies_without_a_token_take_no_memory() {
+fn unauthenticated_bodies_use_bounded_memory() {
     let d = Daemon::start();
     let mut neighbour = Neighbour::start(&d);
     let body = "x".repeat(STRANGE_BODY);
@@ -298,7 +298,7 @@ fn bodies_without_a_token_take_no_memory() {
     let mut held: Vec<Held> =
         (0..400).map(|number| Held::open(d.addr, &requests[number % 2])).collect();
     neighbour.append(20);
-    // Each is refused by what it announces, or closed for one that came later.
+    // Each is refused by its announced length, or closed for a later one.
     eventually(PATIENCE, || {
         held.iter_mut().map(Held::beginning).filter(Option::is_none).count() <= STRANGERS
     });
@@ -313,17 +313,17 @@ fn bodies_without_a_token_take_no_memory() {
         let is_refusal = said.starts_with("HTTP/1.1 413") && said.contains("payload_too_large");
         assert!(is_refusal || said.is_empty(), "{said:?}");
     }
-    memory_was_bounded(&d);
+    assert_memory_bounded(&d);
     drop(held);
     neighbour.append(20);
     let honest = d.stranger().post("/v1/daemon_proof", &json!({ "nonce": "5e".repeat(32) }));
     assert!(honest.status() < 500 && honest.status() != 413, "{honest:?}");
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }
 
 #[test]
-fn half_open_connections_hold_up_neither_the_socket_nor_who_has_a_token() {
+fn half_open_connections_block_neither_socket_nor_authenticated_clients() {
     let d = Daemon::start();
     let mut neighbour = Neighbour::start(&d);
     let half = Arc::from(&b"GET /health HTTP/1.1\r\nHost: lo"[..]);
@@ -340,17 +340,17 @@ fn half_open_connections_hold_up_neither_the_socket_nor_who_has_a_token() {
         socket.read_to_string(&mut answer).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    // Of those without a credential so many stay.
+    // This many stay without a credential.
     eventually(PATIENCE, || {
         held.iter_mut().map(Held::beginning).filter(Option::is_none).count() <= STRANGERS
     });
     neighbour.append(20);
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }
 
 #[test]
-fn broadcasts_of_one_fill_the_inbox_of_nobody() {
+fn broadcasts_of_one_session_leave_inbox_capacity_for_others() {
     let d = Daemon::start();
     let register = |caller: &Caller, name: &str| {
         let peer = json!({ "display_name": name, "backend": "b", "path": format!("/{name}") });
@@ -362,7 +362,7 @@ fn broadcasts_of_one_fill_the_inbox_of_nobody() {
     let peers: Vec<String> = (0..30).map(|number| register(&d, &format!("p{number}"))).collect();
     let mut neighbour = Neighbour::start(&d);
     let large = json!({ "text": "x".repeat(1_000_000) });
-    // For each that was accepted who did not get a copy.
+    // The receivers without a copy, for each accepted broadcast.
     let mut accepted: Vec<String> = Vec::new();
     for _ in 0..50 {
         let reply = greedy.post("/v1/peers/broadcast", &large);
@@ -370,12 +370,12 @@ fn broadcasts_of_one_fill_the_inbox_of_nobody() {
             let body = reply.json();
             accepted.push(body.get("refused_by").map(Value::to_string).unwrap_or_default());
         } else {
-            says_what_to_free(&reply);
+            assert_refusal_has_advice(&reply);
         }
     }
     assert!(!accepted.is_empty(), "none was accepted");
     neighbour.append(20);
-    // Others reach everybody still, each alone and all at once.
+    // Others still reach everybody, each alone and all at once.
     for peer in &peers {
         let sent = other.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "hello" }));
         sent.ok(200);
@@ -383,7 +383,7 @@ fn broadcasts_of_one_fill_the_inbox_of_nobody() {
     let reached = other.post("/v1/peers/broadcast", &json!({ "text": "to all" })).ok(200);
     assert!(reached["delivered_to"].as_u64() >= Some(31), "{reached}");
     assert!(reached.get("refused_by").is_none_or(|by| by == &json!([])), "{reached}");
-    // What was accepted is there: some inboxes stand for all, as each has many megabytes.
+    // Accepted messages exist: some inboxes stand for all, as each has many megabytes.
     for peer in [&peers[0], &peers[17], &peers[29]] {
         let (mut cursor, mut arrived) = (String::new(), 0);
         loop {
@@ -400,12 +400,11 @@ fn broadcasts_of_one_fill_the_inbox_of_nobody() {
         let expected = accepted.iter().filter(|refused| !refused.contains(peer.as_str())).count();
         assert_eq!(arrived, expected, "{peer}");
     }
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }
 
-/// A child server whose tool `echo` gives back what it is given, and which floods the daemon
-/// beside.
+/// A child server whose tool `echo` returns its argument, and which floods the daemon meanwhile.
 const NOISY: &str = r#"
 import json, sys, threading
 lock = threading.Lock()
@@ -437,8 +436,8 @@ for line in sys.stdin:
     send({"jsonrpc": "2.0", "id": message["id"], "result": result})
 "#;
 
-/// A daemon with such a child, which has begun to make its noise, and calls of it meanwhile.
-fn beside_a_noisy_child(noise: &str) -> (Daemon, Neighbour) {
+/// A daemon with such a child, which has begun to flood, and calls of it meanwhile.
+fn with_flooding_child(noise: &str) -> (Daemon, Neighbour) {
     let home = Home::new();
     let program = home.user().join("noisy.py");
     fs::write(&program, NOISY).expect("can be written");
@@ -451,7 +450,7 @@ fn beside_a_noisy_child(noise: &str) -> (Daemon, Neighbour) {
     });
     let mut neighbour = Neighbour::start(&d);
     for number in 0..20 {
-        // The first one begins the noise.
+        // The first call begins the flood.
         let answer = call(&d, "noisy__echo", &json!({ "number": number }));
         let given = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
         assert_eq!(given, format!(r#"{{"number": {number}}}"#), "{answer}");
@@ -461,8 +460,8 @@ fn beside_a_noisy_child(noise: &str) -> (Daemon, Neighbour) {
 }
 
 #[test]
-fn what_a_child_prints_has_a_rate() {
-    let (d, mut neighbour) = beside_a_noisy_child("stderr");
+fn child_stderr_is_rate_limited() {
+    let (d, mut neighbour) = with_flooding_child("stderr");
     let stored = || {
         ["svc.db", "svc.db-wal"]
             .iter()
@@ -475,16 +474,16 @@ fn what_a_child_prints_has_a_rate() {
     assert!(stored < 24 << 20, "the database has {} MiB", stored >> 20);
     let shown = d.get("/v1/sources/noisy").ok(200);
     assert!(shown.to_string().len() < 256 << 10, "its lines are bounded where they are shown");
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }
 
 #[test]
-fn changes_of_a_list_without_end_hold_up_nobody() {
-    let (d, mut neighbour) = beside_a_noisy_child("lists");
+fn endless_list_changes_do_not_starve_a_neighbour() {
+    let (d, mut neighbour) = with_flooding_child("lists");
     neighbour.append(100);
     let source = d.get("/v1/sources/noisy").ok(200);
     assert_eq!(source["state"], "connected", "{source}");
-    neighbour.has_lost_nothing();
-    memory_was_bounded(&d);
+    neighbour.assert_nothing_lost();
+    assert_memory_bounded(&d);
 }

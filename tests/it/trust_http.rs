@@ -1,5 +1,5 @@
-//! What connections take: readers that do not read, clients that show no credential, streams whose
-//! credential is over.
+//! Connections: readers that do not read, clients without a credential, streams whose credential
+//! has ended.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -25,7 +25,7 @@ fn resident(d: &Daemon) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
-/// What all sessions hold of one kind.
+/// The budget of one kind that all sessions hold.
 fn held(d: &Daemon, kind: &str) -> u64 {
     let reply = d.get("/metrics");
     let text = String::from_utf8(reply.body).expect("text");
@@ -34,7 +34,7 @@ fn held(d: &Daemon, kind: &str) -> u64 {
     line.parse().expect("a number")
 }
 
-/// A task with 21 MB of frames: more than the system keeps for a socket at both ends.
+/// A task with 21 MB of frames: more than the sockets' buffers at both ends hold.
 fn long_task(d: &Daemon) -> String {
     let task = new_task(d);
     let batch: Vec<_> = (0..60).map(|_| frame(&"x".repeat(9000))).collect();
@@ -44,7 +44,7 @@ fn long_task(d: &Daemon) -> String {
     task
 }
 
-/// A connection that has sent this, and reads nothing.
+/// A connection that has sent these bytes, and reads nothing.
 fn half_open(caller: &Caller, sent: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(caller.addr).expect("a connection");
     stream.set_read_timeout(Some(SOON)).expect("a socket takes a timeout");
@@ -52,7 +52,7 @@ fn half_open(caller: &Caller, sent: &[u8]) -> TcpStream {
     stream
 }
 
-/// Whether the daemon has closed a connection on which nothing was answered.
+/// Whether the daemon has closed a connection without a response.
 fn is_closed(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(count) => count == 0,
@@ -61,7 +61,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_is_cut_off_and_a_slow_or_idle_one_is_not() {
+fn stalled_reader_times_out_but_slow_or_idle_ones_do_not() {
     let d = Daemon::with(|plan| plan.env("SVC_BODY_TIMEOUT_MS", "4000"));
     let task = long_task(&d);
     append(&d, &task, &json!(done()));
@@ -101,7 +101,7 @@ fn a_reader_that_takes_nothing_is_cut_off_and_a_slow_or_idle_one_is_not() {
 }
 
 #[test]
-fn pages_that_nobody_reads_are_bounded_and_the_refusal_says_what_to_free() {
+fn unread_pages_are_bounded_and_the_refusal_says_what_to_free() {
     const READERS: usize = 300;
     let d = Daemon::start();
     let task = long_task(&d);
@@ -131,7 +131,7 @@ fn pages_that_nobody_reads_are_bounded_and_the_refusal_says_what_to_free() {
 }
 
 #[test]
-fn bodies_without_a_credential_are_small_and_take_no_memory() {
+fn unauthenticated_bodies_have_a_small_bound() {
     let d = Daemon::start();
     let before = resident(&d);
     for path in ["/login", "/v1/daemon_proof"] {
@@ -140,13 +140,13 @@ fn bodies_without_a_credential_are_small_and_take_no_memory() {
         let bytes = whole.body(body).bytes();
         assert_eq!(exchange(d.addr, &bytes).expect("an answer").status(), 413, "{path}");
         let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
-        // Nothing but the beginning of a body comes: the answer does not wait for the rest.
+        // Only the beginning of a body comes: the response does not wait for the rest.
         let answer = exchange(d.addr, &bytes[..head + 1000]).expect("an answer");
         assert_eq!(answer.status(), 413, "{path}");
         let many: Vec<_> = (0..300)
             .map(|_| {
                 let mut stream = TcpStream::connect(d.addr).expect("a connection");
-                // Some are closed for others, in the middle of it.
+                // Some are closed for others in between.
                 drop(stream.write_all(&bytes[..head + 50_000]));
                 stream
             })
@@ -159,7 +159,7 @@ fn bodies_without_a_credential_are_small_and_take_no_memory() {
 }
 
 #[test]
-fn one_client_too_many_without_a_credential_closes_the_longest_idle() {
+fn excess_unauthenticated_client_closes_the_longest_idle() {
     let d = Daemon::start();
     let kept = d.request("GET", "/v1/health").without("Connection").bytes();
     let mut known = Conn::open(d.addr).expect("a connection");
@@ -181,7 +181,7 @@ fn one_client_too_many_without_a_credential_closes_the_longest_idle() {
 }
 
 #[test]
-fn clients_that_say_nothing_do_not_hold_up_the_unix_socket() {
+fn silent_clients_do_not_block_the_unix_socket() {
     let d = Daemon::with(|plan| plan.descriptors(160));
     let silent: Vec<_> = (0..200).map(|_| half_open(&d, b"")).collect();
     for _ in 0..20 {
@@ -194,20 +194,20 @@ fn clients_that_say_nothing_do_not_hold_up_the_unix_socket() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     assert!(!d.stderr().contains("cannot accept"), "there were descriptors: {}", d.stderr());
-    // Over TCP too: each new client takes the place of a silent one.
+    // Over TCP too: each new client replaces a silent one.
     d.get("/v1/health").ok(200);
     drop(silent);
 }
 
-/// Reads a stream that has nothing to say to its end.
+/// Reads a stream without events to its end.
 #[track_caller]
 fn ends(stream: &mut Sse) {
     assert!(stream.rest().is_empty());
 }
 
 #[test]
-fn a_stream_ends_with_its_credential_also_when_nothing_happens() {
-    // No comment comes, at which the stream could notice.
+fn idle_stream_ends_with_its_credential() {
+    // No comment comes by which the stream could notice.
     let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "3600000"));
     let target = "/v1/events?stream_prefix=task/&after=latest";
     let mint = |session: &str, ttl: u64| {
@@ -241,7 +241,7 @@ fn mint_as(operator: &Caller, session: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_request_keeps_the_ids_that_its_client_gave_it() {
+fn request_keeps_its_clients_ids() {
     let d = Daemon::start();
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     for (path, status) in [("/v1/health", 200), ("/v1/none", 404)] {
@@ -266,7 +266,7 @@ fn a_request_keeps_the_ids_that_its_client_gave_it() {
 }
 
 #[test]
-fn an_allowed_origin_gets_its_preflight_answered_and_no_other_does() {
+fn only_allowed_origins_pass_preflight() {
     let d = Daemon::with(|plan| plan.flag("--allowed-origin").flag("https://board.example"));
     let preflight = |origin: &str| {
         let request = d.stranger().request("OPTIONS", "/v1/tasks").header("Origin", origin);
@@ -294,10 +294,10 @@ fn an_allowed_origin_gets_its_preflight_answered_and_no_other_does() {
     }
 }
 
-/// Requests of which two programs may find the end in two places. What is refused ends the
-/// connection, and nothing that came behind it is taken for a request.
+/// Requests whose end two programs may find in two places. A refused request ends the connection,
+/// and later bytes are not taken for a request.
 #[test]
-fn a_request_that_leaves_a_doubt_is_refused_or_has_one_end() {
+fn ambiguous_request_framing_is_refused_or_has_one_reading() {
     let d = Daemon::start();
     let task = new_task(&d);
     let token = d.token.clone().expect("a token");

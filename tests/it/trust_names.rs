@@ -1,5 +1,5 @@
-//! A name is not an identity: what a caller calls itself, its session or its agent gives it nothing
-//! of anybody else's, and takes nothing from whoever comes later.
+//! A name is not an identity: the name that a caller chooses for itself, its session or its agent
+//! gives no access to things of others, and takes nothing from later callers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -66,14 +66,14 @@ fn attempt(goal: &str) -> Value {
     })
 }
 
-/// Keys of the sessions that the list calls the caller's own.
+/// Keys of the sessions that the list marks as the caller's own.
 fn own_keys(listed: &Value) -> Vec<String> {
     let all = listed["sessions"].as_array().expect("a list").iter();
     all.filter(|session| session["isYou"] == true).map(|session| text(session, "key")).collect()
 }
 
 #[test]
-fn ids_that_the_daemon_gives_are_nobodys_to_take() {
+fn daemon_assigned_ids_cannot_be_claimed() {
     let d = with_agents();
     let mut x = FakeClient::start(&d.home, "agent-x", "q", "");
     let stranger = d.session("stranger");
@@ -117,7 +117,7 @@ fn ids_that_the_daemon_gives_are_nobodys_to_take() {
     assert_eq!(d.get("/v1/peers").ok(200)["peers"], json!([]));
     assert_eq!(d.get("/v1/sessions").ok(200)["count"], 0);
 
-    // The names are free for those whom the daemon gives them.
+    // Names are free for the callers that the daemon grants them to.
     let wish = json!({ "instance": "cat", "cwd": d.home.user(), "prompt": "a secret word" });
     let agent = d.post("/v1/hosts", &wish).ok(201);
     assert_eq!(agent["session_key"], "agent:cat:main");
@@ -131,14 +131,14 @@ fn ids_that_the_daemon_gives_are_nobodys_to_take() {
 }
 
 #[test]
-fn what_took_the_name_of_an_agent_before_does_not_stop_it() {
+fn claimed_agent_name_does_not_block_the_agent() {
     let mut d = with_agents();
     let mut x = FakeClient::start(&d.home, "agent-x", "q", "");
     x.ok("start_session", &json!({ "session_id": "s-x" }));
     x.ok("peer_register", &json!({ "display_name": "x", "backend": "test" }));
     x.ok("start_ghap", &attempt("of x"));
     d.kill9();
-    // As a daemon of before left it.
+    // As an earlier daemon left it.
     let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
     db.execute_batch(
         "pragma foreign_keys = off;
@@ -168,7 +168,7 @@ fn what_took_the_name_of_an_agent_before_does_not_stop_it() {
 }
 
 #[test]
-fn a_key_that_is_minted_later_is_its_holders_alone() {
+fn later_minted_key_belongs_to_its_holder_only() {
     let d = Daemon::start();
     let mut x = FakeClient::start(&d.home, "agent-x", "q", "");
     let named = json!({ "session_id": "worker-7" });
@@ -212,7 +212,7 @@ fn a_key_that_is_minted_later_is_its_holders_alone() {
     let own = own_keys(&bare(&held, "sessions_list", &json!({})));
     assert_eq!(own, [format!("agent:test:{session}")]);
 
-    // Its own session ends, and not the token that is called so.
+    // Its own session ends, and not the token of that name.
     x.ok("end_session", &named);
     assert_eq!(bare(&held, "get_session", &json!({}))["session_id"], session);
     let refused = bare(&held, "get_session", &named);
@@ -224,7 +224,7 @@ fn a_key_that_is_minted_later_is_its_holders_alone() {
 }
 
 #[test]
-fn a_session_in_another_case_is_not_begun_beside_it() {
+fn session_id_in_another_case_is_refused() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
     let mut b = FakeClient::start(&d.home, "agent-b", "q", "");
@@ -239,7 +239,7 @@ fn a_session_in_another_case_is_not_begun_beside_it() {
 }
 
 #[test]
-fn an_agent_of_another_project_has_nothing_of_an_earlier_one() {
+fn agent_of_another_project_inherits_nothing() {
     let d = with_agents();
     let folder = |name: &str| {
         let folder = d.home.user().join(name);
@@ -268,7 +268,7 @@ fn an_agent_of_another_project_has_nothing_of_an_earlier_one() {
     problem(&refused, 409, "conflict");
     let other = d.post("/v1/hosts", &wish(None, &q)).ok(201);
     assert_eq!(text(&other, "session_key"), "agent:cat:main-2");
-    // In its own project an agent goes on where the one before it ended.
+    // In its own project an agent continues where its predecessor ended.
     let again = d.post("/v1/hosts", &wish(Some("own"), &p)).ok(201);
     assert_eq!(text(&again, "session_key"), "agent:cat:own");
     end(&again);
@@ -276,7 +276,7 @@ fn an_agent_of_another_project_has_nothing_of_an_earlier_one() {
 }
 
 #[test]
-fn an_absent_colleague_is_taken_over_by_no_call() {
+fn call_cannot_take_over_an_absent_session() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
     let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
@@ -313,7 +313,7 @@ fn an_absent_colleague_is_taken_over_by_no_call() {
     assert_eq!(d.get("/v1/sessions/s-a").ok(200), before);
     assert_eq!(d.get(&format!("{inbox}?peek=true")).ok(200)["messages"][0]["state"], "queued");
 
-    // Its own client comes back, and has all that was its.
+    // Its own client comes back, and has all its things.
     let mut back = FakeClient::start(&d.home, "agent-back", "p", "");
     let printed = back.hook(&resume("s-a"));
     assert!(printed.contains("a secret word"), "{printed}");
@@ -325,7 +325,7 @@ fn an_absent_colleague_is_taken_over_by_no_call() {
 }
 
 #[test]
-fn a_session_goes_over_by_its_secret_alone() {
+fn session_is_taken_over_only_with_its_secret() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
     a.hook(&start("s-a"));
@@ -364,7 +364,7 @@ fn a_session_goes_over_by_its_secret_alone() {
     assert_eq!(b.ok("get_session", &json!({}))["session_id"], "s-a");
     assert_eq!(fs::read_to_string(&file).expect("a secret"), secret);
 
-    // Whoever has it now is resumed in its turn, also by a daemon that was not there.
+    // The present holder is resumed, also by another daemon.
     b.kill();
     let mut again = FakeClient::start(&d.home, "agent-again", "p", "");
     eventually(SOON, || d.get("/v1/sessions/s-a").ok(200)["ended_at"].is_string());
@@ -373,7 +373,7 @@ fn a_session_goes_over_by_its_secret_alone() {
 }
 
 #[test]
-fn a_thread_of_another_process_is_forbidden() {
+fn codex_thread_of_another_process_is_forbidden() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
     let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
@@ -405,7 +405,7 @@ fn spawner(d: &Daemon) -> Caller {
 }
 
 #[test]
-fn names_that_say_operator_are_refused_wherever_one_is_given() {
+fn names_that_imitate_the_operator_are_refused() {
     let d = with_agents();
     let (spawner, session) = (spawner(&d), d.session("s-1"));
     let reserved = [

@@ -1,8 +1,8 @@
-//! Who is at the other end of a connection: other users of this machine get nothing by what was
-//! made for this user's browsers and processes, whichever address they come from and whichever
-//! headers they send.
+//! The process at the other end of a connection: other users of this machine have no access through
+//! what was made for this user's browsers and processes, whichever address they connect from and
+//! whichever headers they send.
 //!
-//! Requests of another user are sent by `curl`, which only root can start as somebody else.
+//! Requests of another user are sent by `curl`, which only root can start as another user.
 
 use std::fs;
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// `www-data` on many systems. It need not have a name.
 const OTHER_USER: u32 = 33;
 
-/// An answer to `curl`.
+/// A response to `curl`.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -64,7 +64,7 @@ fn curl(user: Option<u32>, arguments: &[&str]) -> Answer {
     Answer { status, body: body.to_owned() }
 }
 
-/// Whether `curl` is here and can be run as another user. If not, a line says so.
+/// Whether `curl` exists and can run as another user. If not, a line says so.
 #[expect(clippy::print_stdout, reason = "a part of a test that is skipped is said")]
 fn has_another_user() -> bool {
     if !rustix::process::geteuid().is_root() {
@@ -79,10 +79,10 @@ fn has_another_user() -> bool {
     true
 }
 
-/// An address of this machine that others reach it by, if it has one.
+/// An address of this machine that others can reach, if it has one.
 #[expect(clippy::print_stdout, reason = "a part of a test that is skipped is said")]
 fn network_address() -> Option<IpAddr> {
-    // Nothing is sent: the socket gets the address that it would send from.
+    // Nothing is sent: the socket gets its source address.
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     let address = socket.connect("198.51.100.1:9").and_then(|()| socket.local_addr()).ok();
     let address = address.map(|address| address.ip()).filter(|ip| !ip.is_loopback());
@@ -115,7 +115,7 @@ fn page_host(d: &Daemon) -> String {
 }
 
 #[test]
-fn a_cookie_of_this_user_is_no_good_to_another_user_by_any_address_or_header() {
+fn cookie_is_invalid_for_other_users_by_any_address_or_header() {
     let lan = network_address();
     let lan_port = free_port();
     let d = Daemon::with(|plan| {
@@ -133,7 +133,7 @@ fn a_cookie_of_this_user_is_no_good_to_another_user_by_any_address_or_header() {
     let mut ways: Vec<Vec<String>> = vec![
         vec![format!("{loopback}/v1/tokens")],
         vec!["--interface".into(), "127.0.0.9".into(), format!("{loopback}/v1/tokens")],
-        // A proxy's name opens nothing.
+        // A proxy's name gives no access.
         vec!["-H".into(), "Host: svc.example".into(), format!("{loopback}/v1/tokens")],
     ];
     if let Some(ip) = lan {
@@ -159,7 +159,7 @@ fn a_cookie_of_this_user_is_no_good_to_another_user_by_any_address_or_header() {
 }
 
 #[test]
-fn a_sign_in_of_another_user_is_refused_and_uses_nothing_up() {
+fn sign_in_by_another_user_is_refused_and_consumes_nothing() {
     let d = Daemon::start();
     let (code, ticket) = (code(&d), ticket(&d));
     let url = format!("{}/login", d.url());
@@ -172,7 +172,7 @@ fn a_sign_in_of_another_user_is_refused_and_uses_nothing_up() {
         for body in [&by_code, &by_ticket] {
             give(Some(OTHER_USER), body).is_refused("another user of this machine");
         }
-        // A wrong key is not told from a good one.
+        // The response does not tell a wrong key from a valid one.
         give(Some(OTHER_USER), &json!({ "ticket": "0" })).is_refused("another user");
     }
     for body in [&by_code, &by_ticket] {
@@ -191,7 +191,7 @@ fn a_sign_in_of_another_user_is_refused_and_uses_nothing_up() {
 }
 
 #[test]
-fn a_proxy_that_is_named_passes_on_cookies_and_codes_and_no_tickets() {
+fn configured_proxy_forwards_cookies_and_codes_but_no_tickets() {
     if !has_another_user() {
         return;
     }
@@ -215,7 +215,7 @@ fn a_proxy_that_is_named_passes_on_cookies_and_codes_and_no_tickets() {
 }
 
 #[test]
-fn a_proxy_user_has_to_exist() {
+fn proxy_user_must_exist() {
     let home = Home::new();
     let args = ["serve", "--listen", "127.0.0.1:0", "--proxy-user", "no-such-user-of-svc"];
     let ran = svc(&home, &args);
@@ -229,12 +229,12 @@ fn a_proxy_user_has_to_exist() {
 }
 
 #[test]
-fn without_tokens_only_programs_of_this_user_are_the_operator() {
+fn no_auth_makes_only_this_users_programs_operator() {
     if !has_another_user() {
         return;
     }
     let user = OTHER_USER.to_string();
-    // A proxy passes on what others send, so it is not the operator either.
+    // A proxy forwards requests of others, so it is not the operator either.
     for flags in [&[][..], &["--proxy-user", &user]] {
         let d = Daemon::with(|plan| {
             flags.iter().fold(plan.flag("--no-auth"), |plan, flag| plan.flag(flag))
@@ -261,7 +261,7 @@ fn without_tokens_only_programs_of_this_user_are_the_operator() {
 }
 
 #[test]
-fn a_token_of_a_process_is_no_good_to_another_users_program() {
+fn process_token_is_invalid_for_other_users() {
     let d = Daemon::start();
     let token = process_token(&d.home);
     d.with_token(&token).get("/v1/peers").ok(200);
@@ -274,10 +274,10 @@ fn a_token_of_a_process_is_no_good_to_another_users_program() {
     }
 }
 
-/// A page on another port of the same name sets a cookie of our name for a longer path, which comes
-/// first.
+/// A page on another port of the same host sets a cookie with the daemon's cookie name for a longer
+/// path, which comes first.
 #[test]
-fn a_cookie_that_another_port_set_hides_no_sign_in() {
+fn cookie_set_by_another_port_does_not_hide_a_sign_in() {
     let d = Daemon::start();
     let (name, secret) = (format!("svc_page_{}", d.port()), cookie_secret(&d));
     let wrong = "0".repeat(64);
@@ -296,7 +296,7 @@ fn a_cookie_that_another_port_set_hides_no_sign_in() {
 }
 
 #[test]
-fn the_page_has_a_name_of_its_own_that_no_stranger_hears() {
+fn page_host_is_in_no_unauthenticated_response() {
     let mut d = Daemon::start();
     let host = page_host(&d);
     let name = host.strip_prefix("svc-").and_then(|rest| rest.strip_suffix(".localhost"));
@@ -358,7 +358,7 @@ fn the_page_has_a_name_of_its_own_that_no_stranger_hears() {
 }
 
 #[test]
-fn svc_open_prints_links_for_each_kind_of_browser() {
+fn open_prints_links_for_each_kind_of_browser() {
     let d = Daemon::start();
     let link = |args: &[&str]| text(&svc(&d.home, args).json(), "url");
     let named = link(&["open", "--json"]);
@@ -366,12 +366,12 @@ fn svc_open_prints_links_for_each_kind_of_browser() {
     let plain = link(&["open", "--plain", "--json"]);
     let code = plain.strip_prefix(&format!("{}/login#", d.url())).expect("by the address");
     assert_eq!(d.stranger().post("/login", &json!({ "code": code })).status(), 200);
-    // Who names the daemon's address means that one.
+    // A URL on the command line is used unchanged.
     let given = link(&["--url", &d.url(), "open", "--json"]);
     assert!(given.starts_with(&format!("{}/login#", d.url())), "{given}");
 }
 
-/// A program that opens links and writes down how it was called.
+/// A program that opens links and records its arguments.
 fn fake_opener(folder: &Path) -> std::ffi::OsString {
     let program = folder.join("xdg-open");
     let script = "#!/bin/sh\nprintf '%s\\n' \"$@\" >\"$0.new\"\nmv \"$0.new\" \"$0.args\"\n";
@@ -384,7 +384,7 @@ fn fake_opener(folder: &Path) -> std::ffi::OsString {
 }
 
 #[test]
-fn what_opens_the_browser_is_given_nothing_that_another_user_can_use() {
+fn browser_opener_gets_no_reusable_secret() {
     let d = Daemon::with(|plan| plan.flag("--log-level").flag("trace"));
     let folder = d.home.user().to_owned();
     let mut command = d.home.command(&["open"]);
@@ -406,14 +406,14 @@ fn what_opens_the_browser_is_given_nothing_that_another_user_can_use() {
             curl(Some(OTHER_USER), &args).is_refused("another user of this machine");
         }
     }
-    // The browser asks for the page by that address, and its script gives the ticket back.
+    // The browser requests the page by that address, and its script trades the ticket.
     assert_eq!(d.stranger().get(&format!("/login?ticket={ticket}")).status(), 200);
     assert_eq!(d.stranger().post("/login", &json!({ "ticket": ticket })).status(), 200);
     problem(&d.stranger().post("/login", &json!({ "ticket": ticket })), 403, "forbidden");
     eventually(SOON, || d.stderr().contains("/login"));
     assert!(!d.stderr().contains(ticket) && !d.stderr().contains(code), "a key is in the log");
 
-    // Over SSH there is no browser to open, nor without a desktop.
+    // Over SSH or without a desktop no browser is opened.
     for (name, value) in [("SSH_CONNECTION", "1"), ("DISPLAY", "")] {
         fs::remove_file(folder.join("xdg-open.args")).ok();
         let mut command = d.home.command(&["open"]);
@@ -424,8 +424,8 @@ fn what_opens_the_browser_is_given_nothing_that_another_user_can_use() {
 }
 
 #[test]
-fn a_busy_default_port_does_not_keep_the_daemon_from_starting() {
-    // Held by this test, unless another program has it already.
+fn busy_default_port_does_not_prevent_the_start() {
+    // Held by this test, unless another program listens there already.
     let _held = TcpListener::bind("127.0.0.1:6334");
     let home = Home::new();
     let mut command = home.command(&["serve"]);
@@ -447,7 +447,7 @@ fn a_busy_default_port_does_not_keep_the_daemon_from_starting() {
 }
 
 #[test]
-fn a_busy_port_that_was_asked_for_is_an_error_however_it_was_asked_for() {
+fn busy_requested_port_is_an_error() {
     let held = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = held.local_addr().expect("an address").to_string();
     let refused = |home: &Home, args: &[&str], variable: bool| {
@@ -472,9 +472,9 @@ fn a_busy_port_that_was_asked_for_is_an_error_however_it_was_asked_for() {
     refused(&home, &["serve"], false);
 }
 
-/// Of a listener on all addresses, each address of this machine is a good `Host`, and no name is.
+/// For a listener on all addresses, each address of this machine is a valid `Host`, and no name is.
 #[test]
-fn a_listener_on_all_addresses_answers_to_addresses_of_this_machine_alone() {
+fn wildcard_listener_accepts_only_hosts_of_this_machine() {
     let Some(ip) = network_address() else { return };
     let port = free_port();
     let d = Daemon::with(|plan| plan.flag("--listen").flag(&format!("0.0.0.0:{port}")));
@@ -489,17 +489,17 @@ fn a_listener_on_all_addresses_answers_to_addresses_of_this_machine_alone() {
     }
 }
 
-/// A port alone means all addresses, of both families where the machine has both; commands find the
+/// A port alone means all addresses, of both families if the machine has both; commands find the
 /// daemon by any of them.
 #[test]
-fn a_port_alone_listens_on_all_addresses() {
+fn port_without_address_listens_on_all_addresses() {
     let port = free_port();
     let d = Daemon::with(|plan| plan.flag("--listen").flag(&format!(":{port}")));
     let address = format!("127.0.0.1:{port}");
     let here = Caller { addr: address.parse().expect("an address"), token: d.token.clone() };
     here.get("/v1/health").ok(200);
-    // It proves itself at the address that the client named, though the listener sees that as one
-    // of IPv6.
+    // It proves itself at the address that the client named, though the listener reports that as
+    // one of IPv6.
     let question = json!({ "token": "0".repeat(16), "nonce": "5e".repeat(32) });
     problem(&here.stranger().post("/v1/daemon_proof", &question), 404, "not_found");
     if let Some(ip) = network_address() {
@@ -508,10 +508,10 @@ fn a_port_alone_listens_on_all_addresses() {
     }
 }
 
-/// A document of `--mcp-config` may hold secrets. What `svc start` starts lives long, and every
-/// user can read its arguments.
+/// A document of `--mcp-config` may hold secrets. The daemon runs for long, and every user can read
+/// its arguments.
 #[test]
-fn the_daemon_in_the_background_has_no_secret_in_its_arguments() {
+fn background_daemon_has_no_secret_in_its_arguments() {
     let home = Home::new();
     let server = |secret: &str| {
         let url = "http://127.0.0.1:9/mcp";

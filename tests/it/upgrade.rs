@@ -1,4 +1,4 @@
-//! Databases of every earlier version: backed up, brought up to date, and nothing in them lost.
+//! Databases of every earlier version: backed up, migrated, and nothing in them lost.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,7 +38,7 @@ fn next_migration(version: i64) -> Option<String> {
     Some(name.split_once('_').expect("number_description").1.replace('_', " "))
 }
 
-/// Versions of which there is a database: those from before there was a baseline.
+/// Versions with a stored database: those from before the baseline.
 pub(crate) fn earlier_versions() -> Vec<i64> {
     let versions: Vec<i64> =
         numbered("fixtures/schema").into_iter().map(|(version, _)| version).collect();
@@ -46,7 +46,7 @@ pub(crate) fn earlier_versions() -> Vec<i64> {
     versions
 }
 
-/// Puts a database of this version into the home, as a daemon of that time left it.
+/// Writes a database of this version into the home, as a daemon of that time left it.
 pub(crate) fn older_database(home: &Home, version: i64) {
     home.write("config.toml", "");
     let file = home.path("svc.db");
@@ -54,7 +54,7 @@ pub(crate) fn older_database(home: &Home, version: i64) {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("is ours");
 }
 
-/// The last of the versions that are not the present one.
+/// The version before the present one.
 fn last_but_one() -> i64 {
     let pending = |version: &i64| next_migration(*version).is_some();
     earlier_versions().into_iter().rfind(pending).expect("an earlier version")
@@ -68,7 +68,7 @@ fn backups(home: &Home) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
+fn every_earlier_database_is_backed_up_and_migrated() {
     for version in earlier_versions() {
         let Some(next) = next_migration(version) else { continue };
         let home = Home::new();
@@ -83,7 +83,7 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
         assert_eq!(kept[0]["data"], json!({ "words": "from long ago" }), "version {version}");
         assert_eq!(kept[0]["at"], "2020-01-02T03:04:05.678Z");
         assert_eq!(kept[0]["position"], 5);
-        // What nobody is known to own stays the operator's, and who reads all reads it.
+        // A thing without a known owner belongs to the operator, and `read_all` reads it.
         problem(&d.session("s-1").get("/v1/events?stream=note/old"), 404, "not_found");
         let session = d.reader("s-2");
         session.get("/v1/events?stream=note/old").ok(200);
@@ -113,7 +113,7 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
     }
 }
 
-/// What `svc doctor` says of the schema.
+/// The finding of `svc doctor` about the schema.
 fn schema_check(home: &Home) -> serde_json::Value {
     let report = svc(home, &["doctor", "--json"]).stdout;
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
@@ -127,7 +127,7 @@ fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> T {
 }
 
 #[test]
-fn migrating_by_hand_keeps_every_row() {
+fn migrate_command_keeps_every_row() {
     for version in earlier_versions() {
         let home = Home::new();
         older_database(&home, version);
@@ -159,7 +159,7 @@ fn migrating_by_hand_keeps_every_row() {
         assert_eq!(one::<String>(&file, states), "no_reply notify,ok spawn-only");
         let names = "select group_concat(display_name) from peer";
         assert_eq!(one::<String>(&file, names), "old,old", "nobody is put aside");
-        // The peer was busy, and waits for a person since there is such a status.
+        // The participant was busy, and waits for a person since that status exists.
         let status = "select status from peers_now where path = '/srv/old' and session_id = 'old'";
         assert_eq!(one::<String>(&file, status), if version < 44 { "busy" } else { "waiting" });
         let since = "select since = last_seen from peer where session_id = 'old'";
@@ -174,7 +174,7 @@ fn migrating_by_hand_keeps_every_row() {
 }
 
 #[test]
-fn a_database_from_before_the_baseline_is_refused_with_both_numbers() {
+fn database_before_the_baseline_is_refused_with_both_versions() {
     let home = Home::new();
     older_database(&home, 36);
     let file = Connection::open(home.path("svc.db")).expect("the database");
@@ -190,9 +190,9 @@ fn a_database_from_before_the_baseline_is_refused_with_both_numbers() {
     assert!(backups(&home).is_empty(), "and it is left as it was");
 }
 
-/// A copy of the same version may be of other data, as after a backup was restored.
+/// A copy of the same version may have other data, as after a restore.
 #[test]
-fn only_a_copy_of_the_same_data_stands_for_another() {
+fn existing_backup_counts_only_for_the_same_data() {
     let version = last_but_one();
     let known = |home: &Home| home.path(&format!("svc.db.bak-{version}"));
     let (home, other) = (Home::new(), Home::new());
@@ -220,7 +220,7 @@ fn only_a_copy_of_the_same_data_stands_for_another() {
 }
 
 #[test]
-fn a_daemon_told_not_to_migrate_starts_only_where_nothing_is_pending() {
+fn no_migrate_starts_only_without_pending_migrations() {
     let home = Home::new();
     older_database(&home, last_but_one());
     let refused = svc(&home, &["serve", "--no-migrate", "--listen", "127.0.0.1:0"]);
@@ -232,15 +232,14 @@ fn a_daemon_told_not_to_migrate_starts_only_where_nothing_is_pending() {
 }
 
 #[test]
-fn a_fresh_database_is_not_backed_up() {
+fn new_database_is_not_backed_up() {
     let d = Daemon::start();
     assert!(backups(&d.home).is_empty());
 }
 
-/// What the SQLite of the system says, which may be older than the one that the daemon has built
-/// in: to it `json_valid(null)` is 0.
+/// The system's SQLite may be older than the daemon's: for it `json_valid(null)` is 0.
 #[test]
-fn an_older_sqlite_finds_nothing_wrong() {
+fn older_system_sqlite_accepts_the_schema() {
     let d = Daemon::start();
     new_task(&d);
     peer(&d, "without metadata");

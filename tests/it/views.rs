@@ -1,4 +1,4 @@
-//! Views for people: what they say of questions, attempts, senders and peers.
+//! Views for people: questions, attempts, senders and participants.
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ fn call(d: &Daemon, tool: &str, arguments: &Value) -> Value {
 }
 
 #[test]
-fn conversations_are_questions_with_their_answers() {
+fn conversation_view_pairs_questions_with_answers() {
     let d = Daemon::start();
     let member = |name: &str| {
         let body = json!({ "display_name": name, "backend": "test", "session_id": name });
@@ -63,7 +63,7 @@ fn conversations_are_questions_with_their_answers() {
             [second, "operator", "ann", "and now?", null, null, "open", 1, 1],
         ])
     );
-    // Who waits goes on waiting; who has an answer does not.
+    // An open question stays open; an answered one does not.
     file.execute_batch("begin; update message set at = at - 60000 where type = 'query'")
         .expect("back");
     let waited =
@@ -79,7 +79,7 @@ fn conversations_are_questions_with_their_answers() {
 }
 
 #[test]
-fn outcomes_say_what_was_tried_and_whether_it_worked() {
+fn outcome_view_has_attempt_and_result() {
     let d = Daemon::start();
     call(&d, "start_session", &json!({ "session_id": "s-1", "cwd": "/work", "client": "claude" }));
     let record = |goal: &str| {
@@ -131,7 +131,7 @@ fn outcomes_say_what_was_tried_and_whether_it_worked() {
 }
 
 #[test]
-fn no_column_needs_quotation_marks_and_a_status_says_whose_it_is() {
+fn view_columns_need_no_quotes_and_statuses_name_their_owner() {
     let d = Daemon::start();
     let ann = peer(&d, "s-1");
     d.post("/v1/tasks", &json!({ "title": "t", "from": ann })).ok(201);
@@ -145,7 +145,7 @@ fn no_column_needs_quotation_marks_and_a_status_says_whose_it_is() {
         "select data ->> '$.display_name', data ->> '$.previous', data ->> '$.status' from history where kind = 'peer.status'",
     );
     assert_eq!(json!(told), json!([[name, "online", "busy"]]));
-    // Every column of a view but the old `from` can be written as it is.
+    // Every column of a view but the old `from` needs no quotes.
     let views = rows(&file, "select name from sqlite_schema where type = 'view'");
     for view in views {
         let view = view[0].as_str().expect("a name").to_owned();
@@ -162,7 +162,7 @@ fn no_column_needs_quotation_marks_and_a_status_says_whose_it_is() {
 }
 
 #[test]
-fn who_waits_is_who_is_in_the_inbox() {
+fn waiting_view_matches_the_inbox() {
     let d = Daemon::start();
     let hook = |name: &str, more: &Value| {
         let mut payload =

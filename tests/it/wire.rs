@@ -1,7 +1,7 @@
-//! A small blocking HTTP/1.1 and SSE client that sends exactly the bytes it is told to.
+//! A small blocking HTTP/1.1 and SSE client that sends exactly the given bytes.
 //!
-//! A polite client library would repair the requests that these tests must send broken, and would
-//! hide when headers arrive, how a body ends, and whether a stream was closed or cut.
+//! A client library would repair the requests that these tests must send broken, and would hide
+//! when headers arrive, how a body ends, and whether a stream was closed or cut.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write as _};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long a read may stay silent before the test gives up: longer than any honest answer on a
-/// busy machine whose disk stands still for a while.
+/// How long a read may stay silent before the test fails: longer than any response on a busy
+/// machine whose disk stalls for a while.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Who is calling: an address and, usually, a token.
+/// The caller: an address and, usually, a token.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) addr: SocketAddr,
@@ -22,12 +22,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The same daemon, another token.
+    /// The same daemon with another token.
     pub(crate) fn with_token(&self, token: &str) -> Self {
         Self { addr: self.addr, token: Some(token.to_owned()) }
     }
 
-    /// The same daemon, no token.
+    /// The same daemon without a token.
     pub(crate) fn stranger(&self) -> Self {
         Self { addr: self.addr, token: None }
     }
@@ -79,7 +79,7 @@ impl Caller {
         }
     }
 
-    /// Opens a stream; the inner error is an answer that is not a stream.
+    /// Opens a stream; the inner error is a response that is no stream.
     pub(crate) fn try_follow(
         &self,
         target: &str,
@@ -93,7 +93,7 @@ impl Caller {
     }
 }
 
-/// A request on its own connection. Nothing is added to it at sending but the body's length.
+/// A request on its own connection. Only the body's length is added to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     addr: SocketAddr,
@@ -125,7 +125,7 @@ impl Request {
         self.header("Content-Type", "application/json").body(body.to_string())
     }
 
-    /// The bytes that go over the wire.
+    /// The bytes on the wire.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         for (name, value) in &self.headers {
@@ -152,7 +152,7 @@ impl Request {
         exchange(self.addr, &self.bytes())
     }
 
-    /// Opens what must be a stream; the inner error is an answer that is none.
+    /// Opens a stream; the inner error is a response that is no stream.
     pub(crate) fn follow(&self) -> io::Result<Result<Sse, Reply>> {
         let mut wire = connect(self.addr)?;
         wire.get_mut().write_all(&self.bytes())?;
@@ -165,10 +165,10 @@ impl Request {
     }
 }
 
-/// Sends raw bytes on a connection of their own and reads one answer.
+/// Sends raw bytes on a connection of their own and reads one response.
 pub(crate) fn exchange(addr: SocketAddr, bytes: &[u8]) -> io::Result<Reply> {
     let mut conn = Conn::open(addr)?;
-    // A server may answer and close before it has read everything (413): the answer counts.
+    // A server may respond and close before it has read everything (413): the response counts.
     let sent = conn.write(bytes);
     match conn.reply() {
         Ok(reply) => Ok(reply),
@@ -198,7 +198,7 @@ impl Conn {
         self.wire.get_mut().write_all(bytes)
     }
 
-    /// Status and headers alone, for answers whose body is not awaited.
+    /// Status and headers only, for responses whose body is not awaited.
     pub(crate) fn head(&mut self) -> io::Result<Head> {
         Head::read(&mut self.wire)
     }
@@ -235,7 +235,7 @@ impl Head {
                     line.split_once(':').ok_or_else(|| broken(&format!("no header: {line:?}")))?;
                 headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
             }
-            // 100 Continue and its like announce an answer and are none.
+            // 100 Continue and the like precede the response.
             if status >= 200 {
                 return Ok(Self { status, headers });
             }
@@ -271,7 +271,7 @@ fn broken(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone)]
 pub(crate) struct Reply {
     pub(crate) head: Head,
@@ -288,7 +288,7 @@ impl Reply {
                 0 => return Ok(Self { head, body }),
                 count => body.extend_from_slice(&buffer[..count]),
             }
-            // A body that says now and then that it goes on must not go on for ever.
+            // An endless body must not keep a test from ending.
             if Instant::now() > end {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "a body without an end"));
             }
@@ -311,7 +311,7 @@ impl Reply {
         }
     }
 
-    /// The JSON body of an answer with exactly this status.
+    /// The JSON body of a response with exactly this status.
     #[track_caller]
     pub(crate) fn ok(&self, status: u16) -> Value {
         assert_eq!(self.status(), status, "{self:?}");
@@ -327,7 +327,7 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// A body as it arrives, whichever way it is framed. A cut is an error and an end is an end.
+/// A body as it arrives, in any framing. A cut is an error and an end is an end.
 struct Body<R> {
     wire: R,
     left: Left,
@@ -360,7 +360,7 @@ impl<R: BufRead> Body<R> {
             if !read_line(&mut self.wire)?.is_empty() {
                 return Err(broken("a chunk longer than it says"));
             }
-            // Whoever gives up waiting for the next chunk may try again.
+            // A reader that times out within a chunk may try again.
             self.left = Left::Chunk { bytes: 0, first: true };
         }
         let line = read_line(&mut self.wire)?;
@@ -402,7 +402,7 @@ pub(crate) struct Sse {
     lines: BufReader<Body<BufReader<TcpStream>>>,
 }
 
-/// One block of a stream, with what was in it and nothing made up.
+/// One block of a stream, with its own fields only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) id: Option<String>,
@@ -412,7 +412,7 @@ pub(crate) struct Block {
     pub(crate) comment: Option<String>,
 }
 
-/// An event as a client library hands it out.
+/// An event in the form of a client library.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
     pub(crate) id: Option<u64>,
@@ -421,7 +421,7 @@ pub(crate) struct Event {
 }
 
 impl Sse {
-    /// The next block, `None` at a clean end, an error if the stream was cut or stayed silent.
+    /// The next block, `None` at a clean end, an error if the stream broke or stayed silent.
     pub(crate) fn block(&mut self) -> io::Result<Option<Block>> {
         let mut block = Block::default();
         let mut started = false;
@@ -454,7 +454,7 @@ impl Sse {
         }
     }
 
-    /// The next event, passing over `retry` and comments.
+    /// The next event, skipping `retry` and comments.
     pub(crate) fn try_event(&mut self) -> io::Result<Option<Event>> {
         loop {
             let Some(block) = self.block()? else {
@@ -481,7 +481,7 @@ impl Sse {
         self.try_event().expect("the stream goes on").expect("an event before the stream's end")
     }
 
-    /// The next message of an MCP stream, passing over what gives an id alone.
+    /// The next message of an MCP stream, skipping priming events.
     #[track_caller]
     pub(crate) fn message(&mut self) -> Value {
         loop {
@@ -499,7 +499,7 @@ impl Sse {
         (0..count).map(|_| self.event()).collect()
     }
 
-    /// Everything up to a clean end.
+    /// All events up to a clean end.
     #[track_caller]
     pub(crate) fn rest(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
@@ -509,25 +509,25 @@ impl Sse {
         events
     }
 
-    /// Lets a stream be cut from another thread.
+    /// A handle that cuts the stream from another thread.
     pub(crate) fn knife(&self) -> Knife {
         let stream = self.lines.get_ref().wire.get_ref().try_clone();
         Knife(stream.expect("a socket can be cloned"))
     }
 
-    /// Shortens or lengthens the time that a read may stay silent.
+    /// Sets how long a read may stay silent.
     pub(crate) fn patience(&self, bound: Duration) {
         let stream = self.lines.get_ref().wire.get_ref();
         stream.set_read_timeout(Some(bound)).expect("a socket takes a timeout");
     }
 }
 
-/// Cuts a stream's connection without a word.
+/// Closes a stream's connection without a shutdown of the protocol.
 pub(crate) struct Knife(TcpStream);
 
 impl Knife {
     pub(crate) fn cut(self) {
-        // The other side may have gone first, and then there is nothing left to cut.
+        // The peer may have closed first.
         drop(self.0.shutdown(Shutdown::Both));
     }
 }

@@ -1,5 +1,5 @@
-//! The words that models get, exactly: each stands in `fixtures/words`, with ids in capitals in
-//! place of those of a run. `SVC_BLESS=1` writes what is said now; then read the difference.
+//! The exact texts that models get: each is recorded in `fixtures/words`, with ids in capitals in
+//! place of those of a run. `SVC_BLESS=1` records the present texts; then read the difference.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -13,10 +13,10 @@ use crate::daemon::{Daemon, Running};
 use crate::expect::text;
 
 const SOON: Duration = Duration::from_secs(20);
-/// Most characters around a text, beside the key of its sender's session.
+/// Most characters around a text, besides the key of its sender's session.
 const AROUND: usize = 350;
 
-/// What a hook of Claude Code puts into the session.
+/// The context of a Claude Code hook.
 #[track_caller]
 fn hooked(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
     let mut payload =
@@ -43,7 +43,7 @@ fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
     result["structuredContent"].clone()
 }
 
-/// Words by the name of their file.
+/// Texts by the name of their file.
 struct Words {
     said: Vec<(&'static str, String)>,
 }
@@ -65,7 +65,7 @@ impl Words {
         self.said.push((name, masked));
     }
 
-    /// A message: what stands around its text is short.
+    /// A message: the text around it is short.
     fn say_message(&mut self, name: &'static str, text: &str, key: &str) {
         let around: usize = text
             .lines()
@@ -77,7 +77,7 @@ impl Words {
         self.say(name, text);
     }
 
-    /// Each is as its file has it, and each file is some word's.
+    /// Asserts that each text equals its file, and each file belongs to a text.
     #[track_caller]
     fn check(self) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/words");
@@ -114,7 +114,7 @@ impl Words {
 }
 
 #[test]
-fn the_words_that_models_get_are_these() {
+fn texts_for_models_match_their_fixtures() {
     let d = Daemon::start();
     let mut words = Words { said: Vec::new() };
     assert_eq!(hooked(&d, "s-1", "SessionStart", &json!({ "source": "startup" })), "");
@@ -161,7 +161,7 @@ fn the_words_that_models_get_are_these() {
         d.post(&inbox, &json!({ "text": text, "from_peer": from })).ok(200);
     }
     words.say("two_messages", &told());
-    // What wakes an idle session says who wrote, and nothing twice.
+    // The text that wakes an idle session names the sender, and nothing twice.
     let end_turn = || assert_eq!(hooked(&d, "s-1", "Stop", &json!({})), "");
     end_turn();
     let woken = || {
@@ -202,7 +202,7 @@ fn the_words_that_models_get_are_these() {
         json!({ "text": "Thanks.", "type": "response", "correlation_id": fyi, "from_peer": from });
     d.post(&inbox, &thanks).ok(200);
     words.say_message("answer_to_a_notification", &told(), key);
-    // The session of the hooks is of the project in which its client runs.
+    // The session of the hooks belongs to the project in which its client runs.
     let project = d.get(&format!("/v1/peers/{to}")).ok(200)["path"].clone();
     let wish = json!({ "session": "s-7", "project": project });
     let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));

@@ -1,5 +1,6 @@
-//! `agents`: what a host costs between its agent and those who watch: from a line to a watcher,
-//! from a pipe to the spool, at rest, and when the daemon comes back. Beside a bare pipe.
+//! `agents`: the cost of a host between its agent and the agent's watchers: latency from a line to
+//! a watcher, throughput from a pipe to the spool, idle memory and CPU, and the daemon's restart.
+//! The baseline is a bare pipe.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use crate::{
     stats,
 };
 
-/// Bytes of a line, with its end.
+/// Bytes of a line, with its line end.
 const LINE: usize = 100;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -47,7 +48,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     idle(bench, daemon)
 }
 
-/// Starts an agent; its id and its socket.
+/// Starts an agent; returns its id and its socket.
 fn start(daemon: &Daemon, instance: &str, name: &str) -> anyhow::Result<(String, Value)> {
     let wish = json!({ "instance": instance, "name": name, "cwd": "/" });
     let view = daemon.target.call("POST", "/v1/hosts", &wish.to_string())?;
@@ -69,7 +70,7 @@ pub(crate) fn clock_us() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
 }
 
-/// Prints lines that begin with the time, at this rate, for so long. What an agent of ours runs.
+/// Prints lines that begin with the time, at this rate and for this long. The agent's program.
 pub(crate) fn print_lines() -> anyhow::Result<()> {
     let mut order = String::new();
     std::io::stdin().read_line(&mut order)?;
@@ -86,8 +87,8 @@ pub(crate) fn print_lines() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time since each line that is in what is read, until so many have come. What comes after them
-/// is not looked at: the event at the end of a turn has its whole text once more.
+/// The latency of each line in a stream, until `count` lines have come. The rest is not parsed: the
+/// event at the end of the turn repeats the whole text.
 fn latencies(mut reader: impl std::io::Read, count: u64) -> anyhow::Result<Vec<u64>> {
     let (mut found, mut pending, mut block) = (Vec::new(), Vec::new(), vec![0; 64 * 1024]);
     while (found.len() as u64) < count {
@@ -168,7 +169,7 @@ fn watcher(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From a pipe to the spool, synced, as fast as it goes.
+/// From a pipe to the synced spool, unthrottled.
 fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     let count: u32 = if bench.quick { 20_000 } else { 500_000 };
     let mut rates = Vec::new();
@@ -211,8 +212,7 @@ fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a host takes until its program runs and its socket answers, and what it has in memory
-/// then.
+/// Time until a host's program runs and its socket responds, and the host's memory then.
 fn host(bench: &mut Bench) -> anyhow::Result<()> {
     let folder = bench.sandbox.path("hosts");
     let starts = if bench.quick { 3 } else { 25 };
@@ -260,11 +260,11 @@ fn host(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Memory of a host, the daemon at rest, and its return.
+/// Memory of a host, CPU and memory of the idle daemon, and its restart.
 fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
     let agents: u32 = if bench.quick { 5 } else { 100 };
     let rest = Duration::from_secs(if bench.quick { 1 } else { 10 });
-    // What came before is taken in first.
+    // Waits until earlier work is done.
     while share_of(&daemon, Duration::from_secs(1)) > 1.0 {}
     let without = share_of(&daemon, rest);
     let (mut ids, mut memory) = (Vec::new(), Vec::new());
@@ -318,7 +318,7 @@ fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Share of a core that the daemon uses for so long, in hundredths.
+/// CPU use of the daemon over `time`, in percent of a core.
 fn share_of(daemon: &Daemon, time: Duration) -> f64 {
     let before = daemon.process.cpu();
     thread::sleep(time);
@@ -326,12 +326,12 @@ fn share_of(daemon: &Daemon, time: Duration) -> f64 {
     100.0 * spent.as_secs_f64() / time.as_secs_f64()
 }
 
-/// Memory that only this process has.
+/// Private memory of a process.
 fn private_mib(pid: u64) -> anyhow::Result<f64> {
     mapped_mib(pid, "Private_")
 }
 
-/// Memory that this process has in use, shared or not.
+/// Resident memory of a process, shared or not.
 fn resident_mib(pid: u64) -> anyhow::Result<f64> {
     mapped_mib(pid, "Rss:")
 }

@@ -1,4 +1,5 @@
-//! `append-http`: durable appends over HTTP, beside an axum handler that only reads the body.
+//! `append-http`: durable appends over HTTP; the baseline is an axum handler that only reads the
+//! body.
 
 use std::net::SocketAddr;
 
@@ -51,7 +52,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Large batches over HTTP, beside as large ones through a bare loop in process.
+/// Large batches over HTTP; the baseline is a bare loop in process with equal batches.
 fn compare_batches(bench: &mut Bench, daemon: &Daemon, tasks: &[String]) -> anyhow::Result<()> {
     const PRODUCERS: usize = 64;
     let runtime = append_inproc::runtime()?;
@@ -81,7 +82,7 @@ pub(crate) fn make_tasks(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Vec<S
     (0..if bench.quick { 8 } else { TASKS }).map(|_| daemon.make_task()).collect()
 }
 
-/// One round of ours: requests with so many events each.
+/// One round of svc, with `events` in each request.
 pub(crate) fn append(
     daemon: &Daemon,
     tasks: &[String],
@@ -110,7 +111,7 @@ pub(crate) fn slice(
     })
 }
 
-/// Adds what the process spent within the window to what was counted in it.
+/// Adds the CPU time of the process to the count of a window.
 pub(crate) async fn measured(
     process: &Process,
     window: Window,

@@ -1,4 +1,4 @@
-//! `append-inproc`: durable appends through `Store::append`, beside a bare group commit.
+//! `append-inproc`: durable appends through `Store::append`; the baseline is a bare group commit.
 
 use std::{
     sync::Arc,
@@ -22,7 +22,7 @@ use crate::{
 /// Events of a large batch.
 pub(crate) const BATCH: usize = 64;
 
-/// Streams that producers go round.
+/// Streams that producers use in turn.
 pub(crate) const STREAMS: usize = 100;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -88,12 +88,10 @@ pub(crate) fn bare_loop(
     GroupCommit::start(&path, i64::try_from(STREAMS)?)
 }
 
-/// The data of an event.
 pub(crate) fn data() -> Arc<str> {
     format!("{{\"line\":\"{}\"}}", "x".repeat(DATA_BYTES - 11)).into()
 }
 
-/// A runtime like the daemon's.
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     let threads = worker_threads();
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
@@ -126,12 +124,11 @@ pub(crate) async fn make_streams(
         .await
 }
 
-/// How to append an event to the stream of that number.
+/// Appends an event to the stream of a number.
 pub(crate) trait Append: Clone + Send + 'static {
     fn append(&self, stream: usize) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// Through the store.
 #[derive(Clone)]
 pub(crate) struct Ours {
     pub(crate) store: Store,
@@ -149,7 +146,6 @@ impl Append for Ours {
     }
 }
 
-/// Through the bare loop.
 #[derive(Clone)]
 pub(crate) struct Bare {
     pub(crate) appender: Appender,
@@ -165,7 +161,7 @@ impl Append for Bare {
     }
 }
 
-/// Lets that many producers append for a window, each waiting for its answers.
+/// Lets `producers` append for a window, each waiting for its acknowledgements.
 pub(crate) async fn produce(
     producers: usize,
     window: Window,
@@ -179,7 +175,7 @@ pub(crate) async fn produce(
     while let Some(done) = tasks.join_next().await {
         slice.join(done.context("a producer panicked")??);
     }
-    // Lets a checkpoint or a late commit of this contender end before the other begins.
+    // Lets a checkpoint or a late commit of this contender end before the next one begins.
     tokio::time::sleep(Duration::from_millis(10)).await;
     Ok(slice)
 }

@@ -1,4 +1,4 @@
-//! The state of a run, which every scenario works on.
+//! The state of a run, which every scenario uses.
 
 use std::{
     net::SocketAddr,
@@ -19,20 +19,19 @@ use crate::{
 /// Warm-up and length of a window.
 pub(crate) type WindowOf = (Duration, Duration);
 
-/// What a run is asked for.
+/// The options of a run.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// The program to measure; `None` looks for it.
+    /// The program to measure; by default the one found.
     pub(crate) svc: Option<PathBuf>,
     /// Small sizes and short windows.
     pub(crate) quick: bool,
-    /// A million records to search, too.
+    /// Also searches a million records.
     pub(crate) large: bool,
     /// Another MCP server.
     pub(crate) mcp_peer: Option<SocketAddr>,
 }
 
-/// A run.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) sandbox: Sandbox,
@@ -52,7 +51,7 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new(settings: &Settings) -> anyhow::Result<Self> {
         let svc = match &settings.svc {
-            // The processes that are started work elsewhere.
+            // Child processes have another working folder.
             Some(path) => std::path::absolute(path)?,
             None => find_svc()?,
         };
@@ -60,7 +59,7 @@ impl Bench {
         Self::within(Sandbox::new(svc)?, settings)
     }
 
-    /// The same in a folder that is there already, and with its program.
+    /// Like `new`, in an existing folder with its program.
     pub(crate) fn within(sandbox: Sandbox, settings: &Settings) -> anyhow::Result<Self> {
         let window_of =
             |warm, measure| (Duration::from_millis(warm), Duration::from_millis(measure));
@@ -81,7 +80,7 @@ impl Bench {
         })
     }
 
-    /// Before each round: shows its name, and lets the disk come to rest.
+    /// Before each round: shows its name, and waits until the disk is idle.
     pub(crate) fn begin_round(&mut self, name: &str) -> anyhow::Result<()> {
         progress::show(name);
         if self.quick { Ok(()) } else { self.disk.settle(&self.sandbox) }
@@ -92,7 +91,7 @@ impl Bench {
         Window::after(self.window_of.0, self.window_of.1)
     }
 
-    /// A home whose one task has very many events. The first scenario that needs it makes it.
+    /// A data folder whose one task has very many events. Created on first use.
     pub(crate) fn big_home(&mut self) -> anyhow::Result<BigHome> {
         if let Some(home) = &self.big_home {
             return Ok(home.clone());
@@ -103,7 +102,7 @@ impl Bench {
         Ok(home)
     }
 
-    /// Removes what a scenario left, but for the home with very many events.
+    /// Removes what a scenario left, except the data folder with very many events.
     pub(crate) fn clear(&self) -> anyhow::Result<()> {
         let kept = self.big_home.as_ref().map(|home| home.name);
         self.sandbox.clear(kept)

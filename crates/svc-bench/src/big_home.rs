@@ -1,4 +1,4 @@
-//! A home with a very long stream.
+//! A data folder with a very long stream.
 
 use anyhow::Context as _;
 
@@ -9,19 +9,17 @@ const PRODUCERS: u64 = 2;
 /// Events in one request.
 const BATCH: u64 = 1000;
 
-/// A home whose one task has very many events.
+/// A data folder whose one task has very many events.
 #[derive(Debug, Clone)]
 pub(crate) struct BigHome {
     /// Its folder in the sandbox.
     pub(crate) name: &'static str,
-    /// The task's id.
     pub(crate) task: String,
-    /// Frames of the task.
     pub(crate) frames: u64,
 }
 
 impl BigHome {
-    /// Makes one of about that many events.
+    /// Creates one with about that many events.
     pub(crate) fn make(sandbox: &Sandbox, name: &'static str, events: u64) -> anyhow::Result<Self> {
         let daemon = Daemon::start(sandbox, name)?;
         let task = daemon.make_task()?;

@@ -1,5 +1,5 @@
-//! A blocking connection: for what is asked once, and for publishers, which have threads of their
-//! own so that the subscribers' work does not hold them up.
+//! A blocking connection, for single requests and for publishers, which have threads of their own
+//! so that the subscribers' work does not delay them.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,18 +11,17 @@ use anyhow::Context as _;
 
 use crate::load::Protocol;
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) struct Caller {
     socket: TcpStream,
     protocol: Protocol,
     buffer: Vec<u8>,
-    /// Answers that were not read yet.
+    /// Responses that were not read yet.
     pub(crate) pending: usize,
 }
 
 impl Caller {
-    /// Connects, and says hello.
+    /// Connects and sends the protocol's greeting.
     pub(crate) fn open(address: SocketAddr, protocol: &Protocol) -> anyhow::Result<Self> {
         let socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
@@ -39,14 +38,14 @@ impl Caller {
         Ok(caller)
     }
 
-    /// Sends a request without waiting for its answer.
+    /// Sends a request without waiting for its response.
     pub(crate) fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
         self.socket.write_all(request)?;
         self.pending += 1;
         Ok(())
     }
 
-    /// Waits for an answer to what was sent.
+    /// Waits for a response to an earlier request.
     pub(crate) fn receive(&mut self) -> anyhow::Result<Vec<u8>> {
         loop {
             if let Some(end) = (self.protocol.parse)(&self.buffer)? {
@@ -58,7 +57,7 @@ impl Caller {
         }
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     pub(crate) fn ask(&mut self, request: &[u8]) -> anyhow::Result<Vec<u8>> {
         self.send(request)?;
         self.receive()

@@ -1,5 +1,4 @@
-//! Bare loops on `rusqlite`, with nothing of ours between: what this machine's disk and `SQLite`
-//! allow.
+//! Bare loops on `rusqlite`: what this machine's disk and `SQLite` allow without svc.
 
 use std::{
     path::Path,
@@ -12,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, params};
 use svc_model::{Clock as _, SystemClock, limits};
 use tokio::sync::{mpsc, oneshot};
 
-/// A group commit: one thread, one transaction for all that is queued, the very tables of ours.
+/// A group commit: one thread, one transaction for all queued events, on svc's tables.
 #[derive(Debug)]
 pub(crate) struct GroupCommit {
     jobs: mpsc::Sender<Job>,
@@ -27,7 +26,7 @@ struct Job {
 }
 
 impl GroupCommit {
-    /// Over the database at `path`, which has our tables and `streams` streams.
+    /// Opens the database at `path`, which has svc's tables and `streams` streams.
     pub(crate) fn start(path: &Path, streams: i64) -> anyhow::Result<Self> {
         let connection = Connection::open(path)?;
         settings(&connection)?;
@@ -45,12 +44,11 @@ impl GroupCommit {
         Ok(Self { jobs, thread: Some(thread) })
     }
 
-    /// Appends an event to a stream, and answers when it is on the disk.
+    /// A handle that appends events and waits until they are on the disk.
     pub(crate) fn appender(&self) -> Appender {
         Appender(self.jobs.clone())
     }
 
-    /// Ends the thread.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         let thread = self.thread.take();
         drop(self);
@@ -61,12 +59,12 @@ impl GroupCommit {
     }
 }
 
-/// A way to the group commit.
+/// A handle of the group commit.
 #[derive(Debug, Clone)]
 pub(crate) struct Appender(mpsc::Sender<Job>);
 
 impl Appender {
-    /// Appends so many events to a stream, and answers when they are on the disk.
+    /// Appends events to a stream, and returns when they are on the disk.
     pub(crate) async fn append(
         &self,
         stream: i64,
@@ -113,8 +111,8 @@ fn write(
     Ok(())
 }
 
-/// Reads a stream from its beginning to its end, as a reader that copies each row's text would.
-/// Gives the number of rows and how long it took.
+/// Reads a stream from its beginning to its end and copies each row's text. Returns the number of
+/// rows and the duration.
 pub(crate) fn read_stream(path: &Path, stream: &str) -> anyhow::Result<(u64, Duration)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -142,7 +140,7 @@ pub(crate) fn read_stream(path: &Path, stream: &str) -> anyhow::Result<(u64, Dur
     Ok((count, begun.elapsed()))
 }
 
-/// As our own connections have them.
+/// The settings of svc's own connections.
 fn settings(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "temp_store", "memory")?;

@@ -1,5 +1,5 @@
-//! `check-in`: tool calls counted by the journal, beside plain appends, both on the disk before
-//! they are answered.
+//! `check-in`: tool calls that the journal counts; the baseline is plain appends. Both are on the
+//! disk before the response.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 const CALLERS: usize = 64;
-/// Which share of plain appends is to be reached.
+/// The goal, as a share of the rate of plain appends.
 const SHARE: f64 = 0.7;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {

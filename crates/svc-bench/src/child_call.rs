@@ -1,5 +1,5 @@
-//! `child-call`: a call of a child MCP server's tool through the daemon, beside the same call on
-//! the server's own pipes.
+//! `child-call`: a call of a child MCP server's tool through the daemon; the baseline is the same
+//! call on the server's own pipes.
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
@@ -62,7 +62,7 @@ fn request(method: &str, params: &Value) -> String {
 
 /// Tools of the server that has many.
 const MANY: usize = 1000;
-/// What its tools do, and with what.
+/// Verbs and nouns of the tools' descriptions.
 const WORDS: [&[&str]; 2] = [
     &[
         "create", "list", "delete", "update", "search", "export", "merge", "archive", "copy",
@@ -82,7 +82,7 @@ const WORDS: [&[&str]; 2] = [
     ],
 ];
 
-/// The server's tools: one, which gives back what it is given, or many with its form.
+/// The server's tools: one that echoes its argument, or many of the same form.
 fn tools(is_large: bool) -> Vec<Value> {
     let schema = json!({ "type": "object" });
     if !is_large {
@@ -108,7 +108,7 @@ pub(crate) enum Noise {
     Lists,
 }
 
-/// Makes a noise beside what the server does, as long as a file is there. It ends with the process.
+/// Floods the daemon beside the server's work, as long as a file exists. Ends with the process.
 pub(crate) fn make_noise(noise: Noise, file: PathBuf) {
     const BURST: usize = 100;
     let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
@@ -134,7 +134,7 @@ pub(crate) fn make_noise(noise: Noise, file: PathBuf) {
     });
 }
 
-/// The server: its tools give back what they are given.
+/// The server: its tools echo their arguments.
 pub(crate) fn serve(is_large: bool) -> anyhow::Result<()> {
     let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
@@ -152,7 +152,7 @@ pub(crate) fn serve(is_large: bool) -> anyhow::Result<()> {
                 json!({ "content": [{ "type": "text", "text": message["params"]["arguments"].to_string() }] })
             }
         };
-        // In one piece: a noise may come in between.
+        // In one write: a noise may come in between.
         let answer = format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "result": result }));
         out.write_all(answer.as_bytes())?;
         out.flush()?;
@@ -186,7 +186,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let mut caller = Caller::open(daemon.target.address, &Protocol::HTTP)?;
     let mut times: [Vec<Duration>; 2] = Default::default();
     bench.begin_round("child-call")?;
-    // In turns, so that whatever else the machine does hits both alike.
+    // In turns, so that other load of the machine affects both alike.
     for _ in 0..if bench.quick { 200 } else { 5000 } {
         times[0].push(timed(|| direct.ask(&plain).map(drop))?);
         times[1].push(timed(|| caller.ask(&through).map(drop))?);

@@ -1,9 +1,10 @@
-//! `compare`: two builds of svc in turns, and for each line whether the second is worse.
+//! `compare`: runs two builds of svc in turns, and decides for each line whether the second is
+//! worse.
 //!
 //! Each turn measures both programs, and every other turn begins with the second. A line's change
 //! is the median of the turns' ratios, as the machine's speed drifts between turns and not within
-//! one. What is not measured through a program is measured by the `svc-bench` beside each of the
-//! two, if there is one.
+//! one. Scenarios that measure in process are run by the `svc-bench` beside each of the two
+//! programs, if there is one.
 
 use std::{
     fmt::Write as _,
@@ -24,10 +25,10 @@ use crate::{
     stats,
 };
 
-/// By how much a line may be worse.
+/// The tolerance: by which share a line may be worse.
 const TOLERANCE: f64 = 0.03;
-/// Which share of the turns has to agree that the second is worse: else it is the machine that is
-/// measured.
+/// The share of the turns that has to agree that the second is worse: otherwise the difference is
+/// noise of the machine.
 const AGREEMENT: f64 = 0.8;
 
 /// Which programs to compare, and how.
@@ -53,7 +54,6 @@ pub(crate) struct CompareArgs {
     json: bool,
 }
 
-/// Everything that was compared.
 #[derive(Debug, Serialize)]
 struct Comparison {
     version: &'static str,
@@ -74,7 +74,7 @@ struct ComparedLine {
     unit: String,
     /// Median of the turns.
     first: f64,
-    /// The same of the second program.
+    /// Median of the second program's turns.
     second: f64,
     /// By which share the second is worse; below 0 it is better.
     worse_by: f64,
@@ -86,12 +86,12 @@ struct ComparedLine {
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     NotWorse,
-    /// The median says so, and the turns do not agree.
+    /// The median is worse, but the turns do not agree.
     Unclear,
     Worse,
 }
 
-/// What a figure of a run comes to, also of a run of another `svc-bench`.
+/// The value of a figure in a run, also of another `svc-bench`.
 #[derive(Debug, Clone, Deserialize)]
 struct MeasuredFigure {
     name: String,
@@ -120,7 +120,6 @@ impl From<Figure> for MeasuredFigure {
     }
 }
 
-/// Compares and prints.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let sandbox = Sandbox::new(program(&args.first)?)?;
     let second = sandbox.sibling(program(&args.second)?, "second")?;
@@ -185,7 +184,7 @@ impl CompareArgs {
     }
 }
 
-/// Which program begins.
+/// Which program begins a turn.
 fn order(turn: u16) -> [usize; 2] {
     if turn.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
@@ -200,7 +199,7 @@ fn bench_beside(svc: &Path) -> Option<PathBuf> {
     Some(svc.with_file_name("svc-bench")).filter(|program| program.is_file())
 }
 
-/// Lets another `svc-bench` measure what it has in it.
+/// Runs the in-process scenarios of another `svc-bench`.
 fn run_other(
     program: &Path,
     scenario: Scenario,
@@ -223,7 +222,7 @@ fn run_other(
 fn compared(rounds: &[Vec<Vec<MeasuredFigure>>; 2]) -> Vec<ComparedLine> {
     let mut lines: Vec<ComparedLine> = Vec::new();
     for figure in rounds[0].first().into_iter().flatten() {
-        // What has no unit is how good something is and not how fast.
+        // A figure without a unit is a quality and no speed.
         let is_seen = lines.iter().any(|line| line.name == figure.name);
         if figure.unit.is_empty() || is_seen {
             continue;
@@ -238,7 +237,7 @@ fn compared(rounds: &[Vec<Vec<MeasuredFigure>>; 2]) -> Vec<ComparedLine> {
     lines
 }
 
-/// One line, if every turn of both programs has measured it.
+/// One line, if every turn of both programs measured it.
 fn compare(
     rounds: &[Vec<Vec<MeasuredFigure>>; 2],
     name: &str,
@@ -267,7 +266,7 @@ fn compare(
 }
 
 impl Verdict {
-    /// From the share by which the second was worse in each turn.
+    /// The verdict from the share by which the second was worse in each turn.
     fn from_changes(each: &[f64]) -> Self {
         if stats::median(each.to_vec()) <= TOLERANCE {
             return Self::NotWorse;
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_worse_where_median_and_turns_say_so() {
+    fn line_is_worse_only_if_median_and_turns_agree() {
         for (each, verdict) in [
             ([0.0, 0.0, 0.0, 0.0, 0.0], Verdict::NotWorse),
             ([0.03, 0.03, 0.03, 0.03, 0.03], Verdict::NotWorse),
@@ -354,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_within_a_turn_and_in_the_right_direction() {
+    fn ratio_is_taken_within_a_turn_and_in_the_direction_of_the_unit() {
         // The machine became half as fast after the first turn, for both.
         let rounds =
             [turns(&[100.0, 50.0, 50.0], "events/s"), turns(&[90.0, 45.0, 45.0], "events/s")];
@@ -363,7 +362,7 @@ mod tests {
         assert_eq!(names, ["x", "x p99"]);
         assert!(lines.iter().all(|line| line.verdict == Verdict::Worse), "{lines:?}");
         assert!(lines.iter().all(|line| (line.worse_by - 1.0 / 9.0).abs() < 1e-9), "{lines:?}");
-        // Of bytes and times less is better.
+        // For bytes and times less is better.
         let rounds = [turns(&[100.0; 3], "MiB"), turns(&[90.0; 3], "MiB")];
         let lines = compared(&rounds);
         assert_eq!(lines[0].verdict, Verdict::NotWorse);
@@ -372,11 +371,11 @@ mod tests {
     }
 
     #[test]
-    fn what_one_turn_did_not_measure_is_no_line() {
+    fn figure_missing_from_a_turn_is_left_out() {
         let mut rounds = [turns(&[100.0, 50.0], "ms"), turns(&[100.0, 50.0], "ms")];
         rounds[1][1].clear();
         assert!(compared(&rounds).is_empty());
-        // How good a search is, is no matter of a comparison of speeds.
+        // The quality of a search is not compared.
         assert!(compared(&[turns(&[0.9], ""), turns(&[0.1], "")]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Threads that flood a daemon until they are dropped, and the answers that they got.
+//! Threads that flood a daemon until they are dropped, and the responses to them.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::wire;
 /// Most characters of a refusal that are shown.
 const SAID_CHARS: usize = 120;
 
-/// What a thread does again and again.
+/// What a thread repeats.
 pub(crate) type Work = Box<dyn FnMut(&Answers) + Send>;
 
 /// Threads that work until they are dropped.
@@ -28,19 +28,19 @@ pub(crate) struct Crowd {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The answers to a flood.
+/// The responses to a flood.
 #[derive(Debug, Default)]
 pub(crate) struct Answers(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
     by_status: BTreeMap<u16, u64>,
-    /// Of each status that refuses, the first words.
+    /// The first words of a refusal, for each status.
     said: BTreeMap<u16, String>,
 }
 
 impl Crowd {
-    /// Starts a thread for each of the works. Their answers are added to `answers`.
+    /// Starts a thread for each of the works. Their responses are added to `answers`.
     pub(crate) fn counting(works: Vec<Work>, answers: &Arc<Answers>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = works.into_iter().map(|mut work| {
@@ -60,14 +60,14 @@ impl Drop for Crowd {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
-            // It has nothing to say.
+            // The thread returns nothing.
             thread.join().ok();
         }
     }
 }
 
 impl Answers {
-    /// Counts an answer, of which the beginning is there.
+    /// Counts a response, from its beginning.
     pub(crate) fn add(&self, answer: &[u8]) {
         let status = answer.get(9..12).and_then(|status| std::str::from_utf8(status).ok());
         let Some(status) = status.and_then(|status| status.parse().ok()) else { return };
@@ -82,14 +82,14 @@ impl Answers {
         }
     }
 
-    /// How many were refused, and how many there are.
+    /// The number of refusals, and of all responses.
     pub(crate) fn refused(&self) -> (u64, u64) {
         let seen = self.seen();
         let sum = |least: u16| seen.by_status.range(least..).map(|(_, count)| count).sum();
         (sum(400), sum(0))
     }
 
-    /// How many of each status, and what the refusals said.
+    /// The count of each status, and the texts of the refusals.
     pub(crate) fn summary(&self) -> String {
         let seen = self.seen();
         let mut all: Vec<String> =
@@ -107,7 +107,7 @@ impl Answers {
     }
 }
 
-/// What a refusal says, of REST or of MCP.
+/// The text of a refusal, of REST or of MCP.
 fn words_of(body: &[u8]) -> String {
     let document: Value = serde_json::from_slice(body).unwrap_or_default();
     let words = [&document["detail"], &document["error"]["message"]];
@@ -115,7 +115,7 @@ fn words_of(body: &[u8]) -> String {
     words.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned)
 }
 
-/// Asks, and gives the beginning of the answer; `None` if the connection is over.
+/// Sends a request and returns the beginning of the response; `None` if the connection ended.
 pub(crate) fn ask(
     connection: &mut Option<TcpStream>,
     address: SocketAddr,
@@ -128,7 +128,7 @@ pub(crate) fn ask(
         *connection = Some(opened);
     }
     let socket = connection.as_mut()?;
-    // The daemon may answer a refused request before it has read all of the body.
+    // The daemon may respond to a refused request before it has read all of the body.
     let is_sent = socket.write_all(request).is_ok();
     let mut answer = vec![0; 64 * 1024];
     let got = socket.read(&mut answer).ok().filter(|got| *got >= 12)?;

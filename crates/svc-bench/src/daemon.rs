@@ -1,4 +1,4 @@
-//! The daemon under test: a process of its own, with a home in the sandbox.
+//! The daemon under test: a process with a data folder in the sandbox.
 
 use std::{
     io::{Read as _, Write as _},
@@ -22,24 +22,25 @@ use crate::{
 pub(crate) const DATA_BYTES: usize = 200;
 /// Digits at the beginning of each line, where a measurement may put a time.
 pub(crate) const STAMP_DIGITS: usize = 16;
-/// What a stream of ours begins with.
+/// The beginning of a stream of svc.
 pub(crate) const PREAMBLE: &str = "retry: 1000\n\n";
 
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) process: Process,
-    /// How to reach it.
+    /// Its address and token.
     pub(crate) target: Target,
     home: PathBuf,
 }
 
 impl Daemon {
-    /// Starts one and waits until it is ready. `name` is that of its home, which may exist.
+    /// Starts a daemon and waits until it is ready. `name` is that of its data folder, which may
+    /// exist.
     pub(crate) fn start(sandbox: &Sandbox, name: &str) -> anyhow::Result<Self> {
         Self::start_with(sandbox, name, &[])
     }
 
-    /// The same, with these variables.
+    /// Like `start`, with these environment variables.
     pub(crate) fn start_with(
         sandbox: &Sandbox,
         name: &str,
@@ -63,7 +64,7 @@ impl Daemon {
         Ok(Self { process, target: Target { address, token: Some(token) }, home })
     }
 
-    /// The same; it may have no more than so many files open, if there is a number.
+    /// Like `start_with`, with a limit of open files if `files` is given.
     pub(crate) fn start_limited(
         sandbox: &Sandbox,
         name: &str,
@@ -83,7 +84,7 @@ impl Daemon {
         Self::begin(sandbox, name, limited)
     }
 
-    /// Starts one and takes the time to its first answer that all is well. Ends it again.
+    /// Starts a daemon, measures the time to its first healthy response, and stops it.
     pub(crate) fn time_start(sandbox: &Sandbox, name: &str) -> anyhow::Result<Duration> {
         let address = sandbox::free_address()?;
         let mut command = command(sandbox, name, &address.to_string());
@@ -100,28 +101,25 @@ impl Daemon {
         Ok(elapsed)
     }
 
-    /// Its folder.
+    /// The data folder.
     pub(crate) fn home(&self) -> &Path {
         &self.home
     }
 
-    /// The database's file.
     pub(crate) fn database(&self) -> PathBuf {
         self.home.join("svc.db")
     }
 
-    /// Makes a task and gives its id.
+    /// Creates a task and returns its id.
     pub(crate) fn make_task(&self) -> anyhow::Result<String> {
         let task = self.target.call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
         Ok(task["task_id"].as_str().context("a task has an id")?.to_owned())
     }
 
-    /// A request that appends `events` frames to a task.
     pub(crate) fn append_request(&self, task: &str, events: usize) -> Vec<u8> {
         self.target.request("POST", &format!("/v1/tasks/{task}/events"), &body(events))
     }
 
-    /// A request that follows a task from after the event `after`.
     pub(crate) fn follow_request(&self, task: &str, after: u64) -> Vec<u8> {
         let path = format!("/v1/biam/subscribe?task_id={task}&last_event_id={after}");
         self.target.request("GET", &path, "")
@@ -145,12 +143,12 @@ fn line(stamp: u64) -> String {
     format!("{stamp:0STAMP_DIGITS$}{}", "x".repeat(DATA_BYTES - others - STAMP_DIGITS))
 }
 
-/// How long the frames of a task's stream are.
+/// The lengths of the frames of a task's stream.
 pub(crate) fn frame_size() -> FrameSize {
     FrameSize::measure(rendered().len(), 1)
 }
 
-/// Where the stamp stands in a frame, counted from its end.
+/// The position of the stamp in a frame, counted from the frame's end.
 pub(crate) fn stamp_from_end() -> usize {
     let frame = rendered();
     let at = frame.find(&line(0)).expect("the frame has the line in it");
@@ -171,9 +169,9 @@ fn rendered() -> String {
     frame
 }
 
-/// A frame's data as the daemon keeps it.
+/// A frame's data as the daemon stores it.
 fn frame_data(line: &str) -> String {
-    // As long as any id of ours.
+    // As long as any id of svc.
     let task_id = TaskId::from(format!("{}{}", TaskId::PREFIX, "0".repeat(26)));
     let ts = Timestamp::from_millis(0);
     let frame = Frame {
@@ -190,7 +188,7 @@ fn frame_data(line: &str) -> String {
 fn command(sandbox: &Sandbox, name: &str, listen: &str) -> Command {
     let mut command = Command::new(sandbox.svc());
     for (name, _) in std::env::vars_os() {
-        // The user's own settings are not what is measured.
+        // The user's own settings must not influence the measurement.
         if name.as_encoded_bytes().starts_with(b"SVC_") {
             command.env_remove(name);
         }
@@ -214,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_have_the_length_that_is_claimed() {
+    fn event_data_has_the_declared_length() {
         assert_eq!(frame_data(&line(12)).len(), DATA_BYTES);
         let size = frame_size();
         assert_eq!(size.len(1), rendered().len() as u64);

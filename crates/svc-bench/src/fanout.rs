@@ -1,9 +1,9 @@
-//! `fanout`: one stream, many subscribers, as many events as they take; beside axum's events and
-//! bare sockets.
+//! `fanout`: one stream, many subscribers, unthrottled; the baselines are axum's events and bare
+//! sockets.
 //!
-//! Nobody loses an event anywhere. Our publisher goes on as fast as it is acknowledged, and
-//! subscribers that fall behind catch up from the log; the others' publishers wait for their
-//! slowest subscriber.
+//! No subscriber loses an event. svc's publisher goes on as fast as it is acknowledged, and
+//! subscribers that fall behind catch up from the log; the other publishers wait for their slowest
+//! subscriber.
 
 use crate::{
     append_http::measured,
@@ -45,7 +45,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
                 stats::ratio(ours, beside),
             )
         };
-        // With one subscriber it is the publisher that is measured.
+        // With one subscriber the publisher is the bottleneck.
         bench.add(figure("axum Event", events).goal_if(subscribers >= 100, Goal::ratio(8.0)));
         bench.add(figure("raw writes, 1 frame each", raw));
         bench.add(figure("raw writes, 64 frames each", raw_batched));
@@ -53,7 +53,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Ours, with a publisher over HTTP that waits for nobody.
+/// svc, with a publisher over HTTP that waits for no subscriber.
 fn ours(daemon: &Daemon, subscribers: usize, (warm, measure): WindowOf) -> anyhow::Result<Slice> {
     let task = daemon.make_task()?;
     let request = daemon.append_request(&task, BATCH);

@@ -1,4 +1,4 @@
-//! `fanout-paced`: the time from a producer to its subscribers when nobody is in a hurry.
+//! `fanout-paced`: the latency from a producer to its subscribers at a moderate rate.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn slice(daemon: &Daemon, subscribers: usize, (warm, measure): WindowOf) -> anyh
     let task = daemon.make_task()?;
     load::runtime()?.block_on(async {
         let (address, target) = (daemon.target.address, daemon.target.clone());
-        // Opening them takes a while, and the window begins after it.
+        // Opening the subscriptions takes a while, and the window begins after it.
         let opening = Duration::from_millis(100 + subscribers as u64);
         let window = Window::after(warm + opening, measure);
         let timing = Timing::new(window);
@@ -63,7 +63,7 @@ fn slice(daemon: &Daemon, subscribers: usize, (warm, measure): WindowOf) -> anyh
         while !publisher.is_over() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Nobody missed any, or this fails.
+        // Fails if a subscriber missed an event.
         subscribers.received(publisher.join()?, Duration::from_secs(10)).await?;
         let latencies = timing.finish().latencies;
         Ok(Slice { latencies, ..counted })

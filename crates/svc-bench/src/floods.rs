@@ -1,9 +1,9 @@
-//! `floods`: how long a session's appends take beside a flood of its own daemon, and beside the
-//! same flood of another daemon on the same machine; how much memory the flooded daemon takes, and
-//! what its refusals say.
+//! `floods`: the latency of a session's appends during a flood of its own daemon, and during the
+//! same flood of another daemon on the same machine; the memory of the flooded daemon, and its
+//! refusals.
 //!
-//! The other daemon takes as much of the processors and the disk. So the ratio of the two is what
-//! one principal can do to another through the daemon that both use.
+//! The other daemon uses the same share of the processors and the disk. So the ratio of the two is
+//! the effect of one principal on another through the daemon that both use.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -32,21 +32,21 @@ use crate::{
 };
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
-/// Rounds of a flood: each has a window beside the other daemon's flood, and one beside the
+/// Rounds of a flood: each has a window during the other daemon's flood, and one during the
 /// daemon's own.
 const ROUNDS: usize = 3;
-/// Files that a daemon may have open that is flooded with connections.
+/// Limit of open files of a daemon that is flooded with connections.
 const FEW_FILES: u32 = 300;
 /// Threads that hold connections open.
 const HOLDERS: usize = 3;
-/// How often a thread that holds connections looks at them.
+/// How often a thread polls the connections that it holds.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often readers ask for each page.
+/// Requests for a page that a reader pipelines.
 const PIPELINED: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flood {
-    /// Readers of pages of events that do not read.
+    /// Readers that request pages of events and do not read them.
     Readers,
     /// Loops of a large page of tasks.
     TaskPages,
@@ -54,17 +54,16 @@ enum Flood {
     Recall,
     /// Bodies without a token, all but their last byte.
     Bodies,
-    /// Connections on which half a request comes.
+    /// Connections with half a request.
     HalfOpen,
     /// Broadcasts of a megabyte.
     Broadcasts,
     /// A child server that prints to standard error without end.
     ChildStderr,
-    /// A child server that says without end that its tools have changed.
+    /// A child server that reports changed tools without end.
     ChildLists,
 }
 
-/// How much of each.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     readers: usize,
@@ -77,7 +76,7 @@ struct Sizes {
     bodies: usize,
     connections: usize,
     peers: usize,
-    /// Appends of a window, and how long it may take.
+    /// Appends of a window, and its longest duration.
     window: (usize, Duration),
 }
 
@@ -106,10 +105,10 @@ impl Sizes {
     };
 }
 
-/// Bytes of a body without a token: within the bound of a body, and beyond the bound of one that
-/// comes without a credential.
+/// Bytes of a body without a token: within the bound of a body, and beyond the bound for senders
+/// without a credential.
 const BODY_BYTES: usize = 990_000;
-/// Bytes of a broadcast: as much as a body may have.
+/// Bytes of a broadcast: the bound of a body.
 const BROADCAST_BYTES: usize = 1_000_000;
 
 impl Flood {
@@ -137,8 +136,8 @@ impl Flood {
         }
     }
 
-    /// Whether what is flooded is the way in: then the neighbour comes anew with each append, over
-    /// the socket.
+    /// Whether the flood is one of connections: then the neighbour connects anew for each append,
+    /// over the socket.
     const fn is_of_connections(self) -> bool {
         matches!(self, Self::Bodies | Self::HalfOpen)
     }
@@ -157,11 +156,11 @@ impl Flood {
 struct Ground {
     daemon: Daemon,
     greedy: Target,
-    /// A noisy child makes its noise while this file is there.
+    /// A child server floods while this file exists.
     noise: PathBuf,
 }
 
-/// A flood that goes on until this is dropped.
+/// A flood that goes on until it is dropped.
 struct UnderWay {
     _crowd: Crowd,
     noise: Option<PathBuf>,
@@ -170,7 +169,7 @@ struct UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(noise) = &self.noise {
-            // It may not have been made.
+            // It may not have been created.
             std::fs::remove_file(noise).ok();
         }
     }
@@ -198,7 +197,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Stores what the flood asks for.
+    /// Stores the data that the flood requests.
     fn fill(&self, flood: Flood, sizes: &Sizes) -> anyhow::Result<()> {
         let operator = &self.daemon.target;
         match flood {
@@ -254,7 +253,6 @@ impl Ground {
         Ok(())
     }
 
-    /// Begins the flood.
     fn flood(
         &self,
         flood: Flood,
@@ -282,7 +280,7 @@ impl Ground {
             }
             Flood::HalfOpen => held(address, b"GET /health HTT", sizes.connections),
             Flood::TaskPages => {
-                // The greedy session has `read_all`, so each page is full.
+                // The flooding session has `read_all`, so each page is full.
                 let wish =
                     json!({ "session": "greedy-reader", "scopes": ["read_all"] }).to_string();
                 let minted = self.daemon.target.call("POST", "/v1/tokens", &wish)?;
@@ -323,7 +321,7 @@ fn tool_call(tool: &str, arguments: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
 }
 
-/// Threads that ask these, one after the other, and read all that they are answered.
+/// Threads that send these requests one after the other, and read the responses.
 fn loops(address: SocketAddr, requests: &[Vec<u8>], count: usize) -> Vec<Work> {
     let one = |number: usize| -> Work {
         let request = requests[number % requests.len()].clone();
@@ -346,7 +344,7 @@ fn loops(address: SocketAddr, requests: &[Vec<u8>], count: usize) -> Vec<Work> {
     (0..count).map(one).collect()
 }
 
-/// Reads the rest of an answer; `false` if the connection is over.
+/// Reads the rest of a response; `false` if the connection ended.
 fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
     let Some(socket) = connection.as_mut() else { return false };
     let mut piece = vec![0; 256 * 1024];
@@ -355,7 +353,7 @@ fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
             Ok(got) if got > 0 => buffer.extend_from_slice(&piece[..got]),
             _ => return false,
         }
-        // Parses only bytes that end as an answer ends: to parse a long answer for each piece is
+        // Parses only bytes that end like a response: parsing a long response for each chunk is
         // slow.
         let ends = buffer.ends_with(b"}") || buffer.ends_with(b"\r\n");
         if ends && matches!(wire::http_answer(buffer), Ok(Some(_)) | Err(_)) {
@@ -364,8 +362,8 @@ fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Threads that send a request on each of so many connections, and read nothing. Who is turned away
-/// comes again.
+/// Threads that send a request on each of `count` connections and read nothing. A connection that
+/// is refused is opened again.
 fn held(address: SocketAddr, request: &[u8], count: usize) -> Vec<Work> {
     let holder = |number: usize| -> Work {
         let mine = count / HOLDERS + usize::from(number < count % HOLDERS);
@@ -399,8 +397,8 @@ impl HeldConnection {
         Some(Self { socket, sent: 0, is_answered: false })
     }
 
-    /// Sends what there is room for, and looks at the answer without taking it. `false` if it is
-    /// over, or was refused.
+    /// Sends what fits in the socket, and peeks at the response. `false` if the connection ended or
+    /// was refused.
     fn go_on(&mut self, request: &[u8], answers: &Answers) -> bool {
         let mut is_open = true;
         while self.sent < request.len() {
@@ -409,7 +407,7 @@ impl HeldConnection {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // An answer that came before the error still counts.
+                    // A response that came before the error still counts.
                     is_open = false;
                     break;
                 }
@@ -430,9 +428,9 @@ impl HeldConnection {
     }
 }
 
-/// The neighbour: who appends, and how it comes to the daemon.
+/// The neighbour: a session that appends during the flood.
 enum Neighbour {
-    /// On a connection that stays.
+    /// On a connection that stays open.
     Kept(Box<Caller>, Vec<u8>),
     /// On a new one each time, over the daemon's socket.
     Anew(PathBuf, Vec<u8>),
@@ -461,7 +459,7 @@ impl Neighbour {
         }
     }
 
-    /// Appends so often, or as often as it can within the time, and at least once.
+    /// Appends `count` times, or as often as possible within `time`, and at least once.
     fn measure(&mut self, (count, time): (usize, Duration)) -> anyhow::Result<Slice> {
         let (mut slice, began) = (Slice::default(), Instant::now());
         for _ in 0..count {

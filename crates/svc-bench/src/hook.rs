@@ -1,6 +1,6 @@
-//! `hook`: what a hook adds to each tool call of a client: from its start to its end, beside a
-//! program that does nothing, with a daemon and without; beside a shell hook with `curl` and `jq`;
-//! and what of it is the daemon's.
+//! `hook`: the latency that a hook adds to each tool call of a client, from its start to its end,
+//! with and without a daemon, and the daemon's part of it. The baselines are a program that does
+//! nothing, and a shell hook with `curl` and `jq`.
 
 use std::{
     io::Write as _,
@@ -21,7 +21,7 @@ use crate::{
     stats::{self, Slice, Summary},
 };
 
-/// What the shell hooks of an earlier system do at a tool call: two calls of tools.
+/// The shell hooks of an earlier system at a tool call: two calls of tools.
 const SHELL: &str = r#"
 call() {
     curl -sf -X POST "$URL/mcp" -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \
@@ -53,7 +53,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     };
     let mut times: [Vec<Duration>; 3] = Default::default();
     bench.begin_round("hook")?;
-    // In turns, so that whatever else the machine does hits all alike.
+    // In turns, so that other load of the machine affects all alike.
     for _ in 0..if bench.quick { 20 } else { 400 } {
         times[0].push(time(&mut Command::new("/bin/true"), &before)?);
         times[1].push(time(&mut hook(daemon.home()), &before)?);
@@ -110,14 +110,14 @@ fn time(command: &mut Command, input: &str) -> anyhow::Result<Duration> {
         .spawn()
         .context("cannot run a hook")?;
     let mut stdin = child.stdin.take().context("it has an input")?;
-    // One that does not read its input is fine.
+    // A program may end without reading its input.
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     anyhow::ensure!(child.wait()?.success(), "a hook failed");
     Ok(begun.elapsed())
 }
 
-/// The median of the shell's, in milliseconds; `None` where it cannot be run.
+/// The median of the shell hook, in milliseconds; `None` where it cannot be run.
 fn shell(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Option<f64>> {
     let lacks = |tool: &&str| Command::new(tool).arg("--version").output().is_err();
     if ["bash", "curl", "jq"].iter().any(lacks) {

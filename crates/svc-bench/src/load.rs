@@ -1,7 +1,7 @@
-//! The load: connections that ask, wait for the answer, and ask again.
+//! The load: connections that send a request, wait for the response, and repeat.
 //!
-//! One thread, raw sockets, requests made beforehand. Generator and server share the machine, so
-//! what is spent here is missing there, and missing for every contender alike.
+//! One thread, raw sockets, prepared requests. Generator and server share the machine, so the
+//! generator's CPU time is missing for the server, equally for every contender.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Instant};
 
@@ -18,24 +18,23 @@ use crate::{
     wire::{self, BadAnswer},
 };
 
-/// How long the answer at the start of the bytes is, once all of it is there.
+/// The length of the response at the start of the bytes, once it is complete.
 pub(crate) type Parse = fn(&[u8]) -> Result<Option<usize>, BadAnswer>;
 
-/// A protocol of questions and answers.
+/// A protocol of requests and responses.
 #[derive(Debug, Clone)]
 pub(crate) struct Protocol {
-    /// What is said first, if anything, and what the server's welcome ends with.
+    /// The greeting, if there is one, and the end of the server's response to it.
     pub(crate) hello: Option<(Vec<u8>, &'static [u8])>,
-    /// Finds an answer.
+    /// Finds the end of a response.
     pub(crate) parse: Parse,
 }
 
 impl Protocol {
-    /// HTTP/1.1.
     pub(crate) const HTTP: Self = Self { hello: None, parse: wire::http_answer };
 }
 
-/// A connection that asks the same thing again and again.
+/// A connection that repeats a request.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: TcpStream,
@@ -47,7 +46,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and says hello.
+    /// Connects and sends the protocol's greeting.
     pub(crate) async fn open(
         address: SocketAddr,
         protocol: &Protocol,
@@ -78,7 +77,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks the next question and waits for its answer.
+    /// Sends the next request and waits for its response.
     pub(crate) async fn ask(&mut self) -> anyhow::Result<()> {
         let request = &self.requests[self.next];
         self.socket.write_all(request).await?;
@@ -116,7 +115,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Connects `count` times; connection `n` speaks and asks, in turn, what `speech(n)` gives.
+    /// Connects `count` times; `speech(n)` gives the greeting and the requests of connection `n`.
     pub(crate) async fn open(
         address: SocketAddr,
         count: usize,
@@ -136,7 +135,7 @@ impl Load {
         Ok(Self { connections })
     }
 
-    /// All ask as fast as they are answered. Counts the answers that come within the window.
+    /// Loads the server on all connections. Counts the responses within the window.
     pub(crate) async fn run(&mut self, window: Window) -> anyhow::Result<Slice> {
         let mut tasks = JoinSet::new();
         for connection in self.connections.drain(..) {

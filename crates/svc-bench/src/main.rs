@@ -1,14 +1,14 @@
-//! `svc-bench`: what this machine gives, and what svc makes of it.
+//! `svc-bench`: the load generator.
 //!
-//! Each figure is measured in turns with another, on the same data, by the same generator: a bare
-//! loop, a handler that does nothing, and on request Redis or another MCP server. The ratio of the
-//! two is the figure that means something; the goals are ratios wherever there is something to
-//! compare with.
+//! Each figure is measured in turns with a baseline, on the same data, by the same generator: a
+//! bare loop, a handler that does nothing, and on request Redis, PostgreSQL or another MCP server.
+//! The machine's speed drifts, so the ratio of the two is the figure that means something; the
+//! goals are ratios wherever there is a baseline.
 //!
 //! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `stats`
 //! sums up rounds, `report` prints. `compare` runs two programs in turns. `load`, `caller`,
 //! `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc under
-//! test, `server` and `ceiling` are what stands beside it. Then one file for each scenario.
+//! test, `server` and `ceiling` are baselines. Then one file for each scenario.
 
 mod agents;
 mod append_http;
@@ -177,14 +177,13 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing can be done if that fails.
+            // A failure to print is ignored.
             writeln!(io::stderr().lock(), "error: {error:#}").ok();
             ExitCode::FAILURE
         }
     }
 }
 
-/// Measures and prints.
 fn measure(args: &BenchArgs) -> anyhow::Result<()> {
     let mut bench = Bench::new(&Settings {
         svc: args.svc.clone(),

@@ -1,5 +1,5 @@
-//! `mcp-call`: calls of tools that only read, beside an axum handler that reads JSON and answers as
-//! much of it.
+//! `mcp-call`: calls of read-only tools; the baseline is an axum handler that reads JSON and
+//! responds with as many bytes.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -17,9 +17,9 @@ use crate::{
     wire,
 };
 
-/// Peers that a list of them shows.
+/// Peers in a list of them.
 const PEERS: usize = 5;
-/// Connections for the figure that has a goal, and for those that are only told.
+/// Connections for the figure with a goal, and for those without.
 const CONNECTIONS: usize = 16;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             bench.add(figure.goal_if(connections == CONNECTIONS, Goal::ratio(0.6)));
         }
     }
-    // The same in the other eras, of which nothing is asked.
+    // The same in the other eras, without a goal.
     let (tool, arguments) = &tools[0];
     let call = Call::new(&daemon, tool, arguments);
     for (era, request) in [("legacy", call.legacy()?), ("modern", call.modern())] {
@@ -84,7 +84,7 @@ fn compare(
     ))
 }
 
-/// A call, as a request of each era.
+/// A call as a request of each era.
 struct Call<'a> {
     daemon: &'a Daemon,
     tool: &'a str,
@@ -120,8 +120,8 @@ impl<'a> Call<'a> {
         self.daemon.target.request_with("POST", "/mcp", &headers, &modern.body())
     }
 
-    /// A plain handler that answers as many bytes as this request is answered with, and the same
-    /// request to it.
+    /// A plain handler that responds with as many bytes as this request gets, and the same request
+    /// to it.
     fn plain(&self, bench: &Bench, request: &[u8]) -> anyhow::Result<(Server, Vec<u8>)> {
         let answer = self.daemon.target.ask(request)?;
         let body = wire::body(&answer);
@@ -135,7 +135,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Opens a session of the last revision that has them.
+/// Opens a session of the last revision with sessions.
 pub(crate) fn open_session(target: &Target) -> anyhow::Result<String> {
     let session = session_of(&target.ask(&initialize(target))?)?;
     let body = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
@@ -150,7 +150,7 @@ pub(crate) fn in_session(session: &str) -> [(&str, &str); 2] {
 
 const ACCEPT: (&str, &str) = ("accept", "application/json, text/event-stream");
 
-/// The request that opens one.
+/// The request that opens a session.
 pub(crate) fn initialize(target: &Target) -> Vec<u8> {
     let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": Revision::V2025_11_25.as_str(),

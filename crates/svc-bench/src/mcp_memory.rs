@@ -1,5 +1,5 @@
-//! `mcp-memory`: what the daemon holds for MCP clients that are silent: for each session without a
-//! connection, and for each that has its stream open.
+//! `mcp-memory`: the daemon's memory for silent MCP clients: for each session without a connection,
+//! and for each with its stream open.
 
 use svc_wire::mcp;
 
@@ -15,7 +15,7 @@ use crate::{
     subscribers::{Frames, Subscribers},
 };
 
-/// Sessions that come first and make what all share.
+/// Sessions that are opened first, for the memory that all share.
 const FIRST: usize = 64;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -34,7 +34,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let listen = |session: &String| {
         let headers = [(mcp::SESSION_ID, session.as_str()), ("accept", "text/event-stream")];
         let request = daemon.target.request_with("GET", "/mcp", &headers, "");
-        // The first byte of the body says that the stream stands.
+        // The first byte of the body says that the stream is open.
         (request, Frames::new("\n", 1, daemon::frame_size()))
     };
     let address = daemon.target.address;
@@ -45,7 +45,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let threads = before.1.zip(daemon.process.threads());
         anyhow::Ok((daemon.process.resident_bytes()?, before.0, threads))
     })?;
-    // Such a client has both.
+    // Such a client needs both.
     let both = each + per(after, before, count);
     let name = format!("mcp-memory/session with a stream of {count}");
     bench.add(Figure::new(name, "KiB", both).goal(Goal::at_most(20.0)));

@@ -1,4 +1,4 @@
-//! `memory`: what the daemon holds when nothing happens, and what each idle subscriber adds.
+//! `memory`: the memory of an idle daemon, and of each idle subscriber.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -14,7 +14,7 @@ use crate::{
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
-    // The daemon inherits it.
+    // The daemon inherits the limit.
     let files = raise_file_limit();
     let binary = std::fs::metadata(bench.sandbox.svc())?.len();
     bench.add(Figure::new("binary", "MiB", float(binary) / MEBIBYTE).goal(Goal::at_most(12.0)));
@@ -29,7 +29,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let address = daemon.target.address;
     let before = daemon.process.resident_bytes()?;
     let (after, before) = load::runtime()?.block_on(async {
-        // The first few make what all share.
+        // Subscribers that are opened first, for the memory that all share.
         let subscribe =
             |_| (daemon.follow_request(&task, 1), Frames::new(PREAMBLE, 2, daemon::frame_size()));
         let _few = Subscribers::open(address, 16, subscribe).await?;
@@ -45,12 +45,12 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Lets this process and its children have as many files open as the system allows; tells how many
-/// that are.
+/// Raises the limit of open files of this process and its children as far as the system allows;
+/// returns it.
 pub(crate) fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // What is not granted is seen in the number.
+    // If it fails the returned limit shows it.
     setrlimit(Resource::Nofile, raised).ok();
     getrlimit(Resource::Nofile).current.unwrap_or(65_536)
 }

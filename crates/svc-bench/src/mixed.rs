@@ -13,7 +13,7 @@ use crate::{
     subscribers::{Decoder, Frames, Subscribers},
 };
 
-/// How many of each.
+/// The number of producers and subscribers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crowd {
     pub(crate) producers: usize,
@@ -28,7 +28,7 @@ impl Crowd {
     }
 }
 
-/// What one round came to.
+/// The result of one round.
 #[derive(Debug)]
 pub(crate) struct Both {
     /// Acknowledged appends.
@@ -59,7 +59,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// One round of ours.
+/// One round of svc.
 pub(crate) fn ours(daemon: &Daemon, crowd: Crowd, window_of: WindowOf) -> anyhow::Result<Both> {
     let task = daemon.make_task()?;
     let (follow, append) = (daemon.follow_request(&task, 1), daemon.append_request(&task, 1));
@@ -72,7 +72,7 @@ pub(crate) fn ours(daemon: &Daemon, crowd: Crowd, window_of: WindowOf) -> anyhow
     )
 }
 
-/// One round of anybody.
+/// One round of any server.
 pub(crate) fn round<D: Decoder>(
     (warm, measure): WindowOf,
     (address, process): (SocketAddr, &Process),

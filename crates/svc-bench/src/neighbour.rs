@@ -1,4 +1,4 @@
-//! `neighbour`: how long a session's appends take while another session tries to exhaust what all
+//! `neighbour`: the latency of a session's appends while another session tries to exhaust what all
 //! of them share.
 
 use std::{sync::Arc, time::Instant};
@@ -17,27 +17,27 @@ use crate::{
     target::Target,
 };
 
-/// Connections of each kind of the greedy session.
+/// Connections of each kind of the flooding session.
 const CONNECTIONS: usize = 2;
 /// Peers that each of its broadcasts reaches.
 const PEERS: usize = 100;
 /// Text of a broadcast, in bytes.
 const BROADCAST_BYTES: usize = 256 * 1024;
-/// Capabilities of an `initialize`, in bytes: more than a session may hold, again and again.
+/// Capabilities of an `initialize`, in bytes: beyond the budget of a session after some of them.
 const CAPABILITIES_BYTES: usize = 2_400_000;
 
-/// Appends of a window: some four seconds, as who floods does so for longer than a moment.
+/// Appends of a window, some four seconds: long enough for a sustained flood.
 const WINDOW: usize = 12_000;
 
 /// More of one thing than any budget allows.
 const MOST_ACCEPTED: usize = 30_000;
 
-/// One thread that uses a core, and asks for nothing: what any other program of the machine costs.
-fn busy_core() -> Crowd {
+/// One thread that uses a core and sends nothing: the cost of any other program on the machine.
+fn spin_one_core() -> Crowd {
     Crowd::counting(vec![Box::new(|_: &Answers| std::hint::spin_loop())], &Arc::default())
 }
 
-/// A session that broadcasts, opens sessions of MCP and makes tasks, all as fast as it can.
+/// A session that broadcasts, opens MCP sessions and creates tasks, all unthrottled.
 fn greedy_crowd(session: &Target, answers: &Arc<Answers>) -> Crowd {
     let requests = greedy_requests(session);
     let mut works: Vec<Work> = Vec::new();
@@ -45,7 +45,7 @@ fn greedy_crowd(session: &Target, answers: &Arc<Answers>) -> Crowd {
         let (address, request) = (session.address, request.clone());
         let mut connection = None;
         works.push(Box::new(move |answers| {
-            // Whoever floods comes again when it is turned away.
+            // A flood reconnects when it is refused.
             match crowd::ask(&mut connection, address, &request) {
                 Some(answer) => answers.add(&answer),
                 None => connection = None,
@@ -55,7 +55,7 @@ fn greedy_crowd(session: &Target, answers: &Arc<Answers>) -> Crowd {
     Crowd::counting(works, answers)
 }
 
-/// What a greedy session asks for: a broadcast, a session of MCP, a task.
+/// The requests of a flooding session: a broadcast, an MCP session, a task.
 fn greedy_requests(session: &Target) -> [Vec<u8>; 3] {
     let broadcast = json!({ "text": "x".repeat(BROADCAST_BYTES) }).to_string();
     let capabilities = json!({ "roots": { "x": "y".repeat(CAPABILITIES_BYTES) } });
@@ -70,9 +70,9 @@ fn greedy_requests(session: &Target) -> [Vec<u8>; 3] {
     ]
 }
 
-/// Asks for each until it is refused. What a session may have is work as any other's; the question
-/// is what it costs others that it wants more.
-fn use_up_budget(session: &Target) -> anyhow::Result<()> {
+/// Repeats each request until it is refused. Work within a session's budget costs what any work
+/// costs; measured is the cost of what exceeds it.
+fn exhaust_budget(session: &Target) -> anyhow::Result<()> {
     let mut connection = None;
     for request in greedy_requests(session) {
         let mut is_refused = false;
@@ -104,14 +104,14 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let mut slices: [Vec<Slice>; 3] = Default::default();
     let answers: Arc<Answers> = Arc::default();
     if !bench.quick {
-        use_up_budget(&greedy)?;
+        exhaust_budget(&greedy)?;
     }
     let mut caller = Caller::open(neighbour.address, &Protocol::HTTP)?;
     measure(&mut caller, &append, count)?;
     for _ in 0..bench.rounds {
         bench.begin_round("neighbour")?;
         slices[0].push(measure(&mut caller, &append, count)?);
-        let busy = busy_core();
+        let busy = spin_one_core();
         slices[1].push(measure(&mut caller, &append, count)?);
         drop(busy);
         let crowd = greedy_crowd(&greedy, &answers);

@@ -1,4 +1,4 @@
-//! What is under way, for whoever waits at a terminal.
+//! Progress, for a person at a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 pub(crate) fn show(step: &str) {
     let mut stderr = io::stderr().lock();
     if stderr.is_terminal() {
-        // Nothing can be done if that fails.
+        // A failure to print is ignored.
         write!(stderr, "\r\x1b[K{step}").and_then(|()| stderr.flush()).ok();
     }
 }

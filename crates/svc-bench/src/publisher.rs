@@ -1,4 +1,4 @@
-//! Those who publish while others subscribe: threads of their own, with blocking sockets.
+//! Publishers while others subscribe: threads of their own, with blocking sockets.
 
 use std::{
     net::SocketAddr,
@@ -12,7 +12,7 @@ use std::{
 
 use crate::{caller::Caller, load::Protocol};
 
-/// Publishers. They end when this is dropped.
+/// Publishers. They end on drop.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     stop: Arc<AtomicBool>,
@@ -21,7 +21,7 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes on `connections` as fast as it is acknowledged; each request has `events`.
+    /// Publishes unthrottled on `connections`, with `events` in each request.
     pub(crate) fn saturate(
         address: SocketAddr,
         request: &[u8],
@@ -45,8 +45,8 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Publishes one event each `period` until `until`, whatever the answers take: `requests` makes
-    /// one from its stamp, the nanoseconds since `epoch` at which it is sent.
+    /// Publishes one event each `period` until `until`, whether or not acknowledgements arrive:
+    /// `requests` makes one from its stamp, the nanoseconds since `epoch` at which it is sent.
     pub(crate) fn pace(
         address: SocketAddr,
         protocol: &Protocol,
@@ -55,7 +55,7 @@ impl Publisher {
         until: Instant,
         request: impl Fn(u64) -> Vec<u8> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        // So many that an answer is there when its connection's turn comes again.
+        // Enough that a connection has its acknowledgement when its turn comes again.
         let mut callers = Vec::new();
         for _ in 0..8 {
             callers.push(Caller::open(address, protocol)?);
@@ -70,7 +70,7 @@ impl Publisher {
                 while due < until && !stop.load(Relaxed) {
                     let early = due.saturating_duration_since(Instant::now());
                     std::thread::sleep(early);
-                    // Woken late is the machine's; held up by the server is the server's, and
+                    // A late wake-up is the machine's delay and is excluded; a delay by the server
                     // counts.
                     let sent = if early.is_zero() { due } else { Instant::now() };
                     let stamp = sent.saturating_duration_since(epoch).as_nanos();
@@ -95,13 +95,13 @@ impl Publisher {
         Ok(Self { stop, threads: vec![thread], published })
     }
 
-    /// Ends it and tells how many events it published.
+    /// Stops it and returns how many events it published.
     pub(crate) fn finish(mut self) -> anyhow::Result<u64> {
         self.stop.store(true, Relaxed);
         self.join()
     }
 
-    /// Waits for its own end and tells how many events it published.
+    /// Waits for its own end and returns how many events it published.
     pub(crate) fn join(&mut self) -> anyhow::Result<u64> {
         for thread in self.threads.drain(..) {
             thread.join().map_err(|_| anyhow::anyhow!("a publisher panicked"))??;

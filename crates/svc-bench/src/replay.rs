@@ -1,5 +1,5 @@
-//! `replay`: a long stream from its beginning to one subscriber, beside a bare read of the same
-//! rows.
+//! `replay`: a long stream from its beginning to one subscriber; the baseline is a bare read of the
+//! same rows.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -50,7 +50,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Reads the whole stream, and makes sure that it was the whole stream.
+/// Reads the whole stream, and checks that it was complete.
 pub(crate) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
     let size = daemon::frame_size();
     let mut socket = TcpStream::connect(daemon.target.address)?;
@@ -77,7 +77,7 @@ pub(crate) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
     Ok(Slice { cpu, ..Slice::counted(home.frames, length) })
 }
 
-/// A reader that asks for everything and takes nothing.
+/// A reader that requests everything and reads nothing.
 struct Stalled {
     _socket: TcpStream,
 }
@@ -86,7 +86,7 @@ impl Stalled {
     fn open(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Self> {
         let mut socket = TcpStream::connect(daemon.target.address)?;
         socket.write_all(&daemon.follow_request(&home.task, 1))?;
-        // Until what the sockets hold is full.
+        // Until the sockets' buffers are full.
         std::thread::sleep(Duration::from_millis(200));
         Ok(Self { _socket: socket })
     }

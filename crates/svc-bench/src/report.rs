@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The report, for people and for programs.
 
 use std::io::{self, Write as _};
 
@@ -6,14 +6,12 @@ use serde::Serialize;
 
 use crate::stats::Summary;
 
-/// One line of the report.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
-    /// What was measured.
     pub(crate) name: String,
-    /// What `value` counts.
+    /// The unit of `value`.
     pub(crate) unit: &'static str,
-    /// Ours: the median of the rounds.
+    /// svc: the median of the rounds.
     pub(crate) value: f64,
     /// Median latency.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,24 +22,23 @@ pub(crate) struct Figure {
     /// CPU time of the server for one unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_us: Option<f64>,
-    /// What stands beside it, measured in the same rounds.
+    /// The baseline, measured in the same rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beside: Option<Beside>,
-    /// Ours through the other.
+    /// svc divided by the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
-    /// What we want of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<Goal>,
-    /// Whether it is so.
+    /// Whether the goal is met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) met: Option<bool>,
-    /// What has to be known to read the figure.
+    /// A remark that the figure needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
 
-/// What ours is compared with.
+/// The baseline of a figure.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     pub(crate) name: String,
@@ -55,15 +52,12 @@ pub(crate) struct Beside {
     pub(crate) p99_us: Option<f64>,
 }
 
-/// What we want of a figure.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Goal {
-    /// Of which field of the figure.
+    /// The field of the figure.
     of: Of,
-    /// It is to be at least this.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_least: Option<f64>,
-    /// It is to be at most this.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_most: Option<f64>,
 }
@@ -78,27 +72,27 @@ enum Of {
 }
 
 impl Goal {
-    /// The ratio is to be at least this.
+    /// A goal for the ratio, at least.
     pub(crate) const fn ratio(at_least: f64) -> Self {
         Self { of: Of::Ratio, at_least: Some(at_least), at_most: None }
     }
 
-    /// The figure is to be at least this.
+    /// A goal for the figure, at least.
     pub(crate) const fn at_least(value: f64) -> Self {
         Self { of: Of::Value, at_least: Some(value), at_most: None }
     }
 
-    /// The figure is to be at most this.
+    /// A goal for the figure, at most.
     pub(crate) const fn at_most(value: f64) -> Self {
         Self { of: Of::Value, at_least: None, at_most: Some(value) }
     }
 
-    /// The median latency is to be at most this, in microseconds.
+    /// A goal for the median latency, at most, in microseconds.
     pub(crate) const fn p50_us(at_most: f64) -> Self {
         Self { of: Of::P50Us, at_least: None, at_most: Some(at_most) }
     }
 
-    /// The 99th percentile is to be at most this, in microseconds.
+    /// A goal for the 99th percentile, at most, in microseconds.
     pub(crate) const fn p99_us(at_most: f64) -> Self {
         Self { of: Of::P99Us, at_least: None, at_most: Some(at_most) }
     }
@@ -131,7 +125,7 @@ impl Goal {
 }
 
 impl Figure {
-    /// A figure alone.
+    /// A figure without a baseline.
     pub(crate) fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Self {
         Self {
             name: name.into(),
@@ -148,7 +142,7 @@ impl Figure {
         }
     }
 
-    /// What rounds came to.
+    /// The summary of rounds.
     pub(crate) fn summed(name: impl Into<String>, unit: &'static str, summary: Summary) -> Self {
         Self {
             p50_us: summary.p50_us,
@@ -158,7 +152,7 @@ impl Figure {
         }
     }
 
-    /// Beside something else that was measured in the same rounds.
+    /// Adds a baseline that was measured in the same rounds.
     pub(crate) fn beside(mut self, name: impl Into<String>, other: Summary, ratio: f64) -> Self {
         self.beside = Some(Beside {
             name: name.into(),
@@ -170,13 +164,13 @@ impl Figure {
         self
     }
 
-    /// Beside another figure, where a ratio would say nothing.
+    /// Adds a baseline without a ratio.
     pub(crate) fn beside_value(mut self, name: impl Into<String>, value: f64) -> Self {
         self.beside = Some(Beside { name: name.into(), value, p50_us: None, p99_us: None });
         self
     }
 
-    /// Beside another figure, and divided by it.
+    /// Adds a baseline and the ratio to it.
     pub(crate) fn over(self, name: impl Into<String>, value: f64) -> Self {
         let ratio = (value > 0.0).then(|| self.value / value);
         Self { ratio, ..self.beside_value(name, value) }
@@ -188,46 +182,41 @@ impl Figure {
         self
     }
 
-    /// With a goal, where it is one.
+    /// Adds a goal, if `is_goal`.
     pub(crate) fn goal_if(self, is_goal: bool, goal: Goal) -> Self {
         if is_goal { self.goal(goal) } else { self }
     }
 
-    /// With a remark.
+    /// Adds a remark.
     pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 }
 
-/// The machine and the build that the figures are of.
+/// The machine and the build of the figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     /// Processors that this process may use.
     pub(crate) cores: usize,
-    /// Operating system.
     pub(crate) os: &'static str,
-    /// Architecture.
     pub(crate) arch: &'static str,
-    /// `release`, or `debug`, whose figures say nothing.
+    /// `release`, or `debug`, whose figures mean nothing.
     pub(crate) build: &'static str,
-    /// Median time of one `fsync` of a small write in the folder that the databases are in: below
-    /// it no single durable append can be.
+    /// Median time of one `fsync` of a small write in the folder of the databases: the lower bound
+    /// of one durable append.
     pub(crate) fsync_us: f64,
-    /// What each peer is, where peers were asked for.
+    /// The versions of the peers, if peers were requested.
     pub(crate) peers: Vec<String>,
 }
 
-/// Everything that a run measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// Version of this program.
     pub(crate) version: &'static str,
     /// Whether sizes were small: then no figure means anything.
     pub(crate) quick: bool,
-    /// Where it ran.
     pub(crate) machine: Machine,
-    /// The figures.
     pub(crate) results: Vec<Figure>,
 }
 
@@ -265,7 +254,7 @@ impl Report {
         }
         lines.push(String::new());
         let mut rows: Vec<[String; 9]> = self.results.iter().map(row).collect();
-        // One figure of ours may stand beside several.
+        // One figure of svc may have several baselines.
         for number in (1..rows.len()).rev() {
             if self.results[number].name == self.results[number - 1].name {
                 rows[number][..4].fill(String::new());
@@ -281,11 +270,12 @@ impl Report {
     }
 }
 
-/// Writes a report to the standard output.
+/// Writes a report to standard output.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // `svc-bench | head` is no failure.
+        // A closed pipe, as in `svc-bench
+        // head`, is no failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
@@ -331,7 +321,7 @@ fn row(figure: &Figure) -> [String; 9] {
     ]
 }
 
-/// Three digits and a half are as many as mean anything.
+/// Three to four significant digits; more would be noise.
 pub(crate) fn number(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{:.2} M", value / 1e6),
@@ -346,18 +336,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_miss_is_a_miss() {
+    fn missed_goal_is_reported() {
         let figure = Figure::new("rss", "MB", 15.1).goal(Goal::at_most(15.0));
         assert_eq!(figure.met, Some(false));
         assert_eq!(row(&figure)[8], "MISS");
         let figure = Figure::new("rss", "MB", 15.0).goal(Goal::at_most(15.0));
         assert_eq!(figure.met, Some(true));
-        // A goal of a figure that was not measured is neither.
+        // A goal of a figure that was not measured is neither met nor missed.
         assert_eq!(Figure::new("x", "MB", 1.0).goal(Goal::ratio(1.0)).met, None);
     }
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_have_few_significant_digits() {
         for (value, text) in
             [(0.5, "0.50"), (123.4, "123"), (12_345.0, "12.3 k"), (1_234_567.0, "1.23 M")]
         {

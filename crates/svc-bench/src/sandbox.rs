@@ -1,5 +1,4 @@
-//! The folder that a run works in and the processes that it starts. Nothing of either is left
-//! behind.
+//! The folder of a run and the processes that it starts. Both are removed at the end.
 
 use std::{
     fs,
@@ -16,12 +15,12 @@ use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// The folder, which is removed with this, and the processes that still run.
+/// The folder, which is removed on drop, and the processes that still run.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     /// Removed with the last sandbox in it.
     root: Arc<TempDir>,
-    /// The folder, in the root or the root itself.
+    /// The folder, below the root or the root itself.
     folder: PathBuf,
     svc: PathBuf,
     running: Running,
@@ -39,14 +38,14 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// A folder within this one, to measure another program in. Both end together.
+    /// A folder within this one, to measure another program in. Both are removed together.
     pub(crate) fn sibling(&self, svc: PathBuf, name: &str) -> anyhow::Result<Self> {
         let folder = self.root.path().join(name);
         fs::create_dir(&folder)?;
         Ok(Self { root: Arc::clone(&self.root), folder, svc, running: Arc::clone(&self.running) })
     }
 
-    /// Removes what is in the folder, except `kept`.
+    /// Removes the content of the folder, except `kept`.
     pub(crate) fn clear(&self, kept: Option<&str>) -> anyhow::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -62,18 +61,16 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The program to measure.
     pub(crate) fn svc(&self) -> &Path {
         &self.svc
     }
 
-    /// The path of `name` in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Lets other users pass through the folder, and list nothing: a server that runs as one has
-    /// its data in it.
+    /// Lets other users traverse the folder without listing it: a server that runs as another user
+    /// has its data below it.
     pub(crate) fn let_pass(&self) -> anyhow::Result<()> {
         let own = |folder: &&Path| folder.starts_with(self.root.path());
         for folder in self.folder.ancestors().take_while(own) {
@@ -97,7 +94,7 @@ impl Sandbox {
         Ok(Process { child, stderr, running: Arc::clone(&self.running) })
     }
 
-    /// A signal that ends us would leave the folder and the processes behind.
+    /// Handles signals: without a handler the folder and the processes would be left behind.
     fn listen_to_signals(&self) -> anyhow::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -123,7 +120,7 @@ impl Sandbox {
     }
 }
 
-/// A process of ours. Killed when dropped.
+/// A child process. Killed on drop.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -136,7 +133,7 @@ impl Process {
         self.child.id()
     }
 
-    /// The next line on its standard output. To be called once: it takes the output.
+    /// The next line on its standard output. Call it once: it takes the output.
     pub(crate) fn first_line(&mut self) -> anyhow::Result<String> {
         let stdout = self.child.stdout.take().context("its output was taken before")?;
         let mut line = String::new();
@@ -145,18 +142,17 @@ impl Process {
         Ok(line)
     }
 
-    /// What it said on standard error.
+    /// The process's standard error.
     pub(crate) fn complaint(&self) -> String {
         let text = fs::read_to_string(&self.stderr).unwrap_or_default();
         text.chars().take(2000).collect::<String>().trim().to_owned()
     }
 
-    /// Whether it still runs.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end, and waits.
+    /// Sends SIGTERM, and waits.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         if let Some(pid) = pid_of(&self.child) {
             kill_process(pid, Signal::TERM)?;
@@ -169,10 +165,9 @@ impl Process {
         Ok(())
     }
 
-    /// CPU time that it has used, where the system tells.
+    /// The CPU time so far, if the system reports it.
     pub(crate) fn cpu(&self) -> Option<Duration> {
-        // In ticks of the kernel's interface, which are hundredths of a second on every Linux there
-        // is.
+        // In clock ticks, which are hundredths of a second on every Linux.
         let text = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         let (_, fields) = text.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace().skip(11);
@@ -181,37 +176,36 @@ impl Process {
         Some(Duration::from_millis((user + system) * 10))
     }
 
-    /// CPU time since it had used `before`.
+    /// CPU time since `before`.
     pub(crate) fn cpu_since(&self, before: Option<Duration>) -> Option<Duration> {
         Some(self.cpu()?.saturating_sub(before?))
     }
 
-    /// Threads that it has, where the system tells.
+    /// The number of threads, if the system reports it.
     pub(crate) fn threads(&self) -> Option<u64> {
         self.status("Threads:")?.parse().ok()
     }
 
-    /// What the system has noted of it under this name.
+    /// The value of this name in `/proc/<pid>/status`.
     fn status(&self, name: &str) -> Option<String> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
         text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
     }
 
-    /// Begins anew to note the most memory that it has in use, where the system can.
+    /// Resets the peak of resident memory, if the system can.
     pub(crate) fn reset_peak(&self) {
-        // The most since its start is as good where it cannot.
+        // Without a reset the peak since the start has to do.
         fs::write(format!("/proc/{}/clear_refs", self.id()), "5").ok();
     }
 
-    /// The most memory that it had in use, in bytes; what it has now, where the system tells no
-    /// more.
+    /// The peak of resident memory, in bytes; the present value if the system reports no peak.
     pub(crate) fn peak_bytes(&self) -> anyhow::Result<u64> {
         let kib = self.status("VmHWM:");
         let kib = kib.and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok());
         kib.map_or_else(|| self.resident_bytes(), |kib| Ok(kib * 1024))
     }
 
-    /// Memory that it has in use, in bytes.
+    /// Resident memory, in bytes.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
         let kib: Option<u64> = if let Some(value) = self.status("VmRSS:") {
             value.trim_end_matches("kB").trim().parse().ok()
@@ -238,24 +232,24 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// The disk that the databases are on. Many have two speeds: a virtual one that others have just
-/// written much to takes forty times as long for a while, and then it is the disk that is measured.
+/// The disk of the databases. Many disks have two speeds: a virtual one takes forty times as long
+/// for a while after others have written much, which would falsify the figures.
 #[derive(Debug)]
 pub(crate) struct Disk {
     best: f64,
     seen: Vec<f64>,
-    /// How much longer to wait for it, in this run.
+    /// How much longer to wait for the disk in this run.
     patience: Duration,
 }
 
 impl Disk {
-    /// Looks at it for the first time.
+    /// Measures it for the first time.
     pub(crate) fn look(sandbox: &Sandbox) -> anyhow::Result<Self> {
         let best = fsync_micros(sandbox)?;
         Ok(Self { best, seen: vec![best], patience: Duration::from_mins(2) })
     }
 
-    /// Waits for it to be about as fast as it ever was, for as long as patience lasts.
+    /// Waits until it is about as fast as it ever was, or until `patience` is used up.
     pub(crate) fn settle(&mut self, sandbox: &Sandbox) -> anyhow::Result<()> {
         const PAUSE: Duration = Duration::from_millis(250);
         loop {
@@ -276,7 +270,7 @@ impl Disk {
     }
 }
 
-/// The same, now.
+/// The present time of one `fsync`, in microseconds.
 fn fsync_micros(sandbox: &Sandbox) -> anyhow::Result<f64> {
     use std::io::Write as _;
     let path = sandbox.path("fsync");

@@ -58,17 +58,17 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    /// Whether it compares with a server that has to be installed.
+    /// Whether it needs a server that has to be installed.
     pub(crate) fn needs_peers(self) -> bool {
         matches!(self, Self::PeersAppend | Self::PeersMixed | Self::PeersReplay)
     }
 
-    /// Whether it stands beside somebody else's server.
+    /// Whether it compares with another server.
     pub(crate) fn is_of_peers(self) -> bool {
         self.needs_peers() || self == Self::PeersMcp
     }
 
-    /// Whether it measures what is linked into this program, and not a program of its own.
+    /// Whether it measures code in this program, and no other program.
     pub(crate) fn is_in_process(self) -> bool {
         matches!(self, Self::AppendInproc | Self::CheckIn | Self::Retrieval)
     }

@@ -1,5 +1,5 @@
-//! `retrieval`: what the search finds, beside plain BM25 and a keyword score, and how long it
-//! takes.
+//! `retrieval`: the quality of the search, and its latency; the baselines are plain BM25 and a
+//! keyword score.
 
 use std::time::Instant;
 
@@ -18,17 +18,17 @@ use crate::{
     stats::{Slice, Summary},
 };
 
-/// By how much plain BM25 is to be passed.
+/// The goal: by how much the search surpasses plain BM25.
 const AHEAD: f64 = 0.15;
-/// To which share of prompts that nothing helps something may be given.
+/// The goal: the largest share of prompts without a relevant record that get one.
 const FALSE_RATE: f64 = 0.05;
 
-/// Which share of what is given unasked is relevant.
+/// The goal: the share of unsolicited records that are relevant.
 const PRECISION: f64 = 0.75;
-/// Which share of the prompts that something helps is helped unasked.
+/// The goal: the share of prompts with a relevant record that get one unsolicited.
 const HELPED: f64 = 0.7;
 
-/// A figure of what was scored.
+/// A figure of the scores.
 type Of = fn(&SearchScores) -> Estimate;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -68,7 +68,7 @@ fn quality(
         let score = |system| runtime.block_on(fixture.score(&store, system, *of_part));
         let (bm25, keywords) = (score(SearchSystem::Bm25)?, score(SearchSystem::Keywords)?);
         let ahead = Goal::at_least(bm25.ndcg.value + AHEAD);
-        // Somebody who searches wants to see the nearest, however far.
+        // A person who searches wants the nearest records, however far.
         let search: [(&str, Of, Option<Goal>); 2] =
             [("nDCG@5", |it| it.ndcg, Some(ahead)), ("recall@5", |it| it.recall, None)];
         let unasked: [(&str, Of, Option<Goal>); 4] = [
@@ -115,10 +115,10 @@ fn latency(
     progress::show(&name);
     let (store, writer) = append_inproc::open(runtime, bench, &format!("retrieval-{records}"))?;
     runtime.block_on(fixture.fill_with(&store, records))?;
-    // As the daemon's maintenance has done by the time that there are so many.
+    // As the daemon's maintenance does by the time that there are so many records.
     while !runtime.block_on(store.upkeep().merge_indexes())? {}
     let mut rounds = Vec::new();
-    // One more, which warms.
+    // The first round is the warm-up.
     for _ in 0..=bench.rounds {
         let mut slice = Slice::default();
         let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! What ours stands beside: the least that axum can do, and the least that a socket can do. Each is
-//! a process of its own, `svc-bench server <kind>`, as the daemon is.
+//! Baselines: the least that axum can do, and the least that a socket can do. Each is a process of
+//! its own, `svc-bench server <kind>`, like the daemon.
 
 use std::{
     convert::Infallible,
@@ -72,16 +72,15 @@ pub(crate) enum Kind {
     },
 }
 
-/// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) process: Process,
-    /// How to reach it.
+    /// Its address.
     pub(crate) target: Target,
 }
 
 impl Server {
-    /// Starts one and waits until it listens.
+    /// Starts a server and waits until it listens.
     pub(crate) fn start(sandbox: &Sandbox, kind: Kind) -> anyhow::Result<Self> {
         let name = match kind {
             Kind::Noop => "noop",
@@ -104,14 +103,14 @@ impl Server {
     }
 
     /// A request to follow the events, which begin when `subscribers` do so; `batch` of them in one
-    /// write, where that is the server's to choose.
+    /// write, if the server chooses.
     pub(crate) fn follow_request(&self, subscribers: usize, batch: usize) -> Vec<u8> {
         let path = format!("/events?subscribers={subscribers}&batch={batch}");
         self.target.request("GET", &path, "")
     }
 }
 
-/// How long the frames of these servers are.
+/// The lengths of these servers' frames.
 pub(crate) fn frame_size() -> FrameSize {
     FrameSize::measure(frame(1).len(), 1)
 }
@@ -145,7 +144,7 @@ pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Tells whoever started it that it listens.
+/// Tells the parent process that it listens.
 fn announce(address: SocketAddr) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{address}").and_then(|()| stdout.flush())
@@ -165,14 +164,14 @@ fn router(kind: &Kind) -> anyhow::Result<Router> {
             Router::new().route("/events", get(events)).with_state(broadcast::Sender::new(RING))
         }
         Kind::Json { bytes } => {
-            // What stands around the text takes its share.
+            // The JSON around the text counts, too.
             let text: Arc<str> = "x".repeat(bytes.saturating_sub(45)).into();
             Router::new().route("/mcp", post(answer_json)).with_state(text)
         }
     })
 }
 
-/// The least that a durable append is: it reads the body, and answers when that many events are on
+/// The least work of a durable append: reads the body, and responds when that many events are on
 /// the disk.
 async fn commit(
     State(appender): State<Appender>,
@@ -195,8 +194,7 @@ struct JsonAnswer<'a> {
     result: &'a str,
 }
 
-/// The least that a handler of JSON does: it reads the body, and writes an answer that depends on
-/// it.
+/// The least work of a handler of JSON: parses the body, and writes a response that depends on it.
 async fn answer_json(State(result): State<Arc<str>>, body: Bytes) -> Response {
     let Ok(asked) = serde_json::from_slice::<Value>(&body) else {
         return StatusCode::BAD_REQUEST.into_response();
@@ -211,7 +209,8 @@ async fn noop(body: Bytes) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], json)
 }
 
-/// Events that the slowest subscriber may be behind. Nobody loses any: the publisher waits.
+/// Events that the slowest subscriber may be behind. The publisher waits, so that no subscriber
+/// loses any.
 const RING: usize = 16 * 1024;
 
 #[derive(Debug, Deserialize)]
@@ -239,10 +238,10 @@ async fn events(
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-/// Publishes for as long as all subscribers are there.
+/// Publishes as long as all subscribers are connected.
 fn publish(sender: &broadcast::Sender<Published>, subscribers: usize) {
     let data: Arc<str> = data().into();
-    // The one who came last has not sent its head yet.
+    // The latest subscriber has not sent its head yet.
     std::thread::sleep(Duration::from_millis(20));
     let mut id = 0;
     while sender.receiver_count() == subscribers {
@@ -257,7 +256,7 @@ fn publish(sender: &broadcast::Sender<Published>, subscribers: usize) {
     }
 }
 
-/// One thread that writes the same bytes to every socket, one after the other.
+/// One thread that writes the same bytes to every socket in turn.
 fn raw() -> anyhow::Result<()> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     announce(listener.local_addr()?)?;
@@ -277,7 +276,7 @@ fn raw() -> anyhow::Result<()> {
         socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")?;
         sockets.push(socket);
         if sockets.len() == subscribers {
-            // Ends when one of them goes; the others went too, then.
+            // Ends when one of them disconnects; then all did.
             write_frames(&mut sockets, batch as u64).ok();
             sockets.clear();
         }

@@ -1,5 +1,6 @@
 //! `sessions`: a question from one hosted agent to another and its answer, through row, host, turn
-//! and reply. Beside pipes to the same program, question and answer each synced to a file.
+//! and reply. The baseline is pipes to the same program, with question and answer each synced to a
+//! file.
 
 use std::{
     fs::{self, File},
@@ -26,12 +27,12 @@ use crate::{
 };
 
 const TURN_END: &str = "END";
-/// What the last line of a question begins with.
+/// The beginning of the last line of a question.
 const ASKED: &str = "Answer: ";
-/// Pairs that ask at once.
+/// Pairs that ask concurrently.
 const PAIRS: usize = 200;
 
-/// Answers each question. What an agent of ours runs.
+/// Answers each question. The agent's program.
 pub(crate) fn answer_questions() -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -61,7 +62,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         .map(|number| Piped::start(&own, &bench.sandbox.path(&format!("piped-{number}"))))
         .collect::<anyhow::Result<_>>()?;
     let (mut asking, mut piped) = (asking, piped);
-    // What one costs more among many grows with their number, and is a fault.
+    // A cost that grows with the number of pairs is a fault.
     let some =
         [(10, Vec::new()), (100, Vec::new())].into_iter().filter(|(count, _)| *count < pairs);
     let most = (pairs, vec![Goal::at_least(2_000.0)]);
@@ -98,7 +99,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// All of them ask at once, one question after the other.
+/// All pairs ask concurrently, one question after the other.
 fn at_once<T: Send>(
     bench: &Bench,
     all: &mut [T],
@@ -133,8 +134,8 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
         }
         ask()?;
         let ended = Instant::now();
-        // A pair that answers no question within the window is measured by its first question that
-        // ends after the window.
+        // A pair without an answer within the window is measured by its first question that ends
+        // after it.
         let is_within = begun >= window.from && ended <= window.until;
         if is_within || slice.count == 0 && ended > window.until {
             slice.add(ended - begun);
@@ -144,7 +145,7 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
 
 /// An agent that asks another one.
 struct Asking {
-    /// Opened with the first question: the daemon closes one that says nothing while the others
+    /// Opened with the first question: the daemon closes a silent connection while the others
     /// start.
     connection: Option<Caller>,
     target: Target,

@@ -1,4 +1,4 @@
-//! `startup`: from `exec` to the first answer that all is well.
+//! `startup`: from `exec` to the first healthy response.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let big = bench.big_home()?;
     let (mut empty, mut existing) = (Vec::new(), Vec::new());
-    // One round less noise than elsewhere: it is a matter of milliseconds.
+    // A start takes milliseconds, so it needs more rounds than other figures.
     for round in 0..if bench.quick { 3 } else { 9 } {
         bench.begin_round("startup")?;
         empty.push(Daemon::time_start(&bench.sandbox, &format!("startup-{round}"))?);

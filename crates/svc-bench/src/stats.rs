@@ -1,17 +1,15 @@
-//! Slices of a measurement, and what becomes of them: medians, percentiles, ratios.
+//! Slices of a measurement, and their statistics: medians, percentiles, ratios.
 //!
-//! What is compared is measured in turns (A, B, A, B, …): the machine's speed drifts by a third
-//! from minute to minute, so a ratio means something only between neighbours. A ratio here is the
-//! median of the rounds' ratios.
+//! Contenders are measured in turns (A, B, A, B, …): the machine's speed drifts by a third from
+//! minute to minute, so only the ratio of neighbours means something. A ratio here is the median of
+//! the rounds' ratios.
 
 use std::time::{Duration, Instant};
 
-/// When to count: what happens before `from` warms up.
+/// The interval of a measurement; before `from` is the warm-up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// Counting begins.
     pub(crate) from: Instant,
-    /// Counting ends.
     pub(crate) until: Instant,
 }
 
@@ -22,22 +20,21 @@ impl Window {
         Self { from, until: from + measure }
     }
 
-    /// How long it counts.
     pub(crate) fn length(self) -> Duration {
         self.until - self.from
     }
 }
 
-/// What one contender did in one round.
+/// The result of one contender in one round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slice {
-    /// Things done within the window.
+    /// Operations within the window.
     pub(crate) count: u64,
-    /// How long the window was.
+    /// The length of the window.
     pub(crate) length: Duration,
-    /// How long each took, in nanoseconds; at most four seconds. Empty where it was not measured.
+    /// The latencies in nanoseconds, each at most four seconds. Empty if they were not measured.
     pub(crate) latencies: Vec<u32>,
-    /// CPU time that the server spent in about that window, where the system tells.
+    /// CPU time of the server in about that window, if the system reports it.
     pub(crate) cpu: Option<Duration>,
 }
 
@@ -47,19 +44,19 @@ impl Slice {
         Self { count, length, ..Self::default() }
     }
 
-    /// Counts one thing that took `elapsed`.
+    /// Counts one operation.
     pub(crate) fn add(&mut self, elapsed: Duration) {
         self.count += 1;
         self.latencies.push(u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX));
     }
 
-    /// Adds what another producer did in the same window.
+    /// Adds the result of another producer in the same window.
     pub(crate) fn join(&mut self, other: Self) {
         self.count += other.count;
         self.latencies.extend(other.latencies);
     }
 
-    /// Things per second.
+    /// Operations per second.
     pub(crate) fn rate(&self) -> f64 {
         float(self.count) / self.length.as_secs_f64().max(1e-9)
     }
@@ -68,18 +65,18 @@ impl Slice {
 /// The rounds of one contender, summed up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Summary {
-    /// Things per second: the median of the rounds.
+    /// Operations per second: the median of the rounds.
     pub(crate) rate: f64,
     /// Median latency in microseconds: the median of the rounds.
     pub(crate) p50_us: Option<f64>,
     /// 99th percentile in microseconds: the median of the rounds.
     pub(crate) p99_us: Option<f64>,
-    /// CPU microseconds of the server for each thing.
+    /// CPU microseconds of the server for each operation.
     pub(crate) cpu_us: Option<f64>,
 }
 
 impl Summary {
-    /// Sums up. Each thing counts `weight` times: a request may carry many events.
+    /// Sums up. Each operation counts `weight` times: a request may carry many events.
     pub(crate) fn from_rounds(rounds: &[Slice], weight: u64) -> Self {
         let percentile = |share: f64| {
             let each: Vec<f64> =
@@ -105,7 +102,7 @@ pub(crate) fn ratio(ours: &[Slice], beside: &[Slice]) -> f64 {
     median(ours.iter().zip(beside).map(|(a, b)| a.rate() / b.rate().max(1e-9)).collect())
 }
 
-/// The middle one; the mean of the middle two. 0 of nothing.
+/// The median; the mean of the middle two, and 0 without values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -116,7 +113,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// The latency, in microseconds, that `share` of a slice's things did not exceed.
+/// The latency, in microseconds, that `share` of the operations did not exceed.
 pub(crate) fn percentile(slice: &Slice, share: f64) -> Option<f64> {
     let mut sorted = slice.latencies.clone();
     let rank = index(share, sorted.len())?;
@@ -134,7 +131,7 @@ fn index(share: f64, len: usize) -> Option<usize> {
     Some(((share * float(last as u64)).round() as usize).min(last))
 }
 
-/// A count as a number to calculate with.
+/// A count as a floating-point number.
 #[expect(clippy::cast_precision_loss, reason = "no count here comes near 2^52")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64
@@ -159,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_taken_round_by_round() {
+    fn ratio_is_the_median_of_the_rounds() {
         let slice = |count| Slice::counted(count, Duration::from_secs(1));
-        // The machine slowed down by half after the first round; the ratio does not see it.
+        // The machine became half as fast after the first round; the ratio does not change.
         let ratio =
             ratio(&[slice(100), slice(50), slice(50)], &[slice(200), slice(100), slice(100)]);
         assert!((ratio - 0.5).abs() < 1e-9);

@@ -25,22 +25,21 @@ use crate::{
     wire::{BadAnswer, Body, FrameSize},
 };
 
-/// Bytes that one read takes at most. All subscribers share one buffer, which then stays in the
-/// cache.
+/// Bytes of one read at most. All subscribers share one buffer, which then stays in the cache.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Makes sense of what a subscriber receives.
+/// Parses what a subscriber receives.
 pub(crate) trait Decoder: Send + 'static {
-    /// Takes the next bytes. What it gives is to be sent to the server.
+    /// Parses the next bytes. Returns bytes for the server.
     fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer>;
 
-    /// Whether the subscription stands: from here on nothing is missed.
+    /// Whether the subscription is active: from here on nothing is missed.
     fn ready(&self) -> bool;
 
     fn events(&self) -> u64;
 }
 
-/// Subscribers. They end when this is dropped.
+/// Subscribers. They end on drop.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     tasks: JoinSet<anyhow::Result<()>>,
@@ -51,8 +50,8 @@ pub(crate) struct Subscribers {
 type Counters = Arc<[AtomicU64]>;
 
 impl Subscribers {
-    /// Connects `count` subscribers, each of which sends its first request and decodes what comes,
-    /// and waits until all subscriptions stand.
+    /// Connects `count` subscribers, each of which sends its first request and decodes the stream,
+    /// and waits until all subscriptions are active.
     pub(crate) async fn open<D: Decoder>(
         address: SocketAddr,
         count: usize,
@@ -108,7 +107,7 @@ impl Subscribers {
         self.counters.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
-    /// Fails if one of them did.
+    /// Fails if one of them failed.
     fn check(&mut self) -> anyhow::Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
@@ -156,7 +155,7 @@ async fn follow<D: Decoder>(
     }
 }
 
-/// Counts frames of one length by the bytes that they take.
+/// Counts frames of one length by their bytes.
 #[derive(Debug)]
 pub(crate) struct Frames {
     body: Body,
@@ -166,7 +165,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Of a stream that begins with `preamble`, and then with the frame whose id is `first`.
+    /// For a stream that begins with `preamble`, and then with the frame whose id is `first`.
     pub(crate) fn new(preamble: &str, first: u64, size: FrameSize) -> Self {
         Self { body: Body::default(), preamble: preamble.len() as u64, first, size }
     }
@@ -187,14 +186,14 @@ impl Decoder for Frames {
     }
 }
 
-/// Where stamped events are timed.
+/// Measures the latency of stamped events.
 #[derive(Debug, Clone)]
 pub(crate) struct Timing {
     /// Stamps are nanoseconds since this.
     pub(crate) epoch: Instant,
-    /// What was sent within this counts.
+    /// Events that were sent within this count.
     pub(crate) window: Window,
-    /// Time from sending to receiving, of each delivery.
+    /// The latencies of the deliveries.
     pub(crate) slice: Arc<Mutex<Slice>>,
 }
 
@@ -204,7 +203,7 @@ impl Timing {
         Self { epoch: Instant::now(), window, slice: Arc::new(Mutex::new(slice)) }
     }
 
-    /// Takes the time of an event by the stamp that `line` begins with.
+    /// Measures an event by the stamp that `line` begins with.
     pub(crate) fn take(&self, line: &[u8]) -> Result<(), BadAnswer> {
         let stamp = line
             .get(..STAMP_DIGITS)
@@ -218,13 +217,13 @@ impl Timing {
         Ok(())
     }
 
-    /// What was taken.
+    /// The latencies so far.
     pub(crate) fn finish(&self) -> Slice {
         std::mem::take(&mut *self.slice.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Takes the time of each frame, and makes sure that none is missing and none comes twice.
+/// Measures each frame, and checks that none is missing or repeated.
 #[derive(Debug)]
 pub(crate) struct StampedFrames {
     body: Body,
@@ -238,7 +237,7 @@ pub(crate) struct StampedFrames {
 }
 
 impl StampedFrames {
-    /// Of a stream that begins with `preamble`, and then with the frame whose id is `first`.
+    /// For a stream that begins with `preamble`, and then with the frame whose id is `first`.
     pub(crate) fn new(
         preamble: &str,
         first: u64,

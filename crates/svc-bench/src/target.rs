@@ -1,4 +1,4 @@
-//! The server that is measured, and requests to it.
+//! The measured server, and requests to it.
 
 use std::net::SocketAddr;
 
@@ -7,22 +7,22 @@ use serde_json::Value;
 
 use crate::{caller::Caller, load::Protocol, wire};
 
-/// A server that speaks HTTP.
+/// A server with HTTP.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) address: SocketAddr,
-    /// The operator's token, if it asks for one.
+    /// The operator's token, if it needs one.
     pub(crate) token: Option<String>,
 }
 
 impl Target {
-    /// A request, ready for the socket.
+    /// A request as bytes for the socket.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
         self.request_with(method, path, &[], body)
     }
 
-    /// The same with further headers.
+    /// Like `request`, with further headers.
     pub(crate) fn request_with(
         &self,
         method: &str,
@@ -49,14 +49,14 @@ impl Target {
         text.into_bytes()
     }
 
-    /// Asks once, on a connection of its own, and waits.
+    /// Sends one request on a connection of its own, and waits for the response.
     pub(crate) fn call(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
         let answer = self.ask(&self.request(method, path, body));
         let answer = answer.with_context(|| format!("{method} {path}"))?;
         Ok(serde_json::from_slice(wire::body(&answer))?)
     }
 
-    /// Sends a request on a connection of its own, and gives the answer, head and all.
+    /// Sends a request on a connection of its own, and returns the response with its head.
     pub(crate) fn ask(&self, request: &[u8]) -> anyhow::Result<Vec<u8>> {
         Caller::open(self.address, &Protocol::HTTP)?.ask(request)
     }

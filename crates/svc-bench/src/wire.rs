@@ -1,20 +1,20 @@
-//! HTTP/1.1 and server-sent events as bytes: just enough to load a server that we know.
+//! HTTP/1.1 and server-sent events as bytes: the part that is needed to load a known server.
 //!
-//! No client library: it would take more of the two cores than the server that is measured.
+//! No client library: it would use more of the two cores than the measured server.
 
-/// An answer that is not what was asked for.
+/// An unexpected response.
 #[derive(Debug, thiserror::Error)]
 #[error("the server answered: {0}")]
 pub(crate) struct BadAnswer(pub(crate) String);
 
 impl BadAnswer {
-    /// From what came in.
+    /// From the received bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         Self(String::from_utf8_lossy(&bytes[..bytes.len().min(600)]).into_owned())
     }
 }
 
-/// How long the answer at the start of `bytes` is, once all of it is there. It must be a success.
+/// The length of the response at the start of `bytes`, once it is complete. It must be a success.
 pub(crate) fn http_answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let Some(head) = head_end(bytes) else {
         return Ok(None);
@@ -30,7 +30,7 @@ pub(crate) fn http_answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     Ok(Some(head + body))
 }
 
-/// How long a chunked body is, once all of it is there.
+/// The length of a chunked body, once it is complete.
 fn chunks_end(body: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let mut at = 0;
     loop {
@@ -51,12 +51,12 @@ fn chunks_end(body: &[u8]) -> Result<Option<usize>, BadAnswer> {
     }
 }
 
-/// The body of a whole answer.
+/// The body of a complete response.
 pub(crate) fn body(answer: &[u8]) -> &[u8] {
     &answer[head_end(answer).unwrap_or(answer.len())..]
 }
 
-/// The value of a header of an answer, if it is there.
+/// The value of a header of a response.
 pub(crate) fn header<'a>(answer: &'a [u8], name: &str) -> Option<&'a str> {
     let head = std::str::from_utf8(&answer[..head_end(answer)?]).ok()?;
     head.lines()
@@ -65,7 +65,7 @@ pub(crate) fn header<'a>(answer: &'a [u8], name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim())
 }
 
-/// Where the body begins.
+/// The position at which the body begins.
 fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
@@ -77,12 +77,11 @@ fn content_length(head: &[u8]) -> Option<usize> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// Reads the body of an endless response, piece by piece, whether it is chunked or not. Keeps
-/// nothing.
+/// Parses the body of an endless response piece by piece, chunked or not. Keeps nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     state: State,
-    /// Bytes of the body so far, without the chunks' own.
+    /// Bytes of the body so far, without the chunks' framing.
     pub(crate) payload: u64,
 }
 
@@ -103,12 +102,12 @@ impl Default for State {
 }
 
 impl Body {
-    /// Whether the head of the response has come.
+    /// Whether the head of the response is complete.
     pub(crate) fn begun(&self) -> bool {
         !matches!(self.state, State::Head(_))
     }
 
-    /// Takes the next bytes and shows `see` those of the body.
+    /// Parses the next bytes and passes those of the body to `see`.
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -174,9 +173,9 @@ impl Body {
     }
 }
 
-/// How long the frames of one stream are. All have data of one length, so that only the digits of
-/// the id differ, and counting them is arithmetic: looking for them in gigabytes a second would
-/// cost the server its core.
+/// The lengths of one stream's frames. All have data of one length, so that only the digits of the
+/// id differ, and frames are counted by arithmetic: scanning gigabytes a second would cost the
+/// server its core.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameSize {
     /// All but the id's digits.
@@ -184,7 +183,7 @@ pub(crate) struct FrameSize {
 }
 
 impl FrameSize {
-    /// Of a frame whose `id` is known.
+    /// From a frame whose `id` is known.
     pub(crate) fn measure(frame_len: usize, id: u64) -> Self {
         Self { fixed: frame_len as u64 - digits(id) }
     }
@@ -194,7 +193,7 @@ impl FrameSize {
         self.fixed + digits(id)
     }
 
-    /// How many whole frames `bytes` are, the first of which is `first`.
+    /// The number of whole frames in `bytes`, the first of which is `first`.
     pub(crate) fn frames_in(self, first: u64, bytes: u64) -> u64 {
         let (mut id, mut left) = (first, bytes);
         loop {
@@ -207,7 +206,7 @@ impl FrameSize {
         }
     }
 
-    /// How long `count` frames are, the first of which is `first`.
+    /// The length of `count` frames, the first of which is `first`.
     pub(crate) fn bytes_of(self, first: u64, count: u64) -> u64 {
         let (mut id, mut left, mut bytes) = (first, count, 0);
         while left > 0 {
@@ -234,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_found_whole_or_not_at_all() {
+    fn incomplete_response_has_no_length() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         for cut in 0..answer.len() {
             assert!(http_answer(&answer[..cut]).expect("is fine").is_none(), "{cut}");
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_the_same_however_it_is_cut() {
+    fn body_parsing_is_independent_of_chunking() {
         let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n";
         for step in 1..chunked.len() {
             let (mut body, mut seen) = (Body::default(), Vec::new());
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_counted_across_the_lengths_of_ids() {
+    fn frame_count_handles_longer_ids() {
         let size = FrameSize::measure("id: 7\n\n".len(), 7);
         let mut bytes = 0;
         for id in 5..=12_345 {

@@ -1,9 +1,8 @@
-//! Work that holds a thread up.
+//! Runs blocking work on a thread of the runtime.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Does what waits for the disk or takes long, while another thread takes over the tasks of this
-/// one.
+/// Runs work that blocks or takes long, while another thread takes over the tasks of this one.
 pub(super) fn beside_others<R>(work: impl FnOnce() -> R) -> R {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {

@@ -39,19 +39,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most rounds of questions of one call.
 const MAX_ROUNDS: usize = 16;
 
-/// A request that a server is sent for a call.
+/// A request to a server, made for a call.
 #[derive(Debug)]
 pub(super) struct ServerRequest {
     pub(super) method: &'static str,
     pub(super) params: RequestParams,
-    /// Of a tool that is called.
+    /// The called tool's; `None` for other requests.
     pub(super) traits: Option<Arc<ToolTraits>>,
 }
 
 #[derive(Debug)]
 pub(super) enum RequestParams {
-    /// Those of the caller, in which `member` has the server's own name of what the request is
-    /// about. `given` stands in for params that the call does not have.
+    /// The caller's params, with the server's own name of the subject in `member`. `given` stands
+    /// in if the call has no params.
     Callers {
         member: &'static str,
         own: String,
@@ -92,8 +92,8 @@ impl ServerRequest {
         }
     }
 
-    /// A failure of the request. Of a tool it is unknown what it did; anything else changes
-    /// nothing.
+    /// The failure of the request. The outcome of a tool's call is unknown; any other request
+    /// changes nothing.
     fn failed(&self, text: String) -> Failure {
         match self.traits {
             Some(_) => ToolError::unknown_outcome(text).into(),
@@ -101,7 +101,7 @@ impl ServerRequest {
         }
     }
 
-    /// Makes the request of the instance that serves the caller.
+    /// Sends the request to the instance that serves the caller.
     pub(super) async fn make(
         self,
         instance: &Arc<Instance>,
@@ -111,7 +111,7 @@ impl ServerRequest {
         if let Some(id) = call.kept().as_ref().and_then(SuspendedCalls::kept_id) {
             return suspended.resume(id, call).await;
         }
-        // The server starts with the daemon that takes the call up.
+        // After a restart the server starts together with the daemon that resumes the call.
         let patience = if call.is_resumed() {
             PATIENCE.max(instance.spec.entry.startup_timeout)
         } else {
@@ -125,14 +125,14 @@ impl ServerRequest {
             }
         };
         let serving = ServingInstance { instance: Arc::clone(instance), connection };
-        // A server of a revision without sessions asks as such a client is asked.
+        // A server of a revision without sessions asks in the same way as such a client is asked.
         if serving.connection.is_modern() || !call.asks_between_requests() {
             return serving.to_end(&self, call).await;
         }
         suspended.run(call, |call| async move { serving.to_end(&self, &call).await }).await
     }
 
-    /// Makes a request that is no tool's call; gives its result.
+    /// Sends a request that is no tool's call, and returns its result.
     pub(super) async fn result(
         self,
         instance: &Arc<Instance>,
@@ -150,15 +150,14 @@ impl ServerRequest {
     }
 }
 
-/// What a server wants to know before it goes on, and what it wants to be given back with the
-/// answers.
+/// The questions of a server, and the state that it wants back with the answers.
 struct WantedInput {
     requests: Map<String, Value>,
     state: Option<Value>,
 }
 
 impl WantedInput {
-    /// Reads what was kept while the client was asked, or a result that is no result yet.
+    /// Parses a suspended call's state, or a result that asks for input.
     fn parse(result: &Value) -> Option<Self> {
         let is_wanted = result.get("resultType").and_then(Value::as_str) == Some("input_required");
         is_wanted.then(|| Self {
@@ -171,7 +170,7 @@ impl WantedInput {
         })
     }
 
-    /// Nearly all results are results, and are not read.
+    /// Nearly all results ask for no input, and are not parsed.
     fn parse_result(result: &RawValue) -> Option<Self> {
         if !result.get().contains("input_required") {
             return None;
@@ -195,10 +194,10 @@ struct ServingInstance {
 }
 
 impl ServingInstance {
-    /// Makes a request, and again with the client's answers for as long as the server asks.
+    /// Sends a request, and repeats it with the client's answers for as long as the server asks.
     async fn to_end(&self, request: &ServerRequest, call: &Call) -> ServerCallEnd {
         let connection = &self.connection;
-        // The client has been asked in an earlier run of this call.
+        // The client was asked in an earlier run of this call.
         let kept = call.kept();
         if let Some(task) = kept.as_ref().and_then(ChildTask::from_kept) {
             let end = task.follow(connection, call, None);
@@ -265,7 +264,7 @@ impl ServingInstance {
         self.outcome(request, end)
     }
 
-    /// What a server's answer, or the lack of one, means for the caller.
+    /// The caller's outcome for a server's response or its loss.
     fn outcome(
         &self,
         request: &ServerRequest,
@@ -333,7 +332,7 @@ fn with_members<'a>(
     RawMembers(members).into_text()
 }
 
-/// An error that a tool gives as its result, without secrets. Without any it passes byte for byte.
+/// Removes secrets from the error of a tool. Without any it passes byte for byte.
 fn without_secrets(connection: &SourceConnection, output: Output) -> Output {
     let Output::Verbatim(result) = &output else { return output };
     match connection.hide(result.get()) {
@@ -368,16 +367,16 @@ pub(super) fn unavailable(name: &str, status: &SourceStatus) -> ToolError {
         text.push_str(more);
     }
     debug_assert!(status.state != SourceState::Hidden, "a hidden entry has no tools");
-    // Whatever else it is waits for a person.
+    // The other states wait for a person.
     let comes_back = status.state.is_starting() || status.state == SourceState::BackingOff;
     ToolError::new(ErrorType::Unavailable, text)
         .retryable(comes_back)
         .allowed(json!({ "state": state }))
 }
 
-/// The params of the server's request: those of the caller's, with the server's own name of what it
-/// is about, in `member`, and our token of the progress. All else stays as it was written. `given`
-/// stands in for params that the call does not have.
+/// The params of the server's request: the caller's, with the server's own name of the subject in
+/// `member`, and the daemon's progress token. All else is unchanged. `given` stands in if the call
+/// has no params.
 fn params_of(member: &str, own: &str, call: &Call, given: &Map<String, Value>, id: u64) -> String {
     let named = own;
     let own =
@@ -403,7 +402,7 @@ fn params_of(member: &str, own: &str, call: &Call, given: &Map<String, Value>, i
                 Some(meta) => meta,
                 None => continue,
             },
-            // Between this daemon and its client.
+            // Members between this daemon and its client.
             "inputResponses" | "requestState" | "task" => continue,
             _ => value.get().to_owned(),
         };
@@ -418,8 +417,8 @@ fn params_of(member: &str, own: &str, call: &Call, given: &Map<String, Value>, i
     out
 }
 
-/// What is said beside the call. A client's introduction of itself is not passed on: this client
-/// has its own.
+/// `_meta` for the server. The client's introduction is dropped, since this daemon introduces
+/// itself.
 fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
     let members: RawMembers = serde_json::from_str(raw.get()).ok()?;
     let is_own = |name: &str| name.starts_with("io.modelcontextprotocol/");
@@ -437,18 +436,19 @@ fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
 /// Whom an instance of a server is for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Served {
-    /// A project or a session; empty for everybody, and for who has neither.
+    /// A project or a session; empty for an instance that serves everybody, or a caller that has
+    /// neither.
     pub(super) key: String,
     /// The project that it works in.
     pub(super) project: Option<String>,
 }
 
-/// Which instance of a server serves a caller: by its project, its session, or for everybody.
+/// The instance of a server that serves a caller: the project's, the session's, or everybody's.
 pub(super) fn serves(instance_of: &SourceSpec, call: &Call) -> Served {
     let project = call.caller.project();
     let key = match instance_of.entry.sharing {
         Sharing::Shared => None,
-        // The instance that learns the lists runs in the project whose file names it.
+        // The learner, which fetches the lists, runs in the project whose file names the server.
         Sharing::Project => project.filter(|project| instance_of.root.as_deref() != Some(*project)),
         Sharing::Session => call.session.as_deref().or(call.caller.session()),
     };

@@ -1,9 +1,9 @@
-//! A call that a server answers with a task: the task is followed until its result is there, and
-//! whoever called gets that.
+//! A call to which a server responds with a task: follows the task and returns its result to the
+//! caller.
 //!
-//! A server of a revision with sessions holds `tasks/result` open until the task is over, and asks
-//! on it what it has to know. One without sessions is asked for the state, and its questions are
-//! part of the state.
+//! A server of a revision with sessions holds `tasks/result` open until the task ends, and sends
+//! its questions on it. A server without sessions is polled for the state, which contains its
+//! questions.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -17,18 +17,18 @@ use super::{
     message::{Reply, RequestLoss, ServerError},
 };
 
-/// Shortest pause between two questions for a task's state.
+/// Shortest poll interval for a task's state.
 const MIN_POLL: Duration = Duration::from_millis(20);
 const MAX_POLL: Duration = Duration::from_secs(5);
-/// The one where the server names none.
+/// Poll interval if the server names none.
 const USUAL_POLL: Duration = Duration::from_millis(500);
 
-/// Why a call has no answer of the server.
+/// Why a call has no response of the server.
 #[derive(Debug)]
 pub(super) enum CallStop {
-    /// The server did not answer.
+    /// The server did not respond.
     Lost(RequestLoss),
-    /// The client did not answer the server, or has to be asked first.
+    /// The client did not answer the server's question, or has to be asked first.
     Failed(Failure),
 }
 
@@ -38,14 +38,13 @@ impl From<RequestLoss> for CallStop {
     }
 }
 
-/// A task of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChildTask {
     id: String,
     poll: Duration,
 }
 
-/// The state of a task, as revisions without sessions give it.
+/// The state of a task in revisions without sessions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ChildTaskState<'a> {
@@ -61,9 +60,9 @@ struct ChildTaskState<'a> {
 }
 
 impl ChildTask {
-    /// The task that a result stands for.
+    /// The task in a result.
     pub(super) fn parse(result: &RawValue) -> Option<Self> {
-        // Nearly all results stand for none, and are not read.
+        // Nearly all results contain no task, and are not parsed.
         if !result.get().contains("\"taskId\"") {
             return None;
         }
@@ -84,18 +83,18 @@ impl ChildTask {
         Some(Self { id, poll: poll.unwrap_or(USUAL_POLL).clamp(MIN_POLL, MAX_POLL) })
     }
 
-    /// What is kept of it while the client is asked.
+    /// The state that is kept while the client is asked.
     fn to_kept(&self) -> Value {
         json!({ "task": self.id })
     }
 
-    /// The task that an earlier run of the call has kept.
+    /// The task that an earlier run of the call kept.
     pub(super) fn from_kept(kept: &Value) -> Option<Self> {
         Some(Self { id: kept.get("task")?.as_str()?.to_owned(), poll: MIN_POLL })
     }
 
-    /// Waits for its end. A task that nobody waits for any more is cancelled. `token` is that of
-    /// the call's progress, which goes on for as long as the task does.
+    /// Waits for the task's end. A task is cancelled when nobody waits for it any more. `token` is
+    /// the call's progress token, which stays valid until the task ends.
     pub(super) async fn follow(
         self,
         connection: &Arc<SourceConnection>,
@@ -107,7 +106,7 @@ impl ChildTask {
         let connection = &watch.connection;
         let end =
             if connection.is_modern() { watch.poll(call).await } else { watch.wait(call).await };
-        // One whose client cannot answer is of no use; one whose client is asked first goes on.
+        // A task whose client cannot answer is cancelled; one whose client is asked first goes on.
         watch.is_over = match &end {
             Err(CallStop::Failed(failure)) => matches!(failure, Failure::NeedsInput),
             _ => true,
@@ -116,7 +115,7 @@ impl ChildTask {
     }
 }
 
-/// A task that is waited for. Dropping it cancels the task, unless it is over.
+/// A task under way. Dropping it cancels the task, unless it has ended.
 struct ChildTaskWatch {
     connection: Arc<SourceConnection>,
     task: ChildTask,
@@ -165,7 +164,7 @@ impl ChildTaskWatch {
                 }
                 ("input_required", ..) => {
                     let mut requests = state.input_requests;
-                    // The state may show for a while what has been answered.
+                    // For a while the state may still show questions that were answered.
                     requests.retain(|key, _| !answered.contains(key));
                     if !requests.is_empty() {
                         call.keep(self.task.to_kept());
@@ -206,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_that_stand_for_a_task_by_table() {
+    fn task_results_parse_by_table() {
         for (text, expected) in [
             (r#"{"task":{"taskId":"t","status":"working","pollInterval":100}}"#, Some(("t", 100))),
             (r#"{"task":{"taskId":"t","status":"working"}}"#, Some(("t", 500))),

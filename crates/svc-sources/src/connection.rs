@@ -1,4 +1,4 @@
-//! The protocol's state with one server: requests under way, calls that the server may ask about,
+//! The protocol's state for one server: open requests, the calls that its questions belong to,
 //! changed lists.
 
 use std::{
@@ -23,44 +23,42 @@ use super::message::{
 };
 use super::pace::MessagePace;
 
-/// Messages that wait for a server to read them. Who sends waits when there are so many.
+/// Capacity of the queue of messages to a server. Senders wait while it is full.
 pub(super) const OUTGOING: usize = 256;
-/// News of one call that nobody has taken yet. Progress beyond that is dropped.
+/// Capacity of the queue of one call's notifications. Progress beyond it is dropped.
 const NEWS: usize = 256;
-/// Most URIs of changed resources that wait to be told.
+/// Most URIs of changed resources that wait to be reported.
 const UPDATES: usize = 1024;
-/// For so long after the end of a session's call a question of the server may still be about that
+/// How long after the end of a session's call a question of the server may still belong to that
 /// call.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// A connection to a server.
 #[derive(Debug)]
 pub(super) struct SourceConnection {
     outgoing: mpsc::Sender<ChildMessage>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
     callers: Mutex<RecentCallers>,
-    /// Tokens of the progress of calls that were answered with a task, and the requests that wait
-    /// for those tasks.
+    /// Progress tokens of calls that became tasks, and the requests that wait for those tasks.
     task_progress: Mutex<HashMap<u64, u64>>,
     pub(super) closed: CancellationToken,
     pub(super) list_changes: watch::Sender<u64>,
-    /// Counts changes of resources. Those of one URI that nobody has taken yet are one.
+    /// Counts changes of resources. Unread changes of one URI count once.
     pub(super) resource_updates: watch::Sender<u64>,
     updated: Mutex<BTreeSet<String>>,
-    /// Slows down a server that sends what nobody has asked for.
+    /// Throttles a server that sends unsolicited messages.
     pace: MessagePace,
-    /// Hides secrets in what the server says.
+    /// Hides secrets in the server's messages.
     redactor: RwLock<Arc<Redactor>>,
-    /// The project whose instance this is.
+    /// The project of this instance.
     root: Option<String>,
-    /// Whether each request introduces this client, as revisions without sessions have it.
+    /// Whether each request introduces this client, as in revisions without sessions.
     is_modern: AtomicBool,
-    /// Why the transport has ended, if it says so.
+    /// Why the transport ended, if it is known.
     end: OnceLock<ConnectionEnd>,
 }
 
-/// Who waits for an answer.
+/// A waiter for a response.
 #[derive(Debug)]
 struct Waiting {
     news: mpsc::Sender<CallNews>,
@@ -68,22 +66,22 @@ struct Waiting {
     call: Option<Call>,
 }
 
-/// A session that calls: the caller, and the session it named.
+/// A calling session: the caller, and the session that it named.
 type CallingSession = (Principal, Option<String>);
 
-/// Sessions whose calls have ended a short while ago. A server whose transport says nothing of what
-/// its messages belong to may ask for such a call, too.
+/// Sessions whose calls ended a short while ago. If the transport does not say which request a
+/// question belongs to, it may belong to such a call, too.
 #[derive(Debug, Default)]
 struct RecentCallers(HashMap<CallingSession, Instant>);
 
 impl RecentCallers {
-    /// A call of a session has ended.
+    /// Notes the end of a session's call.
     fn end(&mut self, who: CallingSession, now: Instant) {
         self.0.retain(|_, ended| now.saturating_duration_since(*ended) < QUIET);
         self.0.insert(who, now);
     }
 
-    /// Whether no call of another session has ended lately.
+    /// Whether no call of another session ended recently.
     fn is_alone(&self, who: &CallingSession, now: Instant) -> bool {
         let is_recent = |ended: &Instant| now.saturating_duration_since(*ended) < QUIET;
         !self.0.iter().any(|(other, ended)| other != who && is_recent(ended))
@@ -94,7 +92,7 @@ fn calling_session(call: &Call) -> CallingSession {
     (call.caller.principal(), call.session.as_deref().map(str::to_owned))
 }
 
-/// What is heard of a request.
+/// A notification for a waiter, or the response.
 #[derive(Debug)]
 enum CallNews {
     Note(ClientNote),
@@ -102,22 +100,22 @@ enum CallNews {
     Lost(RequestLoss),
 }
 
-/// A request under way. Dropping it before the answer cancels it.
+/// An open request. Dropping it before the response cancels it.
 #[derive(Debug)]
 pub(super) struct OpenRequest {
     connection: Arc<SourceConnection>,
-    /// Its number, which is also the token of its progress.
+    /// Its number, which is also its progress token.
     pub(super) id: u64,
     news: mpsc::Receiver<CallNews>,
-    /// What its caller has named it by.
+    /// The trace that its caller gave.
     trace: RequestTrace,
-    /// What its server is told when the caller has cancelled it.
+    /// What the server is told when the caller cancels it.
     reason: CancelReason,
     is_over: bool,
 }
 
 impl SourceConnection {
-    /// A connection, and what is to be sent on it.
+    /// A connection, and the queue of its outgoing messages.
     pub(super) fn new(
         redactor: Redactor,
         root: Option<String>,
@@ -146,13 +144,13 @@ impl SourceConnection {
         self.task_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the progress of a call that was answered with a task come to the request that waits for
-    /// the task's result.
+    /// Routes the progress of a call that became a task to the request that waits for the task's
+    /// result.
     pub(super) fn pass_progress(&self, token: u64, request: u64) {
         self.task_progress().insert(token, request);
     }
 
-    /// The task is over, or nobody waits for it.
+    /// Ends the routing: the task has ended, or nobody waits for it.
     pub(super) fn forget_progress(&self, token: u64) {
         self.task_progress().remove(&token);
     }
@@ -165,7 +163,7 @@ impl SourceConnection {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes whoever waits for a request, who waits no longer.
+    /// Removes the waiter of a request.
     fn take_waiting(&self, id: u64) -> Option<Waiting> {
         let taken = self.waiting().remove(&id)?;
         if let Some(call) = &taken.call {
@@ -174,26 +172,26 @@ impl SourceConnection {
         Some(taken)
     }
 
-    /// The transport has ended: nobody gets an answer any more.
+    /// Fails all open requests, after the transport has ended.
     pub(super) fn close(&self) {
         self.closed.cancel();
         self.waiting().clear();
     }
 
-    /// The transport is to end for a reason. The first one counts.
+    /// Ends the transport for a reason. The first reason counts.
     pub(super) fn end_for(&self, end: ConnectionEnd) {
         self.end.set(end).ok();
     }
 
-    /// Ends the transport, if it is to end. Whoever made the request that found it out has heard of
-    /// it before.
+    /// Closes the connection if its transport is to end. The request that found the reason has been
+    /// answered before.
     pub(super) fn close_if_ended(&self) {
         if self.end.get().is_some() {
             self.closed.cancel();
         }
     }
 
-    /// Why the transport has ended.
+    /// Why the transport ended.
     pub(super) fn end(&self) -> Option<&ConnectionEnd> {
         self.end.get()
     }
@@ -220,24 +218,22 @@ impl SourceConnection {
         }
     }
 
-    /// Says whether each request introduces this client.
     pub(super) fn set_modern(&self, is_modern: bool) {
         self.is_modern.store(is_modern, Relaxed);
     }
 
-    /// Whether each request introduces this client.
     pub(super) fn is_modern(&self) -> bool {
         self.is_modern.load(Relaxed)
     }
 
-    /// Tells who waits for a request that there will be no answer.
+    /// Fails a request.
     pub(super) async fn lose(&self, id: u64, loss: RequestLoss) {
         if let Some(waiting) = self.take_waiting(id) {
             waiting.news.send(CallNews::Lost(loss)).await.ok();
         }
     }
 
-    /// Makes a request whose answer nobody waits for. A server that reads nothing cannot be told.
+    /// Sends a request without waiting for its response. Dropped if the server reads nothing.
     pub(super) fn post(&self, method: &str, params: &Value) {
         let (id, params) = (self.next_number(), params.to_string());
         let params = if self.is_modern() { modern_params(&params) } else { params };
@@ -247,12 +243,12 @@ impl SourceConnection {
         self.outgoing.try_send(message).ok();
     }
 
-    /// A number for a request whose answer nobody waits for.
+    /// The number for a request without a waiter.
     pub(super) fn next_number(&self) -> u64 {
         self.next_id.fetch_add(1, Relaxed)
     }
 
-    /// Whether somebody waits for a request.
+    /// Whether a request has a waiter.
     pub(super) fn waits_for(&self, id: u64) -> bool {
         self.waiting().contains_key(&id)
     }
@@ -271,7 +267,7 @@ impl SourceConnection {
         OpenRequest { connection, id, news: receiver, trace, reason, is_over: false }
     }
 
-    /// Makes a request that belongs to no call.
+    /// Sends a request that belongs to no call.
     pub(super) async fn request(
         self: &Arc<Self>,
         method: &str,
@@ -295,15 +291,15 @@ impl SourceConnection {
         }
     }
 
-    /// Takes a message of the server.
+    /// Handles a message of the server.
     pub(super) async fn take(self: &Arc<Self>, text: &str) {
         self.take_from(text, None).await;
     }
 
-    /// Takes a message that came on the stream of a request, if it did.
+    /// Handles a message, which may have come on the stream of a request.
     ///
-    /// A stream of a request carries the answer to that request and to no other: another request
-    /// may be another caller's.
+    /// The stream of a request carries the response to that request and to no other: another
+    /// request may belong to another caller.
     pub(super) async fn take_from(self: &Arc<Self>, text: &str, request: Option<u64>) {
         match ServerMessage::parse(text) {
             Some(ServerMessage::Answer { id, reply }) if request.is_none_or(|own| own == id) => {
@@ -322,12 +318,12 @@ impl SourceConnection {
             Some(ServerMessage::Notification { method, params }) => {
                 self.hear(&method, members(params.as_deref()), request);
             }
-            None => tracing::debug!(bytes = text.len(), "a server said what is no message"),
+            None => tracing::debug!(bytes = text.len(), "a server sent an invalid message"),
         }
         self.pace.spend(text.len()).await;
     }
 
-    /// The URIs of resources that have changed since this was last asked.
+    /// The URIs of resources that changed since the last call.
     pub(super) fn take_updates(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.updated.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -354,7 +350,7 @@ impl SourceConnection {
                 let news = self.waiting().get(&id).map(|waiting| waiting.news.clone());
                 if let Some(news) = news {
                     params.values_mut().for_each(quote::unimitated_value);
-                    // One that is not taken in time is no loss: the next one says more.
+                    // Dropped progress does not matter: the next notification supersedes it.
                     news.try_send(CallNews::Note(ClientNote::Progress(params))).ok();
                 }
             }
@@ -370,10 +366,10 @@ impl SourceConnection {
         }
     }
 
-    /// The call that a message belongs to: that of the request whose stream it came on, else that
-    /// of the only session that calls.
+    /// The call that a message belongs to: that of the request on whose stream it came, else that
+    /// of the only calling session.
     fn call_of(&self, request: Option<u64>) -> Option<(mpsc::Sender<CallNews>, Call)> {
-        let Some(id) = request else { return self.only_session() };
+        let Some(id) = request else { return self.only_calling_session() };
         let waiting = self.waiting();
         let waiting = waiting.get(&id)?;
         Some((waiting.news.clone(), waiting.call.clone()?))
@@ -384,8 +380,8 @@ impl SourceConnection {
         self.call_of(request).map(|(_, call)| call)
     }
 
-    /// The latest call, if all calls under way, and those that ended lately, are one session's.
-    fn only_session(&self) -> Option<(mpsc::Sender<CallNews>, Call)> {
+    /// The latest call, if all open calls, and those that ended recently, belong to one session.
+    fn only_calling_session(&self) -> Option<(mpsc::Sender<CallNews>, Call)> {
         let waiting = self.waiting();
         let mut calls = waiting
             .iter()
@@ -399,8 +395,7 @@ impl SourceConnection {
         is_one.then(|| ((*news).clone(), (*last).clone()))
     }
 
-    /// Never waits: a server that does not read its input would keep its own messages from being
-    /// read.
+    /// Never waits: a server that does not read its input would block the reading of its output.
     pub(super) fn reply(&self, id: &RawValue, answer: Result<&Value, (i64, &str)>) {
         self.outgoing.try_send(ChildMessage::Note(answer_text(id, answer))).ok();
     }
@@ -423,7 +418,7 @@ impl OpenRequest {
         self.connection.send(ChildMessage::Request { id, text, is_first, traits, trace }).await
     }
 
-    /// Waits for the answer, and passes on what is heard before it to the client of a call.
+    /// Waits for the response, and forwards earlier notifications to the client of the call.
     pub(super) async fn answer_to(mut self, call: Option<&Call>) -> Result<Reply, RequestLoss> {
         let end = loop {
             match self.news.recv().await {
@@ -461,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_of_one_session_if_no_call_of_another_ended_lately() {
+    fn question_is_attributed_only_without_recent_calls_of_others() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let who = |name: &str| (Principal::Session(name.into()), Some(name.to_owned()));
@@ -473,14 +468,14 @@ mod tests {
         assert!(!callers.is_alone(&b, at(150)), "it may be about the call of a");
         callers.end(b.clone(), at(200));
         assert!(!callers.is_alone(&a, at(250)) && !callers.is_alone(&b, at(5_099)));
-        // Calls of its own keep nobody in doubt.
+        // A session's own calls are not ambiguous.
         assert!(callers.is_alone(&b, at(5_100)) && !callers.is_alone(&a, at(5_199)));
         callers.end(b.clone(), at(9_000));
         assert_eq!(callers.0.len(), 1, "what is over is forgotten");
     }
 
     #[tokio::test]
-    async fn a_stream_of_a_request_answers_no_other() {
+    async fn request_stream_cannot_answer_another_request() {
         let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
         let (own, other) = (connection.open(None), connection.open(None));
         let answer = |id: u64| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":{id}}}}}"#);

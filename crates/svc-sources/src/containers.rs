@@ -1,5 +1,5 @@
-//! Containers of servers: a runtime's client that is killed leaves its container running, so each
-//! writes its id into a file, by which the container is stopped.
+//! Containers of servers: when a runtime's client is killed its container goes on, so each
+//! container writes its id to a file, by which it is stopped.
 
 use std::{
     fs, io,
@@ -12,11 +12,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use svc_sys::private_file;
 
-/// Longest time that a runtime may take to end a container.
+/// Deadline for a runtime to stop a container.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Seconds that a container has between the polite signal and the other.
+/// Seconds between SIGTERM and SIGKILL in a container.
 const GRACE: &str = "5";
-/// Variables that say which daemon of the runtime is meant. Of a server's others none is kept.
+/// Variables that select the runtime's daemon. No other variable of the server is kept.
 const OF_RUNTIME: [&str; 8] = [
     "PATH",
     "HOME",
@@ -32,7 +32,7 @@ const OF_RUNTIME: [&str; 8] = [
 #[derive(Debug, Clone)]
 pub(super) struct Containers(Arc<Path>);
 
-/// How a container is reached after its client is gone.
+/// How to reach a container after its client has ended.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ContainerNote {
     program: String,
@@ -49,7 +49,8 @@ impl Containers {
         self.0.join(format!("{mark}.json"))
     }
 
-    /// The arguments of a program, with a file for the container's id if it starts one.
+    /// The arguments of a program, with a file for the container's id if the program starts a
+    /// container.
     pub(super) fn prepare(
         &self,
         program: &str,
@@ -74,7 +75,7 @@ impl Containers {
         Ok(args)
     }
 
-    /// Ends the container of a process that has ended, if it had one.
+    /// Stops the container of a process that has ended, if there is one.
     pub(super) async fn end(&self, mark: &str) {
         let file = self.note_file(mark);
         let Ok(text) = fs::read(&file) else { return };
@@ -91,7 +92,7 @@ impl Containers {
 }
 
 impl ContainerNote {
-    /// It may be gone already, which is an error to the runtime and none to us.
+    /// Ignores failures: the container may be gone already, which the runtime reports as an error.
     async fn run(&self, args: &[&str]) {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(args).env_clear().envs(self.env.iter().cloned()).kill_on_drop(true);
@@ -104,7 +105,7 @@ impl ContainerNote {
     }
 }
 
-/// Where the options of `docker run` begin; `None` for every other program.
+/// The index at which the options of `docker run` begin; `None` for every other program.
 fn run_command(program: &str, args: &[String]) -> Option<usize> {
     let name = Path::new(program).file_name()?.to_str()?;
     if !matches!(name, "docker" | "podman") {
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_runs_a_container_gets_a_file_for_its_id() {
+    fn only_container_runs_get_an_id_file() {
         let home = tempfile::tempdir().expect("a folder");
         let containers = Containers::new(home.path());
         let env = [("PATH".to_owned(), "/bin".to_owned()), ("TOKEN".to_owned(), "hush".to_owned())];

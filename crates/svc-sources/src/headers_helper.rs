@@ -1,4 +1,4 @@
-//! The command that prints headers for a server at a URL.
+//! A command that prints headers for a server at a URL.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -7,12 +7,11 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use serde_json::{Map, Value};
 use tokio::{io::AsyncReadExt as _, process::Command};
 
-/// How long it may run.
+/// Deadline of the command.
 const BOUND: Duration = Duration::from_secs(10);
-/// Most that it may print, in bytes.
+/// Largest output, in bytes.
 const MAX_OUTPUT: u64 = 64 * 1024;
 
-/// The command that prints headers.
 #[derive(Debug, Clone)]
 pub(super) struct HeadersHelper {
     pub(super) command: String,
@@ -21,7 +20,7 @@ pub(super) struct HeadersHelper {
     pub(super) cwd: PathBuf,
 }
 
-/// Ends a process group when nobody waits for it any more.
+/// Kills a process group on drop.
 struct GroupEnd(Option<Pid>);
 
 impl Drop for GroupEnd {
@@ -33,8 +32,8 @@ impl Drop for GroupEnd {
 }
 
 impl HeadersHelper {
-    /// Runs it; gives the headers, and their values, which are secrets. The error quotes nothing
-    /// that it printed.
+    /// Runs the command. Returns the headers and their values, which are secrets. The error quotes
+    /// nothing of the output.
     pub(super) async fn run(&self) -> Result<(HeaderMap, Vec<String>), String> {
         let output = tokio::time::timeout(BOUND, self.output()).await;
         let output = output.map_err(|_| format!("it took longer than {} s", BOUND.as_secs()))??;
@@ -55,8 +54,8 @@ impl HeadersHelper {
             .kill_on_drop(true);
         let mut child =
             command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
-        // Until it is reaped its id is nobody else's; its group may outlive it and is ended with
-        // it.
+        // Until the process is reaped its pid is not reused; its group may outlive it and is killed
+        // with it.
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let group = GroupEnd(pid);
         let stdout = child.stdout.take().ok_or("it has no output")?;
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_it_prints_are_headers_and_no_part_of_an_error() {
+    async fn helper_output_becomes_headers_and_never_part_of_an_error() {
         let (headers, values) = helper(r#"echo '{"X-Key": "abc", "Authorization": "Bearer t"}'"#)
             .run()
             .await

@@ -1,4 +1,4 @@
-//! Clients of HTTP, for servers at a URL and for issuers of tokens.
+//! HTTP clients for servers at a URL and for issuers of tokens.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -16,18 +16,17 @@ use reqwest::{
 use serde_json::Value;
 use svc_wire::choose_tls;
 
-/// How long a connection may take.
+/// Deadline for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How many redirects within a server are followed.
+/// Most redirects within a server that are followed.
 const MAX_REDIRECTS: usize = 5;
 
-/// Clients for servers on this machine, which no proxy stands before, and for all others. Cheap to
-/// clone.
+/// Clients for servers on this machine, which use no proxy, and for all others. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HttpClients(Arc<Made>);
 
-/// Each is made when it is first used: it reads all certificates of the system, which a start does
-/// not wait for, and most daemons need none.
+/// Created on first use: a client reads all certificates of the system, which would delay a start,
+/// and most daemons need none.
 #[derive(Debug, Default)]
 struct Made {
     near: OnceLock<Client>,
@@ -35,7 +34,6 @@ struct Made {
 }
 
 impl HttpClients {
-    /// The client for a URL.
     pub(super) fn for_url(&self, url: &Url) -> reqwest::Result<&Client> {
         let (made, is_near) =
             if is_loopback(url) { (&self.0.near, true) } else { (&self.0.far, false) };
@@ -66,7 +64,7 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// A redirect is followed within its origin only, so that nothing of a request goes elsewhere.
+/// Follows a redirect within its origin only, so that no part of a request is sent elsewhere.
 fn within_server(attempt: Attempt<'_>) -> Action {
     let is_same =
         attempt.previous().last().is_some_and(|from| from.origin() == attempt.url().origin());
@@ -78,7 +76,7 @@ fn within_server(attempt: Attempt<'_>) -> Action {
     }
 }
 
-/// What went wrong with a request, without its URL: that may hold a secret.
+/// The error of a request without its URL, which may hold a secret.
 pub(super) fn problem_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     if error.is_timeout() {
@@ -97,17 +95,18 @@ pub(super) fn problem_of(error: reqwest::Error) -> String {
     text
 }
 
-/// How long one request may take.
+/// Deadline of one request.
 const BOUND: Duration = Duration::from_secs(30);
-/// Largest answer, in bytes.
+/// Largest response, in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
 
-/// An issuer that cannot be asked. The text is for people, and quotes nothing that the issuer said.
+/// The issuer cannot be reached. The text is for people, and quotes nothing of the issuer's
+/// response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct IssuerUnreachable(pub(super) String);
 
-/// An address that tokens may be sent to; the error says why it is none.
+/// An address that tokens may be sent to; the error says why it is not.
 pub(super) fn safe_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|_| format!("{text:?} is no URL"))?;
     match url.scheme() {
@@ -117,8 +116,8 @@ pub(super) fn safe_url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// The same of an address that was read at `from`. Who is elsewhere sends this daemon to no program
-/// of this machine: those trust whoever reaches them.
+/// Like `safe_url`, for an address that was read at `from`. A remote server must not name an
+/// address of this machine: programs here trust whoever reaches them.
 pub(super) fn url_named_at(text: &str, from: &Url) -> Result<Url, String> {
     let url = safe_url(text)?;
     if is_loopback(&url) && !is_loopback(from) {
@@ -163,7 +162,7 @@ async fn send(
     Ok(response)
 }
 
-/// The same, as the protocol's crate wants it.
+/// The client as the OAuth crate calls it.
 pub(super) fn sender(
     clients: &HttpClients,
 ) -> impl Fn(HttpRequest) -> BoxFuture<'static, Result<HttpResponse, IssuerUnreachable>>
@@ -195,7 +194,7 @@ pub(super) async fn metadata(
     Ok(serde_json::from_slice(response.body()).ok().filter(Value::is_object))
 }
 
-/// Posts a body of this kind.
+/// Posts a body of this content type.
 pub(super) async fn post(
     clients: &HttpClients,
     url: &Url,

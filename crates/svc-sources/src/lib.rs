@@ -1,50 +1,50 @@
-//! Child MCP servers: one client for each, whoever calls.
+//! Child MCP servers: one client for each, shared by all callers.
 //!
-//! Reading order: `message` reads what a server sends, `connection` is the protocol's state with
-//! one server and `questions` what the server asks on it; `stdio` carries it over a process's
-//! pipes, `remote` over requests to a URL, `auth` logs in. `lists` fetches what a server offers;
-//! `pins` compares that with what a person approved; `view` makes tools of it. `spec` is an entry
-//! with its variables filled in, `instance` keeps one server running, `manager` has all of them.
-//! `call` makes one request of a server for a call, `relay` finds whom a resource or prompt belongs
-//! to. `core` is the built-in server.
+//! Reading order: `message` parses a server's messages, `connection` is the protocol's state for
+//! one server and `questions` handles the server's requests on it; `stdio` carries it over a
+//! process's pipes, `remote` over requests to a URL, `auth` logs in. `lists` fetches what a server
+//! offers; `pins` compares that with what a person approved; `view` makes tools of it. `spec` is an
+//! entry with its variables filled in, `instance` keeps one server running, `manager` has all of
+//! them. `call` sends one request to a server for a call, `relay` finds the server of a resource or
+//! prompt. `core` is the built-in server.
 //!
 //! # A tool of a child is called
 //!
 //! An agent calls `files__read`. `files` is a child MCP server.
 //!
-//! 1. The catalogue has no tool of that name of its own and asks the view of the caller's project
-//!    (`manager/plans.rs`). Views are made of lists that the servers gave when they last worked, so
-//!    they are there before the servers are; a watcher makes them anew when a file changes, so a
-//!    call looks at no file. What a project's server offers anew waits for a person's approval
-//!    (`pins.rs`). A definition is kept as its server wrote it (`lists.rs`).
-//! 2. To the MCP adapter the tool is a slow one: in a session its call is on record before the
-//!    server hears of it.
-//! 3. `call.rs` finds the instance by the entry's `sharing`, and starts one that is not there. A
-//!    call waits some seconds for one that is starting; one that is down fails it at once with its
-//!    state.
-//! 4. The request is the caller's `params` as they were written, with the server's own name of the
-//!    tool; its top comment draws the way. `connection.rs` notes the call under its number before
-//!    it is sent, so a question or a log message of the server finds its session. A client without
-//!    sessions is asked by the end of its request; the call waits in `suspended.rs` for the next
-//!    one.
-//! 5. The result goes back byte for byte (`Output::Verbatim`), except for strings that imitate the
-//!    daemon's words (`message.rs`). A result that is a task is followed to its end
-//!    (`child_task.rs`). A result above the bound is a file (`results.rs`).
-//! 6. A server that floods waits: `pace.rs` bounds what it sends unasked, `stdio.rs` how much of
-//!    its error output becomes events.
+//! 1. The catalogue has no built-in tool of that name and asks the view of the caller's project
+//!    (`manager/plans.rs`). Views are made from the lists that the servers gave when they last
+//!    worked, so they exist before the servers run; a watcher rebuilds them when a file changes, so
+//!    a call reads no file. New definitions of a project's server wait for a person's approval
+//!    (`pins.rs`). A definition is kept byte for byte (`lists.rs`).
+//! 2. The MCP adapter treats the tool as slow: in a session its call is on record before the server
+//!    gets it.
+//! 3. `call.rs` finds the instance by the entry's `sharing`, and starts it if there is none. A call
+//!    waits some seconds for an instance that is starting, and fails at once with the state of one
+//!    that is down.
+//! 4. The request has the caller's `params` unchanged, with the server's own name of the tool; the
+//!    comment at the top of `call.rs` draws its path. `connection.rs` registers the call under its
+//!    number before the request is sent, so a question or a log message of the server finds its
+//!    session. A client without sessions is asked by the end of its request; the call waits in
+//!    `suspended.rs` for the next one.
+//! 5. The result is returned byte for byte (`Output::Verbatim`), except for strings that imitate
+//!    the daemon's stamps (`message.rs`). A result that is a task is followed to its end
+//!    (`child_task.rs`). A result above the bound becomes a file (`results.rs`).
+//! 6. A server that floods is throttled: `pace.rs` bounds its unsolicited messages, `stdio.rs` the
+//!    part of its error output that becomes events.
 //! 7. The server dies. `instance/keeper.rs` closes the connection, so calls end with an unknown
-//!    outcome, ends all that bears the mark of the process (`svc-sys/server_process.rs`), and
-//!    starts a new one after a pause.
+//!    outcome, kills all processes with the mark of the server (`svc-sys/server_process.rs`), and
+//!    restarts it after a backoff.
 //!
 //! A server at a URL has a connection in place of a process. `remote/streamable.rs` asks for the
 //! revision without sessions and falls back to `initialize`; a stream that breaks before the
-//! answer is resumed by its last event. `remote/endpoint.rs` puts headers and token on a request
-//! and turns a 401 into one renewal; `auth/tokens.rs` holds the lock under which a token is
-//! renewed.
+//! response is resumed by its last event. `remote/endpoint.rs` adds headers and the token to a
+//! request and answers a 401 with one renewal; `auth/tokens.rs` holds the lock under which a token
+//! is renewed.
 //!
-//! Tools of the built-in server run in this process. A path is walked from its root without
-//! following a link (`core/folder.rs`); a page becomes Markdown in a process with bounds
-//! (`markdown.rs`).
+//! Tools of the built-in server run in this process. A path is opened from its root component by
+//! component without following a link (`core/folder.rs`); a page becomes Markdown in a process with
+//! bounds (`markdown.rs`).
 
 mod auth;
 mod beside;

@@ -1,5 +1,5 @@
-//! What a server offers, page by page: its tools, resources, templates and prompts, each a
-//! definition as it was written.
+//! Fetches what a server offers, page by page: tools, resources, templates and prompts. Each
+//! definition is kept byte for byte.
 
 use std::{collections::HashSet, ops::Deref, sync::Arc, time::Duration};
 
@@ -19,17 +19,16 @@ use super::{
 
 /// Most items of one list.
 const MAX_ITEMS: usize = 1000;
-/// How long a server may take to say which revisions it speaks, before it is taken for an older
-/// one.
+/// Deadline for `server/discover`, after which the server is taken for an older one.
 const DISCOVERY: Duration = Duration::from_secs(5);
 
-/// The error that names the revisions a server speaks.
+/// The error that names the revisions a server supports.
 const UNSUPPORTED_VERSION: i64 = -32022;
 
 /// A server that a caller may use, and what it offers.
 pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
 
-/// What a server offers, as it says it.
+/// The lists of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OfferedLists {
     pub(super) tools: Vec<Definition>,
@@ -47,7 +46,7 @@ pub(super) fn initialize_params() -> Value {
     })
 }
 
-/// Introduces this client; gives the server's capabilities.
+/// Introduces this client, and returns the server's capabilities.
 pub(super) async fn introduce(
     connection: &Arc<SourceConnection>,
 ) -> Result<Map<String, Value>, String> {
@@ -65,15 +64,15 @@ pub(super) async fn introduce(
 }
 
 enum Discovered {
-    /// The server speaks the revision without sessions; its capabilities.
+    /// The server supports the revision without sessions; its capabilities.
     Modern(Map<String, Value>),
-    /// The server speaks another revision.
+    /// The server supports another revision.
     Older,
-    /// The server did not answer by the deadline.
+    /// The server did not respond by the deadline.
     Silent,
 }
 
-/// Sends `server/discover`. The connection speaks the revision without sessions afterwards only if
+/// Sends `server/discover`. The connection uses the revision without sessions afterwards only if
 /// the server does.
 async fn discover(
     connection: &Arc<SourceConnection>,
@@ -97,11 +96,11 @@ async fn discover(
                 }
                 break;
             }
-            // It names what it speaks, and may take that at the second try.
+            // The error names the supported revisions; a second request may name one of them.
             Ok(Ok(Err(error)))
                 if error.code == UNSUPPORTED_VERSION
                     && is_ours(error.data.as_ref().and_then(|data| data.get("supported"))) => {}
-            // Asking otherwise would do no better.
+            // Another request would fail, too.
             Ok(Err(loss)) if connection.end().is_some() || loss == RequestLoss::Closed => {
                 return Err(connection.hide(loss.reason()).into_owned());
             }
@@ -116,7 +115,7 @@ async fn discover(
     Ok(discovered)
 }
 
-/// Introduces this client to a server at a URL, which may be of either era; gives the server's
+/// Introduces this client to a server at a URL, which may be of either era; returns the server's
 /// capabilities.
 pub(super) async fn introduce_remote(
     connection: &Arc<SourceConnection>,
@@ -126,8 +125,8 @@ pub(super) async fn introduce_remote(
         Discovered::Older => return introduce(connection).await,
         Discovered::Silent => {}
     }
-    // An older server that ignores unknown methods takes `initialize`. A slow newer server refuses
-    // it, and then gets the rest of the start's deadline to answer `server/discover`.
+    // An older server that ignores unknown methods accepts `initialize`. A slow newer server
+    // refuses it, and then gets the rest of the start's deadline to respond to `server/discover`.
     let refused = match introduce(connection).await {
         Ok(capabilities) => return Ok(capabilities),
         Err(refused) => refused,
@@ -142,19 +141,19 @@ fn capabilities_of(result: &Value) -> Map<String, Value> {
     result.get("capabilities").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// What a server gave when it was asked for its lists. A list that it did not give is `None`.
+/// The fetched lists. A list that failed is `None`.
 #[derive(Debug, Default)]
 pub(super) struct FetchedLists {
     tools: Option<Vec<Definition>>,
     resources: Option<Vec<Definition>>,
     templates: Option<Vec<Definition>>,
     prompts: Option<Vec<Definition>>,
-    /// Why it did not give a list; the reasons of several are joined.
+    /// Why a list failed; the reasons of several are joined.
     pub(super) problem: Option<String>,
 }
 
 impl FetchedLists {
-    /// These lists, and of those that are missing the last known ones.
+    /// These lists, with the last known ones in place of those that failed.
     pub(super) fn or_last_known(self, known: &OfferedLists) -> OfferedLists {
         OfferedLists {
             tools: self.tools.unwrap_or_else(|| known.tools.clone()),
@@ -165,11 +164,11 @@ impl FetchedLists {
     }
 }
 
-/// Fetches all lists that the server says it has, side by side, each within `bound`. A list that
-/// fails leaves the others as they are.
+/// Fetches all lists in the server's capabilities concurrently, each within `bound`. A list that
+/// fails leaves the others unaffected.
 ///
 /// # Errors
-/// Why the server is not there any more.
+/// Why the connection has ended.
 pub(super) async fn fetch(
     connection: &Arc<SourceConnection>,
     capabilities: &Map<String, Value>,
@@ -194,7 +193,7 @@ pub(super) async fn fetch(
         result.map_err(|problem| problems.push(problem)).ok()
     };
     let (tools, resources, prompts) = (given(tools), given(resources), given(prompts));
-    // Many servers with resources have no templates, and say so with an error.
+    // Many servers with resources have no templates and respond with an error.
     let templates = Some(templates.unwrap_or_default());
     if connection.end().is_some() || connection.closed.is_cancelled() {
         return Err(problems.into_iter().next().unwrap_or_else(|| "it ended".to_owned()));
@@ -261,7 +260,7 @@ async fn ask_raw(
     }
 }
 
-/// A definition as it reads, and as its server has written it. Two that read the same are the same.
+/// A parsed definition, and its text from the server. Two with equal values are equal.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
     read: Arc<Value>,
@@ -269,8 +268,8 @@ pub(super) struct Definition {
 }
 
 impl Definition {
-    /// As its server has written it, with other values for some members, and without what nobody
-    /// sees and what imitates the system. All else stays byte for byte.
+    /// The server's text with other values for some members, without invisible characters and
+    /// imitations of the system's text. All else stays byte for byte.
     pub(super) fn shown_with(&self, values: &[(&str, Value)]) -> Box<RawValue> {
         let text = quote::json(self.written.get());
         let mut members = RawMembers::parse(&text).map(|members| members.0).unwrap_or_default();
@@ -330,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_have_to_change_stays_as_it_was_written() {
+    fn shown_definition_keeps_unchanged_bytes() {
         let schema = r#"{ "z": 1e5, "a": [12345678901234567890123, 1.50, "\u0041"] }"#;
         let written = format!(
             "{{\"name\":\"a.b\",\"description\":\"un\u{200b}seen\",\"inputSchema\":{schema},\"annotations\":{{\"x\": 1.0,\"title\":\"a\u{202e}b\"}}}}"
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_read_the_same_are_the_same() {
+    fn definitions_with_equal_values_are_equal() {
         let [one, two] = [r#"{"a": 1.0,"b":2}"#, r#"{"b":2,"a":1.00}"#]
             .map(|text| serde_json::from_str::<Definition>(text).unwrap());
         assert_eq!(one, two);

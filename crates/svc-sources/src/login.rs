@@ -1,4 +1,4 @@
-//! Logging in to a server, and out of it.
+//! Login to a server, and logout.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,26 +11,26 @@ use super::{
     spec::{FilledEntry, Variables},
 };
 
-/// The name of the secret that a configured client has.
+/// The name of a configured client's secret.
 const CLIENT_SECRET: &str = "OAUTH_CLIENT_SECRET";
 
 /// A login that waits for a person.
 #[derive(Debug, Clone)]
 pub struct OpenLogin {
-    /// What the person opens in a browser.
+    /// The URL that the person opens in a browser.
     pub authorization_url: String,
-    /// Where the browser comes back to.
+    /// The redirect's URL.
     pub redirect: String,
 }
 
-/// How far a login is.
+/// The progress of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoginOutcome {
     /// It waits for the person.
     Waiting,
     /// The server has a login.
     Done,
-    /// It came to nothing, for this reason.
+    /// It failed, for this reason.
     Failed(String),
 }
 
@@ -63,7 +63,7 @@ impl SourceManager {
             secret: secrets.get(CLIENT_SECRET).cloned(),
             redirect: String::new(),
         };
-        // One that is under way has the port.
+        // An earlier login holds the port.
         self.end_login(key);
         let (this, name) = (self.downgrade(), key.clone());
         let done = move || {
@@ -81,8 +81,8 @@ impl SourceManager {
         Ok(open)
     }
 
-    /// Waits for the end of a login, for a while; `None` if none is under way. `redirect` is what a
-    /// person has pasted.
+    /// Waits for a while for the end of a login; `None` if none is under way. `redirect` is a URL
+    /// that a person pasted.
     pub async fn login_outcome(
         &self,
         key: &SourceKey,
@@ -108,8 +108,8 @@ impl SourceManager {
         Some(outcome)
     }
 
-    /// Forgets a login, and has its tokens revoked; `None` if there was none, `Some(false)` if the
-    /// issuer was not told.
+    /// Removes a login and revokes its tokens; `None` if there was none, `Some(false)` if the
+    /// issuer could not be told.
     pub async fn log_out(&self, key: &SourceKey) -> std::io::Result<Option<bool>> {
         self.end_login(key);
         let was_there = self.auth_of(key).log_out().await?;

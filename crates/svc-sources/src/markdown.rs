@@ -1,5 +1,5 @@
-//! HTML as markdown, in a process with bounds. What a page nests too deeply is given as its text
-//! alone: the converter calls itself for each level.
+//! Converts HTML to Markdown in a process with bounds. A page with too deep a nesting becomes plain
+//! text: the converter recurses for each level.
 
 use std::{
     io,
@@ -17,26 +17,26 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 pub const CONVERTER: &str = "convert-page";
 /// Deepest nesting that is converted.
 const MAX_DEPTH: usize = 256;
-/// Longest time of a conversion, in seconds.
+/// CPU time of a conversion, in seconds.
 const SECONDS: u64 = 10;
 /// Most memory of a conversion, in bytes.
 const MEMORY: u64 = 1024 * 1024 * 1024;
 
-/// Elements that are no part of what a page says.
+/// Elements without text for a reader.
 const LEFT_OUT: [&str; 7] = ["script", "style", "noscript", "template", "svg", "iframe", "head"];
 
-/// Converts a page in a process of its own, which has so much time and memory: parsers of HTML need
-/// the square of a length for some pages, and whoever wrote the page may know which. Of such a page
-/// the text between its tags is given.
+/// Converts a page in a process of its own with bounds of time and memory: parsers of HTML take
+/// quadratic time for some pages, and the author of a page may choose such a one. The fallback is
+/// the text between the tags.
 pub(crate) async fn markdown_of(html: String) -> String {
     let converted = tokio::time::timeout(Duration::from_secs(SECONDS * 2), in_process(&html)).await;
     match converted {
         Ok(Ok(text)) => text,
         Ok(Err(error)) => {
             tracing::debug!(%error, "a page is not converted");
-            between_tags(&html)
+            strip_tags(&html)
         }
-        Err(_) => between_tags(&html),
+        Err(_) => strip_tags(&html),
     }
 }
 
@@ -66,7 +66,7 @@ async fn in_process(html: &str) -> io::Result<String> {
     if status.success() { Ok(text) } else { Err(io::Error::other(status.to_string())) }
 }
 
-/// The process: reads a page, writes markdown.
+/// The child process: reads a page, writes Markdown.
 pub fn convert_page() -> ExitCode {
     use std::io::{Read as _, Write as _};
 
@@ -86,8 +86,8 @@ pub fn convert_page() -> ExitCode {
     }
 }
 
-/// What is left of a page without its tags.
-fn between_tags(html: &str) -> String {
+/// The text of a page with its tags removed.
+fn strip_tags(html: &str) -> String {
     let mut text = String::new();
     for piece in html.split('<') {
         let (_, rest) = piece.split_once('>').unwrap_or(("", piece));
@@ -117,7 +117,7 @@ fn depth(tree: &Rc<Node>) -> usize {
     deepest
 }
 
-/// The text of a page, without its form.
+/// The text of a page, without its structure.
 fn text_of(tree: &Rc<Node>) -> String {
     let (mut text, mut open) = (String::new(), vec![Rc::clone(tree)]);
     while let Some(node) = open.pop() {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_by_table() {
+    fn pages_convert_by_table() {
         for (html, expected) in [
             ("<h1>Title</h1><p>Some <b>bold</b> text.</p>", "# Title\n\nSome **bold** text."),
             ("<a href=\"/x\">link</a>", "[link](/x)"),
@@ -152,11 +152,11 @@ mod tests {
         ] {
             assert_eq!(convert(html).trim(), expected, "{html}");
         }
-        assert_eq!(between_tags("a <b>c\n d</b><i"), "a c d i");
+        assert_eq!(strip_tags("a <b>c\n d</b><i"), "a c d i");
     }
 
     #[test]
-    fn what_a_page_nests_too_deeply_is_text() {
+    fn too_deeply_nested_page_becomes_plain_text() {
         let (open, close) = ("<div>".repeat(1000), "</div>".repeat(1000));
         let deep = format!("{open}one<script>no</script> two{close}");
         assert_eq!(convert(&deep), "one\ntwo\n");

@@ -1,4 +1,4 @@
-//! Messages of servers, read as raw JSON; and the check that the fuzzer makes of them.
+//! Messages of servers as raw JSON, and the check that the fuzzer runs on them.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
@@ -19,10 +19,9 @@ use svc_wire::{
 
 use super::beside::beside_others;
 
-/// A message of a server.
 #[derive(Debug)]
 pub(super) enum ServerMessage {
-    /// The answer to a request of ours, by its number.
+    /// The response to a request of this client, by its number.
     Answer {
         id: u64,
         reply: Reply,
@@ -38,8 +37,7 @@ pub(super) enum ServerMessage {
     },
 }
 
-/// What a server gives, without imitations of the daemon's stamps and of the system's words. All
-/// else is as it was written.
+/// Removes imitations of the daemon's stamps and of the system's text. All else is unchanged.
 pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
     let broken = |given: &RawValue| match quote::unimitated_json(given.get()) {
         Cow::Borrowed(_) => None,
@@ -54,13 +52,12 @@ pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
     }
 }
 
-/// A text that takes long to look at, in bytes.
+/// Length in bytes above which a text is scanned as blocking work.
 const LONG: usize = 64 * 1024;
 
 /// A result, or an error.
 pub(super) type Reply = Result<Box<RawValue>, ServerError>;
 
-/// An error of a server.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct ServerError {
     #[serde(default)]
@@ -72,7 +69,7 @@ pub(super) struct ServerError {
 }
 
 impl ServerMessage {
-    /// Reads a message; `None` if it is none that this client can make sense of.
+    /// Parses a message; `None` if this client does not understand it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let envelope = JsonRpcEnvelope::parse_with_nulls(text.as_bytes()).ok()?;
         let params = envelope.params.filter(|raw| raw.get() != "null").map(ToOwned::to_owned);
@@ -101,7 +98,7 @@ impl ServerMessage {
     }
 }
 
-/// Members of an object in their order, each as it was written.
+/// Members of an object in their order, each unchanged.
 pub(super) struct RawMembers(pub(super) Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for RawMembers {
@@ -127,19 +124,19 @@ impl<'de> Deserialize<'de> for RawMembers {
 }
 
 impl RawMembers {
-    /// Reads an object; `None` if it is none.
+    /// Parses an object; `None` if it is none.
     pub(super) fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// The object, each member as it was written.
+    /// The object, with each member unchanged.
     pub(super) fn into_text(self) -> String {
         let members = self.0.into_iter().map(|(name, value)| format!("{}:{value}", json!(name)));
         format!("{{{}}}", members.collect::<Vec<_>>().join(","))
     }
 }
 
-/// What this client can do, as it tells every server.
+/// The capabilities of this client, which it sends to every server.
 pub(super) fn own_capabilities() -> Value {
     json!({ "roots": { "listChanged": false }, "sampling": {}, "elicitation": { "form": {}, "url": {} } })
 }
@@ -148,7 +145,7 @@ pub(super) fn own_info() -> Value {
     json!({ "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// Params that introduce this client, as revisions without sessions want it of each request.
+/// Params that introduce this client, which revisions without sessions require in each request.
 pub(super) fn modern_params(params: &str) -> String {
     let own = [
         (meta::PROTOCOL_VERSION, json!(Revision::V2026_07_28.as_str())),
@@ -177,7 +174,7 @@ pub(super) fn modern_params(params: &str) -> String {
     RawMembers(members).into_text()
 }
 
-/// Params that say what the caller has named its request by, where they do not say it themselves.
+/// Params with the trace of the caller's request, unless they have one.
 pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a, str> {
     let named = [("traceparent", &trace.parent), (REQUEST_ID, &trace.request_id)];
     if named.iter().all(|(_, value)| value.is_none()) {
@@ -205,20 +202,20 @@ pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a
     Cow::Owned(RawMembers(members).into_text())
 }
 
-/// The member of `_meta` that has the caller's `X-Request-Id`.
+/// The member of `_meta` with the caller's `X-Request-Id`.
 const REQUEST_ID: &str = "svc/request_id";
 
-/// A request of ours. `params` is JSON.
+/// A request of this client. `params` is JSON.
 pub(super) fn request_text(id: u64, method: &str, params: &str) -> String {
     JsonRpcWriter::new().id(&id).method(method).params_json(params).into_text()
 }
 
-/// A notification of ours. `params` is JSON.
+/// A notification of this client. `params` is JSON.
 pub(super) fn notification_text(method: &str, params: &str) -> String {
     JsonRpcWriter::new().method(method).params_json(params).into_text()
 }
 
-/// The answer to a request of a server.
+/// The response to a request of a server.
 pub(super) fn answer_text(id: &RawValue, answer: Result<&Value, (i64, &str)>) -> String {
     let message = JsonRpcWriter::new().id(id);
     let message = match answer {
@@ -233,11 +230,11 @@ pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
     params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
-/// Checks what is read of a message, and what of the message is passed on.
+/// Checks what is parsed of a message, and what of the message is forwarded.
 ///
-/// A member that svc does not read is checked as JSON and passed on as it was written. Its number
-/// may be one that no `f64` holds, and its arrays may be deeper than a [`Value`] may be: such a
-/// text is JSON all the same.
+/// A member that svc does not parse is checked as JSON and forwarded unchanged. Its number may be
+/// one that no `f64` holds, and its arrays may be deeper than a [`Value`] may be: such a text is
+/// JSON all the same.
 pub fn read_message(text: &str) {
     let message = ServerMessage::parse(text);
     assert!(message.is_none() || is_json(text), "a message is JSON: {text}");
@@ -255,7 +252,7 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// What is to be sent.
+/// An outgoing message.
 #[derive(Debug)]
 pub(super) enum ChildMessage {
     /// A request, by its number. The first one of a session opens it.
@@ -266,9 +263,9 @@ pub(super) enum ChildMessage {
         traits: Option<Arc<ToolTraits>>,
         trace: RequestTrace,
     },
-    /// A notification, or an answer.
+    /// A notification, or a response.
     Note(String),
-    /// The notification that nobody waits for a request any more.
+    /// The notification that a request is cancelled.
     Cancel { id: u64, text: String },
 }
 
@@ -280,36 +277,36 @@ impl ChildMessage {
     }
 }
 
-/// What the transport has to know of a tool that is called.
+/// What the transport needs to know of a called tool.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ToolTraits {
-    /// It changes nothing, or nothing more when it is called again.
+    /// It is read-only or idempotent.
     pub(super) is_repeatable: bool,
     /// Its schema, if arguments are repeated in headers.
     pub(super) header_schema: Option<Value>,
-    /// Servers of revisions with sessions run it as a task and not otherwise.
+    /// Servers of revisions with sessions run it only as a task.
     pub(super) is_task: bool,
 }
 
-/// Why a transport has ended.
+/// Why a transport ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnectionEnd {
-    /// The next try may do better.
+    /// A retry may succeed.
     Fault(String),
-    /// Somebody has to log in.
+    /// A person has to log in.
     NeedsAuth(String),
-    /// What the entry says is refused, and trying again would not help.
+    /// The entry is refused, and a retry would not help.
     Refused(String),
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RequestLoss {
-    /// The connection has ended, and what became of the request is unknown.
+    /// The connection has ended, and the outcome is unknown.
     Closed,
-    /// What became of it is unknown, for this reason.
+    /// The outcome is unknown, for this reason.
     Unanswered(String),
-    /// The server has not taken it, for this reason.
+    /// The server did not carry it out, for this reason.
     NotTaken(String),
 }
 
@@ -328,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_told_what_the_caller_has_named_its_request_by() {
+    fn request_params_carry_the_callers_trace() {
         let text = |text: &str| Some(Arc::from(text));
         let trace = RequestTrace { request_id: text("r-1"), parent: text("00-a-b-01") };
         let both = r#""traceparent":"00-a-b-01","svc/request_id":"r-1""#;
@@ -338,7 +335,7 @@ mod tests {
                 r#"{"x": 1.0,"_meta":{"own": 2.0}}"#,
                 format!(r#"{{"x":1.0,"_meta":{{"own":2.0,{both}}}}}"#),
             ),
-            // What it says itself counts.
+            // Its own trace is kept.
             (
                 r#"{"_meta":{"traceparent":"own"}}"#,
                 r#"{"_meta":{"traceparent":"own","svc/request_id":"r-1"}}"#.to_owned(),

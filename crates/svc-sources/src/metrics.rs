@@ -1,4 +1,4 @@
-//! Counters of calls to servers, and how a call ends.
+//! Metrics of calls to servers, and the outcome of a call.
 
 use std::{fmt, time::Duration};
 
@@ -10,7 +10,7 @@ use prometheus_client::{
 use svc_core::tools::{ErrorType, Failure, Output};
 use tokio::time::Instant;
 
-/// Counters of calls to servers. The composition root registers them where `/metrics` looks.
+/// Metrics of calls to servers. The composition registers them for `/metrics`.
 #[derive(Clone)]
 pub struct SourceMetrics {
     calls: Family<CallLabels, Counter>,
@@ -47,7 +47,6 @@ impl Default for SourceMetrics {
 }
 
 impl SourceMetrics {
-    /// Lets a registry show them.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "source_calls",
@@ -70,7 +69,7 @@ impl SourceMetrics {
     }
 }
 
-/// How a call ended, for its event and its count.
+/// How a call ended, for its event and its metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallOutcome {
     Ok,
@@ -81,7 +80,7 @@ pub(super) enum CallOutcome {
 }
 
 impl CallOutcome {
-    /// That of an answer which this daemon has made.
+    /// The outcome of an answer by this daemon.
     pub(super) fn from_answer(answer: &Result<Output, Failure>) -> Self {
         match answer {
             Ok(output) if !output.is_error() => Self::Ok,
@@ -101,10 +100,10 @@ impl CallOutcome {
     }
 }
 
-/// The end of a call: how it is counted, and what its caller gets.
+/// The end of a call: its outcome, and its caller's answer.
 pub(super) type ServerCallEnd = (CallOutcome, Result<Output, Failure>);
 
-/// Counts a call when it is over, also one that nobody waits for any more.
+/// Counts a call when it ends, also one that nobody waits for any more.
 #[derive(Debug)]
 pub(super) struct CallMeter<F: FnMut(CallOutcome, Duration)> {
     began: Instant,
@@ -121,7 +120,7 @@ impl<F: FnMut(CallOutcome, Duration)> CallMeter<F> {
         self.outcome = Some(outcome);
     }
 
-    /// The client is asked, and the call goes on with the answer: it is counted at its end.
+    /// Skips the count: the client is asked, and the call is counted at its end.
     pub(super) fn ask(mut self) {
         self.outcome = None;
     }

@@ -1,5 +1,4 @@
-//! How often a server is listened to: what it sends without being asked costs this daemon no more
-//! than its share.
+//! Throttles what a server sends without being asked.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -9,21 +8,20 @@ use std::{
 use svc_model::limits::{SOURCE_MESSAGES, SOURCE_REFETCH_PAUSE};
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes of a server in one second that nobody has asked for: notifications, requests, and what is
-/// no message. Beyond that the server's output is not read before the second is over, so that the
-/// server waits, too.
+/// Unsolicited bytes of a server in one second: notifications, requests, and invalid messages.
+/// Beyond that its output is not read before the second ends, so that the server blocks.
 const BYTES: usize = 16 * 1024 * 1024;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Pauses between two refetches of lists, while they go on changing: none after a quiet time, then
-/// this one, doubled each time.
+/// Delays between two refetches of lists that go on changing: none after a quiet time, then this
+/// one, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Counts messages of one connection that nobody has asked for.
+/// Counts unsolicited messages of one connection.
 #[derive(Debug, Default)]
 pub(super) struct MessagePace(Mutex<Option<PaceWindow>>);
 
-/// What was sent in one second.
+/// The count of one second.
 #[derive(Debug, Clone, Copy)]
 struct PaceWindow {
     began: Instant,
@@ -39,7 +37,7 @@ impl MessagePace {
         }
     }
 
-    /// Counts a message; the end of the window if there were too many in it.
+    /// Counts a message. Returns the end of the window if there were too many in it.
     fn count(&self, bytes: usize, now: Instant) -> Option<Instant> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let present = window.filter(|window| now < window.began + WINDOW);
@@ -51,8 +49,8 @@ impl MessagePace {
     }
 }
 
-/// When the lists of a server are fetched again: at once after a quiet time, then ever more seldom
-/// while they go on changing.
+/// When the lists of a server are fetched again: at once after a quiet time, then with a growing
+/// delay while they go on changing.
 #[derive(Debug)]
 pub(super) struct RefetchPace {
     pause: Duration,
@@ -65,12 +63,12 @@ impl RefetchPace {
         Self { pause: FIRST_PAUSE, fetched: None }
     }
 
-    /// When to fetch after a change that is heard of at `now`. Changes until then are one.
+    /// When to fetch after a change at `now`. Changes until then are covered.
     pub(super) fn due(&self, now: Instant) -> Instant {
         self.fetched.map_or(now, |fetched| now.max(fetched + self.pause))
     }
 
-    /// The lists have been fetched.
+    /// Notes that the lists were fetched.
     pub(super) fn note(&mut self, now: Instant) {
         self.pause = match self.fetched {
             Some(fetched) if now < fetched + self.pause * 4 => {
@@ -87,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_without_end_are_fetched_ever_more_seldom() {
+    fn refetch_backs_off_while_lists_keep_changing() {
         let start = Instant::now();
         let mut pace = RefetchPace::new();
         assert_eq!(pace.due(start), start, "the first one at once");
@@ -106,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_messages_waits_for_the_next_second() {
+    fn flood_of_messages_waits_for_the_next_second() {
         let (pace, start) = (MessagePace::default(), Instant::now());
         for _ in 0..SOURCE_MESSAGES {
             assert_eq!(pace.count(10, start), None);

@@ -1,5 +1,5 @@
-//! Definitions that a person has approved. A server that a project's file names shows them,
-//! whatever it says later; of a person's own server a change is told.
+//! Definitions that a person has approved. A server in a project's file shows these, whatever it
+//! lists later; for a person's own server a change is only reported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,13 +13,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::lists::{Definition, OfferedLists};
 
-/// The definitions of a server as they were at its first connection after an approval.
+/// The definitions of a server at its first connection after an approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PinnedLists {
-    /// Names the approval and the entry that they belong to.
+    /// Identifies the approval and the entry that they belong to.
     pub(super) basis: String,
     pub(super) lists: Arc<OfferedLists>,
-    /// Changes that an event has told of, by kind and name.
+    /// Changes that an event has reported, by kind and name.
     pub(super) told: BTreeSet<String>,
 }
 
@@ -38,13 +38,13 @@ pub struct SourceChange {
 }
 
 impl SourceChange {
-    /// Names it among the changes of its server.
+    /// The name of the change among the changes of its server.
     pub(super) fn mark(&self) -> String {
         format!("{} {}", self.kind, self.name)
     }
 }
 
-/// Definitions of one list by what names them. A server may give several of one name.
+/// Definitions of one list by their name. A server may list several of one name.
 type NamedDefinitions<'a> = BTreeMap<&'a str, Vec<&'a Definition>>;
 
 fn named<'a>(list: &'a [Definition], member: &str) -> NamedDefinitions<'a> {
@@ -77,8 +77,8 @@ fn whole(definitions: &[&Definition]) -> Value {
     }
 }
 
-/// Definitions that were added or have changed since they were approved. What is gone is no change
-/// that waits for a person.
+/// Definitions that were added or changed since the approval. A removed definition needs no
+/// approval.
 pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<SourceChange> {
     if approved == now {
         return Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<Source
     all
 }
 
-/// The approved definitions of what the server still has.
+/// The approved definitions that the server still lists.
 pub(super) fn still_approved(approved: &OfferedLists, now: &OfferedLists) -> OfferedLists {
     let [tools, resources, templates, prompts] =
         pairs(approved, now).map(|(_, member, before, after)| {
@@ -115,7 +115,7 @@ pub(super) fn still_approved(approved: &OfferedLists, now: &OfferedLists) -> Off
     OfferedLists { tools, resources, templates, prompts }
 }
 
-/// Names changes as they are now: who approves them has seen these and no others.
+/// A digest of changes, so that an approval is valid for exactly the changes that the person saw.
 pub(super) fn digest(changes: &[SourceChange]) -> String {
     hex::encode(&Sha256::digest(json!(changes).to_string())[..16])
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn approved_definitions_stay_and_changes_wait() {
+    fn approved_definitions_are_shown_until_changes_are_approved() {
         let approved = lists(&[("a", "one"), ("b", "two"), ("c", "three")], &["p"]);
         let now = lists(&[("c", "three"), ("b", "obey"), ("d", "new"), ("b", "twice")], &["q"]);
         assert_eq!(still_approved(&approved, &now), lists(&[("b", "two"), ("c", "three")], &[]));

@@ -1,4 +1,4 @@
-//! What a server asks of the client whose call it works for: roots, a model's answer, a person's.
+//! A server's requests to the client whose call it works for: roots, sampling, elicitation.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -10,7 +10,7 @@ use svc_wire::json_rpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use super::connection::SourceConnection;
 
 impl SourceConnection {
-    /// Answers a request of the server.
+    /// Responds to a request of the server.
     pub(super) fn answer_request(
         self: &Arc<Self>,
         id: Box<RawValue>,
@@ -33,7 +33,7 @@ impl SourceConnection {
             return self.reply(&id, Err((INTERNAL_ERROR, text)));
         };
         let connection = Arc::clone(self);
-        // A person may take long, and the server's other messages do not wait.
+        // A person may take long, and the server's other messages must not wait.
         tokio::spawn(async move {
             let mut params = Value::Object(params);
             quote::unimitated_value(&mut params);
@@ -55,8 +55,7 @@ impl SourceConnection {
         });
     }
 
-    /// Answers the questions that a result asks for (`input_required`), as the session of the call
-    /// does.
+    /// Answers the questions in a result (`input_required`), for the session of the call.
     pub(super) async fn answer_inputs(
         &self,
         call: &Call,
@@ -86,7 +85,7 @@ impl SourceConnection {
         if !questions.is_empty() {
             let methods: Vec<_> = questions.iter().map(|question| question.method).collect();
             let given = call.ask(questions).await.map_err(|failure| match failure {
-                // The run goes on when the client has answered.
+                // The call goes on when the client has answered.
                 Failure::NeedsInput => Failure::NeedsInput,
                 other => ToolError::new(ErrorType::Unavailable, refusal(methods[0], other)).into(),
             })?;
@@ -105,7 +104,7 @@ fn refusal(method: &str, failure: Failure) -> String {
     }
 }
 
-/// The answer to `roots/list` for one folder.
+/// The response to `roots/list` for one folder.
 fn roots_of(root: &str) -> Value {
     let name = root.rsplit('/').next().unwrap_or_default();
     json!({ "roots": [{ "uri": file_uri(root), "name": name }] })

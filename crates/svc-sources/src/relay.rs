@@ -1,5 +1,5 @@
 //! Resources, templates and prompts of servers by the protocol's own methods: as the servers
-//! declare them, under names that no two have.
+//! declare them, under unique names.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -24,12 +24,12 @@ use super::{
     view::name_of,
 };
 
-/// Where the daemon's own URIs begin.
+/// Prefix of the daemon's own URIs.
 const OWN: &str = "svc://";
-/// What stands before a URI that another server has as well: this, the server's name and a colon.
+/// Prefix of a URI that several servers have: followed by the server's name and a colon.
 const OF_SERVER: &str = "svc+";
 
-/// What a request is about: a prompt, a resource, or an argument of one, of a server that its
+/// The subject of a request: a prompt, a resource, or an argument of either, of a server that the
 /// caller may use.
 #[derive(Debug)]
 pub struct RelayTarget {
@@ -39,7 +39,7 @@ pub struct RelayTarget {
 }
 
 impl RelayTarget {
-    /// The result of the server, as it is.
+    /// The unchanged result of the server.
     pub async fn result(self, call: &Call) -> Result<Box<RawValue>, Failure> {
         let Self { manager, spec, request } = self;
         let Some(instance) = manager.instance(&spec, serves(&spec, call)) else {
@@ -50,14 +50,14 @@ impl RelayTarget {
     }
 }
 
-/// The URI under which clients see a server's.
+/// The URI under which clients see a server's resource.
 fn shown_uri(server: &str, uri: &str, taken: &mut HashSet<String>) -> String {
     let is_free =
         !uri.starts_with(OWN) && !uri.starts_with(OF_SERVER) && taken.insert(uri.to_owned());
     if is_free { uri.to_owned() } else { format!("{OF_SERVER}{server}:{uri}") }
 }
 
-/// Entries of all servers with URIs that no two have.
+/// Entries of all servers with unique URIs.
 fn with_uris(
     servers: &[OpenServer],
     of: impl Fn(&OfferedLists) -> &[Definition],
@@ -76,12 +76,12 @@ fn with_uris(
     all
 }
 
-/// Longest URI that is compared with templates, and longest template, in bytes. The comparison
-/// takes as much time as the product of the two, and each is another's.
+/// Longest URI and longest template that are compared, in bytes. The comparison takes time
+/// proportional to the product of both, and both are untrusted.
 const MAX_COMPARED: usize = 8 * 1024;
 
-/// Whether a URI may have been made of a template (RFC 6570); then how many of the template's
-/// characters stand in it as they are.
+/// Whether a template (RFC 6570) can expand to a URI; then the number of the template's literal
+/// characters.
 fn matches_template(template: &str, uri: &str) -> Option<usize> {
     if template.len() > MAX_COMPARED || uri.len() > MAX_COMPARED {
         return None;
@@ -101,7 +101,7 @@ fn has_text(list: &[Definition], member: &str, text: &str) -> bool {
     list.iter().any(|entry| entry.get(member).and_then(Value::as_str) == Some(text))
 }
 
-/// The server that has a resource or template, and its own URI.
+/// The server of a resource or template, and its own URI.
 fn server_of_uri<'a>(
     servers: &'a [OpenServer],
     uri: &str,
@@ -127,8 +127,8 @@ fn server_of_resource<'a>(
     }
     let listed = server_of_uri(servers, uri, |lists, uri| has_text(&lists.resources, "uri", uri));
     listed.or_else(|| {
-        // The template that says most of the URI: one that says nothing takes none from another
-        // server.
+        // The template with the most literal characters wins, so that a catch-all template takes no
+        // URI from another server.
         let mut best = None;
         for (spec, lists) in servers {
             let templates = lists.templates.iter().filter_map(|it| it.get("uriTemplate")?.as_str());
@@ -144,7 +144,7 @@ fn server_of_resource<'a>(
     })
 }
 
-/// Whether a list has a resource with this URI, or a template that the URI matches.
+/// Whether a list has a resource with this URI, or a template that matches the URI.
 fn offers_resource(lists: &OfferedLists, uri: &str) -> bool {
     let mut templates =
         lists.templates.iter().filter_map(|it| it.get("uriTemplate").and_then(Value::as_str));
@@ -189,7 +189,7 @@ impl SourceManager {
         self.results().list(caller)
     }
 
-    /// A large result that is kept; `None` if there is none of that URI for the caller.
+    /// A large result; `None` if the caller has none with that URI.
     pub async fn kept_result(&self, caller: &Caller, uri: &str) -> Option<String> {
         let (results, caller, uri) = (self.results().clone(), caller.clone(), uri.to_owned());
         let read = tokio::task::spawn_blocking(move || {
@@ -199,8 +199,8 @@ impl SourceManager {
         read.await.ok().flatten()
     }
 
-    /// Whether the caller may read this resource of a server. Of a server with pinned definitions
-    /// only approved resources, and URIs of approved templates, may be read.
+    /// Whether the caller may read this resource of a server. For a server with pinned definitions:
+    /// only approved resources, and URIs of approved templates.
     pub(super) fn may_read_resource(&self, caller: &Caller, server: &str, uri: &str) -> bool {
         let servers = self.open_servers(caller);
         let Some((spec, lists)) = servers.iter().find(|(spec, _)| spec.key.name == server) else {
@@ -209,8 +209,8 @@ impl SourceManager {
         !spec.is_pinned() || offers_resource(lists, uri)
     }
 
-    /// What `resources/read`, `prompts/get` or `completion/complete` with these params is about;
-    /// `None` if no server of the caller's has it.
+    /// The subject of `resources/read`, `prompts/get` or `completion/complete` with these params;
+    /// `None` if no server of the caller has it.
     pub fn relay_target(
         &self,
         caller: &Caller,
@@ -256,9 +256,8 @@ impl SourceManager {
         Some(RelayTarget { manager: self.clone(), spec: Arc::clone(spec), request })
     }
 
-    /// Subscribes to a resource, and gives the stream that has an event for each of its changes;
-    /// `None` if no server of the caller's has it. `again` says that the caller may have done so
-    /// before.
+    /// Subscribes to a resource, and returns the stream that has an event for each of its changes;
+    /// `None` if no server of the caller has it. `again`: the caller may be counted already.
     pub async fn watch_resource(
         &self,
         call: &Call,
@@ -289,7 +288,7 @@ impl SourceManager {
         })
     }
 
-    /// Gives a subscription up. The server hears of the last one.
+    /// Unsubscribes. The server is told when the last subscription ends.
     pub async fn unwatch_resource(&self, call: &Call, uri: &str) {
         let servers = self.open_servers(&call.caller);
         let Some((spec, own)) = server_of_resource(&servers, uri) else { return };
@@ -303,7 +302,7 @@ impl SourceManager {
     }
 }
 
-/// The stream of a resource's changes, as an instance of a server has it.
+/// The name of the stream of a resource's changes, by instance.
 fn stream_of(key: &SourceKey, serves: &str, uri: &str) -> StreamName {
     let mut hash = Sha256::new();
     for part in [&key.project, serves, uri] {
@@ -313,7 +312,7 @@ fn stream_of(key: &SourceKey, serves: &str, uri: &str) -> StreamName {
     StreamName::new("source", format!("{}/{}", key.name, hex::encode(&hash.finalize()[..8])))
 }
 
-/// Those who are served by the same instance hear of its resources.
+/// The callers that the same instance serves may read the stream.
 fn visibility_of(spec: &SourceSpec, serves: &str, call: &Call) -> StreamVisibility {
     let project = match spec.entry.sharing {
         Sharing::Project if !serves.is_empty() => serves,
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn each_uri_and_each_prompt_leads_to_one_server() {
+    fn each_uri_and_each_prompt_resolves_to_one_server() {
         let servers = [
             server(
                 "a",
@@ -435,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_fits_everything_takes_nothing_from_another_server() {
+    fn catch_all_template_takes_no_uri_of_another_server() {
         let long = format!("{{x}}{}", "a{x}".repeat(MAX_COMPARED));
         let servers = [
             server("a", of(&[], &["{+x}", "f{+x}", &long], &[])),
@@ -456,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_resources_are_of_one_instance() {
+    fn resource_streams_belong_to_one_instance() {
         let key = SourceKey { name: "a".to_owned(), project: String::new() };
         let one = stream_of(&key, "/p", "file:///x");
         assert_eq!(one, stream_of(&key, "/p", "file:///x"));

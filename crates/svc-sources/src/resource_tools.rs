@@ -20,7 +20,7 @@ Reads a resource of an MCP server behind the daemon.
 
 What is no text is written to a file, whose path you get. So is a large result (svc://result/…): its server is svc.";
 
-/// The server of large results, whose URIs begin with `svc://result/`: the daemon itself.
+/// The daemon's own server name, for large results with URIs that begin with `svc://result/`.
 const DAEMON: &str = "svc";
 
 /// Whose resources.
@@ -211,7 +211,7 @@ async fn fetch(
 }
 
 impl ServerContents {
-    /// Bytes are kept as a file by `keep`.
+    /// Binary content is stored as a file by `keep`.
     fn parse(
         part: &Value,
         uri: &str,

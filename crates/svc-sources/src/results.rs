@@ -1,4 +1,4 @@
-//! Results that are too large for an answer: kept as files for a week, each for its caller, the
+//! Results that are too large for a response: kept as files for a week, each for its caller, the
 //! caller's project and the operator.
 
 use std::{
@@ -16,13 +16,13 @@ use svc_core::tools::Output;
 use svc_model::{AccessLevel, Caller, Ownership, new_secret};
 use svc_sys::private_file;
 
-/// Where the URIs of results begin.
+/// Prefix of results' URIs.
 pub(super) const PREFIX: &str = "svc://result/";
-/// How long a result is kept.
+/// Retention of a result.
 const KEPT_FOR: Duration = Duration::from_hours(7 * 24);
-/// Characters of a result that stand in the answer.
+/// Characters of a result that are in the response.
 const SHOWN: usize = 2000;
-/// To this a tool can raise the bound for its own results.
+/// The largest bound that a tool can declare for its results.
 const MAX_RAISED: usize = 500_000;
 
 /// The folder of large results. Cheap to clone.
@@ -32,17 +32,17 @@ pub(super) struct KeptResults {
     bounds: ResultBounds,
 }
 
-/// When a result is kept, and how much.
+/// When a result is kept, and how much of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultBounds {
     /// Bytes above which a result is kept.
     pub result_bytes: usize,
-    /// Most bytes that are kept of one principal, of results and of files of resources each. The
-    /// oldest go first.
+    /// Most bytes that are kept for one principal, of results and of files of resources each. The
+    /// oldest are removed first.
     pub kept_bytes: u64,
 }
 
-/// What is known of a kept result, in a file beside it.
+/// Metadata of a kept result, in a file beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ResultLabel {
     /// The principal.
@@ -53,11 +53,10 @@ struct ResultLabel {
     bytes: usize,
 }
 
-/// A result that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptResult {
     pub uri: String,
-    /// The tool that gave it.
+    /// The tool that returned it.
     pub tool: String,
     pub bytes: usize,
 }
@@ -67,7 +66,7 @@ impl KeptResults {
         Self { folder: home.join("results").into(), bounds }
     }
 
-    /// The bound for results of a tool as its server declares it.
+    /// The bound for a tool's results, as its server declares it.
     pub(super) fn bound_of(&self, declared: &Value) -> usize {
         let raised =
             declared.get("_meta").and_then(|meta| meta.get("anthropic/maxResultSizeChars"));
@@ -75,7 +74,7 @@ impl KeptResults {
         self.bounds.result_bytes.max(raised.unwrap_or(0).min(MAX_RAISED))
     }
 
-    /// The answer in place of a result that is larger than the bound.
+    /// The response in place of a result above the bound.
     pub(super) async fn shorten(
         &self,
         caller: &Caller,
@@ -95,7 +94,7 @@ impl KeptResults {
         });
         match kept.await {
             Ok(Ok(answer)) => Output::Verbatim(answer),
-            // Better whole than lost: the call was made.
+            // The call was made, so a result that is too large is better than none.
             Ok(Err(error)) => {
                 tracing::error!(%error, "a large result cannot be kept");
                 output
@@ -112,13 +111,12 @@ impl KeptResults {
         make_room(&folder, "", text.len() as u64, self.bounds.kept_bytes)?;
         let id = new_secret().split_at(32).0.to_owned();
         private_file::create_new(&folder.join(format!("{id}.json")), text.as_bytes())?;
-        // Last: without it the other is not found, and goes with the next sweep.
+        // Written last: a result without it is not found, and the next sweep removes it.
         let written = serde_json::to_vec(label).map_err(io::Error::other)?;
         private_file::create_new(&folder.join(format!("{id}.label")), &written)?;
         Ok(format!("{PREFIX}{own}-{id}"))
     }
 
-    /// How much of what is kept.
     pub(super) fn bounds(&self) -> ResultBounds {
         self.bounds
     }
@@ -165,7 +163,7 @@ impl KeptResults {
     pub(super) fn sweep(&self, now: SystemTime) {
         for folder in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             remove_old(&folder.path(), now);
-            // One that is not empty stays.
+            // A folder that is not empty stays.
             fs::remove_dir(folder.path()).ok();
         }
     }
@@ -189,8 +187,8 @@ fn files_of(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     files.collect()
 }
 
-/// Keeps bytes of a resource as a file of its own, and gives the file. The oldest of the same
-/// principal make room for it.
+/// Stores the bytes of a resource in a file, and returns the file. The oldest files of the same
+/// principal are evicted for it.
 pub(super) fn keep_file(
     folder: &Path,
     caller: &Caller,
@@ -205,7 +203,7 @@ pub(super) fn keep_file(
     Ok(path)
 }
 
-/// Removes the oldest files whose names begin so, until there is room for `more` bytes.
+/// Evicts the oldest files whose names have a prefix, until there is capacity for `more` bytes.
 fn make_room(folder: &Path, prefix: &str, more: u64, most: u64) -> io::Result<()> {
     let mut files = files_of(folder);
     files.retain(|(path, ..)| {
@@ -223,7 +221,7 @@ fn make_room(folder: &Path, prefix: &str, more: u64, most: u64) -> io::Result<()
     Ok(())
 }
 
-/// A result as a client would get it, if it is larger than the bound.
+/// The serialised result, if it is larger than the bound.
 fn serialised(output: &Output, bound: usize) -> Option<String> {
     let text: Cow<'_, str> = match output {
         Output::Verbatim(result) => Cow::Borrowed(result.get()),
@@ -288,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_result_is_kept_whole_for_those_who_may_read_it() {
+    async fn large_result_is_kept_for_callers_with_access() {
         let home = tempfile::tempdir().expect("a folder");
         let kept = KeptResults::new(home.path(), bounds(4000, u64::MAX));
         let ada = session("ada", Some("/p"));
@@ -350,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_files_of_one_principal_make_room_for_new_ones() {
+    fn oldest_files_of_a_principal_are_evicted() {
         let home = tempfile::tempdir().expect("a folder");
         let (ada, bob) = (session("ada", None), session("bob", None));
         let keep = |caller: &Caller, age: u64| {
@@ -369,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_raises_the_bound_so_far() {
+    fn tool_raises_its_bound_up_to_the_maximum() {
         let kept = KeptResults::new(Path::new("/"), bounds(400_000, u64::MAX));
         for (declared, bound) in [
             (json!({}), 400_000),

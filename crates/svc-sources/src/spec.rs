@@ -17,7 +17,7 @@ use svc_sys::config::{
 
 use super::headers_helper::HeadersHelper;
 
-/// Variables of the daemon's environment that every child gets.
+/// Variables of the daemon's environment that every child inherits.
 const INHERITED: [&str; 14] = [
     "PATH",
     "HOME",
@@ -41,7 +41,7 @@ pub(super) struct SourceSpec {
     /// Its name, and the folder of the project's file that names it.
     pub(super) key: SourceKey,
     pub(super) root: Option<String>,
-    /// The folder that relative paths of the entry begin at.
+    /// The base folder of the entry's relative paths.
     pub(super) base: PathBuf,
     pub(super) entry: SourceEntry,
     /// Changes with each change of the entry.
@@ -53,7 +53,7 @@ pub(super) struct SourceSpec {
     pub(super) bearer: SecretBearer,
 }
 
-/// A program that is to be started.
+/// The command of a server that is started as a process.
 #[derive(Debug, Clone)]
 pub(super) struct FilledCommand {
     pub(super) program: String,
@@ -63,7 +63,7 @@ pub(super) struct FilledCommand {
     pub(super) redactor: Redactor,
 }
 
-/// A server at a URL that is to be spoken to.
+/// The address of a server at a URL.
 #[derive(Debug, Clone)]
 pub(super) struct FilledRemote {
     pub(super) kind: RemoteKind,
@@ -80,13 +80,13 @@ pub(super) enum FilledEntry {
     Remote(FilledRemote),
 }
 
-/// What variables of an entry stand for.
+/// The values of an entry's variables.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Variables<'a> {
-    /// The secrets that were set for the server. They win.
+    /// The secrets that were set for the server. They override the environment.
     pub(super) secrets: &'a BTreeMap<String, String>,
-    /// Secrets of its name that are for another destination, by name, with that destination. It
-    /// gets none of them.
+    /// Secrets of its name for another destination, by name, with that destination. The server gets
+    /// none of them.
     pub(super) kept_from: &'a BTreeMap<String, String>,
     pub(super) env: &'a Env,
 }
@@ -113,13 +113,13 @@ impl Variables<'_> {
     }
 }
 
-/// What names the server of an entry.
+/// The key of an entry's server.
 pub(super) fn key_of(planned: &PlannedSource) -> SourceKey {
     SourceKey { name: planned.name.clone(), project: planned.folder.clone().unwrap_or_default() }
 }
 
 impl SourceSpec {
-    /// The server of an entry that counts; `None` if it cannot be used.
+    /// The server of an entry in force; `None` if the entry cannot be used.
     pub(super) fn parse(planned: &PlannedSource) -> Option<Self> {
         let entry = planned.entry.as_ref().ok()?.clone();
         let (key, root) = (key_of(planned), planned.project.clone());
@@ -134,7 +134,7 @@ impl SourceSpec {
         Some(Self { key, root, base, entry, fingerprint, approval, secrets, bearer })
     }
 
-    /// Names what pinned definitions belong to: the entry, and the approval of its file.
+    /// Identifies what pinned definitions belong to: the entry, and the approval of its file.
     pub(super) fn pin_basis(&self) -> String {
         match &self.approval {
             Some(approval) => format!("{approval}:{}", self.fingerprint),
@@ -142,7 +142,7 @@ impl SourceSpec {
         }
     }
 
-    /// Whether callers get the definitions that a person has approved, and no later ones.
+    /// Whether callers get the approved definitions, and no later ones.
     pub(super) fn is_pinned(&self) -> bool {
         self.approval.is_some()
     }
@@ -157,8 +157,8 @@ impl SourceSpec {
         matches!(self.entry.transport, SourceTransport::Builtin { .. })
     }
 
-    /// Fills in the variables of an entry for those who work in a project. The error names the
-    /// field and the variable.
+    /// Fills in the variables of an entry for callers of a project. The error names the field and
+    /// the variable.
     pub(super) fn fill(
         &self,
         variables: &Variables<'_>,
@@ -241,7 +241,7 @@ impl SourceSpec {
         let program = filled("command", command)?;
         let args = args.iter().enumerate().map(|(at, arg)| filled(&format!("args[{at}]"), arg));
         let args = args.collect::<Result<Vec<_>, _>>()?;
-        // What is inherited is the daemon's, and no secret of the server.
+        // Inherited values are the daemon's, and no secrets of the server.
         let mut variables = inherited_variables(&self.entry, variables.env);
         for (name, value) in own {
             let value = filled(&format!("env.{name}"), value)?;
@@ -259,7 +259,7 @@ impl SourceSpec {
             (None, Some(root)) if !is_of_plugin && !is_shared => PathBuf::from(root),
             (None, _) => self.base.clone(),
         };
-        // What is no path is looked for on the PATH.
+        // A name without a slash is looked up on the PATH.
         let program = if program.contains('/') {
             let from = if is_of_plugin { &self.base } else { &cwd };
             from.join(program).display().to_string()
@@ -273,7 +273,7 @@ impl SourceSpec {
     }
 }
 
-/// What a child gets of the daemon's environment.
+/// The part of the daemon's environment that a child inherits.
 pub(super) fn inherited_variables(entry: &SourceEntry, env: &Env) -> Vec<(String, String)> {
     let names = INHERITED.into_iter().chain(entry.env_inherit.iter().map(String::as_str));
     let value_of = |name: &str| env.os(name)?.to_str().map(str::to_owned);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_gets_what_it_is_given_and_no_more() {
+    fn child_environment_has_only_inherited_and_given_variables() {
         let written = json!({
             "command": "${BIN:-cat}", "args": ["--key=${KEY}"], "env": { "TOKEN": "${KEY}", "PATH": "/own" },
             "env_inherit": ["EXTRA"],

@@ -21,12 +21,11 @@ use super::{connection::SourceConnection, message::ChildMessage, spec::SourceSpe
 
 /// Longest message of a server, in bytes.
 pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
-/// How much of a server's error output is kept.
+/// How much of a server's error output is kept, in bytes.
 const LOG_BYTES: usize = 64 * 1024;
-/// Longest line of error output that goes out as one event.
+/// Longest line of error output in one event, in bytes.
 const LOG_LINE: usize = 4096;
-/// Error output that is read in one second, in bytes. A server that writes more waits, and costs
-/// this daemon no more.
+/// Error output that is read in one second, in bytes. Beyond it the server blocks.
 const LOG_RATE: usize = 4 * 1024 * 1024;
 const LOG_WINDOW: Duration = Duration::from_secs(1);
 
@@ -55,10 +54,11 @@ impl ServerLog {
     }
 }
 
-/// What waits is written at once up to so many bytes: a busy server is woken once for many calls.
+/// Queued messages are written in one write up to this size, in bytes: a busy server is woken once
+/// for many calls.
 const AT_ONCE: usize = 64 * 1024;
 
-/// Writes what is to be sent until the connection or the server ends. Dropping the pipe ends the
+/// Writes outgoing messages until the connection or the server ends. Dropping the pipe ends the
 /// server's input.
 pub(super) async fn write(
     connection: Arc<SourceConnection>,
@@ -90,7 +90,7 @@ pub(super) async fn write(
     }
 }
 
-/// Reads messages until the server ends; the error says what it did wrong.
+/// Reads messages until the server ends; the error says what the server did wrong.
 pub(super) async fn read(
     connection: Arc<SourceConnection>,
     stdout: ChildStdout,
@@ -110,7 +110,7 @@ pub(super) async fn read(
     Ok(())
 }
 
-/// Reads the error output until the server ends, without secrets.
+/// Reads the error output until the server ends, and removes secrets.
 pub(super) async fn read_log(
     connection: Arc<SourceConnection>,
     mut stderr: ChildStderr,
@@ -125,7 +125,7 @@ pub(super) async fn read_log(
         }
         in_window += read;
         if Instant::now() >= window_end || in_window > LOG_RATE {
-            // Its end has come, or is waited for.
+            // The window has ended, or is waited for.
             sleep_until(window_end).await;
             (window_end, in_window) = (Instant::now() + LOG_WINDOW, read);
         }
@@ -139,7 +139,7 @@ pub(super) async fn read_log(
         if rest.len() > LOG_BYTES {
             let text = String::from_utf8_lossy(&rest);
             let text = connection.hide(&text);
-            // What may be the beginning of a secret waits for the rest of it.
+            // A possible beginning of a secret waits for the rest of it.
             let (whole, begun) = text.split_at(text.floor_char_boundary(text.len() - LOG_LINE));
             keep(&connection, whole.as_bytes(), &log, &lines);
             rest = begun.as_bytes().to_vec();
@@ -159,13 +159,13 @@ fn keep(connection: &SourceConnection, bytes: &[u8], log: &ServerLog, lines: &St
     }
 }
 
-/// What a row costs beside its text, in bytes: short lines fill a disk, too.
+/// Overhead of a row beside its text, in bytes: short lines fill a disk, too.
 const ROW: usize = 64;
 const WINDOW: Duration = Duration::from_mins(1);
-/// After so long a time without another one the lines that were dropped are told of.
+/// Dropped lines are reported when none was dropped for this long.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How much of one server's error output is kept, of all its instances together.
+/// The quota of one server's error output, for all its instances together.
 #[derive(Debug, Default)]
 pub(super) struct StderrQuota(Mutex<StderrWindow>);
 
@@ -174,13 +174,13 @@ struct StderrWindow {
     began: Option<Instant>,
     kept: usize,
     dropped: DroppedLines,
-    /// When the last one was dropped.
+    /// When the last line was dropped.
     dropped_at: Option<Instant>,
-    /// Dropped lines of this window were told of once. The next time is its end.
+    /// Dropped lines of this window were reported once. The next report is at its end.
     is_told: bool,
 }
 
-/// Lines of error output that are not kept.
+/// Lines of error output that were dropped.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DroppedLines {
     lines: u64,
@@ -188,7 +188,7 @@ pub(super) struct DroppedLines {
 }
 
 impl DroppedLines {
-    /// The event that tells of them.
+    /// The event that reports them.
     pub(super) fn event(self) -> Value {
         let Self { lines, bytes } = self;
         let kept = SOURCE_STDERR_BYTES / 1024;
@@ -200,7 +200,7 @@ impl DroppedLines {
 }
 
 impl StderrQuota {
-    /// Whether a line is kept. One that is not is counted.
+    /// Whether a line is within the quota. A dropped line is counted.
     fn take(&self, bytes: usize, now: Instant) -> bool {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if window.began.is_none_or(|began| now >= began + WINDOW) {
@@ -215,13 +215,13 @@ impl StderrQuota {
         true
     }
 
-    /// Counts a line that nobody took in time.
+    /// Counts a line that was dropped because the queue was full.
     fn refuse(&self, bytes: usize, now: Instant) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).drop_line(bytes, now);
     }
 
-    /// What was dropped and not told yet, once it is time to tell: when the flood pauses, and at
-    /// the end of a minute.
+    /// The dropped lines that were not reported yet, once a report is due: when the flood pauses,
+    /// and at the end of a minute.
     pub(super) fn report(&self, now: Instant) -> Option<DroppedLines> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = window.began.is_none_or(|began| now >= began + WINDOW);
@@ -242,7 +242,7 @@ impl StderrWindow {
     }
 }
 
-/// Takes lines of a server's error output for its stream.
+/// Queues lines of a server's error output for its stream.
 #[derive(Debug, Clone)]
 pub(super) struct StderrLines {
     pub(super) spec: Arc<SourceSpec>,
@@ -251,7 +251,7 @@ pub(super) struct StderrLines {
 }
 
 impl StderrLines {
-    /// Takes a line, as far as the server has room for it.
+    /// Queues a line, within the server's quota.
     pub(super) fn say(&self, line: &str) {
         let now = Instant::now();
         if !self.quota.take(line.len(), now) {
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minute_has_its_bound_and_the_rest_is_counted() {
+    fn stderr_quota_per_minute_counts_dropped_lines() {
         let (quota, start) = (StderrQuota::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let flood = |now| (0..10_000).filter(|_| quota.take(100, now)).count();
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(quota.report(start), None, "the flood goes on");
         assert_eq!(quota.report(at(2)), Some(dropped));
         assert_eq!(quota.report(at(3)), None);
-        // The same minute: nothing more is kept, and the rest is told of at its end.
+        // The same minute: nothing more is kept, and the rest is reported at its end.
         assert_eq!(flood(at(30)), 0);
         assert_eq!(quota.report(at(40)), None);
         assert_eq!(quota.report(at(61)), Some(DroppedLines { lines: 10_000, bytes: 1_000_000 }));

@@ -2,8 +2,8 @@
 //!
 //! A server of a revision with sessions asks in the middle of a call, and waits for the answer. A
 //! client without sessions is asked by the end of its request, and answers in the next one
-//! (SEP-2322). Between the two requests the call goes on here: it is made once, and the request
-//! that brings the answers takes it up again.
+//! (SEP-2322). Between the two requests the call is kept here: it is made once, and the request
+//! with the answers resumes it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,9 +26,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::metrics::{CallOutcome, ServerCallEnd};
 
-/// The calls whose clients are being asked. Clones are one.
+/// The calls whose clients are being asked. Clones share them.
 ///
-/// Only this process knows them: a call is a request to a server that this process has started.
+/// They live in this process only, since each belongs to a request to a server that this process
+/// started.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SuspendedCalls(Arc<Mutex<HashMap<String, SuspendedCall>>>);
 
@@ -37,34 +38,34 @@ pub(super) struct SuspendedCalls(Arc<Mutex<HashMap<String, SuspendedCall>>>);
 struct SuspendedCall {
     resume: oneshot::Sender<()>,
     waiting: JoinHandle<Option<OngoingCall>>,
-    /// It counts among the calls of who made it.
+    /// Counts among the calls of its caller.
     hold: Option<BudgetHold>,
 }
 
-/// A call at work in a server, apart from the request that waits for it.
+/// A call under way in a server, independent of the request that waits for it.
 #[derive(Debug)]
 struct OngoingCall {
     id: String,
     signals: mpsc::Receiver<ToolSignal>,
     /// Questions that the client has not answered.
     open: VecDeque<ServerQuestion>,
-    /// How many questions there were. Each has a key of its own, for the client carries all answers
-    /// along.
+    /// How many questions there were. Each gets a new key, because the client sends the answers of
+    /// all rounds.
     asked: u64,
     run: AbortOnDropHandle<ServerCallEnd>,
 }
 
-/// Questions of a server that are asked together, and where it waits for the answers.
+/// Questions of a server that are asked together, and the channel for the answers.
 #[derive(Debug)]
 struct ServerQuestion {
-    /// As the server says them.
+    /// The server's own keys.
     keys: Vec<String>,
     questions: Vec<ClientQuestion>,
     reply: QuestionReply,
 }
 
 impl OngoingCall {
-    /// Takes questions, with keys that no other question of the call has.
+    /// Adds questions, with keys that are unique within the call.
     fn ask(&mut self, mut questions: Vec<ClientQuestion>, reply: QuestionReply) {
         let mut keys = Vec::new();
         for question in &mut questions {
@@ -75,8 +76,8 @@ impl OngoingCall {
         self.open.push_back(ServerQuestion { keys, questions, reply });
     }
 
-    /// Passes on what the call says to the client of the present request; without one nobody hears
-    /// it.
+    /// Forwards a signal of the call to the client of the present request; without one it is
+    /// dropped.
     async fn take(&mut self, signal: ToolSignal, present: Option<&Call>) {
         match (signal, present) {
             (ToolSignal::Ask(questions, reply), _) => self.ask(questions, reply),
@@ -102,19 +103,19 @@ impl SuspendedCalls {
         self.follow(OngoingCall { id: new_secret(), signals, open, asked: 0, run }, call).await
     }
 
-    /// The call that an earlier round has left, if it has.
+    /// The id of the call that an earlier round kept.
     pub(super) fn kept_id(kept: &Value) -> Option<&str> {
         kept.get("suspended")?.as_str()
     }
 
-    /// Goes on with a call of an earlier round. Its id is in a state that is good for that caller
-    /// and that call alone.
+    /// Resumes a call of an earlier round. Its id is in a state that is valid for that caller and
+    /// that call only.
     pub(super) async fn resume(&self, id: &str, call: &Call) -> ServerCallEnd {
         let left = self.calls().remove(id);
         let ongoing = match left {
             Some(SuspendedCall { resume, waiting, hold }) => {
                 drop(hold);
-                // One that has just expired gives nothing.
+                // A call that has just expired returns nothing.
                 resume.send(()).ok();
                 waiting.await.ok().flatten()
             }
@@ -134,7 +135,7 @@ impl SuspendedCalls {
             if let Some(open) = ongoing.open.pop_front() {
                 let answers = tokio::select! {
                     answers = call.ask(open.questions.clone()) => answers,
-                    // The server waits no longer.
+                    // The server does not wait any more.
                     end = &mut ongoing.run => return end_of(end),
                 };
                 let answers = match answers {
@@ -169,7 +170,7 @@ impl SuspendedCalls {
         }
     }
 
-    /// Keeps a call until its client comes back. One that there is no room for is given back.
+    /// Keeps a call until its client comes back. Returns the call if there is no capacity.
     fn suspend(
         &self,
         mut ongoing: OngoingCall,
@@ -196,7 +197,7 @@ impl SuspendedCalls {
                     biased;
                     taken = &mut resumed => return taken.ok().map(|()| ongoing),
                     () = &mut expiry => break,
-                    // What the server says meanwhile must not hold up its connection.
+                    // Signals of the server meanwhile must not block its connection.
                     Some(signal) = ongoing.signals.recv() => ongoing.take(signal, None).await,
                 }
             }

@@ -1,4 +1,4 @@
-//! Tools of servers as a caller sees them: made of the lists that the servers last gave.
+//! Tools of servers as a caller sees them, made from the lists that the servers last gave.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,13 +19,13 @@ use super::{
 /// A tool that a server offers and callers may see.
 #[derive(Debug, Clone)]
 pub(super) struct OfferedTool {
-    /// Its name as the server says it.
+    /// The server's own name for it.
     pub(super) own_name: Arc<str>,
     pub(super) declaration: ForeignDeclaration,
     pub(super) traits: Arc<ToolTraits>,
 }
 
-/// Tools of one server, and why some are not among them.
+/// Tools of one server, and why others are left out.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OfferedTools {
     /// By the name that clients see.
@@ -78,7 +78,7 @@ fn entry_of(offered: &Definition, name: &str) -> ForeignEntry {
         values.push(("description", json!(cut)));
     }
     if is_task_only(offered) {
-        // The daemon waits for the task, and clients call it as any other.
+        // The daemon waits for the task, so clients call the tool like any other.
         let mut execution = offered["execution"].clone();
         quote::value(&mut execution);
         execution["taskSupport"] = json!("forbidden");
@@ -87,14 +87,14 @@ fn entry_of(offered: &Definition, name: &str) -> ForeignEntry {
     ForeignEntry::new(offered.shown_with(&values))
 }
 
-/// The name of a tool or prompt, as its server says it; `None` if there is nothing to see in it.
+/// The server's own name of a tool or prompt; `None` if it has no visible character.
 pub(super) fn name_of(offered: &Value) -> Option<&str> {
     let name = offered.get("name")?.as_str()?;
     let is_seen = |c: char| !c.is_whitespace() && !quote::is_invisible(c);
     name.contains(is_seen).then_some(name)
 }
 
-/// Whether a tool is run as a task and not otherwise, by servers of the revision that has it so.
+/// Whether servers of the revision with tasks run a tool only as a task.
 fn is_task_only(tool: &Value) -> bool {
     tool.pointer("/execution/taskSupport").and_then(Value::as_str) == Some("required")
 }
@@ -109,7 +109,7 @@ fn traits_of(tool: &Value) -> ToolTraits {
     ToolTraits { is_repeatable, header_schema: header_schema.cloned(), is_task: is_task_only(tool) }
 }
 
-/// Headers are of servers at a URL alone.
+/// Headers exist only for servers at a URL.
 fn header_problem_of(spec: &SourceSpec, tool: &Value) -> Option<String> {
     let is_http =
         matches!(spec.entry.transport, SourceTransport::Remote { kind: RemoteKind::Http, .. });
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_by_table() {
+    fn tool_views_by_table() {
         let written = json!({ "command": "x", "exclude_tools": ["drop_*"], "listed": ["keep"], "scope": "exec" });
         let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
         let key = SourceKey { name: "s".to_owned(), project: String::new() };

@@ -1,4 +1,4 @@
-//! A line of the daemon's log, for people: time, level, what happened, and its fields.
+//! A line of the daemon's log for people: time, level, message and fields.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli::output::{Screen, Style, clock, plain, visible};
 
-/// The line as it is shown. One that is no JSON document of the log stays as it is.
+/// The line for people. A line that is no JSON document of the log stays unchanged.
 pub(super) fn readable(screen: &Screen, line: &str) -> String {
     let Some(words) = words(screen, line) else { return visible(line) };
     words

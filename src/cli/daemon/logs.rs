@@ -16,9 +16,9 @@ use tokio::time::sleep;
 use super::super::{Context, output};
 use super::log_line::readable;
 
-/// How often a followed file is looked at.
+/// How often a followed file is polled.
 const POLL: Duration = Duration::from_millis(200);
-/// Bytes read at once.
+/// Bytes for one read.
 const BLOCK: usize = 64 * 1024;
 
 /// Arguments of `svc logs`.
@@ -32,7 +32,7 @@ pub(in crate::cli) struct LogsArgs {
     lines: usize,
 }
 
-/// Prints the end of the log, and with `-f` what is added to it, until interrupted.
+/// Prints the end of the log. With `-f` it prints new lines until it is interrupted.
 pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let path = &context.paths.log;
     let mut file = match bounded_file::open_regular(path) {
@@ -54,7 +54,7 @@ pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::
         }
         sleep(POLL).await;
         if let Some(newer) = rotated(path, &mut file) {
-            // Lines written between the last look and the rotation.
+            // Lines that were written between the last poll and the rotation.
             copy(context, &mut file, &mut rest)?;
             file = newer;
         }
@@ -65,7 +65,7 @@ pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints every complete line up to the end. An incomplete one stays in `rest`.
+/// Prints every complete line. An incomplete one stays in `rest`.
 fn copy(context: &Context, file: &mut File, rest: &mut Vec<u8>) -> anyhow::Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
@@ -92,7 +92,7 @@ fn show(context: &Context, line: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// The file that now has the name, if it is another one or was truncated.
+/// The file that has the name now, if the log was replaced or truncated.
 fn rotated(path: &Path, file: &mut File) -> Option<File> {
     let newer = bounded_file::open_regular(path).ok()?;
     let (old, new) = (file.metadata().ok()?, newer.metadata().ok()?);
@@ -102,7 +102,6 @@ fn rotated(path: &Path, file: &mut File) -> Option<File> {
     (!is_same).then_some(newer)
 }
 
-/// Seeks to the start of the last `lines` lines.
 fn seek_to_last(file: &mut File, lines: usize) -> std::io::Result<()> {
     let mut start = file.seek(SeekFrom::End(0))?;
     let (end, mut missing) = (start, lines);
@@ -113,7 +112,7 @@ fn seek_to_last(file: &mut File, lines: usize) -> std::io::Result<()> {
         file.read_exact(&mut block)?;
         while let Some(byte) = block.pop() {
             let offset = start - size + block.len() as u64;
-            // The line feed at the very end ends the last line and begins none.
+            // The line feed at the end of the file begins no line.
             if byte == b'\n' && offset + 1 != end {
                 missing -= 1;
                 if missing == 0 {
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_last_lines_of_any_file() {
+    fn tail_finds_the_last_lines_of_any_file() {
         let long = format!("{}\nb\nc\n", "a".repeat(3 * BLOCK));
         let cases: &[(&str, usize, &str)] = &[
             ("a\nb\nc\n", 2, "b\nc\n"),

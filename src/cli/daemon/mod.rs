@@ -1,8 +1,8 @@
 //! `svc start`, `stop`, `restart`, `status`, `logs` and `health`: the daemon as a process.
 //!
 //! All of them ask on the socket in the data folder. `daemon.json` is for people, and for a daemon
-//! of an earlier version that has no socket: it is believed only if the process it names answers
-//! `/health` under its own pid, as by now a pid alone may belong to anyone.
+//! of an earlier version that has no socket. A pid alone proves nothing, since the system reuses
+//! pids: the file is believed only if its process answers `/health` with the same pid.
 
 mod log_line;
 mod logs;

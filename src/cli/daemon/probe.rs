@@ -1,4 +1,4 @@
-//! Looks for the daemon of a data folder.
+//! Finds the daemon of a data folder.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use tokio::time::{Instant, sleep};
 
 use super::super::Context;
 
-/// How long `/health` may take: it reads nothing but memory.
+/// Deadline for `/health`, which reads nothing but memory.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often a daemon that starts or ends is looked for. It gives no notice.
+/// How often a daemon that starts or ends is polled: it sends no notice.
 const POLL: Duration = Duration::from_millis(20);
 
-/// An answer of `/health`.
+/// A response of `/health`.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct HealthAnswer {
-    /// Its HTTP status: 200 when healthy, 503 while starting or draining.
+    /// 200 when healthy, 503 while starting or draining.
     pub(in crate::cli) status: StatusCode,
-    /// The body; empty if it is no such document.
+    /// The body; empty if it does not parse.
     pub(in crate::cli) document: HealthDocument,
-    /// The process that answered, where the kernel says it: on the socket.
+    /// The process that responded, if the kernel says it: on the socket only.
     pub(in crate::cli) pid: Option<i32>,
 }
 
-/// The part of the body that anyone may read.
+/// The part of the body that needs no token.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::cli) struct HealthDocument {
@@ -38,29 +38,27 @@ pub(in crate::cli) struct HealthDocument {
     pub(in crate::cli) started_at: Option<String>,
 }
 
-/// The daemon of this data folder.
+/// The state of this data folder's daemon.
 #[derive(Debug)]
 pub(in crate::cli) enum DaemonProbe {
-    /// There is none: nobody listens on the socket, and the process in `daemon.json` does not hold
-    /// the database.
+    /// Nobody listens on the socket, and the process in `daemon.json` does not hold the database.
     Absent,
-    /// It answers on its socket.
+    /// It is ready.
     Running(DaemonFile, HealthAnswer),
-    /// It answers on its socket that it takes no requests: it starts or ends.
+    /// It responds on its socket but takes no requests: it starts or ends.
     NotReady(Option<i32>),
-    /// A daemon of an earlier version holds the database and answers at its URL, under its own pid.
-    /// It has no socket, so no command of this version sends it anything but `/health`.
+    /// A daemon of an earlier version holds the database and responds at its URL with its own pid.
+    /// It has no socket, so a command of this version sends it nothing but `/health`.
     WithoutSocket(DaemonFile),
-    /// A process is there that does not answer as it should.
+    /// A process exists that does not respond as a daemon.
     Silent {
         /// The process, if it is known.
         pid: Option<i32>,
-        /// What it does instead.
+        /// What is wrong with the response.
         problem: String,
     },
 }
 
-/// Looks for the daemon of this data folder.
 pub(in crate::cli) async fn find_daemon(context: &Context) -> DaemonProbe {
     let paths = &context.paths;
     match probe(Endpoint::Socket(paths.socket.clone())).await {
@@ -68,7 +66,7 @@ pub(in crate::cli) async fn find_daemon(context: &Context) -> DaemonProbe {
             let of_this_start = |file: &DaemonFile| file.boot_id == health.document.boot_id;
             let daemon = DaemonFile::read(&paths.daemon_json).filter(of_this_start);
             let mut daemon = daemon.unwrap_or_else(|| health.introduction(context));
-            // Who is at the other end of the socket is known by the kernel alone.
+            // Only the kernel knows which process is at the other end of the socket.
             daemon.pid = health.pid.unwrap_or(daemon.pid);
             DaemonProbe::Running(daemon, health)
         }
@@ -90,7 +88,7 @@ pub(in crate::cli) async fn find_daemon(context: &Context) -> DaemonProbe {
     }
 }
 
-/// Looks for the daemon until it is neither starting nor ending, for `patience` at most.
+/// Polls the daemon until it is neither starting nor ending, for `patience` at most.
 pub(in crate::cli) async fn find_settled_daemon(
     context: &Context,
     patience: Duration,
@@ -105,8 +103,7 @@ pub(in crate::cli) async fn find_settled_daemon(
     }
 }
 
-/// What becomes of a `daemon.json` whose process holds the database, where nobody listens on the
-/// socket.
+/// Handles a `daemon.json` when nobody listens on the socket: its process may hold the database.
 async fn without_socket(file: DaemonFile) -> DaemonProbe {
     let answer = match Url::parse(&file.url) {
         Ok(url) => probe(Endpoint::Tcp(url)).await,
@@ -122,7 +119,7 @@ async fn without_socket(file: DaemonFile) -> DaemonProbe {
     }
 }
 
-/// Requests `/health`, without a token.
+/// Requests `/health` without a token.
 pub(in crate::cli) async fn probe(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
     let shown = endpoint.to_string();
     let client = Client::new(DaemonTarget::without_token(endpoint));
@@ -134,12 +131,12 @@ pub(in crate::cli) async fn probe(endpoint: Endpoint) -> Result<HealthAnswer, Cl
 }
 
 impl HealthAnswer {
-    /// Whether the daemon takes requests.
     pub(in crate::cli) fn is_healthy(&self) -> bool {
         self.status == StatusCode::OK
     }
 
-    /// What `daemon.json` would say. It may have been removed, or be that of an earlier start.
+    /// The content of `daemon.json` from the response: the file may be missing, or be that of an
+    /// earlier start.
     fn introduction(&self, context: &Context) -> DaemonFile {
         let document = &self.document;
         DaemonFile {
@@ -152,13 +149,13 @@ impl HealthAnswer {
     }
 }
 
-/// What to say of a daemon that takes no requests.
+/// The message for a daemon that takes no requests.
 pub(in crate::cli) fn not_ready(pid: Option<i32>) -> String {
     let process = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     format!("the daemon{process} starts or ends, and takes no requests; see `svc logs`")
 }
 
-/// What to say of a daemon that has no socket.
+/// The message for a daemon that has no socket.
 pub(in crate::cli) fn no_socket(daemon: &DaemonFile) -> String {
     format!(
         "the daemon (pid {}, version {}) is of an earlier version and has no socket, so no token is sent to it: `svc restart`",

@@ -1,4 +1,4 @@
-//! `svc start`: runs this program once more, as `svc serve`, in a session of its own.
+//! `svc start`: starts this program again as `svc serve`, in a session of its own.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::SocketAddr;
@@ -18,16 +18,15 @@ use tokio::time::{Instant, sleep};
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
 use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
 
-/// How long the daemon may take until it answers. It makes or migrates its database first, and
-/// waits for the disk with each step: on a disk that needs a second for each, a first start takes
-/// 15.
+/// Deadline for the first response of a new daemon. It creates or migrates the database first, with
+/// a sync for each step: a disk that needs a second for a sync needs 15 s for a first start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the daemon is looked for. It has no way to tell a process that may be gone by then.
+/// How often the new daemon is polled. It cannot notify a process that may have ended.
 const POLL: Duration = Duration::from_millis(20);
-/// How much of the log is shown after a failure, in lines.
+/// Lines of the log that are shown after a failure.
 const TAIL: usize = 20;
 
-/// Starts the daemon in the background and waits until it answers. Exit code 0 if it runs already.
+/// Starts the daemon in the background and waits until it responds. Exit code 0 if it runs already.
 pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow::Result<ExitCode> {
     match ensure(context, args).await? {
         EnsuredDaemon::Started(daemon) => report(context, &daemon, true),
@@ -35,18 +34,19 @@ pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow
     }
 }
 
-/// A daemon that answers.
+/// A daemon that responds.
 #[derive(Debug)]
 pub(in crate::cli) enum EnsuredDaemon {
-    /// It was started just now.
+    /// This call started it.
     Started(DaemonFile),
-    /// It was there before, or another start was quicker.
+    /// It ran before, or a concurrent start won.
     AlreadyRunning(DaemonFile),
 }
 
-/// Starts the daemon unless it runs, and waits until it answers. Prints nothing on standard output.
+/// Starts the daemon unless it runs, and waits until it responds. Prints nothing on standard
+/// output.
 async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDaemon> {
-    // A mistake in the configuration is reported here and not in a log.
+    // A mistake in the configuration is reported here and not in the log.
     let config = context.config(&args.flags())?;
     match find_settled_daemon(context, PATIENCE).await {
         DaemonProbe::Running(daemon, _) => return Ok(EnsuredDaemon::AlreadyRunning(daemon)),
@@ -81,8 +81,8 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
              config.toml"
         ));
     }
-    // If this process outlives the daemon it has to collect it, or the daemon would seem to exist
-    // for ever.
+    // Waits for the child process, else the daemon would remain a zombie if this process outlives
+    // it.
     std::thread::spawn(move || daemon.child.wait());
     ensured
 }
@@ -97,10 +97,10 @@ pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<Chil
         .map(|daemon| daemon.child)
 }
 
-/// Starts the daemon through a process that ends, so that the daemon is nobody's child.
+/// Starts the daemon through a process that ends, so that the daemon has no parent in the session.
 ///
-/// Some clients end all descendants of the processes that they have started, and the daemon serves
-/// others too.
+/// Some clients kill all descendants of the processes that they started, and the daemon serves
+/// other clients too.
 pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<EnsuredDaemon> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = tokio::process::Command::new(&program);
@@ -125,7 +125,7 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
     })
 }
 
-/// Why `svc start --json` failed: the detail of the error, which is its last line.
+/// Why `svc start --json` failed: the last line of its error output.
 fn why(errors: &str) -> String {
     let last = errors.trim().lines().last().unwrap_or_default();
     let error: Option<Value> = serde_json::from_str(last).ok();
@@ -133,7 +133,7 @@ fn why(errors: &str) -> String {
     detail.unwrap_or(errors.trim()).to_owned()
 }
 
-/// A daemon that was started and may not answer yet.
+/// A daemon that was started and may not respond yet.
 struct StartingDaemon {
     child: Child,
     log: PathBuf,
@@ -155,7 +155,7 @@ impl StartingDaemon {
             .with_context(|| format!("cannot write to {}", log.display()))?;
         let log_start = errors.metadata()?.len();
         let program = std::env::current_exe().context("cannot tell where this program is")?;
-        // A path relative to this folder means something else in the data folder.
+        // A relative path would mean another file in the data folder, where the daemon runs.
         let args = ServeArgs { token_file: token, ..args.clone() };
         let mut command = Command::new(&program);
         command
@@ -176,7 +176,7 @@ impl StartingDaemon {
             .spawn()
             .with_context(|| format!("cannot run {}", program.display()))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A daemon that has ended says why in its log.
+            // If the write fails the daemon has ended, and its log has the reason.
             stdin.write_all(input.as_bytes()).ok();
         }
         Ok(Self { child, log, log_start })
@@ -194,7 +194,7 @@ impl StartingDaemon {
                 ended = self.child.try_wait()?;
             }
             match ended {
-                // Another start was quicker; its daemon will do once it answers.
+                // A concurrent start won; its daemon is used once it responds.
                 Some(status) if status.code() == Some(i32::from(ALREADY_RUNNING)) => {
                     if let DaemonProbe::Running(daemon, _) = find_daemon(context).await {
                         return Ok(EnsuredDaemon::AlreadyRunning(daemon));
@@ -238,15 +238,16 @@ impl StartingDaemon {
         }
     }
 
-    /// What it said last: why it ended. A program reads one document, and no lines before it.
+    /// The reason of the end from the log. With `--json` only the last line: the output is one
+    /// document.
     fn last_words(&self) -> Option<String> {
-        let text = written_since(&self.log, self.log_start).ok()?;
+        let text = log_since(&self.log, self.log_start).ok()?;
         let last = text.lines().rev().find(|line| !line.trim().is_empty())?.trim();
         Some(output::visible(last.strip_prefix("error: ").unwrap_or(last)))
     }
 
     fn show_log(&self) {
-        let text = written_since(&self.log, self.log_start).unwrap_or_default();
+        let text = log_since(&self.log, self.log_start).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         for line in &lines[lines.len().saturating_sub(TAIL)..] {
             output::note(&format!("  {}", output::visible(line)));
@@ -254,7 +255,7 @@ impl StartingDaemon {
     }
 }
 
-/// Who has the address that a daemon wanted, if it is the daemon of another data folder.
+/// The daemon of another data folder that listens on a wanted address, if there is one.
 async fn other_daemon(addresses: &[SocketAddr]) -> Option<String> {
     for address in addresses.iter().filter(|address| address.port() != 0) {
         let url = Url::from_listener(*address);
@@ -289,8 +290,8 @@ fn report(context: &Context, daemon: &DaemonFile, started: bool) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// The log after byte `start`, or all of it if it was rotated meanwhile.
-fn written_since(path: &Path, start: u64) -> std::io::Result<String> {
+/// The log after byte `start`, or all of the log if it was rotated meanwhile.
+fn log_since(path: &Path, start: u64) -> std::io::Result<String> {
     let mut file = bounded_file::open_regular(path)?;
     if file.metadata()?.len() >= start {
         file.seek(SeekFrom::Start(start))?;

@@ -11,7 +11,7 @@ use super::super::Context;
 use super::super::output::{self, Screen};
 use super::probe::{DaemonProbe, HealthAnswer, find_daemon, no_socket, not_ready, probe};
 
-/// Whether the daemon runs; exit code 0 if it does, else 1.
+/// Prints the status of the daemon; exit code 0 if it runs, else 1.
 pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode> {
     let discovery = context.discovery()?;
     let target = discovery.target()?;
@@ -55,7 +55,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
     Ok(if running { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What runs, for people.
+/// The status for people.
 fn words(screen: &Screen, report: &Value) -> String {
     let cell = |key| output::visible(&output::cell(report, key));
     let number = |key| report.get(key).and_then(Value::as_u64);
@@ -81,7 +81,7 @@ fn words(screen: &Screen, report: &Value) -> String {
     text
 }
 
-/// Exit code 0 if `/health` answers 200, else 1.
+/// Exit code 0 if `/health` responds with 200, else 1.
 pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode> {
     let target = context.discovery()?.target()?;
     let result = probe(target.endpoint.clone()).await;
@@ -105,7 +105,7 @@ pub(in crate::cli) async fn health(context: &Context) -> anyhow::Result<ExitCode
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What `/health` tells anyone, and what `/v1/health` adds for a token.
+/// The document of `/health`, with the members of `/v1/health` if there is a token.
 async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> Map<String, Value> {
     let document = &health.document;
     let mut report = Map::new();

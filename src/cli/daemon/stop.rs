@@ -1,4 +1,4 @@
-//! `svc stop` and `svc restart`: ask the daemon to end, and wait until it has.
+//! `svc stop` and `svc restart`: end the daemon and wait for its end.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::super::{Context, ServeArgs, output};
 use super::probe::{DaemonProbe, find_settled_daemon, not_ready};
 use super::start::start;
 
-/// How long the end may take after the first signal: the daemon itself drains for 10 s.
+/// Deadline after the first signal: the daemon drains for 10 s.
 const FIRST_SIGNAL: Duration = Duration::from_secs(15);
-/// How long the end may take after the second signal, which drops everything.
+/// Deadline after the second signal, which ends the drain.
 const SECOND_SIGNAL: Duration = Duration::from_secs(5);
-/// A process that is not our child gives no notice of its end.
+/// How often the process is polled: only a parent is told of its end.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Arguments of `svc stop`.
@@ -35,7 +35,7 @@ pub(in crate::cli) struct StopArgs {
 /// Stops the daemon. Exit code 0 if none runs.
 pub(in crate::cli) async fn stop(context: &Context, args: &StopArgs) -> anyhow::Result<ExitCode> {
     if args.stay {
-        // Before it ends: a hook that comes between does not start it.
+        // Set before the daemon ends, so that a hook in between does not start it again.
         daemon::keep_stopped(&context.paths)?;
     }
     let stopped = stop_running(context).await?;
@@ -66,7 +66,7 @@ pub(in crate::cli) async fn stop(context: &Context, args: &StopArgs) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-/// A sentence about the agents that svc runs and that go on without the daemon, if there are any.
+/// A sentence about hosted agents that go on without the daemon, if there are any.
 pub(in crate::cli) async fn agents_that_go_on(context: &Context) -> Option<String> {
     match living_hosts(context).await.len() {
         0 => None,
@@ -82,22 +82,21 @@ pub(in crate::cli) async fn restart(
     context: &Context,
     args: &ServeArgs,
 ) -> anyhow::Result<ExitCode> {
-    // A flag that start would refuse must not cost the daemon that runs.
+    // A bad flag is reported before the running daemon is stopped.
     context.config(&args.flags())?;
     stop_running(context).await?;
     start(context, args).await
 }
 
-/// Stops the daemon and gives its pid; `None` if none runs.
+/// Stops the daemon and returns its pid; `None` if none runs.
 ///
-/// Fails, without a signal to anyone, if the process that holds the database does not answer as the
-/// daemon.
+/// Fails without a signal if the process that holds the database does not respond as the daemon.
 pub(in crate::cli) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
-    // Others could have named any process.
+    // In a folder that others can write, `daemon.json` could name any process.
     private_file::check_folder(&context.paths.home)?;
     let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {
         DaemonProbe::Absent => {
-            // Whoever wants it stopped does not want a waiter to start it again.
+            // A waiter must not start a daemon that a person wants stopped.
             daemon::forget_killed(&context.paths);
             return Ok(None);
         }

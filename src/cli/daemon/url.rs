@@ -1,4 +1,4 @@
-//! Where clients find the daemon over TCP.
+//! The URL of the daemon over TCP.
 
 use anyhow::bail;
 use svc_client::{ClientError, Url};
@@ -6,8 +6,7 @@ use svc_client::{ClientError, Url};
 use super::probe::{DaemonProbe, find_daemon, no_socket, not_ready};
 use crate::cli::Context;
 
-/// The URL at which others find the daemon: the one given, or the one that the running daemon wrote
-/// down.
+/// The URL that was given, or the one that the running daemon wrote to `daemon.json`.
 pub(in crate::cli) async fn daemon_url(context: &Context) -> anyhow::Result<String> {
     if let Some(url) = context.discovery()?.fixed() {
         return Ok(url.to_string());

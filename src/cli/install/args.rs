@@ -85,13 +85,13 @@ pub(in crate::cli) struct UninstallArgs {
 }
 
 impl InstallArgs {
-    /// Whose files are changed.
     pub(super) fn files(&self) -> InstallScope {
         if self.project { InstallScope::Project } else { InstallScope::User }
     }
 }
 
-/// A scope of tokens. Whose files are changed had this flag before.
+/// Parses a scope of tokens. Earlier versions used this flag for the scope of files, hence the
+/// error.
 fn scope(text: &str) -> Result<String, String> {
     match text {
         "project" => Err("the files of this project: --project".to_owned()),

@@ -21,13 +21,13 @@ use super::status::status;
 use crate::cli::mcp::change_config;
 use crate::cli::{Context, UsageError};
 
-/// How long Codex may take to list its hooks.
+/// Deadline for Codex to list its hooks.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How a person tells Codex to run hooks.
+/// How a person trusts hooks in Codex.
 const TRUST_BY_HAND: &str = "codex runs hooks only after you have trusted them: type /hooks in codex, or run \
                              `svc install codex --trust-hooks`";
 
-/// Installs, or prints what is installed.
+/// Installs, or with `--print` shows what would be written.
 pub(in crate::cli) async fn install(
     context: &Context,
     args: &InstallArgs,
@@ -52,7 +52,7 @@ pub(in crate::cli) async fn install(
         .into());
     }
     if args.trust_hooks && !clients.contains(&KnownClient::Codex) {
-        // Before anything is written.
+        // Fails before anything is written.
         let why = if args.clients.is_empty() { "is not found here" } else { "is not named" };
         return Err(UsageError(format!(
             "--trust-hooks is for codex, which {why}; nothing was changed: `svc install codex --trust-hooks`, or leave the \
@@ -60,7 +60,8 @@ pub(in crate::cli) async fn install(
         ))
         .into());
     }
-    // The record says which files are changed.
+    // The record in the data folder names the files that are changed; others must not be able to
+    // write it.
     private_file::check_folder(&context.paths.home)?;
     let record = InstallRecord::read(&context.paths.home)?;
     let home = &context.paths.home;
@@ -69,7 +70,8 @@ pub(in crate::cli) async fn install(
     let mut results = Vec::new();
     for client in clients {
         let changes = client.changes(&locations, &command, args.files(), parts);
-        // After the server's entry: Codex keeps what is allowed below it.
+        // Codex keeps the allowed tools below the entry of the server, so the server's entry is
+        // written first.
         let tools = client.named_in_rules(HARMLESS_TOOLS, &listed);
         let grant = args.allow_tools.then(|| client.grant(&locations, args.files(), &tools));
         let files = joined(changes.into_iter().chain(grant.flatten()))
@@ -125,7 +127,7 @@ pub(in crate::cli) async fn install(
     report.print(context, args.dry_run, "installed")
 }
 
-/// Says which scopes sessions that a person starts have by the configuration, if any.
+/// The scopes that the configuration grants attended sessions, as a note, if there are any.
 fn scopes_note(context: &Context) -> Option<String> {
     let file = FileConfig::load(&context.paths.config_file).ok()?;
     let scopes = file.sessions.scopes.filter(|scopes| !scopes.is_empty())?;
@@ -133,8 +135,8 @@ fn scopes_note(context: &Context) -> Option<String> {
     Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }
 
-/// Adds scopes to those of sessions that a person starts (`[sessions] scopes`); gives the file and
-/// what changed in it, if anything did.
+/// Adds scopes to those of attended sessions (`[sessions] scopes`). Returns the file and the
+/// change, if there is one.
 fn grant_scopes(
     context: &Context,
     wanted: &[String],
@@ -162,7 +164,7 @@ fn grant_scopes(
     Ok((before != after).then_some((path, change)))
 }
 
-/// One change for each file, with all its edits.
+/// Merges changes so that each file has one change with all edits.
 fn joined(changes: impl Iterator<Item = FileChange>) -> Vec<FileChange> {
     let mut joined: Vec<FileChange> = Vec::new();
     for change in changes {
@@ -174,8 +176,8 @@ fn joined(changes: impl Iterator<Item = FileChange>) -> Vec<FileChange> {
     joined
 }
 
-/// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to.
-/// Fails with a sentence if the person said so and Codex was not told.
+/// Trusts the hooks in Codex if the person said so, else returns a note on how to do it. Fails with
+/// a sentence if the person said so and Codex could not be told.
 async fn trust_hooks(
     installer: &mut Installer<'_>,
     command: &ClientCommand,
@@ -213,7 +215,7 @@ async fn trust_hooks(
     if !args.trust_hooks {
         return Ok(Some(TRUST_BY_HAND.to_owned()));
     }
-    // Codex keeps trust in the person's file, whatever the scope of the hooks.
+    // Codex keeps trust in the user's file, whatever the scope of the hooks.
     let path = KnownClient::Codex.folder(locations).join("config.toml");
     let change = FileChange { path, format: FileFormat::Toml, edits: vec![Edit::Trust { hashes }] };
     let outcome = installer.install(KnownClient::Codex, InstallScope::User, &change);
@@ -221,14 +223,14 @@ async fn trust_hooks(
     Ok(None)
 }
 
-/// Undoes what was installed.
 pub(in crate::cli) async fn uninstall(
     context: &Context,
     args: &UninstallArgs,
 ) -> anyhow::Result<ExitCode> {
     let locations = context.client_locations()?;
     let command = here::command(context)?;
-    // The record says which files are changed.
+    // The record in the data folder names the files that are changed; others must not be able to
+    // write it.
     private_file::check_folder(&context.paths.home)?;
     let record = InstallRecord::read(&context.paths.home)?;
     let recorded = record.files.clone();
@@ -236,15 +238,15 @@ pub(in crate::cli) async fn uninstall(
     let mut installer = Installer { home, locations: &locations, record, dry_run: args.dry_run };
     let mut results = Vec::new();
     for client in here::chosen(&args.clients, |_| true) {
-        // The recorded files, and those where an installation would be: the record may be lost.
+        // The recorded files, and the usual paths in case the record is lost.
         let mut files: Vec<(PathBuf, InstallScope)> = recorded
             .iter()
             .filter(|file| file.client == client)
             .filter(|file| !args.project || file.scope == InstallScope::Project)
             .map(|file| (file.path.clone(), file.scope))
             .collect();
-        // A project's files are shared: they are changed only if svc has changed them before, or if
-        // the flag says so.
+        // A project's files are shared: only files that svc changed before are changed, unless the
+        // flag names the project.
         let scope = if args.project { InstallScope::Project } else { InstallScope::User };
         for path in apply::files(client, &locations, &command, scope) {
             if !files.iter().any(|(known, _)| *known == path) {

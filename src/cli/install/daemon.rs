@@ -1,5 +1,5 @@
-//! The daemon beside an installation: it is started for the clients, asked as a client would ask
-//! it, and stopped after the last.
+//! The daemon and an installation: starts the daemon for the clients, checks it with a request of a
+//! client, and stops it after the last uninstallation.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::cli::daemon::{
     DaemonProbe, EnsuredDaemon, agents_that_go_on, ensure_apart, find_daemon, stop_running,
 };
 
-/// How long `svc stdio` may take to answer.
+/// Deadline for the response of `svc stdio`.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts the daemon unless it runs or `no_start` says otherwise. Gives sentences that say whether
+/// Starts the daemon unless it runs or `no_start` is set. Returns sentences that say whether
 /// clients reach it.
 pub(super) async fn daemon_note(
     context: &Context,
@@ -60,8 +60,8 @@ pub(super) async fn daemon_note(
     notes
 }
 
-/// After an uninstallation: says what stays. Stops the daemon if no client is left and `no_stop`
-/// does not say otherwise.
+/// Stops the daemon after an uninstallation if no client is left and `no_stop` is not set. Returns
+/// sentences that say what stays.
 pub(super) async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let is_left =
@@ -90,7 +90,7 @@ pub(super) async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<Str
     notes
 }
 
-/// Sends `initialize` to the process that clients start.
+/// Sends `initialize` to `svc stdio`, as a client does.
 async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
     let mut child = Command::new(command.path())
         .args(command.arguments(InstallScope::User, &["stdio"]))
@@ -110,7 +110,7 @@ async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
     let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
     let answer: Value = serde_json::from_str(&line)?;
     anyhow::ensure!(answer.pointer("/result/serverInfo/name") == Some(&json!("svc")), "{answer}");
-    // It ends with its input, and its session with it.
+    // `svc stdio` and its session end with the input.
     drop(input);
     child.wait().await?;
     Ok(())

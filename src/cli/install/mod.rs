@@ -1,8 +1,8 @@
-//! `svc install`, `svc install status`, `svc uninstall`: svc among the servers and hooks of coding
-//! agents.
+//! `svc install`, `svc install status`, `svc uninstall`: the entries of svc among the servers and
+//! hooks of coding agents.
 //!
-//! The package `svc-install` knows what is installed and how. Here are the flags, the way from the
-//! daemon's settings to it, and what is printed.
+//! The package `svc-install` knows the files and their entries. This module has the flags, the
+//! translation of the daemon's settings, and the output.
 
 mod args;
 mod change;

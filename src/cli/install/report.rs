@@ -1,4 +1,4 @@
-//! What `svc install` and `svc uninstall` print.
+//! The output of `svc install` and `svc uninstall`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use svc_install::{ApplyError, FileOutcome, KnownClient};
 
 use crate::cli::{Context, output};
 
-/// What became of one client's files.
+/// The outcomes for one client's files.
 #[derive(Debug)]
 pub(super) struct ClientChanges {
     pub(super) client: KnownClient,
@@ -16,12 +16,11 @@ pub(super) struct ClientChanges {
 }
 
 impl ClientChanges {
-    /// Whether no file failed.
     pub(super) fn is_fine(&self) -> bool {
         self.files.iter().all(|(_, outcome)| outcome.is_ok())
     }
 
-    /// Adds what became of a file. One that was changed before is told of once.
+    /// Adds the outcome for a file. A file that occurs already is listed once.
     pub(super) fn add(&mut self, path: PathBuf, outcome: Result<FileOutcome, ApplyError>) {
         match self.files.iter_mut().find(|(known, _)| *known == path) {
             Some((_, Ok(FileOutcome::Changed(_)))) if outcome.is_ok() => {}
@@ -30,26 +29,26 @@ impl ClientChanges {
         }
     }
 
-    /// Whether any file was changed, or would be.
+    /// Whether any file was changed, or would be changed.
     pub(super) fn is_changed(&self) -> bool {
         self.files.iter().any(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))))
     }
 }
 
-/// What became of an installation.
+/// The outcome of an installation or uninstallation.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) clients: &'a [ClientChanges],
-    /// svc's own configuration, and what changed in it, if anything did.
+    /// svc's own configuration file and the change in it, if there is one.
     pub(super) settings: Option<(PathBuf, String)>,
     /// What the person has to know or do.
     pub(super) notes: &'a [String],
-    /// What else was asked for and not done.
+    /// Parts of the request that failed, besides files.
     pub(super) failures: &'a [String],
 }
 
 impl Report<'_> {
-    /// Prints it. `done` is what everything is if nothing had to be changed.
+    /// Prints the report. `done` is the sentence for a run that had nothing to change.
     pub(super) fn print(
         &self,
         context: &Context,
@@ -101,7 +100,7 @@ impl Report<'_> {
     }
 }
 
-/// What a run that writes would change: a line for each file. The changes themselves follow.
+/// One line for each file that a run would change. The changes themselves follow.
 fn summary(clients: &[ClientChanges], settings: Option<&PathBuf>) -> String {
     let line = |name: &str, path: &Path| {
         format!("  {name:<12} {}\n", output::visible(&path.display().to_string()))
@@ -125,7 +124,7 @@ fn print_file(
     outcome: &Result<FileOutcome, ApplyError>,
     dry_run: bool,
 ) -> anyhow::Result<()> {
-    // A file that was svc's alone goes with it.
+    // A file in which nothing but svc's entries was left is removed.
     let verb = if path.exists() { "changed" } else { "removed" };
     let path = output::visible(&path.display().to_string());
     match outcome {

@@ -1,4 +1,4 @@
-//! `svc install status`: what is installed in each client, and what is no longer right.
+//! `svc install status`: the entries in each client, and drift from what was installed.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -18,21 +18,18 @@ use super::here;
 use crate::cli::output::Screen;
 use crate::cli::{Context, output};
 
-/// How many tools are named unless all are wanted.
+/// How many tools are named without `--verbose`.
 const NAMED: usize = 3;
 
-/// Something that is no longer as it was installed.
+/// An entry that is no longer as it was installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Drift {
-    /// The client's name.
     pub(in crate::cli) client: &'static str,
-    /// What is wrong.
     pub(in crate::cli) problem: String,
-    /// What to do.
     pub(in crate::cli) advice: String,
 }
 
-/// Prints what is installed; exit code 1 if anything is no longer right.
+/// Prints what is installed; exit code 1 if an entry has drifted.
 pub(super) async fn status(
     context: &Context,
     clients: &[KnownClient],
@@ -40,7 +37,7 @@ pub(super) async fn status(
 ) -> anyhow::Result<ExitCode> {
     let expectation = expectation(context)?;
     let clients_to_show = here::chosen(clients, |_| true);
-    // All at once: the slowest client decides how long it takes.
+    // Concurrent: the slowest client decides the duration.
     let mut inspections: FuturesOrdered<_> =
         clients_to_show.into_iter().map(|client| expectation.inspect(client)).collect();
     let mut statuses = Vec::new();
@@ -49,7 +46,7 @@ pub(super) async fn status(
         if clients.is_empty() && !status.found && status.is_absent() {
             continue;
         }
-        // Each as soon as it is known: a person sees how far it is.
+        // Each client is printed as soon as it is known, so that a person sees the progress.
         if !context.json {
             print(&context.screen, &status, verbose)?;
         }
@@ -65,7 +62,7 @@ pub(super) async fn status(
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All that is no longer right in any client, and how many clients have something of svc.
+/// The drift in all clients, and the number of clients with entries of svc.
 pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
     let expectation = expectation(context)?;
     let (mut installed, mut drift) = (0, Vec::new());
@@ -120,7 +117,7 @@ fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Resul
         output::block(&tools(screen, status.client.name(), approvals, verbose))?;
     }
     for problem in &status.problems {
-        // A parser shows the line that it means below its words.
+        // A parser quotes the line with the mistake below its message.
         for (number, line) in problem.trim_end().lines().enumerate() {
             let mark = if number == 0 { "!!" } else { "  " };
             output::line(&format!("  {mark} {}", output::visible(line)))?;
@@ -132,7 +129,7 @@ fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Resul
     Ok(())
 }
 
-/// Which tools ask the person each time, on lines that fit the screen.
+/// The tools that ask the person for each call, on lines that fit the screen.
 fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool) -> String {
     const LABEL: usize = 10;
     let missing = &approvals.missing;
@@ -166,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_are_counted_and_named_on_demand_between_words() {
+    fn tools_are_counted_and_listed_with_verbose() {
         let names: Vec<&'static str> = HARMLESS_TOOLS.to_vec();
         let count = names.len();
         let approvals = ToolApprovals {

@@ -1,4 +1,4 @@
-//! What `svc mcp add` takes.
+//! The arguments of `svc mcp add`.
 
 use clap::{Args, Parser, ValueEnum};
 
@@ -53,7 +53,7 @@ struct OptionsBehind {
 }
 
 impl AddOptions {
-    /// Takes in the options that stand behind a URL, which has no arguments of its own.
+    /// Parses options that follow a URL: a URL has no arguments that could be meant.
     pub(super) fn with_those_behind(mut self, arguments: &[String]) -> Result<Self, UsageError> {
         let OptionsBehind { options } =
             OptionsBehind::try_parse_from(arguments).map_err(|error| {
@@ -69,7 +69,7 @@ impl AddOptions {
         Ok(self)
     }
 
-    /// The first argument of a program that is written as an option of `svc mcp add`.
+    /// The first argument of the program that looks like an option of `svc mcp add`.
     pub(super) fn among(arguments: &[String]) -> Option<&String> {
         let own = ["-t", "--transport", "-H", "--header", "-e", "--env", "--scope"];
         arguments.iter().find(|argument| {

@@ -1,4 +1,4 @@
-//! What changes files: entries, approvals, switches.
+//! Changes files: entries, approvals, switches.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -23,17 +23,15 @@ use super::super::{Context, UsageError};
 use super::args::{AddArgs, AddOptions, EntryScope, EntryTransport};
 use super::show::path_of;
 
-/// What adding entries to a file came to.
+/// The outcome of adding entries to a file.
 pub(super) struct InsertedEntries {
-    /// The text of the file before.
     pub(super) before: String,
-    /// The text of the file after.
     pub(super) after: String,
-    /// Names that were there, and whether the entry was the same.
+    /// Names that existed, and whether the entry was the same.
     pub(super) there: Vec<(String, bool)>,
 }
 
-/// A file that names servers.
+/// A file with entries of servers.
 pub(super) struct ServerFile {
     pub(super) path: PathBuf,
     is_toml: bool,
@@ -73,8 +71,7 @@ impl ServerFile {
         self.written_name(document, name).is_some()
     }
 
-    /// How the file writes the name of a server: as it is, or in letters that `source_name`
-    /// replaces.
+    /// The name as the file spells it: as given, or with characters that `source_name` replaces.
     fn written_name(&self, document: &ConfigDocument, name: &str) -> Option<String> {
         let value = document.value();
         let servers = value.get(self.section())?.as_object()?;
@@ -86,7 +83,7 @@ impl ServerFile {
             .cloned()
     }
 
-    /// Adds an entry, and gives the text of the file before and after.
+    /// Adds an entry. Returns the text of the file before and after.
     fn insert(&self, name: &str, entry: &Value) -> anyhow::Result<(String, String)> {
         self.edit(|file, document| {
             if self.has(document, name) {
@@ -98,8 +95,8 @@ impl ServerFile {
         })
     }
 
-    /// Lets `work` change the file as `svc install` does: a project's through no link, and one
-    /// change after the other.
+    /// Lets `work` change the file under the rules of `svc install`: a project's file through no
+    /// link, and one change at a time.
     fn edit<T>(
         &self,
         work: impl Fn(&ForeignFile, &mut ConfigDocument) -> anyhow::Result<T>,
@@ -122,7 +119,7 @@ impl ServerFile {
         })
     }
 
-    /// Adds those entries whose names it does not have.
+    /// Adds the entries whose names the file does not have.
     pub(super) fn insert_missing(
         &self,
         entries: &[(String, Value)],
@@ -144,10 +141,10 @@ impl ServerFile {
         })
     }
 
-    /// Removes an entry, and gives the text of the file before and after; `None` if it has none of
-    /// that name.
+    /// Removes an entry. Returns the text of the file before and after; `None` if there is no such
+    /// entry.
     fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
-        // A file without the name is left alone, and may be a link.
+        // A file without the name is not changed, and may be a link.
         if !self.has(&self.read()?.1, name) {
             return Ok(None);
         }
@@ -158,7 +155,7 @@ impl ServerFile {
         })
     }
 
-    /// Writes a changed document, if it still can be read.
+    /// Writes a changed document, after a check that it parses.
     fn write(&self, file: &ForeignFile, document: &ConfigDocument) -> anyhow::Result<String> {
         let text = document.text();
         let scope = if self.is_toml {
@@ -179,8 +176,8 @@ impl ServerFile {
     }
 }
 
-/// Lets `work` change config.toml, and gives the file, and its text before and after. With
-/// `dry_run` nothing is written.
+/// Lets `work` change config.toml. Returns the file, and its text before and after. With `dry_run`
+/// nothing is written.
 pub(in crate::cli) fn change_config(
     context: &Context,
     dry_run: bool,
@@ -198,7 +195,6 @@ pub(in crate::cli) fn change_config(
     Ok((target.path, before, after))
 }
 
-/// Why a file was not changed.
 struct EditFailure(anyhow::Error);
 
 impl From<FileError> for EditFailure {
@@ -238,7 +234,7 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> anyhow::Result<Exit
         None if !headers.is_empty() => return wrong("-H: a program takes no headers".to_owned()),
         None => json!({ "command": command }),
     };
-    // With `--` all that follows is the program's.
+    // After `--` all arguments are the program's.
     let is_parted = std::env::args_os().any(|argument| argument == "--");
     if let Some(option) = AddOptions::among(arguments).filter(|_| !is_parted) {
         return wrong(format!(
@@ -262,7 +258,7 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> anyhow::Result<Exit
     Ok(added)
 }
 
-/// Pairs of a name and a value; the error says what one is that is none.
+/// Pairs of a name and a value; the error quotes an argument that is no pair.
 fn pairs_of(
     all: &[String],
     between: char,
@@ -270,7 +266,7 @@ fn pairs_of(
 ) -> Result<serde_json::Map<String, Value>, UsageError> {
     let pairs = all.iter().map(|pair| {
         let (name, value) = pair.split_once(between).unwrap_or_default();
-        // Of a variable's value the spaces count.
+        // Spaces in the value of a variable are significant.
         let (name, value) =
             if between == ':' { (name.trim(), value.trim()) } else { (name, value) };
         if name.is_empty() {
@@ -281,8 +277,8 @@ fn pairs_of(
     pairs.collect()
 }
 
-/// What to say of a program that is not there now. It may come later, so it is no error. One with a
-/// variable in it is only known where it is started.
+/// The note for a program that does not exist now. It may be installed later, so this is no error.
+/// A name that contains a variable is checked only at the start.
 fn missing_program(command: &str, paths: Option<&OsStr>) -> Option<String> {
     if command.contains('$') || command.starts_with('~') {
         return None;
@@ -329,7 +325,7 @@ async fn put(
     let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)
         .map_err(|problem| UsageError(format!("the entry: {problem}")))?;
-    // A variable may hold the beginning of a URL.
+    // The value of a variable may be the beginning of the URL.
     if let Some(url) = entry.get("url").and_then(Value::as_str)
         && !["http://", "https://", "$"].iter().any(|start| url.starts_with(start))
     {
@@ -348,10 +344,10 @@ async fn put(
     done(context, name, &format!("{name} is in {}", target.path.display()), &target.path)
 }
 
-/// Approves a project's file after an entry was added. Who adds one has not looked at others that
-/// wait for approval.
+/// Approves a project's file after an entry was added, unless other entries in it wait for
+/// approval: the person may not have read those.
 fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> anyhow::Result<()> {
-    // One that cannot be read has no servers: with the new entry it can be.
+    // A file that does not parse has no servers; with the new entry it can parse.
     let had_none =
         SourceDocument::parse_json(before).map_or(true, |document| document.0.is_empty());
     let mut is_approved = false;
@@ -383,7 +379,7 @@ pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<Exit
         let Some((before, text)) = target.take(name)? else { continue };
         decide(context, |choices| {
             choices.forget(name);
-            // What a person takes away needs no new approval of the rest.
+            // The removal of an entry needs no new approval of the others.
             if choices.is_approved(&target.path, &before) {
                 choices.go_on(target.path.clone(), &text);
             }
@@ -400,7 +396,7 @@ pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<Exit
 }
 
 pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::Result<ExitCode> {
-    // Without a daemon nobody knows which there are.
+    // Only the daemon knows which servers exist.
     if let Ok(client) = context.client()
         && let Err(error) = client.get::<Value>(&path_of(name, "")?).await
         && error.status() == Some(StatusCode::NOT_FOUND)
@@ -453,13 +449,13 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> anyhow:
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a word names a server, and no file.
+/// Whether an argument names a server and not a file.
 fn is_name(word: &Path) -> bool {
     let text = word.to_string_lossy();
     source_name(&text).is_ok_and(|name| name == text) && !word.exists()
 }
 
-/// Approves the definitions of a server as they are now, and shows which have changed.
+/// Approves the present definitions of a server, and shows which have changed.
 async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let waiting: Value = match client.get(&path_of(name, "/changes")?).await {
@@ -494,8 +490,8 @@ async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The nearest file of this folder's project that is not approved as it is; the nearest one if all
-/// are.
+/// The nearest file of this folder's project whose present text is not approved; the nearest one if
+/// all are.
 fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("cannot tell the present folder")?;
     let choices = SourceChoices::load(&context.paths.home).unwrap_or_default();
@@ -515,7 +511,7 @@ fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> anyhow:
     SourceChoices::change(home, change).with_context(shown)
 }
 
-/// A daemon that runs reads the files again. Without one there is nothing to do.
+/// Makes a running daemon read the files again. Without a daemon there is nothing to do.
 pub(super) async fn tell_daemon(context: &Context) {
     let told = async {
         let client = context.client()?;
@@ -543,7 +539,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_not_there_is_told_of() {
+    fn missing_program_is_noted() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("toy"), "").expect("writes");
         let paths = Some(folder.path().as_os_str());

@@ -1,4 +1,4 @@
-//! `svc mcp import`: servers of another client, copied once, or moved.
+//! `svc mcp import`: copies or moves servers of another client.
 
 use std::process::ExitCode;
 
@@ -13,12 +13,12 @@ use svc_sys::config::sources::{ImportFile, ImportedClient};
 use super::super::{Context, output};
 use super::edit::{InsertedEntries, ServerFile, tell_daemon};
 
-/// Largest file of a client, in bytes. Some keep a history in it.
+/// Largest file of a client, in bytes. Some clients keep a history in it.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
-/// A server of the client that config.toml has.
+/// A server of the client that config.toml has now.
 struct TakenServer {
-    /// As the client writes it.
+    /// The name as the client spells it.
     written: String,
     name: String,
 }
@@ -40,7 +40,7 @@ pub(super) async fn import(
     for (written, entry) in entries {
         let checked = source_name(&written).and_then(|name| {
             let (parsed, warnings) = SourceEntry::parse(&entry, true)?;
-            // The built-in server has roots and rights that only the person gives it.
+            // Only a person grants roots and rights to the built-in server.
             if matches!(parsed.transport, SourceTransport::Builtin { .. }) {
                 return Err(SourceProblem::new("type", "builtin servers are not copied"));
             }
@@ -66,7 +66,7 @@ pub(super) async fn import(
         let what =
             if *is_same { "it has it already" } else { "it has another server of that name" };
         output::note(&format!("{name} is left out of {}: {what}", target.path.display()));
-        // What differs is the person's to decide.
+        // An entry that differs is for the person to decide.
         if !is_same {
             taken.retain(|server| server.name != *name);
         }
@@ -123,8 +123,8 @@ pub(super) async fn import(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes servers out of the client's own file, on record, so that an uninstallation puts them back.
-/// Gives what changed.
+/// Removes servers from the client's file. The removal is recorded, so that an uninstallation puts
+/// them back. Returns the change.
 fn take_out(
     context: &Context,
     file: &ImportFile,

@@ -1,4 +1,4 @@
-//! Logging in to a server, and out of it. The daemon does it; a person looks at the browser.
+//! Login to a server, and logout. The daemon runs the flow; a person confirms it in a browser.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! `svc mcp`: child MCP servers. What changes files works without a daemon, and a daemon that runs
-//! hears of it at once.
+//! `svc mcp`: child MCP servers. Commands that change files work without a daemon; a running daemon
+//! reads the files again at once.
 
 mod args;
 mod edit;

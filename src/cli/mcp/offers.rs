@@ -1,4 +1,4 @@
-//! `svc mcp list --tools`: what servers offer, server by server.
+//! `svc mcp list --tools`: the tools, resources and prompts of each server.
 
 use serde_json::{Value, json};
 use svc_client::Client;
@@ -8,11 +8,11 @@ use super::super::output;
 use super::super::{Context, tools};
 use super::project::ProjectClient;
 
-/// The kinds of what a server offers, with the member that names one of them.
+/// The kinds of offers: kind, member with the list, and member that names an item.
 const KINDS: [(&str, &str, &str); 3] =
     [("tool", "tools", "name"), ("resource", "resources", "uri"), ("prompt", "prompts", "name")];
 
-/// Adds to each server of a page what it offers here, as `offers`.
+/// Adds `offers` to each server of a page: what the server offers in this folder.
 pub(super) async fn add_to(context: &Context, page: &mut Value) -> anyhow::Result<()> {
     let here = std::env::current_dir()?;
     let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
@@ -31,7 +31,7 @@ async fn add_as(client: &Client, page: &mut Value) -> anyhow::Result<()> {
     let resources = tools::structured(client, "ListMcpResources", json!({})).await?;
     let prompts = tools::result_of(client, "prompts/list", json!({})).await?;
     for source in page["sources"].as_array_mut().into_iter().flatten() {
-        // One that does not count offers nothing: what its name has is the winner's.
+        // A hidden server offers nothing: its name belongs to another entry.
         if source["state"] == "hidden" {
             continue;
         }
@@ -48,7 +48,7 @@ async fn add_as(client: &Client, page: &mut Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a server offers, one a line below its name; `None` if it offers nothing.
+/// What a server offers, one item a line; `None` if nothing.
 pub(super) fn shown(source: &Value) -> Option<String> {
     let offers = &source["offers"];
     let lines: Vec<String> = KINDS
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_stand_below_their_server() {
+    fn offers_are_listed_below_their_server() {
         let source = json!({ "name": "toy", "offers": {
             "tools": [{ "name": "toy__read", "description": "Reads a file.\nAll of it." }],
             "resources": [{ "uri": "toy://one\u{1b}", "name": "one" }],

@@ -1,4 +1,5 @@
-//! Calls from a folder: as a session of its project, so that they reach that project's servers.
+//! Calls from a folder: as a session of the folder's project, so that they reach the project's
+//! servers.
 
 use std::path::Path;
 
@@ -8,13 +9,13 @@ use svc_client::{Client, Token};
 
 use super::super::Context;
 
-/// How long its token is good if this process is killed, in seconds.
+/// Lifetime of the token in seconds, in case this process is killed.
 const TTL: u64 = 3600;
 
-/// A client that calls in the project of the present folder.
+/// A client that calls in the project of the current folder.
 pub(super) struct ProjectClient {
     pub(super) client: Client,
-    /// The operator, and the token to take back.
+    /// The operator's client, and the token to revoke.
     minted: Option<(Client, String)>,
 }
 
@@ -25,8 +26,8 @@ struct ProjectToken {
 }
 
 impl ProjectClient {
-    /// The operator's requests have no project, so it makes itself a token. Who is not the operator
-    /// has its own.
+    /// Mints a token for the project, since the operator's requests have none. A caller who is not
+    /// the operator keeps its own token.
     pub(super) async fn new(context: &Context, more: &[&str]) -> anyhow::Result<Self> {
         let operator = context.client()?;
         let project = std::env::current_dir().ok();
@@ -43,10 +44,10 @@ impl ProjectClient {
         Ok(Self { client: Client::new(target), minted: Some((operator, token_id)) })
     }
 
-    /// Takes the token back.
+    /// Revokes the token.
     pub(super) async fn end(self) {
         if let Some((operator, token)) = self.minted {
-            // It ends by itself, too.
+            // After a failure the token expires.
             operator.delete::<Value>(&format!("/v1/tokens/{token}")).await.ok();
         }
     }

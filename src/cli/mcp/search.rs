@@ -1,4 +1,4 @@
-//! `svc mcp search`: among the tools of the servers that are there, or among servers of a registry.
+//! `svc mcp search`: searches the tools of the configured servers, or the servers of a registry.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,15 +17,15 @@ use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};
 use super::project::ProjectClient;
 
-/// How long what a registry has said is good.
+/// How long a registry's list is cached.
 const KEPT_FOR: Duration = Duration::from_hours(24);
 /// Most pages of a registry that are read.
 const MAX_PAGES: usize = 200;
 /// Longest page, in bytes.
 const MAX_PAGE: usize = 16 * 1024 * 1024;
-/// Largest list of a registry that is kept, in bytes.
+/// Largest list of a registry that is cached, in bytes.
 const MAX_CACHE: u64 = 256 << 20;
-/// How long a page may take.
+/// Deadline for a page.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const SERVERS: Listing = Listing {
@@ -88,7 +88,8 @@ impl RegisteredServer {
         words.iter().all(|word| text.contains(word))
     }
 
-    /// Reads an entry of a registry: the server in an envelope, or alone as of its first version.
+    /// Parses an entry of a registry: the server in an envelope, or bare as in the first version of
+    /// the API.
     fn parse(entry: &Value) -> Option<Self> {
         let server = entry.get("server").unwrap_or(entry);
         let text =
@@ -103,7 +104,8 @@ impl RegisteredServer {
     }
 }
 
-/// What starts a server: a package that a common program runs, else its address.
+/// The command or URL that starts a server: a package that a common launcher runs, else the
+/// address.
 fn start_of(server: &Value) -> Option<String> {
     let list = |name: &str| server.get(name).and_then(Value::as_array).into_iter().flatten();
     let package = list("packages").find_map(|package| {
@@ -123,7 +125,7 @@ fn start_of(server: &Value) -> Option<String> {
     })
 }
 
-/// The servers of a registry, of which a day's old list is good enough.
+/// The servers of a registry, from the cache if it is recent.
 async fn servers_of(context: &Context, registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
     let file = cache_file(context, registry);
     let now = SystemClock.now().as_millis();

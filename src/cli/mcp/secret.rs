@@ -1,4 +1,4 @@
-//! Secrets of servers. Values come from standard input, and are never shown.
+//! Secrets of servers. Values come from standard input and are never shown.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
@@ -17,7 +17,7 @@ fn vault(context: &Context) -> SourceVault {
     SourceVault::new(&context.paths.home)
 }
 
-/// The entry that the name means in the present folder.
+/// The entry that the name resolves to in the current folder.
 fn bearer_of(context: &Context, name: &str) -> anyhow::Result<Option<SecretBearer>> {
     let here = std::env::current_dir().ok();
     let plan = context.config(&Flags::default())?.sources.plan(here.as_deref());
@@ -40,7 +40,7 @@ fn checked(name: &str, key: &str) -> Result<String, UsageError> {
     source_name(name).map_err(|problem| UsageError(problem.to_string()))
 }
 
-/// What is typed is not shown.
+/// Reads a value from the terminal without echo.
 fn typed(key: &str) -> anyhow::Result<String> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 

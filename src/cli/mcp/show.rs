@@ -1,4 +1,4 @@
-//! What the daemon knows of servers.
+//! Shows servers as the daemon knows them.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use super::super::{Context, tools};
 use super::offers;
 use super::project::ProjectClient;
 
-/// How long a call waits for a server that was never connected to say which tools it has, and how
-/// often it looks.
+/// How long a call waits for the first list of tools of a server that was never connected, and how
+/// often it polls.
 const FIRST_LISTS: Duration = Duration::from_secs(5);
 const FIRST_LISTS_POLL: Duration = Duration::from_millis(100);
 
@@ -44,7 +44,7 @@ const TOOLS: Listing = Listing {
     next: None,
 };
 
-/// The path of a request about servers, for callers of this folder.
+/// The path of a request about servers, with the current folder.
 fn path(route: &str) -> anyhow::Result<String> {
     let here = std::env::current_dir().context("cannot tell the present folder")?;
     let has_file = project_files(&here).iter().any(|file| file.symlink_metadata().is_ok());
@@ -78,8 +78,7 @@ pub(super) async fn list(context: &Context, with_offers: bool) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why a server is in its state and what to do, on lines of their own: in a table they would be
-/// cut.
+/// Why a server is in its state and what to do, on separate lines: a table would truncate them.
 fn trouble(source: &Value) -> Option<String> {
     let cell = |key| output::visible(&output::cell(source, key));
     let lines: Vec<String> = [("reason", "reason"), ("next", "next_action")]
@@ -99,7 +98,7 @@ pub(super) async fn get(context: &Context, name: &str) -> anyhow::Result<ExitCod
     let here = std::env::current_dir().context("cannot tell the present folder")?;
     let plan = files.plan(Some(&here));
     let planned = plan.sources.into_iter().find(|it| it.name == *name && it.from == from);
-    // Where the entry came with a flag, only the daemon has it.
+    // An entry that came with a flag is known to the daemon only.
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
     }
@@ -115,8 +114,8 @@ pub(super) async fn get(context: &Context, name: &str) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// An entry without the values that may be secrets: what is written out in `env` and `headers`, and
-/// no name of a variable.
+/// Masks the values of an entry that may be secrets: literals in `env` and `headers`, but no names
+/// of variables.
 fn masked(mut entry: Value) -> Value {
     for field in ["env", "headers"] {
         let values = entry.get_mut(field).and_then(Value::as_object_mut);
@@ -133,7 +132,7 @@ fn masked(mut entry: Value) -> Value {
 }
 
 pub(super) async fn tools(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
-    // Unknown names are an error, and no empty list.
+    // An unknown name is an error, and not an empty list.
     let name = &known_name(context, name).await?;
     let caller = caller_of(context, name).await?;
     let own = tools::of_source(&caller.client, name).await;
@@ -181,8 +180,8 @@ pub(super) async fn call(
     done
 }
 
-/// Who may call a server: as a session of this folder's project, with the scope that the server
-/// asks for.
+/// The client for a call: a session of this folder's project, with the scope that the server
+/// requires.
 async fn caller_of(context: &Context, name: &str) -> anyhow::Result<ProjectClient> {
     let here = std::env::current_dir().context("cannot tell the present folder")?;
     let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
@@ -216,7 +215,7 @@ async fn call_as(
     }
 }
 
-/// Why a server has no such tool: one that is not connected has told of none.
+/// Why a server has no such tool: a server that is not connected has listed none.
 fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
     let state = source["state"].as_str().unwrap_or_default();
     if matches!(state, "connected" | "") {
@@ -231,7 +230,7 @@ fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
     text
 }
 
-/// The name of the server that is meant: this one, or the only one that begins so.
+/// The server of this name, or the only one whose name begins so.
 async fn known_name(context: &Context, name: &str) -> anyhow::Result<String> {
     let client = context.client()?;
     let page: Value = client.get(&path("/v1/sources")?).await?;
@@ -249,7 +248,7 @@ async fn known_name(context: &Context, name: &str) -> anyhow::Result<String> {
     }
 }
 
-/// The name itself, or the only one that begins so.
+/// The name itself, or the only name that begins so.
 fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
     if let Some(known) = names.iter().find(|known| **known == name) {
         return Some(known);
@@ -268,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_and_next_action_have_lines_of_their_own() {
+    fn reason_and_next_action_are_separate_lines() {
         let source = json!({ "name": "db", "state": "failed", "reason": "exit code 1", "next_action": "svc mcp logs db" });
         let text = trouble(&source).expect("it has trouble");
         assert_eq!(text, "\ndb is failed\n  reason: exit code 1\n  next:   svc mcp logs db\n");
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_named_by_its_beginning_if_that_is_of_one_alone() {
+    fn unique_prefix_names_a_server() {
         let names = ["toy", "toy-two", "files"];
         for (name, is) in
             [("toy", Some("toy")), ("fi", Some("files")), ("to", None), ("", None), ("x", None)]
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_connected_has_no_tools_yet() {
+    fn unconnected_server_has_no_tools_yet() {
         let source = json!({ "state": "connecting" });
         assert_eq!(
             missing_tool(&source, "toy", "echo"),
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_may_be_secrets_are_not_shown() {
+    fn possible_secrets_are_masked() {
         let entry = json!({
             "command": "x", "env": { "A": "secret", "B": "${VAR}", "C": "${VAR:-secret}", "D": "a${VAR}" },
             "headers": { "Authorization": "Bearer secret" },

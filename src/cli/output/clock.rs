@@ -1,5 +1,5 @@
-//! The time of day of something in a feed, whose lines stay on the screen: "3 min ago" would not
-//! stay true.
+//! The time of day of an event in a feed. Its lines stay on the screen, where "3 min ago" would
+//! become wrong.
 
 use svc_model::Timestamp;
 use time::OffsetDateTime;
@@ -7,8 +7,8 @@ use time::OffsetDateTime;
 use super::screen::Screen;
 use super::style::Style;
 
-/// `at`, as RFC 3339 wrote it, for the beginning of a line: on a screen the local time, with the
-/// day if it is not today. Exact for a program and with `--utc`.
+/// Formats `at` (RFC 3339) for the beginning of a line: on a screen the local time, with the day if
+/// it is not today; unchanged for a program and with `--utc`.
 pub(crate) fn clock(screen: &Screen, at: &str) -> String {
     let local = |at: Timestamp| {
         let seconds = at.as_millis().div_euclid(1000);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_day_is_local() {
+    fn clock_shows_local_time() {
         let now = Timestamp::parse("2026-03-31T23:30:00Z").expect("a time");
         let offset = UtcOffset::from_hms(2, 0, 0).expect("an offset");
         let screen = Screen { width: Some(80), color: false, utc: false, now, offset };

@@ -1,4 +1,4 @@
-//! What stands in a column of a table.
+//! The columns of a table.
 
 use serde_json::Value;
 use svc_model::Timestamp;
@@ -9,56 +9,54 @@ use super::style::{Style, state_style};
 use super::write::plain;
 use crate::cli::terminal;
 
-/// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(super) header: &'static str,
-    /// Name of the field in an item. With a `/` at its beginning a JSON pointer.
+    /// Name of the member in an item, or a JSON pointer if it begins with `/`.
     pub(super) field: &'static str,
     pub(super) kind: ColumnKind,
-    /// 0 is always shown; where the screen is too narrow, the column of the highest rank goes
+    /// 0: always shown. If the screen is too narrow, the columns with the highest rank are hidden
     /// first.
     pub(super) rank: u8,
-    /// Fewest columns of the screen for a cell that is cut.
+    /// Least width of a truncated cell, in columns of the screen.
     pub(super) least: u16,
-    /// Where all rows have this value, it tells nobody anything.
+    /// The column is hidden if all rows have this value.
     pub(super) usual: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnKind {
-    /// Words; cut with `…` where the screen is too narrow.
+    /// Text; truncated with `…` if the screen is too narrow.
     Text,
-    /// Words that a person types again, such as a name: cut after all others.
+    /// Text that a person types again, such as a name: truncated after all others.
     Name,
-    /// An id; on a screen only as much of it as tells it apart.
+    /// An id; on a screen shortened to what keeps the ids distinct.
     Id,
-    /// A word with a colour.
+    /// A state, with its colour.
     State,
-    /// A time in RFC 3339; on a screen seen from now.
+    /// A time in RFC 3339; on a screen relative to now.
     Time,
     /// A folder; on a screen with `~`, and only its end if it is long.
     Path,
-    /// A number, at the right.
+    /// A number, aligned to the right.
     Number,
 }
 
-/// Digits of an id behind its prefix on a screen: ten are its time in milliseconds.
+/// Digits of an id after its prefix on a screen. The first ten are its time in milliseconds.
 const ID_DIGITS: usize = 12;
 /// Longest path on a screen, in characters.
 const PATH: usize = 32;
-/// Fewest columns of the screen for a cell that is cut, unless the column says otherwise.
+/// Least width of a truncated cell, unless the column says otherwise.
 pub(super) const LEAST: u16 = 12;
-/// What a name gets before columns of a rank are shown beside it.
+/// Width that a name gets before columns with a rank are shown.
 const NAME: u16 = 40;
 
 impl Column {
-    /// Words.
     pub(crate) const fn text(header: &'static str, field: &'static str) -> Self {
         Self { header, field, kind: ColumnKind::Text, rank: 0, least: LEAST, usual: None }
     }
 
-    /// What a person types again to name the thing of this row.
+    /// A name or id that a person types again.
     pub(crate) const fn name(header: &'static str, field: &'static str) -> Self {
         Self { kind: ColumnKind::Name, ..Self::text(header, field) }
     }
@@ -67,7 +65,6 @@ impl Column {
         Self { kind: ColumnKind::Id, ..Self::text(header, field) }
     }
 
-    /// A state, with its colour.
     pub(crate) const fn state(header: &'static str, field: &'static str) -> Self {
         Self { kind: ColumnKind::State, ..Self::text(header, field) }
     }
@@ -76,7 +73,6 @@ impl Column {
         Self { kind: ColumnKind::Time, ..Self::text(header, field) }
     }
 
-    /// A folder or file.
     pub(crate) const fn path(header: &'static str, field: &'static str) -> Self {
         Self { kind: ColumnKind::Path, ..Self::text(header, field) }
     }
@@ -85,22 +81,22 @@ impl Column {
         Self { kind: ColumnKind::Number, ..Self::text(header, field) }
     }
 
-    /// The same, to be left out where the screen is too narrow: the highest rank first.
+    /// Sets the rank: the columns with the highest rank are hidden first.
     pub(crate) const fn rank(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
 
-    /// The same, to be cut down to as few columns of the screen as these.
+    /// Sets the least width of a truncated cell.
     pub(crate) const fn least(self, least: u16) -> Self {
         Self { least, ..self }
     }
 
-    /// The same, to be left out on a screen if no row has another value than this one.
+    /// Sets the value that hides the column on a screen if all rows have it.
     pub(crate) const fn usual(self, usual: &'static str) -> Self {
         Self { usual: Some(usual), ..self }
     }
 
-    /// Its value in an item. `None` where there is none.
+    /// The value in an item; `None` if it has none.
     pub(super) fn value(self, item: &Value) -> Option<String> {
         let value = if self.field.starts_with('/') {
             item.pointer(self.field)
@@ -110,12 +106,12 @@ impl Column {
         value.filter(|value| !value.is_null()).map(plain)
     }
 
-    /// Whether its cells may be cut.
+    /// Whether its cells may be truncated.
     pub(super) const fn is_flexible(self) -> bool {
         matches!(self.kind, ColumnKind::Text | ColumnKind::Path | ColumnKind::Name)
     }
 
-    /// How much of `width` it needs before a column of a rank is shown beside it.
+    /// How much of `width` the column needs before columns with a rank are shown.
     pub(super) fn needed(self, width: u16) -> u16 {
         match self.kind {
             ColumnKind::Name => width.min(if self.least > NAME { self.least } else { NAME }),
@@ -124,7 +120,7 @@ impl Column {
         }
     }
 
-    /// The value as it is shown, on one line and harmless.
+    /// The value for the output, sanitised, on one line.
     pub(super) fn shown(
         self,
         value: &str,
@@ -144,7 +140,6 @@ impl Column {
         }
     }
 
-    /// The style of a value.
     pub(super) fn style(self, value: &str) -> Style {
         match self.kind {
             ColumnKind::State => state_style(value),
@@ -154,7 +149,7 @@ impl Column {
     }
 }
 
-/// How many digits behind the prefix tell all of these ids apart; at least [`ID_DIGITS`].
+/// The number of digits after the prefix that keeps these ids distinct; at least [`ID_DIGITS`].
 pub(super) fn id_digits<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
     let mut ids: Vec<&str> = ids.collect();
     ids.sort_unstable();
@@ -166,7 +161,7 @@ pub(super) fn id_digits<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
     ids.windows(2).map(common).max().unwrap_or(0).max(ID_DIGITS)
 }
 
-/// Length of `peer_` in `peer_01k…`, if it is an id that this program makes.
+/// Length of `peer_` in `peer_01k…`, if this program makes such ids.
 fn prefix(id: &str) -> usize {
     let is_ours = |(_, digits): &(&str, &str)| {
         digits.len() == 26 && digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -174,7 +169,7 @@ fn prefix(id: &str) -> usize {
     id.rsplit_once('_').filter(is_ours).map_or(0, |(name, _)| name.len() + 1)
 }
 
-/// An id of ours by its first digits; any other as it is.
+/// Shortens an id that this program makes; any other stays unchanged.
 fn short_id(id: &str, digits: usize) -> String {
     match prefix(id) {
         0 => id.to_owned(),
@@ -198,7 +193,7 @@ fn short_path(path: &str, home: Option<&str>) -> String {
         return path;
     }
     let end: String = path.chars().skip(length + 1 - PATH).collect();
-    // Whole names, unless the last one alone is too long.
+    // Whole names of folders, unless the last one alone is too long.
     let end = end.find('/').map_or(end.as_str(), |slash| &end[slash..]);
     format!("…{end}")
 }
@@ -208,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_as_long_as_it_has_to_be() {
+    fn ids_are_shortened_but_distinct() {
         let one = "peer_01kbpx6v5z7t2a4b6c8d9e0f1g";
         let other = "peer_01kbpx6v5z7t2x4b6c8d9e0f1g";
         assert_eq!(id_digits([one].into_iter()), 12);
@@ -220,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_keeps_its_end() {
+    fn long_path_keeps_its_end() {
         let home = Some("/home/ann");
         assert_eq!(short_path("/home/ann/src/svc", home), "~/src/svc");
         assert_eq!(short_path("/home/ann", home), "~");

@@ -1,9 +1,8 @@
-//! Texts that fit the screen: broken between words, or cut.
+//! Wraps or truncates a text to the width of the screen.
 
 use ratatui::text::Span;
 
-/// A text with lines of at most `room` columns, broken between words; as it is without a bound. A
-/// longer word stays whole.
+/// Wraps a text between words at `room` columns; `None` wraps nothing. A longer word stays whole.
 pub(crate) fn wrapped(text: &str, room: Option<usize>) -> String {
     let Some(room) = room.filter(|room| *room > 0) else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();
@@ -27,12 +26,12 @@ pub(crate) fn wrapped(text: &str, room: Option<usize>) -> String {
     lines.join("\n")
 }
 
-/// Columns of the screen that a text takes.
+/// The width of a text in columns of the screen.
 fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text of at most `room` columns: one that is wider ends with `…`.
+/// Truncates a text to `room` columns, with `…` at its end.
 pub(crate) fn cut(text: String, room: usize) -> String {
     if width(&text) <= room {
         return text;
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_broken_between_words() {
+    fn text_wraps_between_words() {
         assert_eq!(wrapped("one two three", Some(8)), "one two\nthree");
         assert_eq!(wrapped("one\n\ntwo three four", Some(9)), "one\n\ntwo three\nfour");
         assert_eq!(wrapped("a-word-that-is-too-long b", Some(5)), "a-word-that-is-too-long\nb");
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_room_ends_with_a_sign() {
+    fn truncated_text_ends_with_an_ellipsis() {
         let shown = |text: &str, room| cut(text.to_owned(), room);
         assert_eq!((shown("four", 4), shown("fours", 4)), ("four".to_owned(), "fou…".to_owned()));
         assert_eq!(shown("中文中文", 6), "中文…", "a character may take two");

@@ -8,22 +8,21 @@ use super::table::table;
 use super::write::{items, json, note, plain};
 use crate::cli::context::Context;
 
-/// How a list is shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Listing {
-    /// Field of the page that holds the items.
+    /// Member of the page that has the items.
     pub(crate) items: &'static str,
     /// The columns, from the left.
     pub(crate) columns: &'static [Column],
-    /// What is said where there are no items: that there are none, and what to do next.
+    /// The text for an empty list: there are no items, and what to do next.
     pub(crate) empty: &'static str,
-    /// The flag that takes the page's `next_cursor`, if there are pages.
+    /// The flag that takes the page's `next_cursor`, if the list has pages.
     pub(crate) next: Option<&'static str>,
 }
 
 impl Listing {
-    /// Prints the page: as it is with `--json`, else as a table, with the command for the next page
-    /// on standard error.
+    /// Prints the page: unchanged with `--json`, else as a table, with the command for the next
+    /// page on standard error.
     pub(crate) fn print(&self, context: &Context, page: &Value) -> anyhow::Result<()> {
         if context.json {
             return json(page);
@@ -38,7 +37,6 @@ impl Listing {
         Ok(())
     }
 
-    /// Prints the items as a table.
     pub(crate) fn print_table(&self, screen: &Screen, page: &Value) -> anyhow::Result<()> {
         let rows: Vec<Vec<Option<String>>> = items(page, self.items)
             .iter()
@@ -48,7 +46,7 @@ impl Listing {
     }
 }
 
-/// The command of these arguments with another value of a flag, as a person types it.
+/// The command line with another value of a flag, quoted for a shell.
 fn command_with(arguments: impl Iterator<Item = String>, flag: &str, value: &str) -> String {
     let mut words = vec!["svc".to_owned()];
     let mut skips = false;
@@ -64,7 +62,7 @@ fn command_with(arguments: impl Iterator<Item = String>, flag: &str, value: &str
     words.join(" ")
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%~".contains(c);
     if !word.is_empty() && word.chars().all(is_safe) && !word.starts_with('~') {
@@ -78,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_page_is_a_whole_command() {
+    fn next_page_is_a_complete_command() {
         let next = |arguments: &[&str]| {
             command_with(arguments.iter().map(|word| (*word).to_owned()), "--cursor", "b")
         };

@@ -1,4 +1,4 @@
-//! One object: a line for each field.
+//! One object, a line for each member.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,12 @@ use super::relative_time::relative;
 use super::screen::Screen;
 use super::write::{block, json, plain, visible};
 
-/// `key: value` lines for one object, with the keys padded; further lines of a value stand below
-/// its first.
+/// `key: value` lines with padded keys; further lines of a value are indented below its first.
 pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
     block(&layout(pairs))
 }
 
-/// The same, with lines that are no wider than the screen: broken between words.
+/// Like `fields`, with values that are wrapped at the width of the screen.
 pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyhow::Result<()> {
     let room = screen.width.map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
     let pairs: Vec<(&str, String)> =
@@ -24,8 +23,8 @@ pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyho
     fields(&pairs)
 }
 
-/// The fields of a JSON object that are set, in the order given, and then all others. On a screen a
-/// time is followed by how long ago that is.
+/// The members of a JSON object that are set: first those of `first`, then all others. On a screen
+/// a time is followed by the relative time.
 pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> anyhow::Result<()> {
     let Some(map) = value.as_object() else {
         return json(value);
@@ -35,12 +34,12 @@ pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> anyhow::
     let pairs: Vec<(&str, String)> = named
         .chain(others)
         .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| (key.as_str(), with_distance(screen, key, plain(value))))
+        .map(|(key, value)| (key.as_str(), with_relative_time(screen, key, plain(value))))
         .collect();
     fields(&pairs)
 }
 
-fn with_distance(screen: &Screen, key: &str, value: String) -> String {
+fn with_relative_time(screen: &Screen, key: &str, value: String) -> String {
     let is_time = screen.is_for_people()
         && !screen.utc
         && (key.ends_with("_at") || matches!(key, "timestamp" | "last_seen" | "started" | "ended"));

@@ -1,4 +1,4 @@
-//! Times as people say them.
+//! Relative times.
 
 use svc_model::Timestamp;
 
@@ -6,7 +6,7 @@ const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// `at` as seen from `now`: "3 min ago", "in 2 h"; the day itself beyond 30 days.
+/// `at` relative to `now`: "3 min ago", "in 2 h"; the date beyond 30 days.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     let millis = now.as_millis().saturating_sub(at.as_millis());
     let seconds = (millis / 1000).abs();
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_by_table() {
+    fn relative_times_by_table() {
         let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
         for (at, is) in [
             ("2026-03-31T12:00:00Z", "now"),

@@ -1,4 +1,4 @@
-//! Whom the output is for: a person's screen, or a program.
+//! The properties of standard output: a person's screen, or a program.
 
 use std::io::{self, IsTerminal as _};
 
@@ -9,9 +9,9 @@ use time::UtcOffset;
 
 use super::relative_time::relative;
 
-/// Width of a terminal that does not tell its own, in columns.
+/// Width of a terminal that does not report it, in columns.
 const USUAL: u16 = 80;
-/// Fewer columns than these are taken for these.
+/// Least width, in columns.
 const LEAST: u16 = 20;
 
 /// When colours are used.
@@ -26,28 +26,25 @@ pub(crate) enum ColorChoice {
     Never,
 }
 
-/// What standard output is, as it was at the start.
+/// The properties of standard output, read once at the start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Screen {
-    /// Columns of the screen. `None` for a program, which gets whole rows, whole ids and exact
-    /// times.
+    /// Width of the screen. `None` for a program, which gets whole rows, whole ids and exact times.
     pub(crate) width: Option<u16>,
-    /// Whether colours are wanted.
     pub(crate) color: bool,
-    /// Whether `--utc` asks for exact times.
     pub(crate) utc: bool,
-    /// The time that relative times are counted from.
+    /// The time that relative times refer to.
     pub(crate) now: Timestamp,
-    /// The distance of the local time from UTC. UTC itself if the system does not tell: it does so
-    /// only before there are threads.
+    /// Offset of the local time from UTC. Zero if the system does not report it, which it does only
+    /// before threads start.
     pub(crate) offset: UtcOffset,
 }
 
 impl Screen {
     /// Standard output of this process, given the flags.
     ///
-    /// A terminal tells its width. `COLUMNS` is the width where no terminal tells one, so a pipe
-    /// with it is laid out as a screen: `watch` sets it for the command that it shows.
+    /// A terminal reports its width. `COLUMNS` is the width where no terminal reports one, so a
+    /// pipe with it is laid out as a screen: `watch` sets it for the command that it shows.
     pub(crate) fn of_process(env: &Env, color: ColorChoice, utc: bool) -> Self {
         let out = io::stdout();
         let is_terminal = out.is_terminal();
@@ -71,12 +68,12 @@ impl Screen {
         Self { width, color, utc, now: SystemClock.now(), offset }
     }
 
-    /// Whether a person looks at it.
+    /// Whether a person reads the output.
     pub(crate) fn is_for_people(&self) -> bool {
         self.width.is_some()
     }
 
-    /// A time as a person reads it, and exactly for a program.
+    /// A relative time for people, the exact time for a program.
     pub(crate) fn time(&self, exact: &str) -> String {
         match Timestamp::parse(exact).filter(|_| self.is_for_people() && !self.utc) {
             Some(at) => relative(at, self.now),
@@ -84,7 +81,7 @@ impl Screen {
         }
     }
 
-    /// The screen at this time: for output that goes on.
+    /// The screen with the current time, for output that goes on.
     pub(crate) fn at_present(self) -> Self {
         Self { now: SystemClock.now(), ..self }
     }

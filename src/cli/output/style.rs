@@ -1,23 +1,22 @@
-//! The few colours. None carries what words do not say.
+//! Colours. The text says all that a colour says.
 
-/// How a text looks where colours are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// As everything.
+    /// The terminal's default.
     Plain,
-    /// It is well.
+    /// Success.
     Good,
-    /// It is at work.
+    /// Activity.
     Busy,
     Waiting,
-    /// It went wrong.
+    /// Failure.
     Bad,
-    /// It is over, or less important.
+    /// Ended, or less important.
     Dim,
 }
 
 impl Style {
-    /// Begins the style on a terminal.
+    /// The escape sequence that begins the style.
     const fn code(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -29,7 +28,7 @@ impl Style {
         }
     }
 
-    /// The text in this style. It has to be harmless already (`terminal`).
+    /// The text in this style. It must be sanitised already (`terminal`).
     pub(crate) fn paint(self, text: &str) -> String {
         match self.code() {
             "" => text.to_owned(),
@@ -38,7 +37,7 @@ impl Style {
     }
 }
 
-/// The style of a state of a peer, task, message, record or agent.
+/// The style for a state of a participant, task, message, record or agent.
 pub(crate) fn state_style(state: &str) -> Style {
     match state {
         "online" | "done" | "confirmed" | "acked" | "ready" | "callable" | "ok" | "gold"

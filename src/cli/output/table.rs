@@ -1,4 +1,4 @@
-//! Rows below each other, fitted to the screen: `comfy-table` lays them out, one line a row.
+//! Tables that fit the screen: `comfy-table` lays them out, one line a row.
 
 use comfy_table::{
     Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, Width,
@@ -14,7 +14,7 @@ use super::write::{line, styled};
 /// Columns of the screen between two cells.
 const GAP: u16 = 2;
 
-/// Prints a table; `empty` in place of one without rows. A value that is not there is `None`.
+/// Prints a table, or `empty` if it has no rows. A missing value is `None`.
 pub(crate) fn table(
     screen: &Screen,
     columns: &[Column],
@@ -28,7 +28,7 @@ pub(crate) fn table(
     styled(&layout(screen, columns, rows, home.as_deref()))
 }
 
-/// The rows as text, with a line feed behind each.
+/// The rows as text, each with a line feed.
 pub(super) fn layout(
     screen: &Screen,
     columns: &[Column],
@@ -67,13 +67,13 @@ pub(super) fn layout(
         let Some(laid_out) = table.column_mut(index) else { continue };
         let gap = if Some(index) == last { 0 } else { GAP };
         laid_out.set_padding((0, gap));
-        // No character of a text is this one, so a text is cut where its cell ends and not between
-        // words.
+        // No text contains this character, so a text is truncated at the width of its cell and not
+        // between words.
         laid_out.set_delimiter('\0');
         laid_out.set_constraint(if hidden.contains(&index) {
             ColumnConstraint::Hidden
         } else if column.is_flexible() && screen.is_for_people() {
-            // The gap is part of it.
+            // The width includes the gap.
             ColumnConstraint::Absolute(Width::Fixed(fitted[index].saturating_add(gap)))
         } else {
             ColumnConstraint::ContentWidth
@@ -101,8 +101,8 @@ pub(super) fn layout(
     out
 }
 
-/// How wide each column is: as wide as it has to be, or as much narrower as the screen is. The
-/// widest is cut first, and a name after all others.
+/// The width of each column: its natural width, or less if the screen is narrower. The widest
+/// column is truncated first, and names after all others.
 fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize]) -> Vec<u16> {
     let mut fitted = widths.to_vec();
     let Some(width) = screen.width else { return fitted };
@@ -110,7 +110,7 @@ fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize])
     let wanted: usize =
         shown.iter().map(|index| usize::from(widths[*index].saturating_add(GAP))).sum();
     let mut excess = wanted.saturating_sub(usize::from(width + GAP));
-    // A name is cut below its own bound only where everything else was cut.
+    // A name goes below its own least width only if all other columns are truncated.
     for (names, floor) in [(false, 0), (true, 0), (true, LEAST)] {
         while excess > 0 {
             let may_be_cut = |index: &&usize| {
@@ -128,8 +128,8 @@ fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize])
     fitted
 }
 
-/// The columns that are left out: on a screen those that tell nobody anything, and where it is too
-/// narrow those of the highest rank.
+/// The hidden columns: on a screen those with no value or only the usual one, and, if the screen is
+/// too narrow, those with the highest rank.
 fn hidden(
     screen: &Screen,
     columns: &[Column],
@@ -237,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn exact_times_are_shown_if_wanted() {
+    fn utc_flag_shows_exact_times() {
         let shown = text(&Screen { utc: true, ..screen(Some(120)) });
         assert!(shown.contains("2026-03-31T11:57:00Z") && !shown.contains("ago"), "{shown}");
     }
 
     #[test]
-    fn a_name_is_cut_last_and_what_says_nothing_goes_first() {
+    fn names_are_truncated_last_and_usual_columns_hidden_first() {
         let row = |name: &str| -> Vec<Option<String>> {
             let id = "peer_01kbpx6v5z7t2a4b6c8d9e0f1g";
             let path = "/home/ann/src/a/project/with/a/long/path";
@@ -262,14 +262,14 @@ mod tests {
         let mut other = rows.to_vec();
         other[0][3] = Some("blue".to_owned());
         assert!(layout(&screen(Some(140)), COLUMNS, &other, None).contains("CIRCLE"));
-        // Nothing is cut where there is room.
+        // Nothing is truncated that fits.
         let short = [row("ann"), row("operator (you)")];
         let shown = layout(&screen(Some(60)), COLUMNS, &short, None);
         assert!(shown.contains("operator (you)"), "{shown}");
     }
 
     #[test]
-    fn a_key_that_one_types_is_whole_beside_columns_that_are_good_to_have() {
+    fn typed_key_stays_whole_before_optional_columns_are_shown() {
         const KEYS: &[Column] = &[
             Column::name("SESSION", "key").least(64),
             Column::state("STATE", "state"),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_one_line_as_wide_as_the_screen_at_most() {
+    fn each_row_is_one_line_within_the_screen_width() {
         for width in 20..140 {
             let shown = text(&screen(Some(width)));
             assert_eq!(shown.lines().count(), 3, "{width}: {shown}");
@@ -296,7 +296,7 @@ mod tests {
             let columns = |line: &str| {
                 line.chars().map(|c| if c > '\u{3000}' { 2 } else { 1 }).sum::<usize>()
             };
-            // An id and a state are never cut.
+            // An id and a state are never truncated.
             let least = "peer_01kbpx6v5z7t3".len() + 2 + 12 + 2 + "offline".len();
             let most = usize::from(width).max(least);
             for line in shown.lines() {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_there_if_wanted_and_only_ours() {
+    fn colours_are_optional_and_never_from_data() {
         let shown = text(&Screen { color: true, ..screen(Some(100)) });
         assert!(shown.contains("online") && shown.contains("\u{1b}["), "{shown}");
         assert!(!shown.contains("\u{1b}[31m"), "the one of another: {shown}");

@@ -1,8 +1,8 @@
-//! The door to standard output and error.
+//! Writes to standard output and error; no other module does.
 //!
 //! A closed standard output is an [`OutputClosed`] error that ends the command cleanly. Every
-//! function but [`exact`] and [`styled`] shows control and direction characters as symbols
-//! (`terminal`), so that no message can drive someone's terminal.
+//! function but [`exact`] and [`styled`] replaces control and direction characters by symbols
+//! (`terminal`), so that no message can control a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::cli::terminal;
 
-/// Nobody reads our standard output any more.
+/// Standard output is closed.
 #[derive(Debug, thiserror::Error)]
 #[error("the output was closed")]
 pub(crate) struct OutputClosed;
 
-/// One JSON document: indented for a terminal, on one line otherwise.
+/// One JSON document: indented for a terminal, else on one line.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let text = if io::stdout().is_terminal() {
         serde_json::to_string_pretty(value)?
@@ -35,29 +35,28 @@ fn document(text: &str) -> anyhow::Result<()> {
     exact(format!("{}\n", terminal::json(text)).as_bytes())
 }
 
-/// One line of text on standard output.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     exact(format!("{}\n", terminal::line(text)).as_bytes())
 }
 
-/// Text of several lines on standard output, each with its line feed; without the last one, what
-/// follows goes on in its line.
+/// Text of several lines, each with its line feed. Without the last line feed, the next output
+/// continues the line.
 pub(crate) fn block(text: &str) -> anyhow::Result<()> {
     exact(terminal::block(text).as_bytes())
 }
 
-/// Text of several lines whose parts are harmless already, with colours of ours between them.
+/// Text of several lines whose parts are sanitised already and which has colours of this program.
 pub(crate) fn styled(text: &str) -> anyhow::Result<()> {
     exact(text.as_bytes())
 }
 
-/// One such line.
+/// Like `styled`, with one line feed at the end.
 pub(crate) fn styled_line(text: &str) -> anyhow::Result<()> {
     styled(&format!("{text}\n"))
 }
 
-/// Bytes on standard output as they are, at once: for programs that read them, such as a shell's
-/// completion and the protocol of `svc stdio`.
+/// Writes bytes unchanged and flushes: for programs such as a shell's completion and the protocol
+/// of `svc stdio`.
 pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
@@ -69,7 +68,7 @@ pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {
     })
 }
 
-/// One line on standard error. Nothing can be done if that fails.
+/// One line on standard error. A failure is ignored, since it could be reported nowhere.
 pub(crate) fn note(text: &str) {
     writeln!(io::stderr().lock(), "{}", terminal::line(text)).ok();
 }
@@ -79,7 +78,7 @@ pub(crate) fn notes(text: &str) {
     writeln!(io::stderr().lock(), "{}", terminal::block(text)).ok();
 }
 
-/// A field of an object as a cell: strings without quotes, nothing as `-`.
+/// A member of an object as a cell: strings without quotes, `-` if it is missing.
 pub(crate) fn cell(value: &Value, key: &str) -> String {
     match value.get(key) {
         None | Some(Value::Null) => "-".to_owned(),
@@ -87,17 +86,16 @@ pub(crate) fn cell(value: &Value, key: &str) -> String {
     }
 }
 
-/// The items under `key` of a page.
 pub(crate) fn items<'a>(page: &'a Value, key: &str) -> &'a [Value] {
     page.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A JSON value without the quotes of a string.
+/// A JSON value; a string without its quotes.
 pub(crate) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A text as part of a line.
+/// Sanitises a text for a part of a line.
 pub(crate) fn visible(text: &str) -> String {
     terminal::line(text).into_owned()
 }

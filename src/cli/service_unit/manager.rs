@@ -1,11 +1,11 @@
-//! systemd and launchd, through their own programs.
+//! Calls systemd and launchd through their own programs.
 
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
 
 use super::unit::{LAUNCHD_LABEL, Manager, SYSTEMD_NAME, Unit};
 
-/// A command of the manager failed or could not be run.
+/// A command of the service manager failed or could not be run.
 #[derive(Debug, thiserror::Error)]
 #[error("`{command}` failed: {output}")]
 pub(super) struct ManagerError {
@@ -13,21 +13,20 @@ pub(super) struct ManagerError {
     output: String,
 }
 
-/// The service as the manager knows it.
+/// The state of the service in the service manager.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ServiceState {
-    /// It is started when the user logs in.
+    /// Whether the service starts when the user logs in.
     pub(super) enabled: bool,
-    /// It runs, or is about to.
+    /// Whether the service runs or is about to.
     pub(super) active: bool,
-    /// In the manager's own word: `active`, `inactive`, `failed`.
+    /// The manager's term: `active`, `inactive`, `failed`.
     pub(super) word: String,
-    /// Its process, if it has one.
+    /// The service's process, if it has one.
     pub(super) pid: Option<i32>,
 }
 
 impl Unit {
-    /// The service as the manager knows it.
     pub(super) fn state(&self) -> Result<ServiceState, ManagerError> {
         match self.manager {
             Manager::Systemd => {
@@ -49,8 +48,8 @@ impl Unit {
                 })
             }
             Manager::Launchd => {
-                // To reach the user's domain at all is one question, whether the service is in it
-                // another.
+                // Distinguishes an unreachable domain of the user from a service that is not
+                // loaded.
                 ask(&["launchctl", "print", &domain()])?;
                 let Ok(printed) = ask(&["launchctl", "print", &target()]) else {
                     return Ok(ServiceState {
@@ -74,8 +73,7 @@ impl Unit {
         }
     }
 
-    /// The commands that make the manager take up the file, start the service at log-in and, if
-    /// `start`, now.
+    /// The commands that load the file, start the service at log-in and, if `start`, now.
     pub(super) fn enable(&self, start: bool) -> Vec<Vec<String>> {
         match self.manager {
             Manager::Systemd => {
@@ -86,7 +84,7 @@ impl Unit {
                 }
                 commands
             }
-            // It starts what it loads; a file in its folder is loaded at log-in.
+            // launchd starts what it loads; a file in its folder is loaded at log-in.
             Manager::Launchd if start => vec![words(&[
                 "launchctl",
                 "bootstrap",
@@ -97,7 +95,7 @@ impl Unit {
         }
     }
 
-    /// The commands that stop the service and keep it from starting.
+    /// The commands that stop the service and disable its start.
     pub(super) fn disable(&self) -> Vec<Vec<String>> {
         match self.manager {
             Manager::Systemd => vec![systemctl(&["disable", "--now", SYSTEMD_NAME])],
@@ -105,7 +103,7 @@ impl Unit {
         }
     }
 
-    /// The commands that make the manager forget a file that is gone.
+    /// The commands that make the manager forget a removed file.
     pub(super) fn forget(&self) -> Vec<Vec<String>> {
         match self.manager {
             Manager::Systemd => vec![systemctl(&["daemon-reload"])],
@@ -113,7 +111,7 @@ impl Unit {
         }
     }
 
-    /// What a person runs to make the service run what is installed now.
+    /// The command with which a person restarts the service after an upgrade.
     pub(super) fn restart(&self) -> String {
         match self.manager {
             Manager::Systemd => format!("systemctl --user restart {SYSTEMD_NAME}"),
@@ -148,7 +146,7 @@ fn target() -> String {
     format!("{}/{LAUNCHD_LABEL}", domain())
 }
 
-/// Runs a command and gives its standard output.
+/// Runs a command and returns its standard output.
 fn ask(words: &[&str]) -> Result<String, ManagerError> {
     let failed = |output: String| ManagerError { command: words.join(" "), output };
     let ran = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();

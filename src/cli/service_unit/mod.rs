@@ -1,7 +1,7 @@
-//! `svc service`: the daemon as a service of the user's own, started at log-in and after a failure.
+//! `svc service`: the daemon as a service of the user, started at log-in and after a failure.
 //!
-//! `unit` has the texts, pure but for where this program is; `manager` asks systemd or launchd.
-//! Nothing is touched that does not bear our mark.
+//! `unit` renders the files; `manager` calls systemd or launchd. A file without svc's marker is
+//! never changed.
 
 mod manager;
 mod unit;
@@ -22,9 +22,9 @@ use super::{Context, output};
 use manager::ServiceState;
 use unit::{Present, Unit};
 
-/// How long the daemon may take until it answers: as long as after `svc start`.
+/// Deadline for the daemon's first response, the same as for `svc start`.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked for, and the service manager asked whether it still runs.
+/// How often the daemon and the service manager are polled.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Commands of `svc service`.
@@ -63,7 +63,7 @@ pub(super) async fn run(context: &Context, command: ServiceCommand) -> anyhow::R
     }
 }
 
-/// The process of a daemon that runs in this data folder, whoever started it.
+/// The process of the daemon of this data folder, whoever started it.
 async fn daemon_pid(context: &Context) -> Option<i32> {
     match find_daemon(context).await {
         DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => Some(daemon.pid),
@@ -73,7 +73,7 @@ async fn daemon_pid(context: &Context) -> Option<i32> {
 }
 
 async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Result<ExitCode> {
-    // What is wrong with the configuration is said here and not in a log.
+    // A mistake in the configuration is reported here and not in a log.
     context.config(&Flags::default())?;
     let present = unit.present()?;
     let change = match present {
@@ -87,7 +87,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
     if dry_run {
         return would_install(context, unit, change);
     }
-    // The daemon's log is the first that is written there.
+    // The daemon's log is the first file that is written there.
     private_file::prepare_home(&context.paths.home)?;
     if present != Present::Current {
         unit.write()?;
@@ -95,7 +95,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
 
     let running = daemon_pid(context).await;
     let before = unit.state();
-    // A daemon that the service has not started keeps the database, so the service could not run
+    // A daemon that the service did not start holds the database, so the service could not run
     // beside it.
     let background = match &before {
         Ok(before) => running.filter(|_| !before.active),
@@ -164,8 +164,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
     Ok(if problem.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Waits until the daemon that the service has just started answers. To be started is not yet to
-/// run.
+/// Waits until the daemon that the service started responds: a started process may still fail.
 async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -234,7 +233,7 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Res
     let reached = unit.state();
     let problem = match reached {
         Ok(state) => {
-            // launchd refuses to take out what it has not loaded.
+            // launchd refuses to unload what is not loaded.
             if state.enabled || state.active {
                 manager::run(&unit.disable()).context("the service stays as it is")?;
             }
@@ -273,8 +272,8 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the link by which systemd starts the unit, as `systemctl disable` does where it can be
-/// asked.
+/// Removes the link by which systemd starts the unit, as `systemctl disable` does where systemd is
+/// reachable.
 fn remove_link(unit: &Path) {
     let (Some(folder), Some(name)) = (unit.parent(), unit.file_name()) else {
         return;

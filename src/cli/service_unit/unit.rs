@@ -1,5 +1,4 @@
-//! The text that tells the user's service manager how to run the daemon, and where it is looked
-//! for.
+//! The file that tells the user's service manager how to run the daemon, and its path.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,22 +8,22 @@ use svc_sys::{bounded_file, private_file};
 
 use crate::cli::{Context, program};
 
-/// Stands in every file that is ours, and in no other.
+/// Marks the files that `svc service` wrote.
 const MARKER: &str = "Made by svc service install";
 
-/// What the service managers call the daemon: `svc.service` for systemd.
+/// The name of systemd's unit.
 pub(super) const SYSTEMD_NAME: &str = "svc.service";
-/// The same for launchd.
+/// The label of launchd's job.
 pub(super) const LAUNCHD_LABEL: &str = "svc.daemon";
 
 /// Largest unit, in bytes.
 const MAX_UNIT: u64 = 1 << 20;
-/// How long a stop may take, in seconds: the daemon drains for 10, and then closes its database.
+/// Deadline for a stop, in seconds: the daemon drains for 10 s and then closes its database.
 const STOP_SECONDS: u32 = 20;
-/// How long to wait before a daemon that failed is started again, in seconds.
+/// Seconds before a daemon that failed is started again.
 const RESTART_SECONDS: u32 = 2;
 
-/// Who starts services for the user.
+/// The user's service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manager {
     Systemd,
@@ -32,7 +31,7 @@ pub(super) enum Manager {
 }
 
 impl Manager {
-    /// That of this system.
+    /// The service manager of this system.
     pub(super) fn here() -> anyhow::Result<Self> {
         if cfg!(target_os = "macos") {
             Ok(Self::Launchd)
@@ -52,7 +51,7 @@ impl Manager {
         }
     }
 
-    /// Where the manager looks for files of the user's own.
+    /// The folder in which the manager looks for the user's files.
     fn folder(self, context: &Context) -> anyhow::Result<PathBuf> {
         let home = || context.env.os("HOME").map(PathBuf::from).context("HOME is not set");
         match self {
@@ -69,7 +68,7 @@ impl Manager {
     }
 }
 
-/// The daemon as a service: a file and its text.
+/// The service file: its path and its text.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) manager: Manager,
@@ -77,16 +76,15 @@ pub(super) struct Unit {
     pub(super) text: String,
 }
 
-/// What stands where the unit belongs.
+/// The state of the file at the unit's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Present {
-    /// Nothing.
     Absent,
-    /// What would be written now.
+    /// The text that would be written now.
     Current,
-    /// One of ours, for another program, another data folder or by another version.
+    /// A file of svc for another program or data folder, or from another version.
     Outdated,
-    /// A file that is not ours.
+    /// A file without svc's marker.
     Foreign,
 }
 
@@ -105,7 +103,7 @@ impl Unit {
     /// The unit for this program and the data folder of `context`.
     pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
         let manager = Manager::here()?;
-        // A person's link leads to another version after an upgrade.
+        // A link that a person made leads to the new version after an upgrade.
         let program = program::own_name(&context.env)?;
         if !program.exists() {
             bail!(
@@ -127,7 +125,6 @@ impl Unit {
         })
     }
 
-    /// What stands where this unit belongs.
     pub(super) fn present(&self) -> anyhow::Result<Present> {
         match bounded_file::read(&self.path, MAX_UNIT) {
             Ok(None) => Ok(Present::Absent),
@@ -142,8 +139,8 @@ impl Unit {
         }
     }
 
-    /// Puts the unit in its place at once. Anyone may read it: there is no secret in it, and
-    /// systemd warns otherwise.
+    /// Writes the file atomically. Anyone may read it: it has no secret, and systemd warns
+    /// otherwise.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let folder = self.path.parent().context("a unit has a folder")?;
         let written = std::fs::create_dir_all(folder)
@@ -152,7 +149,7 @@ impl Unit {
     }
 }
 
-/// What both kinds of text say.
+/// The values that both formats need.
 #[derive(Debug)]
 struct Service {
     program: String,
@@ -166,8 +163,8 @@ impl Service {
         if context.paths.explicit_home {
             environment.push(("SVC_HOME", plain(&context.paths.home)?));
         } else {
-            // The service manager need not have what this shell has, and the data folder follows
-            // from it.
+            // The service manager may have another environment than this shell, and the data folder
+            // depends on it.
             for name in ["XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
                 if let Some(value) = context.env.os(name) {
                     environment.push((name, plain(Path::new(value))?));
@@ -194,7 +191,7 @@ impl Service {
             let assignment = quoted(&format!("{name}={value}"));
             writeln!(text, "Environment={assignment}").expect("a string takes it");
         }
-        // Variables are not expanded in the program's path, but in all that follows.
+        // systemd expands variables in the arguments, but not in the program's path.
         let (program, log) = (quoted(&self.program), quoted(&self.log).replace('$', "$$"));
         write!(
             text,
@@ -254,7 +251,7 @@ impl Service {
     }
 }
 
-/// A path that can stand in a line of text.
+/// A path as text; fails if a line of a unit cannot hold it.
 fn plain(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
     if text.chars().any(char::is_control) {
@@ -263,13 +260,13 @@ fn plain(path: &Path) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
-/// A word in quotes for a unit of systemd, whose specifiers (`%h`) stand for nothing in it.
+/// A quoted word for a unit of systemd, with its specifiers (`%h`) escaped.
 fn quoted(word: &str) -> String {
     let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
     format!("\"{escaped}\"")
 }
 
-/// Text in an XML element.
+/// Escapes text for an XML element.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -287,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_reads_the_paths_as_they_are() {
+    fn systemd_unit_escapes_paths() {
         let text = service().for_systemd();
         let line =
             |start: &str| text.lines().find(|line| line.starts_with(start)).expect("it is there");
@@ -301,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn launchd_reads_the_paths_as_they_are() {
+    fn launchd_plist_escapes_paths() {
         let text = service().for_launchd();
         assert!(text.contains("<string>/opt/my tools/100% $free/svc</string>"), "{text}");
         assert!(
@@ -319,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_would_break_the_line_is_refused() {
+    fn path_with_a_line_break_is_refused() {
         for path in ["/a\nb", "/a\tb", "/a\u{7f}"] {
             let error = plain(Path::new(path)).expect_err("a control character");
             assert!(error.to_string().contains("control character"), "{error}");

@@ -1,5 +1,5 @@
-//! What all exchanges share, and the requests that the bridge makes itself: it renews the session
-//! and lists the tools.
+//! The state that all exchanges share, and the bridge's own requests: it renews the session and
+//! lists the tools.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,22 +22,21 @@ use super::link::{DaemonLink, Effort, LinkError};
 use super::session::{CurrentSession, LegacySession};
 use super::tools::{ToolCache, ToolPage};
 
-/// How often a request is sent again that brings no answer. A request that brings the daemon down
+/// Retries of a request that gets no response. Bounded, since a request that crashes the daemon
 /// must not do so for ever.
 pub(super) const REPEATS: u32 = 3;
-/// Pages of the list of tools that are read; a daemon that has more sends the same page again and
-/// again.
+/// Most pages of the list of tools. A daemon with more pages repeats itself.
 const MAX_TOOL_PAGES: usize = 100;
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// What all exchanges share.
+/// The state that all exchanges share.
 #[derive(Debug)]
 pub(super) struct Bridge {
     pub(super) link: DaemonLink,
     pub(super) output: LineWriter,
     pub(super) session: CurrentSession,
     pub(super) tools: ToolCache,
-    /// Which tools the client is shown, if it was started so.
+    /// Which tools the client is shown, if a flag says so.
     pub(super) expose: Option<ToolExposure>,
 }
 
@@ -55,9 +54,8 @@ impl Bridge {
         Self { link, output, session, tools, expose }
     }
 
-    /// Sends a request of the bridge's own, outside of any session. Gives the result, and the
-    /// session that it grants if the method is `initialize`. The request must be one that may be
-    /// sent twice.
+    /// Sends a request of the bridge, outside any session. Returns the result, and the session that
+    /// it grants if the method is `initialize`. The request must be idempotent.
     async fn request(
         &self,
         request: &Bytes,
@@ -73,7 +71,7 @@ impl Bridge {
             let problem = match self.link.open(&outgoing, Effort::Demand).await {
                 Ok(stream) if stream.status.is_success() => {
                     let granted = stream.headers.get(SESSION_ID).cloned();
-                    match own_answer(McpReply::new(stream)).await {
+                    match own_response(McpReply::new(stream)).await {
                         Ok(answer) => return answer.map(|result| (granted, result)),
                         Err(problem) => problem,
                     }
@@ -93,8 +91,8 @@ impl Bridge {
         }
     }
 
-    /// Begins another session in the place of one that the daemon does not know, with what the
-    /// client said in `initialize`. Of many calls at once, one begins it.
+    /// Begins a session in place of one that the daemon does not know, with the client's parameters
+    /// of `initialize`. Of many concurrent calls one begins it.
     pub(super) async fn renew(
         &self,
         stale: &Arc<LegacySession>,
@@ -139,7 +137,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Whether a call may be sent again although it may have done its work already.
+    /// Whether a call is idempotent, so that it may be sent again after it may have been carried
+    /// out.
     pub(super) async fn is_repeatable(&self, call: &ClientCall) -> bool {
         if call.tools.is_empty() {
             return true;
@@ -150,7 +149,7 @@ impl Bridge {
         call.tools.iter().all(|name| self.tools.get(name).is_some_and(|tool| tool.is_repeatable()))
     }
 
-    /// Passes on a message that belongs to no call.
+    /// Forwards a message that belongs to no call.
     pub(super) async fn pass(&self, message: String) {
         if serde_json::from_str::<&RawValue>(&message).is_ok() {
             self.output.send(message).await;
@@ -159,8 +158,7 @@ impl Bridge {
         }
     }
 
-    /// Says on standard error that the daemon refused something, where there is no request to
-    /// answer.
+    /// Reports a refusal of the daemon on standard error, where no request could be answered.
     pub(super) async fn note_refusal(&self, answer: StreamingReply) {
         let Ok(reply) = answer.collect().await else {
             return;
@@ -174,9 +172,8 @@ impl Bridge {
     }
 }
 
-/// The answer to a request of the bridge's own. The outer error is one that another attempt may
-/// mend.
-async fn own_answer(mut answer: McpReply) -> Result<Result<Box<RawValue>, String>, String> {
+/// The response to a request of the bridge. The outer error is one that a retry may cure.
+async fn own_response(mut answer: McpReply) -> Result<Result<Box<RawValue>, String>, String> {
     while let Some(text) = answer.next().await.map_err(|error| error.to_string())? {
         let Ok(message) = JsonRpcEnvelope::parse(text.as_bytes()) else {
             continue;

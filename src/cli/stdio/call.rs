@@ -1,4 +1,4 @@
-//! A line of the client: which kind of message it is, and which answers the client waits for.
+//! A line of the client: its kind, and the responses that the client waits for.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -8,31 +8,31 @@ use svc_wire::json_rpc::{
     INTERNAL_ERROR, INVALID_REQUEST, JsonRpcEnvelope, JsonRpcWriter, PARSE_ERROR,
 };
 
-/// The first message of a subscription; a renewed one sends it again.
+/// The first message of a subscription; a renewed subscription sends it again.
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 /// A line of the client that can be sent to the daemon.
 #[derive(Debug)]
 pub(super) enum ClientLine {
-    /// A request, or a batch with at least one.
+    /// A request, or a batch with at least one request.
     Call(ClientCall),
     /// A notification or a response, or a batch of them.
     Note(OneWayMessage),
 }
 
-/// A request, or a batch with at least one.
+/// A request, or a batch with at least one request.
 #[derive(Debug)]
 pub(super) struct ClientCall {
-    /// The line as it was written.
+    /// The unchanged line.
     pub(super) line: Bytes,
     pub(super) kind: CallKind,
-    /// The tools it calls; several only in a batch.
+    /// The tools that it calls; several only in a batch.
     pub(super) tools: Vec<String>,
     /// `params._meta` of a call without a session.
     pub(super) meta: Option<Box<RawValue>>,
-    /// The answers that the client still waits for.
+    /// The responses that the client still waits for.
     owed: Vec<OwedAnswer>,
-    /// Whether the client has seen that its subscription stands.
+    /// Whether the client has got the acknowledgement of its subscription.
     acknowledged: bool,
 }
 
@@ -41,11 +41,12 @@ pub(super) struct ClientCall {
 pub(super) enum CallKind {
     /// A request of the revision without sessions.
     Modern,
-    /// The same, for a subscription: its answer ends with it.
+    /// A subscription of the revision without sessions: its response ends when the subscription
+    /// ends.
     Listen,
-    /// It begins a session.
+    /// A request that begins a session.
     Initialize,
-    /// A request of a session.
+    /// A request in a session.
     Legacy,
 }
 
@@ -56,10 +57,10 @@ struct OwedAnswer {
     is_tool: bool,
 }
 
-/// A notification or a response, or a batch of them: nobody waits for an answer.
+/// A notification or a response, or a batch of them: it gets no response.
 #[derive(Debug)]
 pub(super) struct OneWayMessage {
-    /// The line as it was written.
+    /// The unchanged line.
     pub(super) line: Bytes,
     /// The method of a single notification.
     pub(super) method: Option<String>,
@@ -72,18 +73,18 @@ pub(super) struct OneWayMessage {
 /// What to do with a message from the daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settlement {
-    /// The client gets it.
+    /// Forward it to the client.
     Pass,
-    /// The client has it already: drop it.
+    /// Drop it: the client has it already.
     Swallow,
     /// It is no JSON-RPC message.
     Garbage,
 }
 
-/// Why a call gets no answer from the daemon.
+/// Why a call gets no response from the daemon.
 #[derive(Debug)]
 pub(super) enum CallFailure {
-    /// It was not carried out and may work later.
+    /// It was not carried out; a retry may work.
     Unavailable(String),
     /// It may have been carried out.
     Unknown(String),
@@ -92,7 +93,7 @@ pub(super) enum CallFailure {
 }
 
 impl ClientLine {
-    /// Reads a line; the error is the answer to one that cannot be sent.
+    /// Parses a line. The error is the response to a line that cannot be sent.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let line = Bytes::copy_from_slice(line.trim_ascii());
         let raw: &RawValue = serde_json::from_slice(&line)
@@ -105,7 +106,7 @@ impl ClientLine {
         if elements.is_empty() {
             return Err(invalid("an empty batch"));
         }
-        // The daemon refuses elements that are no message.
+        // The daemon refuses elements that are no messages.
         let messages: Vec<JsonRpcEnvelope<'_>> = elements
             .iter()
             .filter_map(|element| JsonRpcEnvelope::parse(element.get().as_bytes()).ok())
@@ -161,7 +162,7 @@ fn single(line: &Bytes) -> Result<ClientLine, String> {
     }))
 }
 
-/// What to answer to a line beyond the limit.
+/// The response to a line beyond the limit.
 pub(super) fn too_long(limit: usize) -> String {
     invalid(&format!("a line is longer than {limit} bytes"))
 }
@@ -183,12 +184,12 @@ impl ClientCall {
         }
     }
 
-    /// Whether everything is answered.
+    /// Whether all responses have arrived.
     pub(super) fn is_settled(&self) -> bool {
         self.owed.is_empty()
     }
 
-    /// Removes what this message answers from the answers owed.
+    /// Removes the responses in this message from those that are owed.
     pub(super) fn settle(&mut self, text: &str) -> Settlement {
         let Ok(raw) = serde_json::from_str::<&RawValue>(text) else {
             return Settlement::Garbage;
@@ -216,17 +217,16 @@ impl ClientCall {
         Settlement::Pass
     }
 
-    /// Error answers in place of those that are still owed.
+    /// Error responses for those that are still owed.
     pub(super) fn failures(&self, failure: &CallFailure) -> Vec<String> {
         self.owed.iter().map(|owed| owed.failure(failure, self.is_modern())).collect()
     }
 
-    /// The same, with an error that the daemon worded.
+    /// Error responses for those that are still owed, with an error of the daemon.
     pub(super) fn errors(&self, error: &RawValue) -> Vec<String> {
         self.owed.iter().map(|owed| error_reply(Some(&owed.id), error)).collect()
     }
 
-    /// Whether it belongs to no session.
     pub(super) fn is_modern(&self) -> bool {
         matches!(self.kind, CallKind::Modern | CallKind::Listen)
     }
@@ -273,12 +273,12 @@ impl OwedAnswer {
     }
 }
 
-/// The tool that a message calls; by `ToolCall`, the one that this calls.
+/// The tool that a message calls, also through the tool `ToolCall`.
 fn tool(message: &JsonRpcEnvelope<'_>) -> Option<String> {
     if !message.is_request() || message.method.as_deref() != Some("tools/call") {
         return None;
     }
-    // A call without a name is still a call of something.
+    // A call without a name still is a call of a tool.
     let name = message.text_param("name").unwrap_or_default();
     if name != "ToolCall" {
         return Some(name);
@@ -287,7 +287,7 @@ fn tool(message: &JsonRpcEnvelope<'_>) -> Option<String> {
     Some(arguments["name"].as_str().unwrap_or_default().to_owned())
 }
 
-/// An id in one spelling: a string may be written in many.
+/// A canonical spelling of an id: JSON can write one string in several ways.
 fn key(id: &RawValue) -> String {
     serde_json::from_str::<Value>(id.get())
         .map_or_else(|_| id.get().to_owned(), |id| id.to_string())
@@ -305,7 +305,7 @@ fn error_reply(id: Option<&RawValue>, error: &(impl Serialize + ?Sized)) -> Stri
     JsonRpcWriter::new().id(&id).error(error).into_text()
 }
 
-/// A request of the bridge's own.
+/// A request of the bridge.
 pub(super) fn own_request(id: &str, method: &str, params: &impl Serialize) -> Bytes {
     JsonRpcWriter::new().id(id).method(method).params(params).into_bytes().into()
 }
@@ -331,7 +331,7 @@ mod tests {
     const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
 
     #[test]
-    fn lines_by_kind() {
+    fn lines_parse_by_kind() {
         let modern = |method: &str| {
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{META}}}}}"#)
         };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_answered() {
+    fn invalid_line_gets_an_error_response() {
         for (line, code) in [
             ("nonsense", PARSE_ERROR),
             ("{\"id\":1", PARSE_ERROR),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_crossed_off_by_id() {
+    fn responses_settle_calls_by_id() {
         let mut batch = call(r#"[{"id":1,"method":"a"},{"id":"1","method":"b"}]"#);
         for (message, left) in [
             (r#"{"method":"notifications/progress"}"#, 2),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_is_acknowledged_once() {
+    fn subscription_is_acknowledged_once() {
         let line = format!(r#"{{"id":1,"method":"subscriptions/listen","params":{{{META}}}}}"#);
         let mut listen = call(&line);
         let ack = r#"{"method":"notifications/subscriptions/acknowledged","params":{}}"#;

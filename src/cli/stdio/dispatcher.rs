@@ -1,4 +1,4 @@
-//! Takes the client's lines: calls run side by side, notifications go out in their order.
+//! Reads the client's lines: calls run concurrently, notifications go out in order.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ use super::bridge::Bridge;
 use super::call::{self, CallKind, ClientCall, ClientLine, OneWayMessage};
 use super::lines;
 
-/// How long requests may take to finish when the client has closed our input.
+/// Deadline for calls under way after the client has closed its output.
 const FINISH: Duration = Duration::from_secs(10);
-/// How long each step of the end may take: cancelled calls, the end of the session, lines that the
+/// Deadline for each step of the end: cancelled calls, the end of the session, lines that the
 /// client has not read.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Notifications and responses that wait to be sent.
+/// Capacity of the queue of notifications and responses that wait to be sent.
 const ONE_WAY_QUEUE: usize = 256;
 
-/// Takes lines and starts what they ask for.
+/// Reads lines and dispatches them.
 pub(super) struct CallDispatcher {
     bridge: Arc<Bridge>,
     running: Arc<Mutex<HashMap<String, RunningCall>>>,
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// Messages that want no answer are sent in the order in which they came.
+    /// Messages without a response, sent in the order in which they came.
     one_way: mpsc::Sender<(OneWayMessage, oneshot::Sender<()>)>,
     listener: CancellationToken,
     calls: u64,
@@ -38,7 +38,7 @@ pub(super) struct CallDispatcher {
 /// A call under way.
 #[derive(Debug, Clone)]
 struct RunningCall {
-    /// Which call it is: a client may use an id again.
+    /// Identifies the call: a client may use an id again.
     number: u64,
     kind: CallKind,
     modern: bool,
@@ -61,7 +61,7 @@ impl CallDispatcher {
         Self { bridge, running, stop: stop.clone(), tasks, one_way, listener, calls: 0 }
     }
 
-    /// Takes lines until the input ends.
+    /// Reads lines until the input ends.
     pub(super) async fn read(
         &mut self,
         input: impl AsyncRead + Unpin + Send,
@@ -84,8 +84,8 @@ impl CallDispatcher {
         Ok(())
     }
 
-    /// Starts a call. `initialize` is answered before the next line is read, since what follows
-    /// belongs to its session.
+    /// Starts a call. `initialize` is answered before the next line is read, since the next lines
+    /// belong to its session.
     async fn call(&mut self, call: ClientCall) {
         let first = call.kind == CallKind::Initialize;
         let done = self.spawn(call);
@@ -97,7 +97,7 @@ impl CallDispatcher {
     fn spawn(&mut self, call: ClientCall) -> JoinHandle<()> {
         self.calls += 1;
         let (number, cancel) = (self.calls, self.stop.child_token());
-        // A request of a batch cannot be cancelled here alone; the daemon gets the cancellation.
+        // The bridge cannot cancel one request of a batch; the daemon gets the cancellation.
         if let Some(key) = call.only_key() {
             let (kind, modern) = (call.kind, call.is_modern());
             let entry = RunningCall { number, kind, modern, cancel: cancel.clone() };
@@ -115,12 +115,13 @@ impl CallDispatcher {
     async fn note(&mut self, note: OneWayMessage) {
         if let Some(key) = &note.cancels {
             let running = self.running().remove(key);
-            // The client waits no longer; what was not sent yet is not sent.
+            // The client does not wait any more; a call that was not sent yet is not sent.
             let alone = running.is_some_and(|running| {
                 running.cancel.cancel();
                 running.modern
             });
-            // There the end of the connection is the cancellation; in a session it is this message.
+            // Without a session the end of the connection cancels the call; in a session this
+            // message does.
             if alone || note.modern {
                 return;
             }
@@ -141,7 +142,7 @@ impl CallDispatcher {
         self.tasks.spawn(async move { ended.run_until_cancelled(bridge.listen()).await });
     }
 
-    /// Lets calls finish, and cancels subscriptions, which would not.
+    /// Waits for calls under way, and cancels subscriptions, which would not end.
     pub(super) async fn finish(self) {
         self.listener.cancel();
         for running in self.running().values().filter(|it| it.kind == CallKind::Listen) {

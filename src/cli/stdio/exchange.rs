@@ -1,4 +1,4 @@
-//! One call of the client, from its line to the last line of the answer, over as many connections
+//! One call of the client, from its line to the last line of the response, over as many connections
 //! as it takes.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::session::LegacySession;
 /// The error of a server that misses an argument in the headers.
 const HEADER_MISMATCH: i64 = -32020;
 
-/// What was tried for one call already.
+/// The retries of one call so far.
 #[derive(Debug, Default)]
 struct Attempts {
     repeats: u32,
@@ -29,7 +29,7 @@ struct Attempts {
     has_listed_tools: bool,
 }
 
-/// Why an answer ended before its last message.
+/// Why a response ended before its last message.
 #[derive(Debug)]
 enum AnswerError {
     /// It cannot be resumed; the call may be sent again.
@@ -39,7 +39,7 @@ enum AnswerError {
 }
 
 impl Bridge {
-    /// Answers a call, whatever happens.
+    /// Answers a call, with an error if nothing else.
     pub(super) async fn exchange(&self, mut call: ClientCall) {
         if let Err(failure) = self.attempt(&mut call).await {
             for reply in call.failures(&failure) {
@@ -48,8 +48,8 @@ impl Bridge {
         }
     }
 
-    /// Delivers a message that wants no answer. Sending it twice does no harm, so it is sent until
-    /// it has arrived.
+    /// Delivers a message that gets no response. It is idempotent, so it is sent until it has
+    /// arrived.
     pub(super) async fn deliver(&self, note: &OneWayMessage) {
         let (mut repeats, mut renewed) = (0, false);
         loop {
@@ -60,7 +60,7 @@ impl Bridge {
                 Ok(answer) if answer.status.is_success() => return,
                 Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
                     match session.filter(|it| it.id.is_some()) {
-                        // A response answers a request of the session that is gone.
+                        // A response belongs to a request of the lost session.
                         Some(_) if note.method.is_none() => return,
                         Some(session) if !std::mem::replace(&mut renewed, true) => {
                             match self.renew(&session).await {
@@ -95,7 +95,7 @@ impl Bridge {
                 ..session.as_deref().map(LegacySession::setting).unwrap_or_default()
             };
             let request = mcp_request::post(call.line.clone(), setting);
-            // To keep up a subscription is no reason to start a daemon.
+            // The renewal of a subscription does not start a daemon.
             let again = call.kind == CallKind::Listen && attempts.repeats > 0;
             let effort = if again { Effort::Background } else { Effort::Demand };
             let problem = match self.link.open(&request, effort).await {
@@ -125,7 +125,7 @@ impl Bridge {
         }
     }
 
-    /// Passes on what is answered until the call has what it waits for.
+    /// Forwards messages until the call has all its responses.
     async fn follow(
         &self,
         call: &mut ClientCall,
@@ -138,7 +138,7 @@ impl Bridge {
         loop {
             let problem = loop {
                 match answer.next().await {
-                    Ok(Some(message)) if is_farewell(message.as_bytes()) => {
+                    Ok(Some(message)) if is_shutdown_error(message.as_bytes()) => {
                         return Err(AnswerError::Cut("the daemon went down".to_owned()));
                     }
                     Ok(Some(message)) => {
@@ -146,7 +146,7 @@ impl Bridge {
                         if call.kind == CallKind::Listen {
                             attempts.repeats = 0;
                         }
-                        self.pass_answer(call, message, granted.as_ref()).await;
+                        self.forward_response(call, message, granted.as_ref()).await;
                         if call.is_settled() {
                             return Ok(());
                         }
@@ -180,7 +180,7 @@ impl Bridge {
         }
     }
 
-    async fn pass_answer(
+    async fn forward_response(
         &self,
         call: &mut ClientCall,
         message: String,
@@ -191,7 +191,7 @@ impl Bridge {
             Settlement::Swallow => {}
             Settlement::Pass => {
                 if call.kind == CallKind::Initialize && call.is_settled() {
-                    // Before the client can use it.
+                    // Stored before the client can use the session.
                     let session = LegacySession::granted(&call.line, &message, granted.cloned());
                     session.map(|session| self.session.begin(session));
                 }
@@ -200,7 +200,7 @@ impl Bridge {
         }
     }
 
-    /// Handles a refusal: removes its cause, or passes it on.
+    /// Handles a refusal: removes its cause, or forwards it.
     async fn refused(
         &self,
         call: &mut ClientCall,
@@ -221,7 +221,7 @@ impl Bridge {
             self.link.note_unauthorized(&problem);
             return Err(CallFailure::Refused(problem.to_string()));
         }
-        if is_farewell(&reply.body) {
+        if is_shutdown_error(&reply.body) {
             return self.may_repeat(call, attempts, "the daemon went down".to_owned()).await;
         }
         let message = JsonRpcEnvelope::parse(&reply.body).ok();
@@ -239,12 +239,12 @@ impl Bridge {
             return Ok(());
         }
         for message in call.errors(error) {
-            self.pass_answer(call, one_line(message), None).await;
+            self.forward_response(call, one_line(message), None).await;
         }
         Ok(())
     }
 
-    /// Waits until the call may be sent again, or says why it may not.
+    /// Waits until the call may be sent again, or returns why it may not.
     async fn may_repeat(
         &self,
         call: &ClientCall,
@@ -261,14 +261,13 @@ impl Bridge {
     }
 }
 
-/// The code of an error as JSON-RPC has it. Other documents have a member named `error` too,
-/// without a code.
+/// The code of a JSON-RPC error. Other documents have a member `error` too, without a code.
 fn code(error: &RawValue) -> Option<i64> {
     serde_json::from_str::<Value>(error.get()).ok()?.get("code")?.as_i64()
 }
 
-/// Whether this is the error by which a daemon that goes down refuses to answer.
-fn is_farewell(message: &[u8]) -> bool {
+/// Whether this is the error of a daemon that shuts down.
+fn is_shutdown_error(message: &[u8]) -> bool {
     let error = JsonRpcEnvelope::parse(message).ok().and_then(|message| message.error);
     let error = error.and_then(|error| serde_json::from_str::<Value>(error.get()).ok());
     error.is_some_and(|error| error.pointer("/data/retryable") == Some(&Value::Bool(true)))

@@ -7,25 +7,25 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::super::output;
 
-/// Longest line that is taken, in bytes: the daemon takes no larger body.
+/// Longest line, in bytes: the largest body that the daemon accepts.
 pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
-/// Lines that wait for the client. When the queue is full the exchanges wait, so memory stays
+/// Capacity of the queue of lines for the client. Exchanges wait while it is full, so memory stays
 /// bounded.
 const QUEUE: usize = 64;
-/// Bytes read at once.
+/// Bytes for one read.
 const BLOCK: usize = 64 * 1024;
 
-/// The lines of a client.
 pub(super) fn of_client<R: AsyncRead + Unpin>(input: R) -> LineReader<R> {
     LineReader::new(input, BLOCK, MAX_LINE)
 }
 
-/// Writes lines, each whole. Cheap to clone; the writing ends when the last clone is gone.
+/// Writes whole lines. Cheap to clone; the writer ends when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct LineWriter(mpsc::Sender<String>);
 
 impl LineWriter {
-    /// Standard output, and the task that writes to it. The task ends early if nobody reads.
+    /// Standard output, and the task that writes to it. The task ends early if standard output is
+    /// closed.
     pub(super) fn stdout() -> (Self, JoinHandle<anyhow::Result<()>>) {
         let (sender, mut lines) = mpsc::channel::<String>(QUEUE);
         let writing = spawn_blocking(move || {
@@ -37,10 +37,10 @@ impl LineWriter {
         (Self(sender), writing)
     }
 
-    /// Writes one message, which has no line break in it.
+    /// Writes one message, which contains no line break.
     pub(super) async fn send(&self, message: String) {
         debug_assert!(!message.contains('\n'), "one message is one line");
-        // Fails when nobody reads any more, and then the whole bridge ends.
+        // Fails if standard output is closed, which ends the bridge.
         self.0.send(message).await.ok();
     }
 }

@@ -1,4 +1,4 @@
-//! The connection to the daemon: the token is read for every request, and a daemon that is away is
+//! The connection to the daemon. The token is read for every request; a daemon that is away is
 //! waited for or started.
 
 use std::path::{Path, PathBuf};
@@ -19,14 +19,13 @@ use tokio::time::{Instant, sleep};
 
 use super::super::{Context, daemon, output, process};
 
-/// What is said in place of an answer while nobody is to start the daemon.
+/// The error while a person keeps the daemon stopped.
 const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc start` starts it, and then this client finds it";
-/// Where the daemon serves MCP.
 const PATH: &str = "/mcp";
 /// How long a request waits for a daemon that is away.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long a daemon that was there may be away before another is started: `svc restart` and
-/// service managers bring it back themselves, with the flags that they know.
+/// How long a daemon that was connected may be away before another is started: `svc restart` and
+/// service managers start it themselves, with the flags that they know.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How much is done for a request while the daemon is away.
@@ -34,15 +33,14 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) enum Effort {
     /// One attempt.
     Once,
-    /// The client waits for the answer: start a daemon if there is none, and try for up to
-    /// [`PATIENCE`].
+    /// The client waits: start a daemon if there is none, and retry for up to [`PATIENCE`].
     Demand,
-    /// Nobody waits: try for ever, and start nothing, since the daemon may have been stopped on
+    /// Nobody waits: retry for ever and start nothing, since the daemon may have been stopped on
     /// purpose.
     Background,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     /// Nothing was sent.
@@ -53,13 +51,12 @@ pub(super) enum LinkError {
     Lost(String),
 }
 
-/// The connection to the daemon.
 #[derive(Debug)]
 pub(super) struct DaemonLink {
     context: Context,
     discovery: Discovery,
-    /// The token of the client's process, where this speaks as that: with `SVC_TOKEN`, or for a
-    /// person, it does not.
+    /// The token of the client's process. `None` if the connection uses `SVC_TOKEN`, or the
+    /// operator's token for a person.
     process_token: Option<tokio::sync::Mutex<Option<Token>>>,
     state: Mutex<LinkState>,
     starting: tokio::sync::Mutex<()>,
@@ -67,7 +64,7 @@ pub(super) struct DaemonLink {
 
 #[derive(Debug, Default)]
 struct LinkState {
-    /// Whether it has answered.
+    /// Whether the daemon has responded before.
     was_there: bool,
     away_since: Option<Instant>,
     /// When a start was last tried in this outage.
@@ -76,8 +73,7 @@ struct LinkState {
 }
 
 impl DaemonLink {
-    /// Speaks with the token of a file, else as the client's process, or for a person as the
-    /// operator.
+    /// Uses the token of a file, else that of the client's process, or for a person the operator's.
     ///
     /// Fails if a URL is given and no token for it, or if the file holds none.
     pub(super) fn new(
@@ -107,7 +103,7 @@ impl DaemonLink {
         })
     }
 
-    /// Sends a request and gives the head of its answer, of any status but 503.
+    /// Sends a request and returns the head of its response, with any status but 503.
     pub(super) async fn open(
         &self,
         outgoing: &McpRequest,
@@ -116,7 +112,7 @@ impl DaemonLink {
         let (since, mut failures) = (Instant::now(), 0);
         loop {
             let (problem, retry_after) = match self.try_open(outgoing, effort).await {
-                // Starting, or on its way out: the request was not looked at.
+                // The daemon starts or ends: it did not handle the request.
                 Ok(stream) if stream.status == StatusCode::SERVICE_UNAVAILABLE => {
                     ("the daemon is not ready".to_owned(), stream.retry_after())
                 }
@@ -125,7 +121,7 @@ impl DaemonLink {
                     self.note_away();
                     return Err(LinkError::Lost(error.to_string()));
                 }
-                // A person wants it so, and `svc start` is theirs to say.
+                // A person stopped it on purpose, so only the person starts it again.
                 Err(ClientError::NotRunning { .. })
                     if effort == Effort::Demand && self.stays_stopped() =>
                 {
@@ -148,7 +144,7 @@ impl DaemonLink {
         }
     }
 
-    /// Says on standard error that the token was refused: once, until a request is accepted again.
+    /// Reports a refused token on standard error: once, until a request is accepted again.
     pub(super) fn note_unauthorized(&self, problem: &ClientProblem) {
         if !std::mem::replace(&mut self.state().unauthorized, true) {
             output::note(&format!("svc: the daemon refuses the token: {problem}"));
@@ -180,8 +176,8 @@ impl DaemonLink {
         Ok(stream)
     }
 
-    /// One attempt, with the token as it is now. A token of the process that the daemon does not
-    /// know any more is replaced: a request that was answered 401 was not looked at.
+    /// One attempt with the current token. A process token that the daemon does not know any more
+    /// is replaced: a request that got 401 was not carried out.
     async fn send(&self, outgoing: &McpRequest) -> Result<StreamingReply, ClientError> {
         let Some(kept) = &self.process_token else {
             return Client::new(self.discovery.target()?).open(PATH, outgoing).await;
@@ -202,8 +198,8 @@ impl DaemonLink {
         }
     }
 
-    /// The token of the client's process; another one in place of the stale one. Of many requests
-    /// at once, one gets it.
+    /// The token of the client's process, or a new one in place of `stale`. Of many concurrent
+    /// requests one mints it.
     async fn process_token(
         &self,
         kept: &tokio::sync::Mutex<Option<Token>>,
@@ -225,14 +221,14 @@ impl DaemonLink {
         Ok(kept.insert(token).clone())
     }
 
-    /// Starts a daemon, at most once in an outage. Requests that come meanwhile wait for it.
+    /// Starts a daemon, at most once in an outage. Concurrent requests wait for it.
     async fn start(&self) {
         let _turn = self.starting.lock().await;
         {
             let mut state = self.state();
             let away = state.away_since.get_or_insert_with(Instant::now).elapsed();
             let early = state.was_there && away < GRACE;
-            // A later request may find the cause of a failed start removed.
+            // The cause of a failed start may be gone for a later request.
             let tried = state.start_tried.is_some_and(|at| at.elapsed() < PATIENCE);
             if early || tried {
                 return;
@@ -262,8 +258,7 @@ impl DaemonLink {
     }
 }
 
-/// Whether the daemon may have got the request. [`Client::open`] limits the time of connecting
-/// alone.
+/// Whether the daemon may have got the request. [`Client::open`] limits only the time to connect.
 fn was_sent(error: &ClientError) -> bool {
     matches!(error, ClientError::Connection { sent: true, .. })
 }

@@ -1,4 +1,4 @@
-//! What the daemon sends in a session without being asked.
+//! The session's own stream: messages that belong to no request.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::link::{Effort, LinkError};
 use super::session::LegacySession;
 
 impl Bridge {
-    /// Passes on the messages of the session's own stream. Ends only if there is no session, or the
+    /// Forwards the messages of the session's own stream. Ends only if there is no session, or the
     /// daemon has no such stream.
     pub(super) async fn listen(&self) {
         let mut last: Option<String> = None;
@@ -42,7 +42,7 @@ impl Bridge {
                 Ok(refusal) => match refusal.status {
                     StatusCode::METHOD_NOT_ALLOWED => return,
                     StatusCode::NO_CONTENT => last = None,
-                    // Perhaps only the stream is unknown, and the session is not.
+                    // The stream may be unknown while the session is known.
                     StatusCode::NOT_FOUND if last.is_some() => {
                         last = None;
                         continue;
@@ -54,7 +54,7 @@ impl Bridge {
                     }
                     StatusCode::UNAUTHORIZED => self.note_refusal(refusal).await,
                     status if status.is_server_error() => {}
-                    // Another attempt will not help, and requests work without the stream.
+                    // A retry will not help, and requests work without the stream.
                     _ => return self.note_refusal(refusal).await,
                 },
                 Err(LinkError::Lost(_) | LinkError::Away(_)) => {}

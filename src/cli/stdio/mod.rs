@@ -1,12 +1,12 @@
 //! `svc stdio`: MCP on standard input and output, for clients that start their servers as
 //! processes.
 //!
-//! The way of a message: [`lines`] → [`call`] → [`dispatcher`] → [`exchange`] → [`link`] → daemon,
-//! and back through [`exchange`] to [`lines`]. The bridge keeps the session's id, what the client
-//! said in `initialize`, and the calls under way; all else is the daemon's. So a restart of the
-//! daemon costs the client a delay at most.
+//! The path of a message: [`lines`] → [`call`] → [`dispatcher`] → [`exchange`] → [`link`] → daemon,
+//! and back through [`exchange`] to [`lines`]. The bridge keeps the session's id, the client's
+//! parameters of `initialize`, and the calls under way; the daemon has all other state. So a
+//! restart of the daemon costs the client a delay at most.
 //!
-//! A client may mix revisions with sessions and the one without; each message says which it speaks.
+//! A client may mix revisions with sessions and the one without; each message says which it uses.
 
 mod bridge;
 mod call;
@@ -71,7 +71,7 @@ pub(super) async fn run(context: &Context, args: StdioArgs) -> anyhow::Result<Ex
     let read = tokio::select! {
         read = dispatcher.read(tokio::io::stdin()) => read,
         () = stop.cancelled() => Ok(()),
-        // Nobody reads what we say.
+        // Standard output is closed.
         _ = &mut writing => {
             stop.cancel();
             Ok(())

@@ -1,5 +1,5 @@
-//! The session of a revision that has them: granted by `initialize`, and kept to begin another one
-//! with.
+//! The session of a revision with sessions: granted by `initialize`, and kept so that it can be
+//! renewed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,28 +12,28 @@ use svc_wire::mcp_request::RequestSetting;
 
 use super::super::process;
 
-/// A session as its requests need it.
+/// A session, as its requests need it.
 #[derive(Debug)]
 pub(super) struct LegacySession {
-    /// Its id; a server may do without.
+    /// The session's id; a server may grant none.
     pub(super) id: Option<HeaderValue>,
     revision: Option<Revision>,
-    /// What the client said in `initialize`: another session begins with the same.
+    /// The client's parameters of `initialize`, with which a renewal begins.
     pub(super) params: Option<Box<RawValue>>,
-    /// The client's process, by which the daemon knows the session of its hooks.
+    /// The client's process, which links this session with the session of its hooks.
     process: Option<u32>,
 }
 
-/// The session that requests belong to now.
+/// The session of current requests.
 #[derive(Debug, Default)]
 pub(super) struct CurrentSession {
     session: Mutex<Option<Arc<LegacySession>>>,
-    /// Held while the session is renewed, so that one request of many renews it.
+    /// Held while the session is renewed, so that one of many concurrent requests renews it.
     pub(super) renewing: tokio::sync::Mutex<()>,
 }
 
 impl LegacySession {
-    /// The session that an answer to `initialize` grants; `None` if it refuses.
+    /// The session that a response to `initialize` grants; `None` if it is an error.
     pub(super) fn granted(request: &[u8], answer: &str, id: Option<HeaderValue>) -> Option<Self> {
         let result = JsonRpcEnvelope::parse(answer.as_bytes()).ok()?.result?;
         let params = JsonRpcEnvelope::parse(request).ok()?.params;
@@ -57,7 +57,7 @@ impl LegacySession {
         Self { id, revision, params: params.map(ToOwned::to_owned), process }
     }
 
-    /// What its requests have in their headers.
+    /// The headers of its requests.
     pub(super) fn setting(&self) -> RequestSetting<'_> {
         let session = self.id.as_ref();
         RequestSetting {
@@ -76,7 +76,7 @@ impl CurrentSession {
         self.lock().clone()
     }
 
-    /// Uses this session from now on.
+    /// Replaces the session.
     pub(super) fn begin(&self, session: LegacySession) -> Arc<LegacySession> {
         let session = Arc::new(session);
         *self.lock() = Some(Arc::clone(&session));

@@ -1,5 +1,5 @@
-//! What the bridge knows of the daemon's tools: which may be called twice, and which arguments are
-//! repeated in headers.
+//! The bridge's cache of the daemon's tools: which are idempotent, and which arguments are repeated
+//! in headers.
 //!
 //! The list is fetched only after a call was cut off, or refused for its headers.
 
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The tools as they were last listed.
+/// The tools of the last list.
 #[derive(Debug, Default)]
 pub(super) struct ToolCache(Mutex<HashMap<String, Arc<CachedTool>>>);
 
-/// The part of a tool's description that matters here.
+/// The members of a tool's description that the bridge needs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CachedTool {
     pub(super) name: String,
-    /// Which arguments are repeated in headers.
+    /// Says which arguments are repeated in headers.
     #[serde(default)]
     pub(super) input_schema: Value,
     #[serde(default)]
@@ -45,14 +45,13 @@ impl ToolCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Puts a new list in the place of the old one.
     pub(super) fn replace(&self, tools: HashMap<String, Arc<CachedTool>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tools;
     }
 }
 
 impl CachedTool {
-    /// Whether calling it twice does no more than calling it once.
+    /// Whether the tool is idempotent.
     pub(super) fn is_repeatable(&self) -> bool {
         self.annotations.read_only_hint || self.annotations.idempotent_hint
     }

@@ -1,4 +1,4 @@
-//! What is asked of the daemon before the command starts.
+//! Requests to the daemon before the command starts.
 
 use std::time::Duration;
 
@@ -9,19 +9,18 @@ use svc_client::{Client, ClientError, Discovery};
 use svc_host::runner::{SpoolHeader, TaskDocument};
 use tokio::time::{Instant, sleep};
 
-/// How long a daemon that is just starting is waited for.
+/// How long to wait for a daemon that is starting.
 pub(super) const STARTING: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Delay between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether a task could be made now. It is better to fail before the command has done anything.
+/// Whether a task could be created now: a failure should come before the command has done anything.
 pub(super) async fn check_reachable(discovery: &Discovery) -> anyhow::Result<()> {
     let is_starting = |error: &ClientError| error.status() == Some(StatusCode::SERVICE_UNAVAILABLE);
     request(discovery, Method::GET, "/v1/tasks?limit=1", None, is_starting).await.map(drop)
 }
 
-/// Makes the task of a run that has a key. Gives the task that was there already, if it is another
-/// run's.
+/// Creates the task of a run with a key. Returns the existing task if it belongs to another run.
 pub(super) async fn claim(
     discovery: &Discovery,
     header: &SpoolHeader,
@@ -29,13 +28,12 @@ pub(super) async fn claim(
     let body = Bytes::from(serde_json::to_vec(&header.create)?);
     let is_transient = ClientError::is_transient;
     let task = request(discovery, Method::POST, "/v1/tasks", Some(body), is_transient).await?;
-    // The answer to a first try may have been lost: then the task is there and this run's all the
-    // same.
+    // If the response to a first attempt was lost, the existing task belongs to this run.
     let is_ours = task["metadata"] == header.create["metadata"];
     Ok((!is_ours).then_some(TaskDocument(task)))
 }
 
-/// Tries again, for as long as a daemon may take to start, after a failure that `may_pass`.
+/// Retries after a failure that `may_pass`, for as long as a daemon may take to start.
 async fn request(
     discovery: &Discovery,
     method: Method,

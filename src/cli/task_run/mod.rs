@@ -1,7 +1,7 @@
-//! `svc task run -- CMD…` and `svc task resend`: the command line of [`svc_host::runner`], and what
-//! both print.
+//! `svc task run -- CMD…` and `svc task resend`: the command line of [`svc_host::runner`], and the
+//! output of both.
 //!
-//! The command keeps running when the daemon goes away or refuses; it is never started without one.
+//! The command goes on when the daemon is away or refuses; it is never started without a daemon.
 
 mod claim;
 mod printer;

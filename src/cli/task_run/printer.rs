@@ -1,8 +1,7 @@
-//! A run on our own outputs: the program's bytes or, with `--json`, its events; notices on standard
-//! error.
+//! Prints a run: the command's bytes or, with `--json`, its events; notices on standard error.
 //!
-//! The bytes are printed as they come: the program is the person's own, and would write them to the
-//! same terminal itself.
+//! The bytes are not sanitised: the command is the person's own, and without svc it would write
+//! them to the same terminal.
 
 use serde_json::{Value, json};
 use svc_host::runner::{OutputFrame, RunNotice, RunObserver, TaskDocument};
@@ -13,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::{output, terminal};
 
-/// Prints a run. An output that is closed is not written to again.
+/// Prints a run. After an output was closed it is not written to again.
 #[derive(Debug)]
 pub(super) struct RunPrinter {
     mode: PrintMode,
@@ -22,12 +21,11 @@ pub(super) struct RunPrinter {
     muted: CancellationToken,
 }
 
-/// What a run prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PrintMode {
-    /// The program's output, and the task's id on standard error.
+    /// The command's output, and the task's id on standard error.
     Announced,
-    /// The program's output.
+    /// The command's output.
     Quiet,
     /// Events, one per line.
     Json,
@@ -51,7 +49,7 @@ impl RunPrinter {
         }
     }
 
-    /// Writes the bytes as they are, and waits until they are written.
+    /// Writes the bytes unchanged, and waits until they are written.
     async fn copy<W>(&self, output: &Mutex<Option<W>>, bytes: &[u8])
     where
         W: AsyncWrite + Unpin + Send,

@@ -1,4 +1,4 @@
-//! `svc task resend FILE`: sends what a run could not.
+//! `svc task resend FILE`: sends the spool file of a run to the daemon.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,12 +13,12 @@ use super::super::{Context, output};
 use super::printer::{PrintMode, RunPrinter};
 use super::run::patience;
 
-/// How long the daemon may be away: someone sits at the terminal, and the file stays.
+/// How long to retry while the daemon is away: a person waits, and the file stays.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sends a spool file that a run left behind, and removes it.
 ///
-/// With `new` the whole run becomes a task of its own. A repeat of that is the same task again.
+/// With `new` the run becomes a new task. A repetition finds the same task again.
 pub(in crate::cli) async fn resend(
     context: &Context,
     file: &Path,

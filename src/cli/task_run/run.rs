@@ -32,8 +32,8 @@ the daemon is back. `svc task cancel` ends the command.
 
 With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
 
-/// How long the daemon may be away at the end, unless `SVC_TASK_RUN_PATIENCE_SECONDS` says
-/// otherwise.
+/// How long to retry at the end while the daemon is away, unless `SVC_TASK_RUN_PATIENCE_SECONDS`
+/// says otherwise.
 const PATIENCE: Duration = Duration::from_hours(1);
 /// Longest title made from a command line, in characters.
 const TITLE: usize = 200;
@@ -63,7 +63,7 @@ pub(in crate::cli) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Runs a command as a task and gives its exit code.
+/// Runs a command as a task and returns its exit code.
 pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> {
     let patience = patience(context, PATIENCE)?;
     let discovery = context.discovery()?;
@@ -78,12 +78,12 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
             run.discard();
             return Ok(not_started(context, &args, &error));
         }
-        // Only one run of a key may start its command, so the task comes first.
+        // Only one run with a key may start its command, so the task is created first.
         match claim(&discovery, &header).await {
             Ok(None) => {}
             Ok(Some(task)) => {
                 run.discard();
-                return made_before(context, &task);
+                return report_existing_run(context, &task);
             }
             Err(error) => {
                 run.discard();
@@ -91,7 +91,7 @@ pub(in crate::cli) async fn run(context: &Context, args: RunArgs) -> anyhow::Res
             }
         }
     }
-    // Taken before the command starts: from then on a signal is the command's.
+    // Installed before the command starts: from then on signals are forwarded to the command.
     let signals = Signals::new()?;
     let child = match RunnerChild::spawn(&args.command) {
         Ok(child) => child,
@@ -116,14 +116,14 @@ fn print_mode(context: &Context, args: &RunArgs) -> PrintMode {
     }
 }
 
-/// Says that the command cannot be started.
+/// Reports that the command cannot be started.
 fn not_started(context: &Context, args: &RunArgs, error: &io::Error) -> ExitCode {
     let text = format!("cannot start {}: {error}", args.command[0].display());
     exit::note_failure(&text, context.json);
     ExitCode::from(CANNOT_START)
 }
 
-/// Says that the daemon did not take the end of a task whose command could not be started.
+/// Reports that the daemon did not take the end of a task whose command could not be started.
 fn note_unrecorded(outcome: &SendOutcome) {
     if let SendOutcome::NoTask(problem)
     | SendOutcome::TaskClosed(problem)
@@ -134,8 +134,8 @@ fn note_unrecorded(outcome: &SendOutcome) {
     }
 }
 
-/// Says what there is instead of a run of its own, with the exit code of the run that was.
-fn made_before(context: &Context, task: &TaskDocument) -> anyhow::Result<ExitCode> {
+/// Reports the existing task of the key, with the exit code of its run.
+fn report_existing_run(context: &Context, task: &TaskDocument) -> anyhow::Result<ExitCode> {
     output::note(&format!(
         "svc: task {} already has this idempotency key and is {}; nothing was run",
         task.id(),
@@ -147,7 +147,7 @@ fn made_before(context: &Context, task: &TaskDocument) -> anyhow::Result<ExitCod
     Ok(ExitCode::from(task.exit_code()))
 }
 
-/// Says what did not reach the daemon, and gives the exit code.
+/// Reports what did not reach the daemon, and returns the exit code.
 fn conclude(report: RunReport) -> anyhow::Result<ExitCode> {
     if let SendOutcome::NoTask(problem) = report.outcome {
         anyhow::bail!("{problem}; the command was stopped");
@@ -177,13 +177,13 @@ fn header(args: &RunArgs) -> SpoolHeader {
         .collect();
     let mut create = Value::Object(create);
     if args.idempotency_key.is_some() {
-        // By this a run knows its own task from that of an earlier one.
+        // Identifies the task as this run's and not an earlier run's.
         create["metadata"] = json!({ "run": run });
     }
     SpoolHeader { version: SpoolHeader::VERSION, run, create }
 }
 
-/// The time that the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
+/// How long the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
 ///
 /// `default` if that is not set.
 pub(super) fn patience(context: &Context, default: Duration) -> anyhow::Result<Duration> {

@@ -1,5 +1,4 @@
-//! What the suite wants of a server beside what ours has: tools, resources and prompts with names
-//! that it knows.
+//! Tools, resources and prompts that the conformance suite expects of a server, by its names.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,9 +15,9 @@ use svc_server::mcp::{
     ResourceTemplate, RpcError,
 };
 
-/// A red dot.
+/// A PNG of one red dot.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
-/// A second of nothing.
+/// A WAV without samples.
 const WAV: &str = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA=";
 
 /// The server itself, for the tools that change its lists.
@@ -82,7 +81,7 @@ pub(super) fn tools(handle: &Handle) -> Vec<Tool> {
     tools
 }
 
-/// Of both eras.
+/// Tools for both eras.
 fn plain() -> Vec<Tool> {
     let image = json!({ "type": "image", "data": PNG, "mimeType": "image/png" });
     let audio = json!({ "type": "audio", "data": WAV, "mimeType": "audio/wav" });
@@ -160,7 +159,7 @@ fn plain() -> Vec<Tool> {
     ]
 }
 
-/// What only clients with sessions can be asked.
+/// Tools that ask the client, which needs a session.
 fn legacy() -> Vec<Tool> {
     let defaults = json!({
         "type": "object",
@@ -260,7 +259,7 @@ fn legacy() -> Vec<Tool> {
     ]
 }
 
-/// What the stateless revision forbids and wants.
+/// Tools for the rules of the stateless revision.
 fn stateless(handle: &Handle) -> Vec<Tool> {
     let (for_tools, for_prompts) = (Arc::clone(handle), Arc::clone(handle));
     vec![

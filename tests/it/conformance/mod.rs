@@ -1,5 +1,5 @@
-//! The protocol's official conformance suite against the server that we ship. What the suite wants
-//! beside it, tools and resources with certain names, is added here and in no other build.
+//! The protocol's official conformance suite against the server of the program. The tools and
+//! resources that the suite expects are added here and in no other build.
 //!
 //! Needs Node and the suite's package: `SVC_CONFORMANCE` names the `node_modules` folder that has
 //! both.
@@ -20,7 +20,7 @@ use svc_store::{OpenOptions, Store};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Where the suite is; `None`, and a line that says so, if it is not here.
+/// The folder of the suite; `None`, and a line that says so, if it is missing.
 #[expect(clippy::print_stdout, reason = "a run that skips it says so")]
 fn suite() -> Option<PathBuf> {
     let folder = std::env::var_os("SVC_CONFORMANCE").map(PathBuf::from);
@@ -32,7 +32,7 @@ fn suite() -> Option<PathBuf> {
     folder
 }
 
-/// The server, with the suite's fixtures, until the token is cancelled.
+/// Runs the server with the suite's fixtures until the token is cancelled.
 async fn serve(home: &Path, stop: &CancellationToken) -> String {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let options = OpenOptions { path: home.join("svc.db"), max_bytes: None, migrate: true };
@@ -83,8 +83,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     format!("http://{address}/mcp")
 }
 
-/// Runs the server scenarios of a revision: those required and, beside them, those that are not
-/// scored.
+/// Runs the server scenarios of a revision: the required ones and those that are not scored.
 #[expect(clippy::print_stdout, reason = "the suite says what fails")]
 fn run(requirements: &str) {
     let Some(modules) = suite() else { return };
@@ -104,16 +103,16 @@ fn run(requirements: &str) {
     println!("{text}{}", String::from_utf8_lossy(&output.stderr));
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     assert!(output.status.success(), "the suite of {requirements} fails");
-    // What is not scored has to hold all the same, and nothing may be there that only warns.
+    // Scenarios that are not scored must pass, too, and nothing may warn.
     assert!(text.contains("scenario(s) run, 0 failing"), "what is not scored fails");
     let warnings = checks(&home.path().join("out"), "WARNING");
     assert!(warnings.is_empty(), "warnings:\n{}", warnings.join("\n"));
 }
 
-/// Scenarios of extensions that no revision requires and that this client does not have: a login is
-/// a person's, with a token of the server's issuer that the bearer sends as it is.
+/// Scenarios of extensions that no revision requires and that this client does not support: a
+/// person logs in, with a token of the server's issuer, which requests carry unchanged.
 const NOT_APPLICABLE: [&str; 6] = [
-    // A program logs in by itself, and no person stands behind it.
+    // A program logs in by itself, without a person.
     "auth/client-credentials-basic",
     "auth/client-credentials-jwt",
     // Tokens that are bound to a key of the client.
@@ -124,9 +123,8 @@ const NOT_APPLICABLE: [&str; 6] = [
     "auth/wif-jwt-bearer",
 ];
 
-/// Runs the client scenarios of a revision: those required, and beside them those of extensions,
-/// which fail if they are not applicable. The client is the daemon, with the suite's server as its
-/// child.
+/// Runs the client scenarios of a revision: the required ones, and those of extensions, which fail
+/// if they are not applicable. The client is the daemon, with the suite's server as its child.
 #[expect(clippy::print_stdout, reason = "the suite says what fails")]
 fn run_as_client(requirements: &str) {
     let Some(modules) = suite() else { return };
@@ -151,7 +149,7 @@ fn run_as_client(requirements: &str) {
     assert_eq!(failing, NOT_APPLICABLE, "what is not scored and applies has to hold all the same");
 }
 
-/// What came out with this status, in the suite's own files.
+/// The checks with this status, from the suite's files.
 fn checks(folder: &Path, status: &str) -> Vec<String> {
     let mut found = Vec::new();
     for scenario in std::fs::read_dir(folder).expect("results") {

@@ -1,4 +1,4 @@
-//! Bare calls: no session, no era, no promises about headers. This is how hooks and `curl` call.
+//! Bare calls: no session, no era, no promises about headers, as hooks and `curl` call.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::expect::{new_task, page, problem};
 use crate::wire::Conn;
 
 #[test]
-fn whatever_a_client_accepts_it_is_served() {
+fn any_accept_header_is_served() {
     let d = Daemon::start();
     let bodies = [
         request(7, "ping", &json!({})),
@@ -97,7 +97,7 @@ fn a_body_must_say_that_it_is_json() {
 }
 
 #[test]
-fn a_body_has_a_bound_and_must_keep_coming() {
+fn body_is_bounded_and_must_not_stall() {
     let d = Daemon::with(|plan| plan.env("SVC_BODY_TIMEOUT_MS", "300"));
     let arguments = json!({ "display_name": "big", "backend": "claude" });
     let body = request(1, "tools/call", &tool("peer_register", &arguments)).to_string();
@@ -123,7 +123,7 @@ fn a_body_has_a_bound_and_must_keep_coming() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_in_its_own_words() {
+fn invalid_request_gets_its_own_error() {
     let d = Daemon::start();
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
@@ -174,7 +174,7 @@ fn what_is_no_request_is_refused_in_its_own_words() {
 }
 
 #[test]
-fn ids_come_back_as_they_were_written() {
+fn request_ids_are_returned_unchanged() {
     let d = Daemon::start();
     for id in [
         "0",
@@ -195,7 +195,7 @@ fn ids_come_back_as_they_were_written() {
 }
 
 #[test]
-fn tools_that_are_not_there_and_arguments_that_are_wrong() {
+fn unknown_tools_and_bad_arguments_are_refused() {
     let d = Daemon::start();
     let call = |params: &Value| post(&d, &request(1, "tools/call", params)).send();
     for params in [
@@ -228,7 +228,7 @@ fn tools_that_are_not_there_and_arguments_that_are_wrong() {
     }
     let error = result(&call(&tool("TaskGet", &json!({ "task_id": "task_x" }))));
     tool_error(&error, "not_found");
-    // No arguments at all is no arguments.
+    // Missing and null arguments are the same.
     for params in
         [json!({ "name": "peer_list" }), json!({ "name": "peer_list", "arguments": null })]
     {
@@ -237,11 +237,11 @@ fn tools_that_are_not_there_and_arguments_that_are_wrong() {
 }
 
 #[test]
-fn a_slow_tool_has_a_client_wait_in_its_own_way() {
+fn slow_tool_waits_in_the_form_the_client_accepts() {
     let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "100"));
     let task = new_task(&d);
     let body = request("w", "tools/call", &tool("TaskWait", &wait_for(&task)));
-    // JSON begins with white space, so that nobody takes us for dead.
+    // The response begins with white space, so that the client does not time out.
     let mut asked = Conn::open(d.addr).expect("a connection");
     let bytes = post(&d, &body).header("Accept", "application/json").bytes();
     asked.write(&bytes).expect("a request");
@@ -269,7 +269,7 @@ fn a_slow_tool_has_a_client_wait_in_its_own_way() {
 }
 
 #[test]
-fn who_hangs_up_on_a_bare_call_is_waited_for_no_more() {
+fn disconnect_cancels_a_bare_call() {
     let d = Daemon::start();
     let task = new_task(&d);
     let before = subscribers(&d);
@@ -281,7 +281,7 @@ fn who_hangs_up_on_a_bare_call_is_waited_for_no_more() {
 }
 
 #[test]
-fn a_stop_ends_a_bare_call_with_an_answer() {
+fn shutdown_ends_a_bare_call_with_a_response() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     let body = request("w", "tools/call", &tool("TaskWait", &wait_for(&task)));
@@ -301,7 +301,7 @@ fn a_stop_ends_a_bare_call_with_an_answer() {
 }
 
 #[test]
-fn batches_are_for_those_who_know_them() {
+fn batches_need_a_revision_with_batches() {
     let d = Daemon::start();
     let batch = json!([
         request(1, "ping", &json!({})),
@@ -340,7 +340,7 @@ fn batches_are_for_those_who_know_them() {
 }
 
 #[test]
-fn a_name_of_any_length_does_not_blow_up_the_answer() {
+fn long_tool_name_does_not_inflate_the_error() {
     let d = Daemon::start();
     let long = "é\r\nx".repeat(50_000);
     for (method, params) in [

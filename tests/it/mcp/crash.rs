@@ -1,4 +1,4 @@
-//! A call that was accepted has exactly one answer, whatever happens to the daemon.
+//! An accepted call has exactly one response, whatever happens to the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const WORKERS: usize = 8;
 const BOUND: Duration = Duration::from_mins(1);
 
 #[test]
-fn every_call_that_was_accepted_has_one_answer_after_any_number_of_crashes() {
+fn every_accepted_call_has_one_response_after_any_number_of_crashes() {
     let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(10);
     let seed = number("SVC_CRASH_SEED")
         .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
@@ -28,13 +28,13 @@ fn every_call_that_was_accepted_has_one_answer_after_any_number_of_crashes() {
 
     let mut d = Daemon::start();
     let caller = d.with_token(d.token.as_deref().expect("a token"));
-    // Two workers to a session.
+    // Two workers for each session.
     let clients: Vec<Client> = (0..WORKERS / 2)
         .map(|n| Client::open(&d.reader(&format!("s-{n}")), LEGACY[n % LEGACY.len()]))
         .collect();
     let stopping = AtomicBool::new(false);
     let calls = thread::scope(|scope| {
-        // Should this thread panic, the others must still find their end.
+        // If this thread panics, the others must still end.
         let stop_anyway = SetOnDrop(&stopping);
         let (tasks, ends) = mpsc::channel::<String>();
         let ender = scope.spawn({
@@ -82,7 +82,7 @@ fn every_call_that_was_accepted_has_one_answer_after_any_number_of_crashes() {
     nothing_is_left_open(&database(&d));
 }
 
-/// A call that was accepted, and what came of it.
+/// An accepted call, and its response.
 struct Done {
     id: Value,
     stream: String,
@@ -90,7 +90,7 @@ struct Done {
     cuts: usize,
 }
 
-/// Calls one tool after the other until told to stop, each to its answer.
+/// Calls one tool after the other until told to stop, and waits for each response.
 fn work(
     client: &Client,
     caller: &Caller,
@@ -112,14 +112,14 @@ fn work(
     all
 }
 
-/// Makes a call, and comes back for its answer as often as it takes.
+/// Makes a call, and resumes its stream until the response has come.
 fn call(client: &Client, id: Value, task: &str) -> Done {
     let body = request(id.clone(), "tools/call", &tool("TaskWait", &wait_for(task)));
     let mut seen: Vec<Message> = Vec::new();
     let (mut cuts, end) = (0, Instant::now() + BOUND);
     loop {
         assert!(Instant::now() < end, "{id} never got its answer: {seen:?}");
-        // Without an id in hand the request is sent once more, as it was.
+        // Without an id the request is sent again unchanged.
         let last = seen.iter().rev().find_map(|message| message.id.clone());
         let asked = match &last {
             None => client.post(&body),
@@ -128,7 +128,7 @@ fn call(client: &Client, id: Value, task: &str) -> Done {
         let mut stream = match asked.follow() {
             Ok(Ok(sse)) => Stream(sse),
             Ok(Err(reply)) => {
-                // Coming up and going down are said with 503.
+                // A daemon that starts or shuts down responds with 503.
                 assert_eq!(reply.status(), 503, "{reply:?}");
                 thread::sleep(Duration::from_millis(5));
                 continue;
@@ -161,7 +161,7 @@ fn call(client: &Client, id: Value, task: &str) -> Done {
     }
 }
 
-/// Ends every task, a while after it was made.
+/// Ends every task, a while after it was created.
 fn end_all(caller: &Caller, tasks: &mpsc::Receiver<String>, mut chance: Chance) {
     while let Ok(task) = tasks.recv() {
         thread::sleep(Duration::from_millis(chance.below(40)));
@@ -173,7 +173,7 @@ fn end_all(caller: &Caller, tasks: &mpsc::Receiver<String>, mut chance: Chance) 
     }
 }
 
-/// What the file says: every call has ended, and every stream of a call has one answer, at its end.
+/// In the file every call has ended, and every stream of a call has one response, at its end.
 fn nothing_is_left_open(file: &Connection) {
     let check: String =
         file.query_row("pragma integrity_check", [], |row| row.get(0)).expect("a check");

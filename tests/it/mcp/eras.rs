@@ -1,4 +1,4 @@
-//! Which era a request is of, and what its headers must say then.
+//! The era of a request, and the headers that the era requires.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn peer_list() -> Value {
     modern_body("q", "tools/call", &tool("peer_list", &json!({})), &json!({}))
 }
 
-/// A stateless request with other headers in the place of its own.
+/// A stateless request with some headers replaced.
 fn with(request: Request, changes: &[(&str, Option<&str>)]) -> Request {
     let bare = changes.iter().fold(request, |request, (name, _)| request.without(name));
     changes.iter().fold(bare, |request, (name, value)| match value {
@@ -25,7 +25,7 @@ fn with(request: Request, changes: &[(&str, Option<&str>)]) -> Request {
 }
 
 #[test]
-fn a_stateless_request_has_nothing_of_a_session() {
+fn stateless_request_needs_no_session() {
     let d = Daemon::start();
     let session = Client::open(&d, "2025-11-25");
     for (method, params, cached) in [
@@ -48,7 +48,7 @@ fn a_stateless_request_has_nothing_of_a_session() {
         ),
     ] {
         let body = modern_body("q", method, &params, &json!({}));
-        // What belongs to another era is ignored, also if it is not there any more.
+        // Headers of another era are ignored, also if their session is gone.
         for id in [None, Some(session.session.as_str()), Some("gone")] {
             let mut asked = modern_post(&d, &body).header("Last-Event-ID", "x.1");
             if let Some(id) = id {
@@ -73,10 +73,10 @@ fn a_stateless_request_has_nothing_of_a_session() {
     assert_eq!(found["capabilities"]["extensions"]["io.modelcontextprotocol/tasks"], json!({}));
     let instructions = found["instructions"].as_str().expect("a text");
     assert!(instructions.starts_with("You speak as the operator"), "{instructions}");
-    // Twice the same list, in the same order.
+    // The same list in the same order.
     let list = || result(&modern(&d, "tools/list", &json!({})));
     assert_eq!(list(), list());
-    // Older eras have nothing of this.
+    // Older eras have none of this.
     for answer in [session.ask("tools/list", &json!({})), session.ask("resources/list", &json!({}))]
     {
         for member in ["resultType", "_meta", "ttlMs", "cacheScope"] {
@@ -86,7 +86,7 @@ fn a_stateless_request_has_nothing_of_a_session() {
 }
 
 #[test]
-fn what_was_removed_is_not_found() {
+fn removed_methods_are_not_found() {
     let d = Daemon::start();
     for method in [
         "initialize",
@@ -107,13 +107,13 @@ fn what_was_removed_is_not_found() {
             assert_eq!(reply.header("mcp-session-id"), None);
         }
     }
-    // Errors of handlers are another matter.
+    // Errors of handlers have another status.
     refused(&modern(&d, "tools/call", &tool("no_such_tool", &json!({}))), 200, -32602);
     refused(&modern(&d, "prompts/get", &json!({ "name": "no_such_prompt" })), 200, -32602);
 }
 
 #[test]
-fn the_body_says_which_era_it_is_of() {
+fn era_follows_from_the_body() {
     let d = Daemon::start();
     let legacy = Client::open(&d, "2025-06-18");
     let meta = |version: Value, capabilities: Option<Value>| {
@@ -163,7 +163,7 @@ fn the_body_says_which_era_it_is_of() {
             }
         }
     }
-    // A client need not say who it is.
+    // A client need not introduce itself.
     let mut body = peer_list();
     body["params"]["_meta"]["io.modelcontextprotocol/clientInfo"] =
         json!({ "name": "x", "version": "1" });
@@ -171,7 +171,7 @@ fn the_body_says_which_era_it_is_of() {
 }
 
 #[test]
-fn the_headers_of_a_stateless_request_repeat_its_body() {
+fn headers_of_a_stateless_request_must_match_its_body() {
     let d = Daemon::start();
     let send =
         |changes: &[(&str, Option<&str>)]| with(modern_post(&d, &peer_list()), changes).send();
@@ -219,7 +219,7 @@ fn the_headers_of_a_stateless_request_repeat_its_body() {
         refused(&modern_post(&d, &body).without("Mcp-Name").send(), 400, -32020);
         refused(&with(modern_post(&d, &body), &[("Mcp-Name", Some("x"))]).send(), 400, -32020);
     }
-    // Names that are no ASCII, of something that is not there.
+    // Names with non-ASCII characters, which do not exist.
     let body = modern_body(1, "tools/call", &tool("wörk ", &json!({})), &json!({}));
     let asked = with(modern_post(&d, &body), &[("Mcp-Name", Some("=?base64?d8O2cmsg?="))]);
     let reply = asked.send();
@@ -228,7 +228,7 @@ fn the_headers_of_a_stateless_request_repeat_its_body() {
 }
 
 #[test]
-fn a_stateless_notification_needs_no_headers_of_its_own() {
+fn stateless_notification_needs_no_headers() {
     let d = Daemon::start();
     let mut body = notification("notifications/cancelled", &json!({ "requestId": 1 }));
     for (session, version) in [(None, true), (Some("gone"), true), (Some("gone"), false)] {
@@ -245,13 +245,13 @@ fn a_stateless_notification_needs_no_headers_of_its_own() {
         let reply = asked.send();
         assert_eq!((reply.status(), reply.body.len()), (202, 0), "{reply:?}");
     }
-    // There is nothing that an answer could be to.
+    // There is no request that it could be a response to.
     let answer = json!({ "jsonrpc": "2.0", "id": "svc-1", "result": {} });
     refused(&post(&d, &answer).header(VERSION, MODERN).send(), 400, -32600);
 }
 
 #[test]
-fn a_stateless_client_has_only_post() {
+fn stateless_client_can_only_post() {
     let d = Daemon::start();
     let session = Client::open(&d, "2025-11-25");
     for method in ["GET", "DELETE"] {
@@ -279,8 +279,7 @@ fn a_stateless_client_has_only_post() {
     session.ask("ping", &json!({}));
 }
 
-/// Whatever was wrong with it, a request of an older era is not refused in the words of the new
-/// one.
+/// Whatever was wrong with it, a request of an older era gets no error of the new one.
 #[track_caller]
 fn not_modern(reply: &Reply) {
     let code = message(reply)["error"]["code"].as_i64().expect("an error");
@@ -288,7 +287,7 @@ fn not_modern(reply: &Reply) {
 }
 
 #[test]
-fn older_eras_may_say_what_they_like_in_headers() {
+fn headers_of_older_eras_are_not_compared() {
     let d = Daemon::start();
     let legacy = Client::open(&d, "2025-06-18");
     let call = request(1, "tools/call", &tool("peer_list", &json!({})));
@@ -316,7 +315,7 @@ fn older_eras_may_say_what_they_like_in_headers() {
             }
         }
     }
-    // The header tells what the body does not.
+    // The header must match the body, which has no name.
     let nameless = request(1, "tools/call", &json!({}));
     let reply = post(&d, &nameless).header("Mcp-Name", "peer_list").send();
     refused(&reply, 200, -32602);
@@ -327,7 +326,7 @@ fn older_eras_may_say_what_they_like_in_headers() {
 }
 
 #[test]
-fn an_older_era_has_its_own_refusals() {
+fn older_era_has_its_own_errors() {
     let d = Daemon::start();
     let legacy = Client::open(&d, "2025-06-18");
     let ping = request(1, "ping", &json!({}));
@@ -354,7 +353,7 @@ fn an_older_era_has_its_own_refusals() {
         let asked = versions.iter().fold(asked, |it, version| it.header(VERSION, version));
         assert_eq!(asked.send().status(), 400, "{versions:?}");
     }
-    // Any that we know will do, and none, too.
+    // Any supported version is accepted, and none, too.
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         result(&legacy.post(&ping).without(VERSION).header(VERSION, version).send());
         result(&post(&d, &ping).header(VERSION, version).send());

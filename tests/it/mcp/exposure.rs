@@ -1,5 +1,4 @@
-//! What a model is shown of the tools, and told at the start: little, and all else is a search
-//! away.
+//! The tools and instructions that a model gets at the start: few, and the search finds all others.
 
 use serde_json::{Value, json};
 
@@ -12,7 +11,7 @@ use crate::expect::{each, new_task, page};
 use crate::identity::process_token;
 use crate::wire::Caller;
 
-/// What a session is shown: those of them that there are.
+/// The tools that a session is shown, if they exist.
 const SHORT: [&str; 11] = [
     "peer_list",
     "peer_send",
@@ -46,7 +45,7 @@ fn is_short(result: &Value) {
     assert!(text.chars().count().div_ceil(4) <= 2_048, "{} characters", text.chars().count());
     for entry in result["tools"].as_array().expect("tools") {
         assert_eq!(entry["inputSchema"]["type"], "object", "{entry}");
-        // It does not tell all arguments, so it closes nothing.
+        // The shortened schema lacks arguments, so it must not exclude them.
         assert!(entry["inputSchema"].get("additionalProperties").is_none(), "{entry}");
         assert!(entry["annotations"].is_object() && entry["description"].is_string(), "{entry}");
     }
@@ -70,7 +69,7 @@ fn bare(caller: &Caller, expose: Option<&str>) -> Value {
 }
 
 #[test]
-fn a_session_is_shown_a_few_tools_in_every_era_and_the_operator_all() {
+fn session_gets_a_short_list_in_every_era_and_the_operator_all() {
     let mut d = Daemon::start();
     let session = d.session("s-1");
     for revision in LEGACY {
@@ -81,14 +80,14 @@ fn a_session_is_shown_a_few_tools_in_every_era_and_the_operator_all() {
     is_whole(&result(&modern(&d, "tools/list", &json!({}))));
     is_short(&bare(&session, None));
     is_whole(&bare(&d, None));
-    // As the client asks, whoever it is.
+    // The client's choice counts, whoever it is.
     is_whole(&bare(&session, Some("all")));
     is_short(&bare(&d, Some("search")));
     for wrong in ["some", "", "ALL"] {
         let list = post(&session, &request(1, "tools/list", &json!({})));
         refused(&list.header("Svc-Expose", wrong).send(), 400, -32602);
     }
-    // As configured, unless the client asks.
+    // The configured choice counts, unless the client chooses.
     for (configured, short) in [("all", false), ("search", true)] {
         d.stop();
         d.home.write("config.toml", &format!("[sources]\nexpose = \"{configured}\"\n"));
@@ -103,7 +102,7 @@ fn a_session_is_shown_a_few_tools_in_every_era_and_the_operator_all() {
             is_whole(&bare(caller, Some("all")));
         }
     }
-    // Hooks call it, and nobody is shown it.
+    // Hooks call it, and no list shows it.
     assert!(
         !each(&page(&d.get("/v1/tools?limit=500"), "tools"), "name")
             .contains(&"hook_event".to_owned())
@@ -113,7 +112,7 @@ fn a_session_is_shown_a_few_tools_in_every_era_and_the_operator_all() {
 }
 
 #[test]
-fn a_tool_that_is_not_listed_is_found_and_called_by_name_and_by_tool_call() {
+fn unlisted_tool_can_be_found_and_called() {
     let d = Daemon::start();
     let session = d.session("s-1");
     for revision in ["2025-11-25", MODERN] {
@@ -153,9 +152,9 @@ fn a_tool_that_is_not_listed_is_found_and_called_by_name_and_by_tool_call() {
     }
 }
 
-/// A slow tool is on record whichever way it is called, and answers after a crash.
+/// A slow tool is recorded whichever way it is called, and its call survives a crash.
 #[test]
-fn a_slow_tool_behind_tool_call_survives_a_crash() {
+fn slow_tool_through_tool_call_survives_a_crash() {
     let mut d = Daemon::start();
     let session = d.session("s-1");
     let client = Client::open(&session, "2025-11-25");
@@ -169,10 +168,10 @@ fn a_slow_tool_behind_tool_call_survives_a_crash() {
     is_wait_answer(&client.listen(Some(primed.event_id())).answer().json, id);
 }
 
-/// What `svc stdio` passes on: the list as it was started, and the name of the session that the
-/// hooks made known.
+/// What `svc stdio` forwards: the list as its flag says, and the session's name that the hooks
+/// reported.
 #[test]
-fn a_client_of_svc_stdio_is_shown_a_few_unless_it_is_started_otherwise() {
+fn stdio_client_gets_a_short_list_unless_a_flag_says_otherwise() {
     let d = Daemon::start();
     let begin = json!({
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "claude-code", "version": "1" },
@@ -205,7 +204,7 @@ fn a_client_of_svc_stdio_is_shown_a_few_unless_it_is_started_otherwise() {
 
 /// Four characters to a token.
 #[test]
-fn the_instructions_say_who_the_model_is_and_are_short() {
+fn instructions_name_the_session_and_are_short() {
     let d = Daemon::start();
     let own = d.with_token(&process_token(&d.home));
     let event = json!({

@@ -1,4 +1,4 @@
-//! Who may come in, and what is counted.
+//! Access to the MCP server, and its metrics.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::expect::{new_task, problem};
 use crate::wire::Request;
 
 #[test]
-fn nothing_is_told_to_strangers() {
+fn unauthenticated_requests_get_nothing() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let nobody = d.stranger();
@@ -57,7 +57,7 @@ fn nothing_is_told_to_strangers() {
         assert_eq!(asked.send().status(), 200, "{origin}");
     }
     client.ask("ping", &json!({}));
-    // Clients look here for what we do not have, and must not take a 401 for an invitation.
+    // Clients look here for OAuth metadata, and must not take a 401 as an invitation to log in.
     for path in [
         "oauth-protected-resource",
         "oauth-protected-resource/mcp",
@@ -71,7 +71,7 @@ fn nothing_is_told_to_strangers() {
 }
 
 #[test]
-fn the_end_of_a_token_is_the_end_of_its_sessions_use() {
+fn revoked_token_ends_access_to_its_session() {
     let d = Daemon::start();
     let minted = d.post("/v1/tokens", &json!({ "session": "s-1" })).ok(201);
     let mine = d.with_token(minted["token"].as_str().expect("a token"));
@@ -80,11 +80,11 @@ fn the_end_of_a_token_is_the_end_of_its_sessions_use() {
     let id = minted["token_id"].as_str().or(minted["id"].as_str()).expect("an id");
     assert!(d.delete(&format!("/v1/tokens/{id}")).status() < 300);
     problem(&client.post(&request(1, "ping", &json!({}))).send(), 401, "unauthorized");
-    // A new token for the same session has it back.
+    // A new token for the same session has access again.
     client.of(&d.session("s-1")).ask("ping", &json!({}));
 }
 
-/// What was counted, by its labels: method, name, era, outcome.
+/// The counters by their labels: method, name, era, outcome.
 fn counted(d: &Daemon) -> BTreeMap<[String; 4], u64> {
     let metrics = d.get("/metrics");
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
@@ -107,7 +107,7 @@ fn counted(d: &Daemon) -> BTreeMap<[String; 4], u64> {
 }
 
 #[test]
-fn requests_are_counted_in_our_own_words() {
+fn metric_labels_are_not_chosen_by_clients() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-06-18");
     client.call("peer_list", &json!({}));
@@ -118,7 +118,7 @@ fn requests_are_counted_in_our_own_words() {
     modern(&d, "tools/call", &tool("peer_list", &json!({})));
     modern(&d, "tools/list", &json!({}));
     initialize(&d, "2025-11-25", &json!({}));
-    // What a client makes up is not ours to remember.
+    // Names that a client makes up must not become labels.
     for n in 0..50 {
         let made_up = format!("made_up_{n}");
         post(&d, &request(1, &made_up, &json!({ "name": made_up }))).send();
@@ -156,9 +156,9 @@ fn requests_are_counted_in_our_own_words() {
     assert!(!metrics.contains("made_up"));
 }
 
-/// A call that waits is counted when it ends, and as it ended.
+/// A call that waits is counted when it ends, by its outcome.
 #[test]
-fn calls_that_wait_are_counted_at_their_end() {
+fn waiting_calls_are_counted_at_their_end() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -174,7 +174,7 @@ fn calls_that_wait_are_counted_at_their_end() {
 }
 
 #[test]
-fn what_clients_say_is_in_no_log() {
+fn client_input_is_never_logged() {
     let mut d = Daemon::with(|plan| plan.env("SVC_LOG_LEVEL", "trace"));
     let secret = "a-secret-that-nobody-else-knows";
     let client = Client::open(&d, "2025-06-18");

@@ -1,4 +1,4 @@
-//! The transport of 2024-11-05: one stream for a session, and an address to POST to.
+//! The transport of 2024-11-05: one stream for a session, and a URL to POST to.
 
 use std::thread;
 
@@ -12,7 +12,7 @@ use crate::daemon::{Daemon, eventually};
 use crate::expect::{append, frame, new_task, problem};
 use crate::wire::{Caller, Reply};
 
-/// A client of that time.
+/// A client of that version.
 struct Client {
     caller: Caller,
     stream: Stream,
@@ -46,7 +46,7 @@ impl Client {
         assert_eq!(reply.status(), 202, "{reply:?}");
     }
 
-    /// The next message; its event has an id if it is one that can be missed.
+    /// The next message; its event has an id if it can be resumed.
     #[track_caller]
     fn next(&mut self) -> Value {
         let next = self.stream.next();
@@ -56,7 +56,7 @@ impl Client {
         next.json
     }
 
-    /// The answer to this request, passing over what is told unasked.
+    /// The response to this request, skipping notifications.
     #[track_caller]
     fn answer(&mut self, id: &Value) -> Value {
         loop {
@@ -87,7 +87,7 @@ impl Client {
         self.send(&notification("notifications/initialized", &json!({})));
     }
 
-    /// Comes back after the connection was lost.
+    /// Reconnects after the connection was lost.
     #[track_caller]
     fn back(&mut self) {
         let again = Self::open(&self.caller, self.last.as_deref());
@@ -97,7 +97,7 @@ impl Client {
 }
 
 #[test]
-fn a_client_of_2024_finds_what_it_knows() {
+fn client_of_2024_11_05_can_connect_and_call() {
     let d = Daemon::start();
     let mut client = Client::open(&d.reader("s-1"), None);
     client.initialize();
@@ -119,11 +119,11 @@ fn a_client_of_2024_finds_what_it_knows() {
     }
     let task = new_task(&d);
     client.send(&request(7, "tools/call", &tool("TaskWait", &wait_for(&task))));
-    // It is in nobody's way.
+    // It delays no other call.
     assert_eq!(client.ask(8, "ping", &json!({})), json!({}));
     finish(&d, &task);
     is_wait_answer(&client.answer(&json!(7)), 7);
-    // Batches are older than this.
+    // This revision has batches.
     client.send(&json!([request(9, "ping", &json!({})), request(10, "ping", &json!({}))]));
     client.answer(&json!(9));
     client.answer(&json!(10));
@@ -132,7 +132,7 @@ fn a_client_of_2024_finds_what_it_knows() {
 }
 
 #[test]
-fn a_message_goes_to_its_own_session_alone() {
+fn message_reaches_only_its_session() {
     let d = Daemon::start();
     let (mine, theirs) = (d.reader("s-1"), d.session("s-2"));
     let mut client = Client::open(&mine, None);
@@ -146,7 +146,7 @@ fn a_message_goes_to_its_own_session_alone() {
         problem(&mine.post(&path, &ping), 404, "not_found");
     }
     assert_eq!(mine.post("/messages", &ping).status(), 400);
-    // A session of another transport is not one of this.
+    // A session of another transport is not valid here.
     let modern = super::Client::open(&mine, "2025-11-25");
     let path = format!("/messages?session_id={}", modern.session);
     problem(&mine.post(&path, &ping), 404, "not_found");
@@ -161,7 +161,7 @@ fn a_message_goes_to_its_own_session_alone() {
     let asked = mine.request("POST", &client.endpoint).header("Content-Type", "text/plain");
     assert_eq!(asked.body(ping.to_string()).send().status(), 415);
     assert_eq!(client.ask(2, "ping", &json!({})), json!({}));
-    // Somebody else with the cursor of ours gets a session of his own.
+    // Another caller with this cursor gets a session of its own.
     let last = client.last.clone().expect("an id");
     let other = Client::open(&theirs, Some(&last));
     assert_ne!(other.endpoint, client.endpoint);
@@ -171,7 +171,7 @@ fn a_message_goes_to_its_own_session_alone() {
 }
 
 #[test]
-fn what_a_client_missed_comes_when_it_is_back() {
+fn missed_messages_arrive_after_reconnect() {
     let mut d = Daemon::start();
     let mut client = Client::open(&d.reader("s-1"), None);
     client.initialize();
@@ -198,7 +198,7 @@ fn what_a_client_missed_comes_when_it_is_back() {
     is_wait_answer(&answers[1], 2);
     assert_eq!(answers[2]["result"], json!({}));
     client.stream.is_silent();
-    // And once more, with nothing left.
+    // Once more, with nothing left.
     client.stream.knife().cut();
     d.restart();
     client.back();
@@ -207,7 +207,7 @@ fn what_a_client_missed_comes_when_it_is_back() {
 }
 
 #[test]
-fn a_client_of_2024_is_told_what_changes_and_can_take_a_call_back() {
+fn client_of_2024_11_05_gets_notifications_and_can_cancel() {
     let d = Daemon::with(|plan| {
         plan.env("SVC_LIST_CHANGED_MS", "1").env("SVC_SSE_KEEPALIVE_MS", "100")
     });
@@ -230,8 +230,8 @@ fn a_client_of_2024_is_told_what_changes_and_can_take_a_call_back() {
 }
 
 #[test]
-fn many_answers_at_once_all_arrive() {
-    // The client reads when all is asked, which takes its time on a busy machine.
+fn many_concurrent_responses_all_arrive() {
+    // The client reads after all requests, which takes long on a busy machine.
     let d = Daemon::with(|plan| plan.env("SVC_BODY_TIMEOUT_MS", "600000"));
     let mut client = Client::open(&d, None);
     client.initialize();

@@ -1,4 +1,4 @@
-//! What a legacy client is told unasked, on the standalone stream of its session.
+//! Notifications for a legacy client, on the standalone stream of its session.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn subscribe(client: &Client, uri: &str) {
 }
 
 #[test]
-fn a_listener_is_there_at_once_in_the_words_of_its_revision() {
+fn standalone_stream_begins_at_once_in_every_revision() {
     let d = Daemon::start();
     for revision in LEGACY {
         let client = Client::open(&d, revision);
@@ -51,7 +51,7 @@ fn a_listener_is_there_at_once_in_the_words_of_its_revision() {
 }
 
 #[test]
-fn a_new_stream_changes_the_list_and_not_too_often() {
+fn list_changed_notifications_are_rate_limited() {
     // On a busy machine twenty tasks take more than a second.
     let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "6000"));
     let clients = LEGACY.map(|revision| Client::open(&d, revision));
@@ -75,7 +75,7 @@ fn a_new_stream_changes_the_list_and_not_too_often() {
 }
 
 #[test]
-fn a_call_of_somebody_does_not_change_the_list() {
+fn call_stream_does_not_change_the_resource_list() {
     let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "1"));
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -89,7 +89,7 @@ fn a_call_of_somebody_does_not_change_the_list() {
 }
 
 #[test]
-fn who_subscribed_hears_of_it() {
+fn subscriber_gets_resource_updates() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let (one, two) = (new_task(&d), new_task(&d));
@@ -117,11 +117,11 @@ fn who_subscribed_hears_of_it() {
     } {
         assert!(!block.data.concat().contains("updated"), "{block:?}");
     }
-    // A new stream need not be told of what was before it.
+    // A new stream need not repeat earlier notifications.
     let mut again = client.listen(None);
     again.next();
     again.is_silent();
-    // What cannot be subscribed to.
+    // Resources that cannot be subscribed to.
     for (uri, code) in [
         (json!("file:///etc/passwd"), -32002),
         (json!("svc://stream/"), -32002),
@@ -136,7 +136,7 @@ fn who_subscribed_hears_of_it() {
 }
 
 #[test]
-fn what_happened_while_a_client_was_away_is_told_when_it_comes_back() {
+fn changes_while_disconnected_are_reported_on_reconnect() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let tasks: Vec<_> = (0..3).map(|_| new_task(&d)).collect();
@@ -155,7 +155,7 @@ fn what_happened_while_a_client_was_away_is_told_when_it_comes_back() {
         let told = [stream.news(UPDATED), stream.news(UPDATED)];
         let uris = told.clone().map(|told| told.json["params"]["uri"].clone());
         assert_eq!(uris, [json!(uri(&tasks[0])), json!(uri(&tasks[2]))]);
-        // After the first of them the second is still to be told.
+        // Resumed after the first, the second still follows.
         let mut half = client.listen(Some(told[0].event_id()));
         assert_eq!(half.news(UPDATED).json["params"]["uri"], json!(uri(&tasks[2])));
         half.is_silent();
@@ -167,7 +167,7 @@ fn what_happened_while_a_client_was_away_is_told_when_it_comes_back() {
 }
 
 #[test]
-fn two_views_of_one_stream_are_both_told_also_when_cut_between() {
+fn two_subscriptions_of_one_stream_both_get_updates_across_a_cut() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -181,7 +181,7 @@ fn two_views_of_one_stream_are_both_told_also_when_cut_between() {
     let told = [stream.news(UPDATED), stream.news(UPDATED)];
     let uris: Vec<&Value> = told.iter().map(|told| &told.json["params"]["uri"]).collect();
     assert_eq!(json!(uris), json!(views));
-    // A client that was cut after the first comes back with the last id that it saw.
+    // A client whose stream broke after the first resumes with the last id that it saw.
     let seen = told[0].id.as_deref().unwrap_or_else(|| primed.event_id());
     let mut again = client.listen(Some(seen));
     let mut missing = again.news(UPDATED);
@@ -192,7 +192,7 @@ fn two_views_of_one_stream_are_both_told_also_when_cut_between() {
 }
 
 #[test]
-fn one_sessions_place_is_nothing_to_another() {
+fn cursor_of_another_session_is_ignored() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let mut stream = client.listen(None);
@@ -207,7 +207,7 @@ fn one_sessions_place_is_nothing_to_another() {
 }
 
 #[test]
-fn of_two_listeners_the_later_one_counts() {
+fn later_listener_replaces_the_earlier() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let before = subscribers(&d);
@@ -223,13 +223,13 @@ fn of_two_listeners_the_later_one_counts() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_is_in_nobodys_way() {
+fn stalled_listener_delays_no_other() {
     let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "1"));
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
     subscribe(&client, &uri(&task));
     let stalled = client.listen(None);
-    // A call's stream that nobody reads, either: its messages are on the wire and in the log.
+    // The same for a call's stream that nobody reads: its messages are on the wire and in the log.
     let mut params = super::tool("TaskNotify", &json!({ "task_ids": [task], "timeout_s": 600 }));
     params["_meta"] = json!({ "progressToken": "p" });
     let (id, mut unread) = client.begin_with(&params);

@@ -1,5 +1,5 @@
-//! The MCP server, spoken to as its clients do: by hand, so that every header and every byte of a
-//! stream can be seen.
+//! The MCP server, through hand-written requests, so that every header and every byte of a stream
+//! is visible.
 
 mod bare;
 mod crash;
@@ -30,9 +30,9 @@ use crate::wire::{Block, Caller, Knife, Reply, Request, Sse};
 const LEGACY: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 const MODERN: &str = "2026-07-28";
 const BOTH: &str = "application/json, text/event-stream";
-/// For what must come soon, on a machine that is busy with other tests.
+/// Deadline for what must come, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(15);
-/// For what must not come at all.
+/// How long to wait for what must not come.
 const SILENCE: Duration = Duration::from_millis(250);
 
 /// A JSON-RPC request.
@@ -59,7 +59,7 @@ fn post(caller: &Caller, body: &Value) -> Request {
     caller.request("POST", "/mcp").json(body)
 }
 
-/// The JSON-RPC message that an answer is: JSON, or the one event of a stream.
+/// The JSON-RPC message of a response: JSON, or the one event of a stream.
 #[track_caller]
 fn message(reply: &Reply) -> Value {
     if reply.header("content-type") != Some("text/event-stream") {
@@ -72,7 +72,7 @@ fn message(reply: &Reply) -> Value {
     serde_json::from_str(data).expect("an event's data is JSON")
 }
 
-/// The result of a request that was answered well.
+/// The result of a request; asserts success.
 #[track_caller]
 fn result(reply: &Reply) -> Value {
     assert_eq!(reply.status(), 200, "{reply:?}");
@@ -82,8 +82,7 @@ fn result(reply: &Reply) -> Value {
     message["result"].take()
 }
 
-/// The error of a request that was refused with this status and code. Whatever was wrong, the body
-/// is JSON-RPC.
+/// The error of a request that was refused with this status and code. The body is always JSON-RPC.
 #[track_caller]
 fn refused(reply: &Reply, status: u16, code: i64) -> Value {
     assert_eq!(reply.status(), status, "{reply:?}");
@@ -96,7 +95,7 @@ fn refused(reply: &Reply, status: u16, code: i64) -> Value {
     message["error"].take()
 }
 
-/// What a tool gave, after it went well; the text is the same JSON.
+/// The result of a tool; asserts success, and that the text is the same JSON.
 #[track_caller]
 fn given(result: &Value) -> Value {
     assert_ne!(result["isError"], json!(true), "{result}");
@@ -158,7 +157,7 @@ impl Client {
         client
     }
 
-    /// The same session, claimed by somebody else.
+    /// The same session, used by another caller.
     fn of(&self, caller: &Caller) -> Self {
         Self { caller: caller.clone(), ..self.clone() }
     }
@@ -177,7 +176,7 @@ impl Client {
         self.with_headers(self.caller.request("POST", "/mcp")).header("Accept", BOTH).json(body)
     }
 
-    /// Sends a request and gives its result.
+    /// Sends a request and returns its result.
     #[track_caller]
     fn ask(&self, method: &str, params: &Value) -> Value {
         let id = self.id();
@@ -187,7 +186,7 @@ impl Client {
         answer
     }
 
-    /// Calls a tool that answers at once.
+    /// Calls a tool that responds at once.
     #[track_caller]
     fn call(&self, name: &str, arguments: &Value) -> Value {
         self.ask("tools/call", &tool(name, arguments))
@@ -200,7 +199,7 @@ impl Client {
         assert!(reply.body.is_empty(), "{reply:?}");
     }
 
-    /// Begins a call whose answer comes in a stream. Gives the request's id, too.
+    /// Begins a call whose response is a stream. Returns the request's id, too.
     #[track_caller]
     fn begin(&self, name: &str, arguments: &Value) -> (u64, Stream) {
         self.begin_with(&tool(name, arguments))
@@ -221,13 +220,13 @@ impl Client {
         }
     }
 
-    /// Opens the standalone stream, or what is left of another.
+    /// Opens the standalone stream, or resumes another.
     #[track_caller]
     fn listen(&self, last: Option<&str>) -> Stream {
         Stream::open(&self.listen_request(last))
     }
 
-    /// The answer to a wish for a stream that must not be granted.
+    /// The refusal of a stream that must not be granted.
     #[track_caller]
     fn no_stream(&self, last: Option<&str>) -> Reply {
         match self.listen_request(last).follow().expect("an answer") {
@@ -250,7 +249,7 @@ fn initialize(caller: &Caller, revision: &str, capabilities: &Value) -> Reply {
     post(caller, &request(0, "initialize", &params)).header("Accept", BOTH).send()
 }
 
-/// The body of a stateless request of a client that can do this.
+/// The body of a stateless request of a client with these capabilities.
 fn modern_body(id: impl Into<Value>, method: &str, params: &Value, capabilities: &Value) -> Value {
     let mut params = params.as_object().cloned().unwrap_or_default();
     let meta = params.entry("_meta").or_insert_with(|| Value::from(Map::new()));
@@ -259,7 +258,7 @@ fn modern_body(id: impl Into<Value>, method: &str, params: &Value, capabilities:
     request(id, method, &Value::from(params))
 }
 
-/// A stateless request, with the headers that its body asks for.
+/// A stateless request, with the headers that its body requires.
 fn modern_post(caller: &Caller, body: &Value) -> Request {
     let method = body["method"].as_str().unwrap_or_default();
     let request = post(caller, body)
@@ -275,12 +274,12 @@ fn modern_post(caller: &Caller, body: &Value) -> Request {
     request.header("Mcp-Name", body["params"][member].as_str().unwrap_or_default())
 }
 
-/// Sends a stateless request of a client that can do nothing special.
+/// Sends a stateless request of a client without capabilities.
 fn modern(caller: &Caller, method: &str, params: &Value) -> Reply {
     modern_post(caller, &modern_body(1, method, params, &json!({}))).send()
 }
 
-/// What a client says that looks after tasks.
+/// The capabilities of a client that supports tasks.
 fn with_tasks() -> Value {
     json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } })
 }
@@ -311,7 +310,7 @@ impl Message {
 struct Stream(Sse);
 
 impl Stream {
-    /// What this request is answered with must be a stream.
+    /// Opens a stream; the response must be one.
     #[track_caller]
     fn open(request: &Request) -> Self {
         match request.follow().expect("an answer") {
@@ -325,20 +324,20 @@ impl Stream {
         }
     }
 
-    /// The next block, comments and all; `None` at a clean end.
+    /// The next block, comments included; `None` at a clean end.
     #[track_caller]
     fn block(&mut self) -> Option<Block> {
         self.0.block().expect("the stream goes on")
     }
 
-    /// The next message, passing over comments.
+    /// The next message, skipping comments.
     fn try_next(&mut self) -> io::Result<Option<Message>> {
         let end = Instant::now() + SOON;
         loop {
             let Some(block) = self.0.block()? else { return Ok(None) };
             let [data] = block.data.as_slice() else {
                 assert!(block.data.is_empty(), "one line of data: {block:?}");
-                // Comments keep a connection from being silent, and a test from ending.
+                // Comments keep a connection from being silent, and would keep a test from ending.
                 if Instant::now() > end {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing but comments"));
                 }
@@ -357,7 +356,7 @@ impl Stream {
         self.try_next().expect("the stream goes on").expect("a message before the end")
     }
 
-    /// Everything up to a clean end.
+    /// All messages up to a clean end.
     #[track_caller]
     fn rest(&mut self) -> Vec<Message> {
         let mut messages = Vec::new();
@@ -367,7 +366,7 @@ impl Stream {
         messages
     }
 
-    /// The answer, which the stream ends with.
+    /// The response, with which the stream ends.
     #[track_caller]
     fn answer(&mut self) -> Message {
         let last = self.rest().pop().expect("an answer");
@@ -375,7 +374,7 @@ impl Stream {
         last
     }
 
-    /// The next notification of this kind, passing over others.
+    /// The next notification of this kind, skipping others.
     #[track_caller]
     fn news(&mut self, method: &str) -> Message {
         loop {
@@ -386,7 +385,7 @@ impl Stream {
         }
     }
 
-    /// Nothing but comments comes for a while.
+    /// Asserts that only comments come for a while.
     #[track_caller]
     fn is_silent(&mut self) {
         let end = Instant::now() + SILENCE;
@@ -401,7 +400,7 @@ impl Stream {
         self.0.patience(crate::wire::PATIENCE);
     }
 
-    /// It ended or was cut.
+    /// Asserts that it ended or broke.
     #[track_caller]
     fn is_over(&mut self) {
         while let Ok(Some(_)) = self.try_next() {}
@@ -420,7 +419,7 @@ fn database(d: &Daemon) -> Connection {
     file
 }
 
-/// The states of the calls on record, the oldest first.
+/// The states of the recorded calls, the oldest first.
 fn call_states(d: &Daemon) -> Vec<String> {
     let file = database(d);
     let mut rows = file.prepare("select state from mcp_call order by rowid").expect("the table");
@@ -428,7 +427,7 @@ fn call_states(d: &Daemon) -> Vec<String> {
     states.collect::<Result<_, _>>().expect("states")
 }
 
-/// How many subscriptions are open, to whatever.
+/// The number of open subscriptions.
 fn subscribers(d: &Daemon) -> f64 {
     let metrics = d.get("/metrics");
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
@@ -436,13 +435,13 @@ fn subscribers(d: &Daemon) -> f64 {
     value.and_then(|value| value.parse().ok()).expect("a gauge of subscribers")
 }
 
-/// Ends a task, and with it whoever waits for it.
+/// Ends a task, and with it every wait for it.
 #[track_caller]
 fn finish(caller: &Caller, task: &str) {
     crate::expect::append(caller, task, &crate::expect::done());
 }
 
-/// The answer to a `TaskWait` for a task that was ended with [`finish`].
+/// Asserts the response to a `TaskWait` for a task that was ended with [`finish`].
 #[track_caller]
 fn is_wait_answer(message: &Value, id: u64) {
     assert_eq!(message["id"], json!(id), "{message}");

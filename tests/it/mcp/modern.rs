@@ -1,4 +1,4 @@
-//! Stateless clients that want more than an answer: tasks, and subscriptions that last.
+//! Stateless clients: tasks, and subscriptions.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn quick() -> Daemon {
     Daemon::with(|plan| plan.env("SVC_MCP_TASK_AFTER_MS", "100"))
 }
 
-/// Begins a `TaskWait` that becomes a task, and gives what stands for it.
+/// Begins a `TaskWait` that becomes a task, and returns the task.
 #[track_caller]
 fn begin(caller: &Caller, task: &str) -> Value {
     let params = tool("TaskWait", &wait_for(task));
@@ -32,7 +32,7 @@ fn begin(caller: &Caller, task: &str) -> Value {
     made
 }
 
-/// Asks about a task.
+/// A request about a task.
 fn about(caller: &Caller, method: &str, id: &Value) -> crate::wire::Reply {
     let params = json!({ "taskId": id });
     modern_post(caller, &modern_body(1, method, &params, &with_tasks())).send()
@@ -46,14 +46,14 @@ fn get(caller: &Caller, id: &Value) -> Value {
     task
 }
 
-/// A task once it is not at work any more.
+/// Waits for a task's end.
 #[track_caller]
 fn ended(caller: &Caller, id: &Value) -> Value {
     until(SOON, || Some(get(caller, id)).filter(|task| task["status"] != "working"))
 }
 
 #[test]
-fn a_slow_call_of_a_client_that_can_becomes_a_task() {
+fn slow_call_becomes_a_task_for_a_capable_client() {
     let d = quick();
     let task = new_task(&d);
     let made = begin(&d, &task);
@@ -72,7 +72,7 @@ fn a_slow_call_of_a_client_that_can_becomes_a_task() {
     assert_eq!(given(&over["result"])["task"]["status"], "done");
     assert!(instant(&over["createdAt"]) <= instant(&over["lastUpdatedAt"]));
     assert_eq!(ended(&d, id), over, "and stays so");
-    // What does not take long needs none, and who has not said that it can gets none.
+    // A quick call becomes no task, and a client without the capability gets none.
     let params = tool("TaskWait", &json!({ "task_id": task }));
     let answer =
         result(&modern_post(&d, &modern_body(1, "tools/call", &params, &with_tasks())).send());
@@ -88,7 +88,7 @@ fn a_slow_call_of_a_client_that_can_becomes_a_task() {
 }
 
 #[test]
-fn a_task_is_cancelled_by_its_owner_alone() {
+fn only_the_owner_can_cancel_a_task() {
     let d = quick();
     let before = subscribers(&d);
     let (mine, theirs) = (d.reader("s-1"), d.session("s-2"));
@@ -111,7 +111,7 @@ fn a_task_is_cancelled_by_its_owner_alone() {
     }
     for method in ["tasks/get", "tasks/cancel", "tasks/update"] {
         let params = json!({ "taskId": id, "inputResponses": {} });
-        // Nobody may speak of tasks who has not said that it knows them.
+        // A client without the capability must not use tasks.
         let body = modern_body("n", method, &params, &json!({}));
         let reply = modern_post(&mine, &body).send();
         let error = refused(&reply, 400, -32021);
@@ -142,7 +142,7 @@ fn a_task_is_cancelled_by_its_owner_alone() {
 }
 
 #[test]
-fn an_end_that_nobody_waits_for_any_more_is_no_fault() {
+fn end_of_an_abandoned_call_is_no_error() {
     let d = quick();
     let (one, two) = (new_task(&d), new_task(&d));
     let first = begin(&d, &one);
@@ -152,7 +152,7 @@ fn an_end_that_nobody_waits_for_any_more_is_no_fault() {
     assert_eq!(get(&d, &first["taskId"]), over);
     let params = json!({ "taskId": first["taskId"], "inputResponses": { "x": {} } });
     result(&modern_post(&d, &modern_body(1, "tasks/update", &params, &with_tasks())).send());
-    // The client that is gone before it has its task has taken the call back, or has a task on
+    // A client that disconnects before it has its task has cancelled the call, or has a task on
     // record.
     let params = tool("TaskWait", &wait_for(&two));
     let mut conn = crate::wire::Conn::open(d.addr).expect("a connection");
@@ -164,7 +164,7 @@ fn an_end_that_nobody_waits_for_any_more_is_no_fault() {
 }
 
 #[test]
-fn a_task_goes_on_after_a_crash_and_a_stop() {
+fn task_continues_after_a_crash_and_a_shutdown() {
     let mut d = quick();
     let mine = d.reader("s-1");
     let (one, two, never) = (new_task(&d), new_task(&d), new_task(&d));
@@ -174,7 +174,7 @@ fn a_task_goes_on_after_a_crash_and_a_stop() {
     let over = ended(&mine, first);
     d.kill9();
     let file = database(&d);
-    // A crash would leave a tool that changes something like this, were there a slow one.
+    // A crash would leave such a row for a slow tool with effects; svc has none.
     file.execute("update mcp_call set tool = 'TaskReply' where call_id = ?1", [third.as_str()])
         .expect("an update");
     drop(file);
@@ -191,7 +191,7 @@ fn a_task_goes_on_after_a_crash_and_a_stop() {
     finish(&d, &two);
     let over = ended(&mine, second);
     assert_eq!(given(&over["result"])["task"]["task_id"], json!(two));
-    // One more, cancelled after the crash.
+    // Another one, cancelled after the crash.
     let last = new_task(&d);
     let made = begin(&mine, &last);
     d.kill9();
@@ -200,7 +200,7 @@ fn a_task_goes_on_after_a_crash_and_a_stop() {
     assert_eq!(ended(&mine, &made["taskId"])["status"], "cancelled");
 }
 
-/// Opens a subscription and checks that it is acknowledged first, with what was granted.
+/// Opens a subscription and checks that the first message acknowledges what was granted.
 #[track_caller]
 fn listen(caller: &Caller, id: &Value, wanted: &Value, granted: &Value) -> Stream {
     let params = json!({ "notifications": wanted });
@@ -220,7 +220,7 @@ fn belongs(params: &Value, id: &Value) {
 }
 
 #[test]
-fn a_subscription_says_what_it_grants_and_only_tells_that() {
+fn subscription_acknowledges_and_sends_only_what_it_grants() {
     let d = Daemon::with(|plan| {
         plan.env("SVC_LIST_CHANGED_MS", "1").env("SVC_SSE_KEEPALIVE_MS", "200")
     });
@@ -272,7 +272,7 @@ fn a_subscription_says_what_it_grants_and_only_tells_that() {
         stream.knife().cut();
     }
     eventually(SOON, || subscribers(&d) <= before);
-    // What is no wish.
+    // Invalid requests.
     for params in [
         json!({}),
         json!({ "notifications": [] }),
@@ -290,7 +290,7 @@ fn a_subscription_says_what_it_grants_and_only_tells_that() {
 }
 
 #[test]
-fn a_subscription_tells_of_tasks_to_their_owner() {
+fn subscription_reports_tasks_to_their_owner_only() {
     let d = quick();
     let mine = d.reader("s-1");
     let task = new_task(&d);
@@ -308,7 +308,7 @@ fn a_subscription_tells_of_tasks_to_their_owner() {
     given(&told["result"]);
     stream.is_silent();
     other.is_silent();
-    // Who has not said that it knows tasks is not told of them.
+    // A client without the capability gets no notifications of tasks.
     let params = json!({ "notifications": wanted });
     let body = modern_body(3, "subscriptions/listen", &params, &json!({}));
     let mut stream = Stream::open(&modern_post(&mine, &body));
@@ -316,19 +316,19 @@ fn a_subscription_tells_of_tasks_to_their_owner() {
 }
 
 #[test]
-fn a_stop_ends_a_subscription_that_the_client_then_asks_for_anew() {
+fn shutdown_ends_a_subscription_so_that_the_client_renews_it() {
     let mut d = Daemon::start();
     let granted = json!({ "toolsListChanged": true });
     let mut stream = listen(&d, &json!("l"), &granted, &granted);
     d.stop();
-    // A result would say that it is over for good.
+    // A result would say that it has ended for good.
     assert_eq!(stream.rest(), [], "a clean end");
     d.restart();
     listen(&d, &json!("l"), &granted, &granted).is_silent();
 }
 
 #[test]
-fn progress_comes_on_the_way_without_ids() {
+fn progress_events_have_no_ids() {
     let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "100"));
     let task = new_task(&d);
     let mut params = tool("TaskWait", &wait_for(&task));
@@ -346,7 +346,7 @@ fn progress_comes_on_the_way_without_ids() {
 }
 
 #[test]
-fn a_stop_answers_a_stateless_call_that_cannot_go_on() {
+fn shutdown_answers_a_stateless_call_that_cannot_resume() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     let body = modern_body("m", "tools/call", &tool("TaskWait", &wait_for(&task)), &json!({}));

@@ -1,4 +1,4 @@
-//! Resources and prompts: what there is beside tools.
+//! Resources and prompts.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn every_public_stream_is_listed_page_by_page() {
     let d = Daemon::start();
     let client = Client::open(&d.reader("s-1"), "2025-11-25");
     let tasks: Vec<_> = (0..250).map(|_| new_task(&d)).collect();
-    // A call on record has a stream, too, and it is nobody's resource.
+    // A recorded call has a stream, too, which is no resource.
     let (_, mut call) = client.begin("TaskWait", &wait_for(&tasks[0]));
     finish(&d, &tasks[0]);
     call.answer();
@@ -65,7 +65,7 @@ fn every_public_stream_is_listed_page_by_page() {
 }
 
 #[test]
-fn a_stream_is_read_in_parts() {
+fn stream_resource_is_read_in_pages() {
     let d = Daemon::start();
     let task = new_task(&d);
     let lines: Vec<_> = (0..149).map(|n| frame(&format!("line {n}"))).collect();
@@ -101,7 +101,7 @@ fn a_stream_is_read_in_parts() {
 }
 
 #[test]
-fn what_is_not_there_is_said_in_the_words_of_the_era() {
+fn missing_resource_has_the_error_of_its_era() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -143,7 +143,7 @@ fn what_is_not_there_is_said_in_the_words_of_the_era() {
 }
 
 #[test]
-fn names_are_completed() {
+fn argument_completion_lists_names() {
     let d = Daemon::start();
     let tasks: BTreeSet<String> = (0..120).map(|_| new_task(&d)).collect();
     let client = Client::open(&d.reader("s-1"), "2025-11-25");
@@ -187,7 +187,7 @@ fn names_are_completed() {
 }
 
 #[test]
-fn prompts_are_listed_and_filled_in() {
+fn prompts_are_listed_and_rendered() {
     let d = Daemon::start();
     let task = new_task(&d);
     let client = Client::open(&d.reader("s-1"), "2025-06-18");

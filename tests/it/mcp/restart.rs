@@ -1,4 +1,4 @@
-//! What a client finds again after the daemon was gone.
+//! What a client finds after a restart of the daemon.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::daemon::{Daemon, eventually, quickly};
 use crate::expect::{append, frame, new_task};
 
 #[test]
-fn a_session_is_still_there_after_a_crash() {
+fn session_survives_a_crash() {
     let mut d = Daemon::start();
     let callers = [d.with_token(d.token.as_deref().expect("a token")), d.session("s-1")];
     let clients: Vec<_> = callers
@@ -35,7 +35,7 @@ fn a_session_is_still_there_after_a_crash() {
 }
 
 #[test]
-fn a_call_in_flight_is_answered_after_a_crash() {
+fn call_under_way_gets_its_response_after_a_crash() {
     for revision in LEGACY {
         let mut d = Daemon::start();
         let session = d.session("s-1");
@@ -51,13 +51,13 @@ fn a_call_in_flight_is_answered_after_a_crash() {
         for stream in [&mut one, &mut two] {
             assert!(stream.try_next().is_err(), "cut");
         }
-        // The answer that was there is there, whether or not it was read.
+        // The response stays available, whether or not it was read.
         d.restart();
         is_wait_answer(&client.listen(Some(third.event_id())).answer().json, over_id);
         let mut resumed = client.listen(Some(first.event_id()));
         finish(&d, &before);
         is_wait_answer(&resumed.answer().json, id);
-        // And another crash, with the end of the task in the log before anybody asks.
+        // Another crash, with the end of the task in the log before a client asks.
         finish(&d, &after);
         d.kill9();
         d.restart();
@@ -72,7 +72,7 @@ fn a_call_in_flight_is_answered_after_a_crash() {
 }
 
 #[test]
-fn the_time_of_a_call_counts_from_its_start() {
+fn call_deadline_counts_from_its_first_start() {
     let mut d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -89,7 +89,8 @@ fn the_time_of_a_call_counts_from_its_start() {
     assert_eq!(answer["id"], json!(id));
     assert_eq!(given(&answer["result"])["timed_out"], json!(true));
     assert!(took >= Duration::from_millis(2_900), "{took:?}");
-    // Three seconds and a margin for a busy machine, but not three from the last start.
+    // Three seconds from the creation and a margin for a busy machine, but not three from the last
+    // start.
     let since_creation = database(&d)
         .query_row("select ended_at - started_at from mcp_call", [], |row| row.get::<_, i64>(0))
         .expect("a row");
@@ -97,7 +98,7 @@ fn the_time_of_a_call_counts_from_its_start() {
 }
 
 #[test]
-fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
+fn non_idempotent_call_has_an_unknown_outcome_after_a_crash() {
     let mut d = Daemon::start();
     let clients = ["2025-11-25", "2025-06-18"].map(|revision| Client::open(&d, revision));
     let task = new_task(&d);
@@ -107,7 +108,7 @@ fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
         begun.push((id, call.next()));
     }
     d.kill9();
-    // No tool of ours is slow and changes something; a crash would leave such a one like this.
+    // No tool of svc is slow and has effects; a crash would leave its call like this.
     let file = database(&d);
     let changed = file.execute("update mcp_call set tool = 'TaskReply'", []).expect("an update");
     assert_eq!(changed, 2);
@@ -122,7 +123,7 @@ fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
         assert_eq!(client.no_stream(Some(answer.event_id())).status(), 204);
     }
     assert!(call_states(&d).iter().all(|state| state == "completed"));
-    // A tool that is not there any more is no reason not to answer.
+    // A tool that does not exist any more still gets a response.
     let (id, mut call) = clients[0].begin("TaskWait", &wait_for(&task));
     let primed = call.next();
     d.kill9();
@@ -137,7 +138,7 @@ fn a_call_that_may_not_be_repeated_has_an_unknown_outcome() {
 }
 
 #[test]
-fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
+fn call_with_an_unparsable_row_has_an_unknown_outcome() {
     let mut d = Daemon::start();
     let session = d.session("s-1");
     let client = Client::open(&session, "2025-11-25");
@@ -149,13 +150,13 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
         ("rpc_id", "{"),
         ("principal", "nobody"),
         ("principal", "session:"),
-        // The session is another caller's.
+        // The session belongs to another caller.
         ("principal", "operator"),
         ("principal", "session:s-2"),
-        // Nobody knows what the client was promised.
+        // What was promised to the client is unknown.
         ("revision", "2031-01-01"),
         ("revision", ""),
-        // The credential is none of its principal's.
+        // The credential does not belong to its principal.
         ("credential", "tok_nobody"),
         ("credential", ""),
     ];
@@ -174,7 +175,7 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
     drop(file);
     d.restart();
     assert_eq!(call_states(&d), begun.each_ref().map(|_| "completed"), "none runs again");
-    // A call that ran again would have an answer now.
+    // A call that ran again would have a response now.
     finish(&d, &task);
     for (column, value, id, primed) in &begun {
         let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
@@ -192,7 +193,7 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
         assert!(text.contains("outcome is unknown"), "{column} {value}: {text}");
         assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
         if *column == "principal" {
-            // The call belongs to another, or to nobody.
+            // The call belongs to another caller, or to none.
             assert_eq!(client.no_stream(Some(primed.event_id())).status(), 404);
             continue;
         }
@@ -203,7 +204,7 @@ fn a_call_whose_row_cannot_be_read_has_an_unknown_outcome() {
 }
 
 #[test]
-fn subscriptions_survive() {
+fn subscriptions_survive_a_restart() {
     let mut d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -222,14 +223,14 @@ fn subscriptions_survive() {
 }
 
 #[test]
-fn who_knows_other_tools_is_told_after_the_restart() {
+fn client_with_an_old_tool_list_is_notified_after_a_restart() {
     const CHANGED: &str = "notifications/tools/list_changed";
     let mut d = Daemon::start();
     let (client, fresh) = (Client::open(&d, "2025-11-25"), Client::open(&d, "2025-06-18"));
     client.ask("tools/list", &json!({}));
     knows(&client);
     d.kill9();
-    // As after a version that had others.
+    // As after a version with other tools.
     let file = database(&d);
     let changed = file.execute("update mcp_session set tools = tools + 1", []).expect("an update");
     assert_eq!(changed, 2);
@@ -243,7 +244,7 @@ fn who_knows_other_tools_is_told_after_the_restart() {
     fresh.listen(None).is_silent();
 }
 
-/// There is no news for this client but where it is.
+/// Asserts that the client gets only the priming event.
 #[track_caller]
 fn knows(client: &Client) {
     let mut stream = client.listen(None);
@@ -252,7 +253,7 @@ fn knows(client: &Client) {
 }
 
 #[test]
-fn a_log_level_and_what_a_client_said_survive() {
+fn log_level_and_client_capabilities_survive_a_restart() {
     let mut d = Daemon::start();
     let client = Client::open_with(&d, "2025-06-18", &json!({ "elicitation": {} }));
     assert_eq!(client.ask("logging/setLevel", &json!({ "level": "error" })), json!({}));
@@ -272,8 +273,8 @@ fn a_log_level_and_what_a_client_said_survive() {
 }
 
 #[test]
-fn a_stop_ends_streams_that_go_on_after_the_start() {
-    // Requests get ten seconds; nobody waits for a stream.
+fn shutdown_ends_streams_that_resume_after_the_start() {
+    // Requests get ten seconds; streams are not waited for.
     quickly(Duration::from_secs(8), || {
         let mut d = Daemon::start();
         let client = Client::open(&d, "2025-11-25");
@@ -302,7 +303,7 @@ fn a_stop_ends_streams_that_go_on_after_the_start() {
 }
 
 #[test]
-fn a_call_of_a_session_that_was_ended_is_not_taken_up() {
+fn call_of_an_ended_session_is_not_resumed() {
     let mut d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -318,7 +319,7 @@ fn a_call_of_a_session_that_was_ended_is_not_taken_up() {
 }
 
 #[test]
-fn a_session_that_was_silent_for_a_month_is_over() {
+fn session_expires_after_a_silent_month() {
     let mut d = Daemon::start();
     let (old, young) = (Client::open(&d, "2025-11-25"), Client::open(&d, "2025-11-25"));
     d.kill9();
@@ -333,13 +334,13 @@ fn a_session_that_was_silent_for_a_month_is_over() {
     }
     drop(file);
     d.restart();
-    // The sweep is not waited for: it comes with the start.
+    // The start sweeps at once.
     eventually(SOON, || old.post(&request(1, "ping", &json!({}))).send().status() == 404);
     young.ask("ping", &json!({}));
 }
 
 #[test]
-fn a_stateless_client_notices_nothing() {
+fn restart_is_invisible_to_a_stateless_client() {
     let mut d = Daemon::start();
     for _ in 0..2 {
         result(&modern(&d, "server/discover", &json!({})));
@@ -350,7 +351,7 @@ fn a_stateless_client_notices_nothing() {
 }
 
 #[test]
-fn who_loses_its_token_gets_no_answer_that_it_waits_for() {
+fn revoked_token_gets_no_pending_response() {
     for revision in ["2025-06-18", "2025-11-25"] {
         let mut d = Daemon::start();
         let session = d.session("s-1");
@@ -368,7 +369,7 @@ fn who_loses_its_token_gets_no_answer_that_it_waits_for() {
         assert_eq!(answer["error"]["data"]["code"], "unauthorized", "{answer}");
         assert!(!answer.to_string().contains("a secret word"), "{answer}");
 
-        // While the daemon is away, another one on the same database takes the token back.
+        // While the daemon is away, another one on the same database revokes the token.
         let client = Client::open(&d.session("s-1"), revision);
         let task = new_task(&client.caller);
         let (_, mut call) = client.begin("TaskWait", &wait_for(&task));

@@ -1,4 +1,4 @@
-//! Legacy sessions: how they begin, whose they are and how they end.
+//! Legacy sessions: their beginning, their owner and their end.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::expect::{new_task, problem};
 use crate::wire::Caller;
 
 #[test]
-fn a_client_gets_the_revision_that_it_asks_for() {
+fn client_gets_the_requested_revision() {
     let d = Daemon::start();
     for asked in LEGACY {
         let reply = initialize(&d, asked, &json!({}));
@@ -23,7 +23,7 @@ fn a_client_gets_the_revision_that_it_asks_for() {
         let reply = initialize(&d, unknown, &json!({}));
         assert_eq!(result(&reply)["protocolVersion"], "2025-11-25", "{unknown}");
     }
-    // What else a client has in its hands when it begins does not matter.
+    // Headers of an earlier session are ignored at the beginning of a new one.
     for (name, value) in [("Mcp-Session-Id", "gone"), ("MCP-Protocol-Version", "2025-11-25")] {
         let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {} });
         let asked = post(&d, &request(0, "initialize", &params)).header(name, value);
@@ -34,7 +34,7 @@ fn a_client_gets_the_revision_that_it_asks_for() {
 }
 
 #[test]
-fn a_client_is_told_what_there_is() {
+fn initialize_lists_the_server_capabilities() {
     let d = Daemon::start();
     let answer = result(&initialize(&d, "2025-11-25", &json!({})));
     let capabilities = json!({
@@ -68,7 +68,7 @@ fn a_client_is_told_what_there_is() {
 }
 
 #[test]
-fn a_session_is_its_openers_alone() {
+fn session_belongs_to_its_opener() {
     let d = Daemon::start();
     let (one, two) = (d.session("s-1"), d.session("s-2"));
     let operator: &Caller = &d;
@@ -94,7 +94,7 @@ fn a_session_is_its_openers_alone() {
 }
 
 #[test]
-fn a_session_that_is_not_there_is_not_found_and_never_bad() {
+fn unknown_session_gets_404_and_never_400() {
     let d = Daemon::start();
     let mut client = Client::open(&d, "2025-11-25");
     for id in ["gone", "0", "..", "' or 1=1", "\u{e9}", &"x".repeat(4000)] {
@@ -125,7 +125,7 @@ fn a_session_that_is_not_there_is_not_found_and_never_bad() {
 }
 
 #[test]
-fn a_client_that_is_done_says_so() {
+fn delete_ends_a_session() {
     let d = Daemon::start();
     let before = subscribers(&d);
     let client = Client::open(&d, "2025-11-25");
@@ -153,7 +153,7 @@ fn a_client_that_is_done_says_so() {
 }
 
 #[test]
-fn a_call_is_made_for_the_session_of_its_token_or_for_the_one_that_the_operator_names() {
+fn call_acts_for_its_tokens_session_or_the_one_the_operator_names() {
     let d = Daemon::start();
     let mine = d.session("s-1");
     let peer = json!({ "display_name": "ada", "backend": "claude", "session_id": "s-1" });
@@ -181,7 +181,7 @@ fn a_call_is_made_for_the_session_of_its_token_or_for_the_one_that_the_operator_
 }
 
 #[test]
-fn a_session_is_a_row_with_what_the_client_said() {
+fn session_row_has_the_clients_parameters() {
     let d = Daemon::start();
     let client = Client::open_with(&d.session("s-9"), "2025-06-18", &json!({ "roots": {} }));
     let file = database(&d);
@@ -197,7 +197,7 @@ fn a_session_is_a_row_with_what_the_client_said() {
 }
 
 #[test]
-fn a_thousand_idle_sessions_and_a_thousand_listeners_cost_no_thread() {
+fn idle_sessions_and_listeners_use_no_threads() {
     let d = Daemon::start();
     let status = || {
         let text = std::fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("a process");
@@ -224,7 +224,7 @@ fn a_thousand_idle_sessions_and_a_thousand_listeners_cost_no_thread() {
         client.ask("ping", &json!({}));
         given(&client.call("peer_list", &json!({})));
     }
-    // All of them are told, and none of them is in the way of another.
+    // All of them are notified, and none delays another.
     new_task(&d);
     for (_, stream) in opened.iter_mut().step_by(250) {
         stream.news("notifications/resources/list_changed");
@@ -232,14 +232,14 @@ fn a_thousand_idle_sessions_and_a_thousand_listeners_cost_no_thread() {
 }
 
 #[test]
-fn what_is_no_method_of_sessions_is_unknown_in_one() {
+fn stateless_methods_are_unknown_in_a_session() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-06-18");
     refused(&client.post(&request(1, "server/discover", &json!({}))).send(), 200, -32601);
 }
 
 #[test]
-fn a_cursor_that_no_list_gave_is_refused() {
+fn invalid_list_cursor_is_refused() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     for list in ["tools/list", "prompts/list", "resources/templates/list"] {
@@ -248,10 +248,9 @@ fn a_cursor_that_no_list_gave_is_refused() {
     }
 }
 
-/// A client without hooks says whose its calls are by beginning a session by name, and it stays so
-/// over a restart.
+/// A client without hooks attributes its calls by beginning a session by name, also over a restart.
 #[test]
-fn a_session_that_a_connection_begins_is_its_own() {
+fn connection_acts_for_the_session_that_it_begins() {
     let mut d = Daemon::start();
     let (client, other) = (Client::open(&d, "2025-11-25"), Client::open(&d, "2025-06-18"));
     given(&client.call("start_session", &json!({ "session_id": "mine" })));

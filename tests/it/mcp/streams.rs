@@ -1,4 +1,4 @@
-//! Calls that take time in a legacy session: streams that can be resumed.
+//! Slow calls in a legacy session: streams that can be resumed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::daemon::{Daemon, eventually};
 use crate::expect::new_task;
 use crate::wire::Caller;
 
-/// The params of a `TaskWait` that wants to hear how it goes.
+/// The params of a `TaskWait` with a progress token.
 fn with_token(task: &str, token: &Value) -> Value {
     let mut params = tool("TaskWait", &wait_for(task));
     params["_meta"] = json!({ "progressToken": token });
@@ -28,7 +28,7 @@ fn parts(id: &str) -> (&str, u64) {
 }
 
 #[test]
-fn a_call_that_takes_time_is_a_stream_from_the_start() {
+fn slow_call_is_a_stream_from_the_start() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -47,20 +47,20 @@ fn a_call_that_takes_time_is_a_stream_from_the_start() {
     assert_eq!(stream, parts(&primed).0, "ids name their stream");
     assert!(seq > parts(&primed).1);
     assert_eq!(call_states(&d), ["completed"]);
-    // And one that takes none is not.
+    // A quick call has no stream.
     let reply = client.post(&request(1, "tools/call", &tool("peer_list", &json!({})))).send();
     assert_eq!(reply.header("content-type"), Some("application/json"));
 }
 
 #[test]
-fn a_stream_is_resumed_by_its_own_session_alone() {
+fn only_its_session_can_resume_a_stream() {
     let d = Daemon::start();
     let (mine, theirs) = (d.reader("s-1"), d.session("s-2"));
     let client = Client::open(&mine, "2025-11-25");
     let task = new_task(&d);
     let (id, mut call) = client.begin("TaskWait", &wait_for(&task));
     let primed = call.next();
-    // As often as one likes, also while it is open.
+    // It can be resumed repeatedly, also while it is open.
     let mut again = client.listen(Some(primed.event_id()));
     assert_eq!(again.next(), primed, "the new connection can be resumed, too");
     finish(&d, &task);
@@ -115,7 +115,7 @@ fn a_stream_is_resumed_by_its_own_session_alone() {
 }
 
 #[test]
-fn before_2025_11_25_a_stream_begins_with_a_message() {
+fn streams_before_2025_11_25_begin_with_a_message() {
     let d = Daemon::start();
     for revision in &LEGACY[..3] {
         let client = Client::open(&d, revision);
@@ -141,7 +141,7 @@ fn before_2025_11_25_a_stream_begins_with_a_message() {
 }
 
 #[test]
-fn who_waits_hears_that_somebody_is_there() {
+fn waiting_client_gets_keep_alives_or_progress() {
     let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "100"));
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -169,7 +169,7 @@ fn who_waits_hears_that_somebody_is_there() {
 }
 
 #[test]
-fn a_call_that_is_taken_back_ends_without_an_answer() {
+fn cancelled_call_ends_without_a_response() {
     let d = Daemon::start();
     let before = subscribers(&d);
     for (revision, id, taken_back) in [
@@ -185,7 +185,7 @@ fn a_call_that_is_taken_back_ends_without_an_answer() {
         let asked = client.post(&json!(0)).without("Content-Length").body(body);
         let mut call = Stream::open(&asked);
         let first = call.next();
-        // Another session's request of the same id is another request.
+        // The same id in another session is another request.
         let notice = |client: &Client| {
             let body = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{taken_back},"reason":"no"}}}}"#
@@ -198,7 +198,7 @@ fn a_call_that_is_taken_back_ends_without_an_answer() {
         notice(&client);
         assert_eq!(call.rest(), [], "no answer");
         assert_eq!(call_states(&d).last().map(String::as_str), Some("cancelled"));
-        // Nothing is left to come, and it does no harm to say it again.
+        // Nothing is left, and another attempt does no harm.
         let reply = client.no_stream(Some(first.event_id()));
         assert_eq!(reply.status(), 204, "{reply:?}");
         notice(&client);
@@ -207,7 +207,7 @@ fn a_call_that_is_taken_back_ends_without_an_answer() {
 }
 
 #[test]
-fn who_hangs_up_has_not_taken_it_back() {
+fn disconnect_does_not_cancel_a_call_in_a_session() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     let task = new_task(&d);
@@ -223,7 +223,7 @@ fn who_hangs_up_has_not_taken_it_back() {
 }
 
 #[test]
-fn who_hangs_up_on_a_stateless_call_has_taken_it_back() {
+fn disconnect_cancels_a_stateless_call() {
     let d = Daemon::start();
     let before = subscribers(&d);
     let task = new_task(&d);
@@ -249,7 +249,7 @@ fn who_hangs_up_on_a_stateless_call_has_taken_it_back() {
 }
 
 #[test]
-fn the_same_request_once_more_is_the_same_call() {
+fn repeated_request_is_the_same_call() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-11-25");
     for round in 0..20 {
@@ -267,7 +267,7 @@ fn the_same_request_once_more_is_the_same_call() {
         is_wait_answer(&answers[0].json, round);
         assert_eq!(call_states(&d).len() as u64, round + 1, "one call on record");
     }
-    // The same id for something else is another call, and so is the same in another session.
+    // The same id with other params is another call, and so is the same request in another session.
     let (one, two) = (new_task(&d), new_task(&d));
     let body = |task: &str| request("same", "tools/call", &tool("TaskWait", &wait_for(task)));
     let mut first = Stream::open(&client.post(&body(&one)));
@@ -284,7 +284,7 @@ fn the_same_request_once_more_is_the_same_call() {
 }
 
 #[test]
-fn a_client_of_a_session_that_reads_no_streams_gets_json() {
+fn client_that_accepts_no_streams_gets_json() {
     let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "100"));
     let client = Client::open(&d, "2025-06-18");
     let task = new_task(&d);
@@ -298,7 +298,7 @@ fn a_client_of_a_session_that_reads_no_streams_gets_json() {
         assert_eq!(reply.header("content-type"), Some("application/json"));
         is_wait_answer(&reply.json(), 3);
     });
-    // Taken back, it has to end somehow.
+    // A cancelled call has to end.
     let task = new_task(&d);
     let body = request(4, "tools/call", &tool("TaskWait", &wait_for(&task)));
     let asked = client.post(&body).without("Accept").header("Accept", "application/json");
@@ -314,13 +314,13 @@ fn a_client_of_a_session_that_reads_no_streams_gets_json() {
 }
 
 #[test]
-fn many_calls_at_once_each_get_their_own_answer() {
+fn concurrent_calls_each_get_their_own_response() {
     let d = Daemon::start();
     let sessions: Vec<Client> = LEGACY.iter().map(|it| Client::open(&d, it)).collect();
     let task = new_task(&d);
     let mut calls: Vec<(u64, Stream)> =
         (0..40).map(|n| sessions[n % sessions.len()].begin("TaskWait", &wait_for(&task))).collect();
-    // A slow call is in nobody's way.
+    // A slow call delays no other.
     for client in &sessions {
         given(&client.call("TaskGet", &json!({ "task_id": task })));
     }
@@ -338,7 +338,7 @@ fn many_calls_at_once_each_get_their_own_answer() {
 }
 
 #[test]
-fn nobody_but_the_operator_sees_the_streams_of_calls() {
+fn only_the_operator_sees_streams_of_calls() {
     let d = Daemon::start();
     let (owner, other) = (d.reader("s-1"), d.reader("s-2"));
     let client = Client::open(&owner, "2025-11-25");
@@ -389,7 +389,8 @@ fn nobody_but_the_operator_sees_the_streams_of_calls() {
     let (status, text) = events(&d, &of_stream);
     assert!(status == 200 && text.contains(&name), "{status} {text}");
     assert!(events(&d, "?limit=500").1.contains(&name));
-    // The tool's answers are themselves in such streams: no agent reads them, whoever it works for.
+    // The tool's responses are in such streams themselves: no agent reads them, whoever it works
+    // for.
     assert!(read(&d, json!({ "stream": name })).contains("not_found"));
     for arguments in [json!({ "limit": 500 }), json!({ "prefix": "mcp/", "limit": 500 })] {
         let text = read(&d, arguments);
@@ -401,10 +402,10 @@ fn nobody_but_the_operator_sees_the_streams_of_calls() {
     assert_eq!(stored, 1);
 }
 
-/// The name of a stream does not say who may read it: the column does that was filled when it was
-/// opened.
+/// The name of a stream does not decide who may read it: the column that was set at its opening
+/// does.
 #[test]
-fn a_stream_stays_as_private_as_it_was_opened() {
+fn stream_keeps_the_visibility_of_its_opening() {
     let mut d = Daemon::start();
     let (secret, open) = (new_task(&d), new_task(&d));
     d.stop();
@@ -468,10 +469,10 @@ fn a_stream_stays_as_private_as_it_was_opened() {
     }
 }
 
-/// An answer that is on record is an event. Were it in the next answer, that would be in the one
-/// after it, each time with more backslashes: ten calls were eleven megabytes.
+/// A recorded response is an event. If the next response contained it, the one after would contain
+/// both, each time with more backslashes: ten calls were eleven megabytes.
 #[test]
-fn an_answer_of_the_log_is_not_in_the_next_one() {
+fn log_responses_do_not_contain_earlier_responses() {
     let d = Daemon::start();
     let client = Client::open(&d, "2025-06-18");
     let mut sizes = Vec::new();

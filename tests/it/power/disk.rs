@@ -1,8 +1,8 @@
-//! A disk whose power can be cut: a file system in memory that forgets what was not synced.
+//! A disk whose power can be cut: a file system in memory that loses what was not synced.
 //!
-//! What is written is seen by everybody at once, as the page cache has it. It is on the disk once
-//! the file was synced, and a name once its folder was. What a disk has of the rest after a cut is
-//! chance, as the kernel writes when it likes.
+//! All processes see each write at once, as with the page cache. Content is durable once its file
+//! was synced, and a name once its folder was. A random part of the rest survives a cut, as the
+//! kernel writes back at any time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -17,9 +17,9 @@ pub(super) fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// What a disk writes at once.
+/// The unit of an atomic write.
 const SECTOR: usize = 512;
-/// What the kernel writes at once.
+/// The unit of the kernel's write-back.
 const PAGE: usize = 4096;
 
 /// A file, a folder, a link or a socket.
@@ -29,18 +29,18 @@ pub(super) struct Node {
     pub(super) mode: u16,
     pub(super) owner: (u32, u32),
     pub(super) changed: SystemTime,
-    /// Of a file; of a link, its target.
+    /// The content of a file, or the target of a link.
     pub(super) bytes: Vec<u8>,
-    /// Of a folder.
+    /// The names in a folder.
     pub(super) names: BTreeMap<OsString, u64>,
-    /// How many names it has.
+    /// The number of its names.
     pub(super) links: u32,
 }
 
-/// A name in a folder, and what it stands for from now on.
+/// A name in a folder, and its new target.
 pub(super) type NameChange = (u64, OsString, Option<u64>);
 
-/// What the disk does not have yet.
+/// A change that is not durable yet.
 #[derive(Debug, Clone)]
 enum Change {
     Bytes {
@@ -61,18 +61,18 @@ enum Change {
     Names(Vec<NameChange>),
 }
 
-/// What becomes of what was not synced.
+/// What happens to changes that were not synced.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
-    /// All of it is lost.
+    /// All are lost.
     All,
-    /// What came after a moment, in the middle of a write.
+    /// Those after some moment are lost, and the write at that moment is torn.
     Late,
-    /// Any page, and names after a moment.
+    /// Any page is lost, and names after some moment.
     Any,
 }
 
-/// What is seen, and what the disk has.
+/// The visible state, and the durable state.
 #[derive(Debug)]
 pub(super) struct Disk {
     pub(super) seen: BTreeMap<u64, Node>,
@@ -80,9 +80,9 @@ pub(super) struct Disk {
     pending: Vec<Change>,
     next: u64,
     pub(super) is_off: bool,
-    /// After how many more changes and syncs the power goes.
+    /// The number of changes and syncs until the power cut.
     steps_left: Option<u64>,
-    /// How many changes were lost.
+    /// The number of lost changes.
     pub(super) lost: usize,
 }
 
@@ -130,7 +130,6 @@ impl Node {
 }
 
 impl Disk {
-    /// An empty one.
     pub(super) fn new(owner: (u32, u32)) -> Self {
         let root = Node::new(FileType::Directory, 0o700, owner);
         let seen = BTreeMap::from([(INodeNo::ROOT.0, root)]);
@@ -150,7 +149,7 @@ impl Disk {
         self.node(folder)?.names.get(name).copied().ok_or(Errno::ENOENT)
     }
 
-    /// Makes something with a name that must be free.
+    /// Creates a node under a name that must be free.
     pub(super) fn make(&mut self, folder: u64, name: &OsStr, node: Node) -> Result<u64, Errno> {
         if self.find(folder, name).is_ok() {
             return Err(Errno::EEXIST);
@@ -158,14 +157,15 @@ impl Disk {
         self.node(folder)?;
         let id = self.next;
         self.next += 1;
-        // Nobody finds it on the disk before it has a name there. A link is made with its target.
+        // It is unreachable on the disk before its name is durable. A link is durable with its
+        // target.
         self.stored.insert(id, node.clone());
         self.seen.insert(id, node);
         self.rename(vec![(folder, name.to_owned(), Some(id))])?;
         Ok(id)
     }
 
-    /// A step towards the moment at which the power goes.
+    /// Counts down to the power cut.
     fn step(&mut self) -> Result<(), Errno> {
         if let Some(left) = self.steps_left.as_mut() {
             *left = left.saturating_sub(1);
@@ -174,7 +174,7 @@ impl Disk {
         if self.is_off { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Changes names, all at once.
+    /// Changes names atomically.
     pub(super) fn rename(&mut self, changes: Vec<NameChange>) -> Result<(), Errno> {
         self.step()?;
         for (folder, ..) in &changes {
@@ -190,7 +190,7 @@ impl Disk {
         let node = self.node(id)?;
         node.put(at, bytes);
         node.changed = now();
-        // By pages, which reach the disk each by itself.
+        // By pages, each of which becomes durable by itself.
         let mut at = at;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -225,11 +225,11 @@ impl Disk {
         Ok(())
     }
 
-    /// The disk has a file, or the names in a folder, once this is over.
+    /// Makes a file, or the names in a folder, durable.
     pub(super) fn sync(&mut self, id: u64) -> Result<(), Errno> {
         self.step()?;
         self.node(id)?;
-        // A rename from one folder to another brings along what went before in the other.
+        // A rename from one folder to another makes earlier changes in the other durable, too.
         let mut folders = HashSet::from([id]);
         let mut rest = Vec::new();
         let mut synced = Vec::new();
@@ -253,22 +253,21 @@ impl Disk {
         Ok(())
     }
 
-    /// The disk has all of it.
+    /// Makes everything durable.
     pub(super) fn sync_all(&mut self) {
         for change in self.pending.drain(..) {
             apply(&mut self.stored, &change, None);
         }
     }
 
-    /// Takes the power away after so many more changes and syncs: nothing is read or written from
-    /// then on.
+    /// Cuts the power after `steps` changes and syncs: later reads and writes fail.
     pub(super) fn cut_after(&mut self, steps: u64) {
         self.steps_left = Some(steps);
         self.is_off |= steps == 0;
     }
 
-    /// Brings the power back: what is seen is what the disk has, and of the rest what chance has
-    /// left.
+    /// Restores the power: the visible state becomes the durable one, with a random part of the
+    /// other changes.
     pub(super) fn restore(&mut self, chance: &mut Chance) {
         let pending = std::mem::take(&mut self.pending);
         let loss =
@@ -289,13 +288,13 @@ impl Disk {
             }
             self.lost += usize::from(!is_kept);
         }
-        self.forget_nameless();
+        self.free_unnamed_nodes();
         self.seen.clone_from(&self.stored);
         (self.is_off, self.steps_left) = (false, None);
     }
 
-    /// Frees what no folder has a name for, and counts the names of the rest.
-    fn forget_nameless(&mut self) {
+    /// Frees nodes without a name, and counts the names of the others.
+    fn free_unnamed_nodes(&mut self) {
         let mut links: BTreeMap<u64, u32> = BTreeMap::new();
         let mut reached = vec![INodeNo::ROOT.0];
         while let Some(folder) = reached.pop() {
@@ -318,7 +317,7 @@ impl Disk {
     }
 }
 
-/// What the disk has after a change, or after the first sectors of one.
+/// Applies a change, or the first sectors of one, to the durable state.
 fn apply(stored: &mut BTreeMap<u64, Node>, change: &Change, torn: Option<&mut Chance>) {
     match change {
         Change::Bytes { node, at, bytes } => {
@@ -366,7 +365,7 @@ fn put_names(nodes: &mut BTreeMap<u64, Node>, changes: &[NameChange]) {
 }
 
 #[test]
-fn what_was_not_synced_is_forgotten() {
+fn unsynced_writes_are_lost() {
     let mut disk = Disk::new((0, 0));
     let root = INodeNo::ROOT.0;
     let file = |disk: &mut Disk, name: &str| {

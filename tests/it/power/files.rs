@@ -1,4 +1,4 @@
-//! Files of settings that commands change: ours, and those of coding agents.
+//! Settings that commands change: svc's own files, and those of coding agents.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,15 +8,15 @@ use serde_json::Value;
 use super::{Round, run};
 use crate::daemon::Home;
 
-/// What was changed, as commands said.
+/// The changes that commands acknowledged.
 #[derive(Default)]
 pub(super) struct ChangedFiles {
-    /// How many commands ended well.
+    /// The number of commands that succeeded.
     pub(super) count: u64,
-    /// Servers that were named.
+    /// The servers that were added.
     servers: BTreeSet<String>,
-    /// Whether the hooks were put into the client's settings, or taken out, by the last command;
-    /// `None` if it did not end.
+    /// Whether the last command added or removed the hooks in the client's settings; `None` if it
+    /// did not end.
     is_installed: Option<bool>,
 }
 
@@ -28,7 +28,7 @@ impl ChangedFiles {
     }
 }
 
-/// Names servers, and puts hooks into a client's settings and takes them out.
+/// Adds servers, and adds hooks to a client's settings and removes them.
 pub(super) fn change(round: &Round<'_>) -> ChangedFiles {
     let mut kept = ChangedFiles::default();
     for number in 0_u64.. {
@@ -63,7 +63,7 @@ pub(super) fn change(round: &Round<'_>) -> ChangedFiles {
     kept
 }
 
-/// Whether the files are whole, and as the last commands left them.
+/// Asserts that the files are intact, and as the last commands left them.
 pub(super) fn check(away: &Home, kept: &ChangedFiles) {
     let config = fs::read_to_string(away.path("config.toml")).unwrap_or_default();
     toml::from_str::<toml::Table>(&config).expect("the file is whole");

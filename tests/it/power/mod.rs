@@ -1,9 +1,9 @@
-//! The power goes, and not only a process: what is not on the disk is lost. `kill -9` leaves what
-//! the kernel has, so it does not show that a sync is missing.
+//! Power cuts: what is not durable is lost. `kill -9` keeps the page cache, so it does not reveal a
+//! missing sync.
 //!
-//! Daemon, hooks, runs, hosts and commands work on a disk that forgets what was not synced
-//! (`disk`). It goes off after some number of writes, all processes with it, and comes back with
-//! what it has.
+//! Daemon, hooks, runs, hosts and commands work on a disk that loses what was not synced (`disk`).
+//! It fails after some number of writes, all processes are killed with it, and it comes back with
+//! its durable state.
 
 mod disk;
 mod files;
@@ -27,33 +27,33 @@ use crate::expect::new_task;
 use mount::PowerDisk;
 use work::{Kept, check, check_lines};
 
-/// How many times the power goes, unless `SVC_POWER_CUTS` says it.
+/// The number of power cuts, unless `SVC_POWER_CUTS` sets it.
 const CUTS: u64 = 20;
-/// Writes and syncs between two cuts, at most.
+/// Most writes and syncs between two cuts.
 const STEPS: u64 = 3_000;
 const WITHIN: Duration = Duration::from_mins(2);
 const PRODUCERS: usize = 2;
 
-/// Where everything runs, from one cut to the next.
+/// The environment of all work from one cut to the next.
 struct Round<'a> {
     number: u64,
     power: &'a PowerDisk,
     /// A home with a daemon.
     home: &'a Home,
-    /// A home without one.
+    /// A home without a daemon.
     away: &'a Home,
     is_over: &'a AtomicBool,
 }
 
 impl Round<'_> {
-    /// Whether the power is still there. What was done before is acknowledged.
+    /// Whether the power is on. Earlier work is acknowledged.
     fn goes_on(&self) -> bool {
         !self.is_over.load(Ordering::SeqCst) && !self.power.is_off()
     }
 }
 
 #[test]
-fn a_power_cut_loses_nothing_that_was_acknowledged() {
+fn power_cut_loses_nothing_acknowledged() {
     let cuts = number("SVC_POWER_CUTS").unwrap_or(CUTS);
     let seed = number("SVC_POWER_SEED")
         .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
@@ -102,7 +102,7 @@ fn a_power_cut_loses_nothing_that_was_acknowledged() {
 
 fn work_until_the_cut(round: &Round<'_>, d: &Daemon, tasks: &[String], place: &Path) -> Kept {
     thread::scope(|scope| {
-        // Should this thread panic, the others must still find their end.
+        // If this thread panics, the others must still end.
         let stop_anyway = SetOnDrop(round.is_over);
         let mut workers: Vec<ScopedJoinHandle<'_, Kept>> = tasks
             .iter()
@@ -121,7 +121,7 @@ fn work_until_the_cut(round: &Round<'_>, d: &Daemon, tasks: &[String], place: &P
             end_all(place);
             workers.iter().all(ScopedJoinHandle::is_finished)
         });
-        // A worker may have started one more before it saw that the power is gone.
+        // A worker may have started another process before it saw the cut.
         eventually(WITHIN, || end_all(place) == 0);
         let mut done = Kept::default();
         for worker in workers {
@@ -132,21 +132,20 @@ fn work_until_the_cut(round: &Round<'_>, d: &Daemon, tasks: &[String], place: &P
     })
 }
 
-/// Runs a command to its end. The folder that it runs in has power: no program is started in one
-/// that has none.
+/// Runs a command to its end. Its working folder is on another disk: no program can start in a
+/// folder without power.
 fn run(home: &Home, args: &[&str], input: &str) -> Ran {
     let mut command = home.command(args);
     command.current_dir("/").env("SVC_HOOK_DEADLINE_MS", "60000").stdin(Stdio::piped());
     let mut running = Running::spawn(command);
     let mut stdin = running.stdin();
-    // Who was killed does not read.
+    // A killed process does not read.
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     running.wait(WITHIN)
 }
 
-/// Kills all that was started on the disk, as the power that goes takes all along; gives how many
-/// those were.
+/// Kills all processes on the disk, as a power cut does; returns their number.
 fn end_all(place: &Path) -> usize {
     let place = place.as_os_str().as_encoded_bytes();
     let is_on_disk = |pid: &i32| {

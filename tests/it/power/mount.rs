@@ -17,12 +17,12 @@ use super::disk::{Disk, NameChange, Node, now};
 use crate::crash::Chance;
 use crate::daemon::eventually;
 
-/// Nothing is remembered by the kernel beyond a call but what is in a file.
+/// The kernel caches nothing beyond a call but content of files.
 const TTL: Duration = Duration::ZERO;
-/// Longest time that a process which was killed keeps a file open.
+/// Longest time for which a killed process keeps a file open.
 const LET_GO_WITHIN: Duration = Duration::from_secs(30);
 
-/// A disk that is mounted. Dropping it unmounts it.
+/// A mounted disk. Dropping it unmounts it.
 #[derive(Debug)]
 pub(super) struct PowerDisk {
     disk: Arc<Mutex<Disk>>,
@@ -49,12 +49,11 @@ impl PowerDisk {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the power is off.
     pub(super) fn is_off(&self) -> bool {
         self.lock().is_off
     }
 
-    /// Brings the power back. Nobody may have a file of it open any more.
+    /// Restores the power. No process may have a file of it open any more.
     pub(super) fn restore(&mut self, chance: &mut Chance) {
         self.unmount();
         self.lock().restore(chance);
@@ -63,7 +62,7 @@ impl PowerDisk {
 
     fn unmount(&mut self) {
         let Some(session) = self.session.take() else { return };
-        // What a process that is gone had open is closed a moment later.
+        // Files of an ended process are closed a moment later.
         rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::DETACH).expect("is mounted");
         eventually(LET_GO_WITHIN, || session.guard.is_finished());
         drop(session.join());
@@ -73,7 +72,7 @@ impl PowerDisk {
 impl Drop for PowerDisk {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            // Whoever waits for it gets an error from here on.
+            // Blocked calls fail from here on.
             rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::DETACH).ok();
             drop(session);
         }
@@ -132,7 +131,7 @@ fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// What kind of thing the bits of a mode name.
+/// The file type in the bits of a mode.
 fn kind_of(mode: u32) -> FileType {
     match mode & 0o170_000 {
         0o140_000 => FileType::Socket,
@@ -391,8 +390,7 @@ impl Filesystem for Mounted {
                 return;
             }
         };
-        // A name is given by its id, which grows: so one that is removed meanwhile makes nobody
-        // pass over another.
+        // The offset is the id, which grows: a removal meanwhile makes no reader skip another name.
         let mut entries: Vec<_> = names.into_iter().map(|(name, id)| (id, name)).collect();
         entries.sort();
         let dots = [(1, ".".into()), (2, "..".into())].map(|(at, name)| (at, ino.0, name));

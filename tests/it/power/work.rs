@@ -1,4 +1,4 @@
-//! What is at work when the power goes, what it was told, and whether that is there afterwards.
+//! Work during a power cut, its acknowledgements, and checks that acknowledged work is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,19 +15,19 @@ use crate::daemon::{Daemon, Home, Ran, svc};
 use crate::expect::{all_pages, frame};
 use crate::wire::{Caller, Conn};
 
-/// What one run prints, in lines.
+/// Lines that one run prints.
 const LINES: usize = 40;
 
-/// What was acknowledged.
+/// Acknowledged work.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// Of each task: lines with the ids that they were given.
+    /// Acknowledged lines of each task, with their ids.
     lines: BTreeMap<String, Vec<(String, u64)>>,
     /// Sessions of hooks that ended while no daemon was there.
     hooks: BTreeSet<String>,
     /// Titles of runs that ended.
     runs: BTreeSet<String>,
-    /// Of each host: the last event that was seen.
+    /// The last event that was seen of each host.
     hosts: BTreeMap<String, u64>,
     pub(super) files: files::ChangedFiles,
 }
@@ -88,13 +88,13 @@ pub(super) fn append(round: &Round<'_>, caller: &Caller, task: &str) -> Kept {
             }
             _ => assert!(!round.goes_on(), "refused with the power on: {answer:?}"),
         }
-        // The others write, too.
+        // The other workers write, too.
         thread::sleep(Duration::from_millis(10));
     }
     Kept { lines: BTreeMap::from([(task.to_owned(), kept)]), ..Kept::default() }
 }
 
-/// Runs hooks where no daemon is.
+/// Runs hooks in the home without a daemon.
 pub(super) fn hooks(round: &Round<'_>) -> Kept {
     let mut kept = Kept::default();
     for number in 0_u64.. {
@@ -174,7 +174,7 @@ pub(super) fn host(round: &Round<'_>) -> Kept {
     kept
 }
 
-/// Whether all that a round acknowledged is there.
+/// Asserts that all acknowledged work of a round exists.
 pub(super) fn check(d: &Daemon, away: &Home, round: u64, kept: &Kept) {
     check_hooks(away, kept);
     check_hosts(away, kept);
@@ -182,7 +182,7 @@ pub(super) fn check(d: &Daemon, away: &Home, round: u64, kept: &Kept) {
     files::check(away, &kept.files);
 }
 
-/// Whether the file has each line once, under the id that was promised.
+/// Asserts that the file has each line once, under the acknowledged id.
 pub(super) fn check_lines(file: &Connection, kept: &Kept) {
     let sql = "
         select event.seq, event.data ->> '$.line'
@@ -230,8 +230,8 @@ fn check_hosts(away: &Home, kept: &Kept) {
     }
 }
 
-/// A run that ended is there whole. What a run left in its spool can be sent, and is what it
-/// printed up to some line.
+/// A run that ended is complete. The spool of another run can be sent, and has the output up to
+/// some line.
 fn check_runs(d: &Daemon, round: u64, kept: &Kept) {
     let spools = fs::read_dir(d.home.path("spool")).into_iter().flatten().flatten();
     let spools: Vec<_> = spools.map(|entry| entry.path()).collect();

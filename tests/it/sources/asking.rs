@@ -1,5 +1,5 @@
-//! What servers ask on the way to a prompt, a resource or the end of a task reaches the session
-//! that wants it.
+//! A server's questions during a prompt, a resource or a task reach the session that made the
+//! request.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,8 +14,7 @@ fn accepted() -> Value {
     json!({ "action": "accept", "content": { "n": 1 } })
 }
 
-/// Makes a request in a session that can be asked, answers the question that comes, and gives the
-/// result.
+/// Makes a request in a session that can be asked, answers the question, and returns the result.
 #[track_caller]
 fn asked_in_session(caller: &Caller, id: &str, method: &str, params: &Value) -> Value {
     let request = json!({ "jsonrpc": "2.0", "id": 5, "method": method, "params": params });
@@ -60,7 +59,7 @@ fn modern_request(
         .json(&request)
 }
 
-/// Two rounds of such a client: the question, and the request again with its answer. Gives the
+/// Two rounds of such a client: the question, and the request again with its answer. Returns the
 /// result.
 #[track_caller]
 fn asked_in_rounds(caller: &Caller, method: &str, name: &str, params: &Value) -> Value {
@@ -68,7 +67,7 @@ fn asked_in_rounds(caller: &Caller, method: &str, name: &str, params: &Value) ->
     modern(caller, method, name, with_answer(params, &first))["result"].clone()
 }
 
-/// The params of the request that answers a question, from the result that asks it.
+/// The params of the request with the answer, from the result with the question.
 #[track_caller]
 fn with_answer(params: &Value, asked: &Value) -> Value {
     let asked = &asked["result"];
@@ -87,7 +86,7 @@ fn with_answer(params: &Value, asked: &Value) -> Value {
 }
 
 #[test]
-fn prompts_and_resources_ask_the_session_that_wants_them() {
+fn questions_of_prompts_and_resources_reach_the_calling_session() {
     let home = Home::new();
     let web = ToyHttp::start(ToyEra::Modern);
     web.toy.asks.store(true, SeqCst);
@@ -118,7 +117,7 @@ fn prompts_and_resources_ask_the_session_that_wants_them() {
             json!({ "who": accepted() })
         );
     }
-    // Nobody can be asked: the server hears it, and does what it does then.
+    // A client that cannot be asked: the server is told and goes on.
     let plain = session(&d, &json!({}));
     let request = json!({ "jsonrpc": "2.0", "id": 5, "method": "prompts/get", "params": prompt });
     let refused = body(&in_session(&d, &plain, &request).send());
@@ -129,7 +128,7 @@ fn prompts_and_resources_ask_the_session_that_wants_them() {
 }
 
 #[test]
-fn a_client_without_sessions_is_asked_in_the_middle_of_a_call() {
+fn stateless_client_is_asked_during_a_call() {
     let home = Home::new();
     let mut quick = entry(&home, &["asks"]);
     quick["timeout"] = json!(300);
@@ -142,23 +141,23 @@ fn a_client_without_sessions_is_asked_in_the_middle_of_a_call() {
         let name = params["name"].as_str().unwrap_or_default();
         modern(&caller, "tools/call", name, params.clone())
     };
-    // A call that asks twice is made once, and what the client answers reaches it.
+    // A call that asks twice is made once, and the client's answers reach it.
     let interview = json!({ "name": "toy__interview", "arguments": {} });
     let first = ask(&interview);
     let second = ask(&with_answer(&interview, &first));
-    // What the client does not answer it is asked again.
+    // A question without an answer is repeated.
     let mut without = with_answer(&interview, &second);
     without["inputResponses"] = json!({});
     let again = ask(&without);
     let again = with_answer(&interview, &again);
-    // Nobody else can answer, nor in another call.
+    // Another caller cannot answer, nor can another call.
     let other = modern(&d.session("s-2"), "tools/call", "toy__interview", again.clone());
     assert_eq!(other["error"]["code"], -32602, "{other}");
     let done = ask(&again);
     let told: Value = serde_json::from_str(&said(&done)).expect("JSON");
     assert_eq!(told, json!({ "calls": 1, "answers": [accepted(), accepted()] }));
     assert_eq!(done["result"]["resultType"], "complete", "{done}");
-    // It was answered, so there is nothing to answer any more.
+    // It was answered, so nothing is left to answer.
     let twice = failed(&ask(&again));
     assert!(twice["message"].as_str().is_some_and(|it| it.contains("is over")), "{twice}");
     assert_eq!(twice["allowed"]["outcome"], "unknown", "{twice}");
@@ -172,13 +171,13 @@ fn a_client_without_sessions_is_asked_in_the_middle_of_a_call() {
     let item = json!({ "uri": "toy://item/ask" });
     let read = asked_in_rounds(&caller, "resources/read", "toy://item/ask", &item);
     assert!(read.to_string().contains("accept"), "{read}");
-    // The time that the server's entry gives a call goes on while the client is asked.
+    // The call's deadline runs while the client is asked.
     let late = json!({ "name": "quick__interview", "arguments": {} });
     let asked = ask(&late);
     until(SOON, || said(&call(&d, "quick__heard", &json!({}))).contains("cancelled").then_some(()));
     let ended = failed(&ask(&with_answer(&late, &asked)));
     assert!(ended["message"].as_str().is_some_and(|it| it.contains("300 ms")), "{ended}");
-    // A daemon that starts again knows nothing of the call, and does not make it once more.
+    // After a restart the daemon does not know the call, and does not repeat it.
     let asked = ask(&interview);
     d.kill9();
     d.restart();
@@ -194,7 +193,7 @@ fn a_client_without_sessions_is_asked_in_the_middle_of_a_call() {
 }
 
 #[test]
-fn calls_that_wait_for_their_clients_count_among_the_calls_of_their_session() {
+fn suspended_calls_use_their_sessions_budget() {
     let home = Home::new();
     let document = json!({ "mcpServers": { "toy": entry(&home, &["asks"]) } }).to_string();
     let d = Daemon::with(|plan| {
@@ -209,10 +208,10 @@ fn calls_that_wait_for_their_clients_count_among_the_calls_of_their_session() {
         last = ask(interview.clone());
         assert_eq!(last["result"]["resultType"], "input_required", "{last}");
     }
-    // The server hears that nobody can be asked, and does what it does then.
+    // The server is told that the client cannot be asked, and goes on.
     let refused = ask(interview.clone());
     assert!(refused.to_string().contains("budget.requests"), "{refused}");
-    // One that is answered makes room for another.
+    // An answered call frees capacity for another.
     let mut done = last;
     for _ in 0..2 {
         done = ask(with_answer(&interview, &done));
@@ -223,7 +222,7 @@ fn calls_that_wait_for_their_clients_count_among_the_calls_of_their_session() {
 }
 
 #[test]
-fn who_loses_its_token_gets_no_prompt_that_it_waits_for() {
+fn revoked_token_gets_no_pending_prompt() {
     let home = Home::new();
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     in_state(&d, "toy", "connected");
@@ -245,7 +244,7 @@ fn who_loses_its_token_gets_no_prompt_that_it_waits_for() {
 }
 
 #[test]
-fn a_task_of_a_server_is_waited_for_and_cancelled() {
+fn child_task_is_awaited_and_cancelled() {
     let home = Home::new();
     let web = ToyHttp::start(ToyEra::Modern);
     web.toy.asks.store(true, SeqCst);
@@ -266,7 +265,7 @@ fn a_task_of_a_server_is_waited_for_and_cancelled() {
     let dug = asked_in_session(&d, &able, "tools/call", &dig);
     assert!(dug["content"][0]["text"].as_str().is_some_and(|it| it.contains(r#""n": 1"#)), "{dug}");
     assert_eq!(said(&call(&d, "toy__dig", &json!({}))), "dug deep");
-    // One that takes too long is cancelled.
+    // A call that takes too long is cancelled.
     let error = failed(&call(&d, "quick__dig", &json!({ "value": "forever" })));
     assert!(error["message"].as_str().is_some_and(|text| text.contains("300 ms")), "{error}");
     let heard = || said(&call(&d, "quick__heard", &json!({})));
@@ -283,13 +282,13 @@ fn a_task_of_a_server_is_waited_for_and_cancelled() {
         );
     }
     assert_eq!(web.toy.cancelled.load(SeqCst), 0);
-    // A task whose question nobody can answer is of no use.
+    // A task whose question cannot be answered is cancelled.
     failed(&call(&d, "web__dig", &json!({})));
     until(SOON, || (web.toy.cancelled.load(SeqCst) == 1).then_some(()));
 }
 
 #[test]
-fn a_question_about_a_call_that_has_ended_reaches_no_other_session() {
+fn question_after_a_calls_end_reaches_no_other_session() {
     let home = Home::new();
     let mut shared = entry(&home, &[]);
     shared["sharing"] = json!("shared");
@@ -297,7 +296,7 @@ fn a_question_about_a_call_that_has_ended_reaches_no_other_session() {
     in_state(&d, "toy", "connected");
     let file = home.user().join("now").display().to_string();
     assert_eq!(said(&call(&d.session("a"), "toy__later", &json!({ "value": file }))), "later");
-    // The only call under way is that of b, whose client could be asked.
+    // The only call under way is that of b, whose client can be asked.
     let other = d.session("b");
     let id = session(&other, &json!({ "elicitation": {} }));
     let wait = json!({ "name": "toy__wait", "arguments": { "value": file } });

@@ -1,5 +1,5 @@
-//! Calls of a server's tools: byte for byte, to the right session, and what becomes of them when
-//! the server ends.
+//! Calls of a server's tools: byte for byte, to the right session, and their outcome when the
+//! server ends.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn results_and_arguments_pass_byte_for_byte_in_every_form_of_a_call() {
         .send();
     let typed = ODD.replacen('{', r#"{"resultType":"complete","#, 1);
     assert!(body(&reply).contains(&typed), "{reply:?}");
-    // The other way: what the caller wrote is what the server reads.
+    // The other direction: the server gets the caller's bytes.
     let arguments = r#"{ "z": 1.0, "a": [12345678901234567890123, "\u0041"] }"#;
     let sent = format!(
         r#"{{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{{"name":"toy__raw","x-own": 1.50,"arguments":{arguments},"_meta":{{"own": 2.0}}}}}}"#
@@ -56,14 +56,15 @@ fn results_and_arguments_pass_byte_for_byte_in_every_form_of_a_call() {
     assert!(read.contains(&format!(r#""arguments":{arguments}"#)), "{read}");
     assert!(read.contains(r#""name":"raw""#) && read.contains(r#""x-own":1.50"#), "{read}");
     assert!(read.contains(r#""_meta":{"own": 2.0}"#), "{read}");
-    // A name that clients do not take has another for them, and its own for the server.
+    // A name that clients refuse is replaced for clients, and stays the server's own for the
+    // server.
     assert_eq!(said(&call(&d, "toy__a_b", &json!({}))), "called a.b");
     let unknown = call(&d, "toy__nothing", &json!({}));
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 }
 
 #[test]
-fn lists_show_tools_as_their_server_declares_them() {
+fn lists_have_tools_as_their_server_declares_them() {
     let home = Home::new();
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     in_state(&d, "toy", "connected");
@@ -78,7 +79,7 @@ fn lists_show_tools_as_their_server_declares_them() {
     assert_eq!(odd["annotations"], json!({ "readOnlyHint": true, "x-own": 7 }));
     assert_eq!(odd["inputSchema"]["anyOf"], json!([{}]));
     assert_eq!(odd["_meta"], json!({ "own": true }));
-    // Byte for byte: the order of its members, and how its numbers are written.
+    // Byte for byte: the order of its members, and the notation of its numbers.
     let schema = r#"{"type": "object", "x-z": 1e5, "anyOf": [{}], "x-a": 12345678901234567890123}"#;
     let written = |d: &Caller| {
         let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
@@ -94,7 +95,7 @@ fn lists_show_tools_as_their_server_declares_them() {
     let big = tools.iter().find(|tool| tool["name"] == "toy__big").expect("is listed");
     let description = big["description"].as_str().expect("has one");
     assert!(description.len() <= 2048 && description.ends_with("word…"), "{description}");
-    // What it offers changes, and clients that listen are told.
+    // Its list changes, and subscribed clients are notified.
     let before = names.len();
     call(&d, "toy__grow", &json!({ "value": "sprout" }));
     until(SOON, || (source(&d, "toy")["tools"] == 21).then_some(()));
@@ -105,7 +106,7 @@ fn lists_show_tools_as_their_server_declares_them() {
 }
 
 #[test]
-fn a_call_in_a_server_that_dies_is_never_repeated() {
+fn call_in_a_killed_server_is_never_repeated() {
     let home = Home::new();
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     let first = in_state(&d, "toy", "connected");
@@ -114,12 +115,12 @@ fn a_call_in_a_server_that_dies_is_never_repeated() {
         (&error["type"], &error["allowed"]["outcome"], &error["retryable"]),
         (&json!("unavailable"), &json!("unknown"), &json!(false))
     );
-    // It is started again.
+    // It is restarted.
     let again = until(SOON, || {
         Some(in_state(&d, "toy", "connected")).filter(|now| now["pid"] != first["pid"])
     });
     assert_eq!(said(&call(&d, "toy__pid", &json!({}))), again["pid"].to_string());
-    // An event comes after the state that it tells of.
+    // The event comes after the change of the state.
     let states = until(SOON, || {
         let told = d.get("/v1/events?stream=team&kind=source.state&limit=500").ok(200);
         let events = told["events"].as_array().expect("events").iter();
@@ -147,7 +148,7 @@ fn a_call_in_a_server_that_dies_is_never_repeated() {
 }
 
 #[test]
-fn a_server_that_dies_in_the_middle_of_its_answer_is_called_once() {
+fn server_killed_during_its_response_is_called_once() {
     let home = Home::new();
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     let first = in_state(&d, "toy", "connected");
@@ -160,7 +161,7 @@ fn a_server_that_dies_in_the_middle_of_its_answer_is_called_once() {
 }
 
 #[test]
-fn a_server_that_is_down_is_told_at_once_and_one_that_hangs_delays_nobody() {
+fn call_to_a_down_server_fails_at_once_and_a_hanging_one_delays_no_other() {
     let home = Home::new();
     let mut slow = entry(&home, &["hang"]);
     slow["startup_timeout"] = json!(600_000);
@@ -190,7 +191,7 @@ fn a_server_that_is_down_is_told_at_once_and_one_that_hangs_delays_nobody() {
     for source in ["none", "unset", "quits"] {
         assert!(source_has_advice(&d, source), "{source}");
     }
-    // Its tools of the last time are listed at once, and a call says why it cannot be served.
+    // Its last known tools are listed at once, and a call says why it cannot be served.
     let mut d = d;
     let mut slow = entry(&home, &["hang"]);
     slow["startup_timeout"] = json!(600_000);
@@ -208,7 +209,7 @@ fn source_has_advice(caller: &Caller, name: &str) -> bool {
 }
 
 #[test]
-fn questions_go_to_the_session_whose_call_it_is_and_to_nobody_else() {
+fn questions_reach_only_the_calling_session() {
     let home = Home::new();
     let mut shared = entry(&home, &[]);
     shared["sharing"] = json!("shared");
@@ -227,7 +228,7 @@ fn questions_go_to_the_session_whose_call_it_is_and_to_nobody_else() {
         (&question["method"], &question["params"]["message"]),
         (&json!("elicitation/create"), &json!("well?"))
     );
-    // Somebody else's call now runs as well: nothing can be told apart, and nobody is asked.
+    // Now another session's call runs as well: the question is ambiguous, and no client is asked.
     let other = session(&two, &json!({ "elicitation": {} }));
     let reply = in_session(&two, &other, &asking).send();
     let refused = body(&reply);
@@ -237,9 +238,9 @@ fn questions_go_to_the_session_whose_call_it_is_and_to_nobody_else() {
     let result = stream.message();
     let told = said(&result);
     assert!(told.contains(r#""action": "accept""#) && told.contains(r#""n": 1"#), "{told}");
-    // A client that cannot is not asked, and the server is told.
+    // A client that cannot be asked is not, and the server is told.
     let plain = session(&one, &json!({}));
-    // The other's call has just ended, so for a while it may still be meant.
+    // The other's call has just ended, so for a while the question may belong to it.
     until(SOON, || {
         let reply = body(&in_session(&one, &plain, &asking).send());
         assert!(reply.contains("-32603"), "{reply}");
@@ -253,7 +254,7 @@ fn progress_reaches_the_caller_with_its_own_token() {
     let d = with_servers(&home, &json!({ "toy": entry(&home, &["tasks"]) }));
     in_state(&d, "toy", "connected");
     let id = session(&d, &json!({}));
-    // The progress of a call that is answered with a task goes on with the task.
+    // The progress of a call that becomes a task goes on with the task.
     for (tool, answer) in [("step", "stepped"), ("dig", "dug deep")] {
         let stepping = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {
             "name": format!("toy__{tool}"), "arguments": { "value": "step" }, "_meta": { "progressToken": "mine" },
@@ -273,7 +274,7 @@ fn progress_reaches_the_caller_with_its_own_token() {
 }
 
 #[test]
-fn a_call_ends_with_its_time_and_when_its_client_cancels() {
+fn call_ends_at_its_deadline_and_on_cancel() {
     let home = Home::new();
     let mut quick = entry(&home, &[]);
     quick["timeout"] = json!(200);
@@ -293,14 +294,14 @@ fn a_call_ends_with_its_time_and_when_its_client_cancels() {
     let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {
         "requestId": 9, "reason": "somebody pressed Escape",
     } });
-    // Sent again until the call is there to be cancelled.
+    // Sent again until the call is registered.
     until(SOON, || {
         in_session(&d, &id, &cancel).send();
         waiting.is_finished().then_some(())
     });
     let answer = waiting.join().expect("it ended");
     assert!(!answer.contains("\"id\":9"), "who cancels waits for no answer: {answer}");
-    // The server is told why, in the client's words where it gave some.
+    // The server is told why, with the client's reason if it gave one.
     for (tool, reason) in [
         ("toy__heard", "cancelled: somebody pressed Escape"),
         ("quick__heard", "cancelled: the caller waits no longer"),

@@ -1,4 +1,4 @@
-//! `svc mcp`: files are changed, and a daemon that runs hears of it.
+//! `svc mcp`: changes files, and a running daemon reads them again.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn fails(home: &Home, folder: &Path, args: &[&str], code: i32) -> String {
 }
 
 #[test]
-fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
+fn server_changes_need_no_restart() {
     let home = Home::new();
     home.write("config.toml", "# mine\nlog_level = \"info\" # so\n");
     let d = Daemon::with(|plan| plan.home(&home));
@@ -82,7 +82,7 @@ fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
 }
 
 #[test]
-fn options_stand_before_the_program_and_on_either_side_of_a_url() {
+fn options_precede_a_program_and_surround_a_url() {
     let home = Home::new();
     let here = home.user().to_owned();
     let url = "https://h.example/mcp";
@@ -98,7 +98,7 @@ fn options_stand_before_the_program_and_on_either_side_of_a_url() {
     ] {
         assert!(written.contains(entry), "{entry}: {written}");
     }
-    // What would go to the program, or nowhere, is refused with the place where it goes.
+    // An option in the wrong place is refused with the place for it.
     let said = fails(&home, &here, &["add", "x", "python3", "-e", "TOKEN=1"], 2);
     assert!(said.contains("before x") && said.contains("`--` before python3"), "{said}");
     let said = fails(&home, &here, &["add", "x", url, "more"], 2);
@@ -108,7 +108,7 @@ fn options_stand_before_the_program_and_on_either_side_of_a_url() {
 }
 
 #[test]
-fn a_list_shows_what_each_server_offers() {
+fn list_tools_shows_offers_of_each_server() {
     let home = Home::new();
     let d = super::with_servers(
         &home,
@@ -116,7 +116,7 @@ fn a_list_shows_what_each_server_offers() {
     );
     in_state(&d, "toy", "connected");
     let here = home.user().to_owned();
-    // Alone it is the list.
+    // Without a command it is the list.
     assert_eq!(ok(&home, &here, &[]), ok(&home, &here, &["list"]));
     let shown = ok(&home, &here, &["list", "--tools"]);
     for line in [
@@ -140,7 +140,7 @@ fn a_list_shows_what_each_server_offers() {
 }
 
 #[test]
-fn an_entry_is_written_without_what_it_leaves_open_and_removed_by_the_name_that_lists_show() {
+fn entry_omits_defaults_and_is_removed_by_its_listed_name() {
     let home = Home::new();
     let here = home.user().to_owned();
     let open = r#"{"command":"x","timeout":null,"env":{"A":"b"},"headers":null}"#;
@@ -155,7 +155,7 @@ fn an_entry_is_written_without_what_it_leaves_open_and_removed_by_the_name_that_
 }
 
 #[test]
-fn files_are_changed_without_a_daemon_and_a_project_is_approved() {
+fn files_can_be_changed_and_approved_without_a_daemon() {
     let home = Home::new();
     let project = home.user().join("project");
     fs::create_dir_all(project.join(".git")).expect("can be made");
@@ -180,7 +180,7 @@ fn files_are_changed_without_a_daemon_and_a_project_is_approved() {
         let list = list();
         (0..2).all(|n| list["sources"][n]["state"] == "connected").then_some(())
     });
-    // What is taken away needs no approval of the rest.
+    // The removal of an entry needs no new approval.
     ok(&home, &project, &["remove", "more"]);
     let rest = list();
     assert_eq!((&rest["count"], &rest["sources"][0]["state"]), (&json!(1), &json!("connected")));
@@ -188,7 +188,7 @@ fn files_are_changed_without_a_daemon_and_a_project_is_approved() {
 }
 
 #[test]
-fn adding_a_projects_server_approves_none_that_waits_beside_it() {
+fn adding_a_project_server_approves_no_other() {
     let home = Home::new();
     let project = home.user().join("project");
     fs::create_dir_all(project.join(".git")).expect("can be made");
@@ -212,21 +212,21 @@ fn adding_a_projects_server_approves_none_that_waits_beside_it() {
     for row in list()["sources"].as_array().expect("rows") {
         assert_eq!(row["state"], "pending_approval", "{row}");
     }
-    // Who has looked at the others need not look again.
+    // A person who has approved the others need not approve them again.
     ok(&home, &project, &["approve"]);
     assert!(!add("more").contains("approve"));
     until(SOON, || {
         let list = list();
         (0..3).all(|n| list["sources"][n]["state"] == "connected").then_some(())
     });
-    // A file that cannot be changed is named.
+    // The error names a file that cannot be changed.
     fs::write(&file, "{ // mine\n}").expect("is written");
     let told = fails(&home, &project, &["add", "n", "--scope", "project", "--", "x"], 1);
     assert!(told.contains(".mcp.json"), "{told}");
 }
 
 #[test]
-fn what_is_wrong_with_entries_is_told_by_doctor_and_check() {
+fn doctor_and_config_check_report_bad_entries() {
     let home = Home::new();
     home.write("config.toml", "[sources.bad]\nargs = [\"x\"]\n[sources.fine]\ncommand = \"x\"\n");
     let checked = home
@@ -257,7 +257,7 @@ fn what_is_wrong_with_entries_is_told_by_doctor_and_check() {
 }
 
 #[test]
-fn a_projects_server_is_called_from_its_folder() {
+fn project_server_is_callable_from_its_folder() {
     let home = Home::new();
     let project = home.user().join("project");
     fs::create_dir_all(project.join(".git")).expect("can be made");
@@ -273,7 +273,7 @@ fn a_projects_server_is_called_from_its_folder() {
     assert!(ok(&home, &project, &["tools", "own"]).contains("own__cwd"));
     assert!(ok(&home, &project, &["search", "toy cwd"]).contains("own__cwd"));
     fails(&home, home.user(), &["call", "own", "cwd"], 1);
-    // The tokens are taken back.
+    // The tokens are revoked.
     let tokens = d.get("/v1/tokens").ok(200);
     let live =
         tokens["tokens"].as_array().expect("tokens").iter().filter(|it| it["revoked_at"].is_null());
@@ -285,7 +285,7 @@ fn a_projects_server_is_called_from_its_folder() {
 }
 
 #[test]
-fn servers_of_another_client_are_copied_once_or_followed() {
+fn import_copies_servers_once_or_follows_the_client() {
     let home = Home::new();
     let here = home.user().to_owned();
     let script = toy(&home).display().to_string();
@@ -364,7 +364,7 @@ fn registry() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
 }
 
 #[test]
-fn a_registry_is_read_whole_and_kept_for_a_day() {
+fn registry_is_read_completely_and_cached_for_a_day() {
     let home = Home::new();
     let here = home.user().to_owned();
     let (url, asked) = registry();

@@ -1,4 +1,4 @@
-//! Secrets of servers, where something has crashed.
+//! Secrets of servers after a crash.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use super::toy_http::{ToyEra, ToyHttp};
 use super::{SOON, body, call, entry, in_state, said};
 use crate::daemon::{Daemon, Home, free_port, svc, until};
 
-/// All files below a folder, with their bytes: the database, its log of writes, spools, what a
-/// crash has left.
+/// All files below a folder, with their bytes: the database, its write-ahead log, spools, and
+/// leftovers of a crash.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
@@ -26,7 +26,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[track_caller]
-fn assert_untold(of: &str, bytes: &[u8], secrets: &[&str]) {
+fn assert_file_has_no_secret(of: &str, bytes: &[u8], secrets: &[&str]) {
     for secret in secrets {
         let is_told = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
         assert!(!is_told, "{secret} is in {of}: {}", String::from_utf8_lossy(bytes));
@@ -34,7 +34,7 @@ fn assert_untold(of: &str, bytes: &[u8], secrets: &[&str]) {
 }
 
 #[test]
-fn a_crash_tells_no_secret() {
+fn crash_leaves_no_secret_in_files() {
     let home = Home::new();
     let secrets = ["s3cr3t-of-\"env\"", "s3cr3t-of-header"];
     let with_secret = |words: &[&str]| {
@@ -62,9 +62,9 @@ fn a_crash_tells_no_secret() {
     let limits = fs::read_to_string(format!("/proc/{}/limits", d.pid())).expect("is running");
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a limit");
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
-    // It has what it must not tell.
+    // The server has the secret.
     assert!(said(&call(&d, "keeps__env", &json!({}))).contains("s3cr3t-of-"));
-    // A line longer than what is read of it at a time: the secret stands where it is cut.
+    // A line longer than one read: the secret is cut by the boundary.
     for before in [73_700, 73_722, 81_914] {
         call(&d, "keeps__say", &json!({ "value": "x".repeat(before) }));
     }
@@ -74,7 +74,7 @@ fn a_crash_tells_no_secret() {
     };
     until(SOON, || log(&d, "keeps").contains("the last").then_some(()));
     until(SOON, || log(&d, "spills").contains("crash ").then_some(()));
-    // It dies in the middle of an answer, and again with its daemon.
+    // It is killed in the middle of a response, and again with its daemon.
     let said_file = home.user().join("called");
     call(&d, "keeps__die", &json!({ "value": said_file.display().to_string() }));
     let mut heads = String::new();
@@ -88,9 +88,9 @@ fn a_crash_tells_no_secret() {
             kill_process(pid, signal).expect("it runs");
             d.kill9();
         }
-        // As the crash has left it, before anybody tidies up.
+        // As the crash left it, before any cleanup.
         for (file, bytes) in files(home.dir().as_path()) {
-            assert_untold(&file, &bytes, &secrets);
+            assert_file_has_no_secret(&file, &bytes, &secrets);
         }
         d.restart();
     }
@@ -98,19 +98,19 @@ fn a_crash_tells_no_secret() {
     until(SOON, || log(&d, "spills").contains("crash ").then_some(()));
     for name in ["keeps", "spills", "hangs", "web", "away"] {
         for target in [format!("/v1/sources/{name}"), format!("/v1/sources/{name}/log")] {
-            assert_untold(&target, body(&d.get(&target)).as_bytes(), &secrets);
+            assert_file_has_no_secret(&target, body(&d.get(&target)).as_bytes(), &secrets);
         }
     }
     for target in ["/v1/sources", "/v1/events?limit=500", "/v1/tools?limit=500", "/metrics"] {
-        assert_untold(target, body(&d.get(target)).as_bytes(), &secrets);
+        assert_file_has_no_secret(target, body(&d.get(target)).as_bytes(), &secrets);
     }
     for args in [&["mcp", "list", "--json"][..], &["mcp", "list"], &["doctor"]] {
         let told = format!("{:?}", svc(&home, args));
-        assert_untold(&args.join(" "), told.as_bytes(), &secrets);
+        assert_file_has_no_secret(&args.join(" "), told.as_bytes(), &secrets);
     }
-    assert_untold("stderr", (heads + &d.stderr()).as_bytes(), &secrets);
+    assert_file_has_no_secret("stderr", (heads + &d.stderr()).as_bytes(), &secrets);
     d.stop();
     for (file, bytes) in files(home.dir().as_path()) {
-        assert_untold(&file, &bytes, &secrets);
+        assert_file_has_no_secret(&file, &bytes, &secrets);
     }
 }

@@ -1,4 +1,4 @@
-//! Where servers run, and what relative paths of their entries mean.
+//! Working folders of servers, and relative paths in their entries.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{SOON, body, call, in_state, of_project, said};
 use crate::daemon::{Daemon, Home, until};
 
-/// A folder with the small server below it.
+/// A folder with the test server below it.
 fn with_server(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder.join("mcp")).expect("can be made");
     let folder = folder.canonicalize().expect("is there");
@@ -41,7 +41,7 @@ fn shown(folder: &Path) -> String {
 }
 
 #[test]
-fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
+fn relative_paths_start_at_the_entrys_file() {
     let home = Home::new();
     let files = with_server(&home.user().join("files"));
     let work = home.user().canonicalize().expect("is there").join("work");
@@ -76,7 +76,8 @@ fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
         in_state(&d, server, "connected");
         assert_eq!(cwd(&d, server), shown(folder), "{server}");
     }
-    // For who works in a project it is that, unless one serves all or the entry says where.
+    // For callers of a project it is the project's folder, unless one instance serves all or the
+    // entry names another.
     let project = with_server(&home.user().join("project"));
     fs::create_dir_all(project.join(".git")).expect("can be made");
     let inside = of_project(&d, "s-1", &shown(&project));
@@ -92,15 +93,14 @@ fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
 }
 
 #[test]
-fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
+fn plugin_changes_apply_without_a_restart() {
     let home = Home::new();
     let d = Daemon::with(|plan| plan.home(&home));
     let plugin = with_server(&home.path("plugins/db"));
     let servers =
         json!({ "db": relative(&json!({})), "program": { "command": "./mcp/toy", "cwd": "mcp" } });
     write(&plugin, "plugin.json", &servers);
-    // Nobody asks for it before it is there.
-    // Nor is there a stream before anything has happened.
+    // No request may come before it exists. The stream exists only after its first event.
     let events = || body(&d.get("/v1/events?stream=team&kind=source.state&limit=500"));
     until(SOON, || events().contains(r#""db""#).then_some(()));
     in_state(&d, "db", "connected");
@@ -109,7 +109,7 @@ fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
     fs::create_dir_all(project.join(".git")).expect("can be made");
     let inside = of_project(&d, "s-1", &shown(&project));
     for caller in [&*d, &inside] {
-        // A plugin's arguments are about its own files, whoever calls.
+        // A plugin's arguments are relative to its own files, whoever calls.
         assert_eq!(said(&call(caller, "db__cwd", &json!({}))), shown(&plugin));
         assert_eq!(said(&call(caller, "program__cwd", &json!({}))), shown(&plugin.join("mcp")));
     }
@@ -120,7 +120,7 @@ fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
 }
 
 #[test]
-fn a_document_means_the_folder_that_it_was_given_in() {
+fn document_paths_start_at_the_folder_of_the_command() {
     let home = Home::new();
     let folder = with_server(&home.user().join("here"));
     let document = json!({ "mcpServers": { "toy": relative(&json!({})) } }).to_string();

@@ -1,4 +1,4 @@
-//! Logging in to a server at a URL: once for all, and nothing of it is ever seen.
+//! Login to a server at a URL: once for all callers, and no secret of it is ever shown.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn guarded() -> ToyHttp {
     server
 }
 
-/// What a browser does: opens an address, and goes where it is sent.
+/// Requests a URL and follows its redirects, as a browser does.
 fn browse(url: &str) -> String {
     let (addr, target) = split(url);
     let reply = Caller { addr, token: None }.request("GET", &target).send();
@@ -49,13 +49,13 @@ fn log_in(home: &Home, name: &str) {
 }
 
 #[test]
-fn a_person_logs_in_once_and_ten_callers_renew_once() {
+fn one_login_serves_ten_callers_with_one_renewal() {
     let home = Home::new();
     let server = guarded();
     let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
     let shown = in_state(&d, "web", "needs_auth");
     assert_eq!(shown["next_action"], "svc mcp login web", "{shown}");
-    // A redirect that belongs to nobody's login changes nothing.
+    // A redirect that belongs to no login has no effect.
     let port = free_port();
     let (started, url) = begin(&home, &["web", "--no-browser", "--port", &port.to_string()]);
     let back = browse(&url);
@@ -70,7 +70,7 @@ fn a_person_logs_in_once_and_ten_callers_renew_once() {
     in_state(&d, "web", "connected");
     assert_eq!(server.issuer().asked, "tools");
     assert_eq!(said(&call(&d, "web__echo", &json!({ "value": "in" }))), "in");
-    // The token is over for the server: one renewal, and each call is answered.
+    // The token has expired for the server: one renewal, and each call succeeds.
     server.issuer().access = "another".to_owned();
     let calls: Vec<_> = (0..10)
         .map(|number| {
@@ -84,7 +84,7 @@ fn a_person_logs_in_once_and_ten_callers_renew_once() {
         assert_eq!(call.join().expect("answers"), number.to_string());
     }
     assert_eq!(server.issuer().refreshes, 1);
-    // It lasts over a restart, and the network's end at the wrong moment does not end it.
+    // It survives a restart, and a network failure at the wrong moment does not end it.
     let (mut d, refresh) = (d, server.issuer().refresh.clone());
     server.issuer().access = "yet another".to_owned();
     server.issuer().is_gone = true;
@@ -94,7 +94,7 @@ fn a_person_logs_in_once_and_ten_callers_renew_once() {
     server.issuer().is_gone = false;
     in_state(&d, "web", "connected");
     assert_eq!(server.issuer().refreshes, 2);
-    // One that does not renew any more is over, once.
+    // A login that cannot be renewed ends, once.
     {
         let mut issuer = server.issuer();
         issuer.access = "a third".to_owned();
@@ -109,11 +109,15 @@ fn a_person_logs_in_once_and_ten_callers_renew_once() {
     assert!(told.ok().contains("revoked"), "{told:?}");
     in_state(&d, "web", "needs_auth");
     assert_eq!(server.issuer().revoked.len(), 2);
-    nothing_is_seen(&home, &d, &["access-secret", "refresh-secret", "secret-of-issuer", "code-1"]);
+    assert_no_secret_is_shown(
+        &home,
+        &d,
+        &["access-secret", "refresh-secret", "secret-of-issuer", "code-1"],
+    );
 }
 
-/// Looks for secrets wherever something is kept or told.
-fn nothing_is_seen(home: &Home, d: &Daemon, secrets: &[&str]) {
+/// Searches for secrets wherever something is stored or shown.
+fn assert_no_secret_is_shown(home: &Home, d: &Daemon, secrets: &[&str]) {
     let mut all = vec![
         ("stderr".to_owned(), d.stderr()),
         ("list".to_owned(), d.get("/v1/sources").ok(200).to_string()),
@@ -144,7 +148,7 @@ fn files(folder: &Path) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_call_that_needs_more_asks_for_it_and_keeps_what_there_was() {
+fn wider_scope_request_keeps_granted_scopes() {
     let home = Home::new();
     let server = guarded();
     server.issuer().needs = Some("write".to_owned());
@@ -165,7 +169,7 @@ fn a_call_that_needs_more_asks_for_it_and_keeps_what_there_was() {
 }
 
 #[test]
-fn an_issuer_that_is_not_what_it_should_be_gets_nobody() {
+fn wrong_issuer_gets_no_login() {
     let home = Home::new();
     let server = guarded();
     let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
@@ -183,7 +187,7 @@ fn an_issuer_that_is_not_what_it_should_be_gets_nobody() {
         assert!(told.contains(problem), "{name}: {told}");
     }
     server.issuer().lies.clear();
-    // Who answers for another issuer, or for none, gets no code.
+    // A response in the name of another issuer, or of none, gets no code.
     let redirect = |change: &dyn Fn(&str) -> String| {
         let begun = d.post("/v1/sources/web/login", &json!({})).ok(200);
         let back = browse(begun["authorization_url"].as_str().expect("an address"));
@@ -202,7 +206,7 @@ fn an_issuer_that_is_not_what_it_should_be_gets_nobody() {
     let told = redirect(&str::to_owned);
     assert_eq!(told["state"], "done", "{told}");
     in_state(&d, "web", "connected");
-    // Nobody but the operator logs in.
+    // Only the operator logs in.
     let session = d.session("one");
     assert_eq!(session.post("/v1/sources/web/login", &json!({})).status(), 403);
     assert_eq!(session.post("/v1/sources/web/logout", &json!({})).status(), 403);
@@ -210,7 +214,7 @@ fn an_issuer_that_is_not_what_it_should_be_gets_nobody() {
 }
 
 #[test]
-fn secrets_are_kept_without_a_daemon_and_used_at_once_by_one() {
+fn secrets_can_be_set_without_a_daemon_and_apply_at_once() {
     let home = Home::new();
     let server = ToyHttp::start(ToyEra::Legacy);
     *server.toy.wants.lock().expect("a lock") = Some(("x-key".to_owned(), "hush-two".to_owned()));
@@ -231,18 +235,18 @@ fn secrets_are_kept_without_a_daemon_and_used_at_once_by_one() {
         assert_eq!(svc_with_input(&home, &args, b"x").code, Some(2), "{bad:?}");
     }
     assert_eq!(svc(&home, &["mcp", "secret", "unset", "web", "WEB_KEY"]).code, Some(1));
-    nothing_is_seen(&home, &d, &["hush-"]);
+    assert_no_secret_is_shown(&home, &d, &["hush-"]);
     assert_eq!(source(&d, "web")["state"], "misconfigured");
 }
 
 #[test]
-fn a_projects_server_of_the_same_name_gets_no_secret_that_was_set_for_another() {
+fn project_server_gets_no_secret_of_its_namesake() {
     let home = Home::new();
     let (mine, theirs) = (ToyHttp::start(ToyEra::Legacy), ToyHttp::start(ToyEra::Legacy));
     for (server, key) in [(&mine, "hush-mine"), (&theirs, "hush-theirs")] {
         *server.toy.wants.lock().expect("a lock") = Some(("x-key".to_owned(), key.to_owned()));
     }
-    // Before there is an entry, as earlier versions kept it: it becomes that of the person's own
+    // Before there is an entry, as earlier versions stored it: it is bound to the person's own
     // entry.
     svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-mine").ok();
     let project = home.user().join("project");
@@ -284,17 +288,17 @@ fn a_projects_server_of_the_same_name_gets_no_secret_that_was_set_for_another() 
     assert!(child.wait().expect("ends").success());
     in_state(&inside, "web", "connected");
     in_state(&d, "web", "connected");
-    // The person's own server moves: what was set for the old address does not go to the new one.
+    // The person's own server moves: secrets for the old address are not sent to the new one.
     svc(&home, &["mcp", "remove", "web"]).ok();
     let url = format!("http://127.0.0.1:{}/mcp", free_port());
     svc(&home, &["mcp", "add", "web", "-t", "http", "-H", "X-Key: ${WEB_KEY}", &url]).ok();
     let shown = in_state(&d, "web", "misconfigured");
     assert!(shown["reason"].as_str().is_some_and(|why| why.contains("was set for")), "{shown}");
-    nothing_is_seen(&home, &d, &["hush-"]);
+    assert_no_secret_is_shown(&home, &d, &["hush-"]);
 }
 
 #[test]
-fn a_redirect_may_be_pasted_where_the_browser_cannot_come_back() {
+fn redirect_url_can_be_pasted() {
     let home = Home::new();
     let server = guarded();
     let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
@@ -309,7 +313,7 @@ fn a_redirect_may_be_pasted_where_the_browser_cannot_come_back() {
 }
 
 #[test]
-fn a_short_lived_token_is_renewed_once_for_all_who_call() {
+fn short_lived_token_is_renewed_once_for_all_callers() {
     let home = Home::new();
     let server = guarded();
     server.issuer().lasts = 30;
@@ -331,14 +335,14 @@ fn a_short_lived_token_is_renewed_once_for_all_who_call() {
     for call in calls {
         assert_eq!(call.join().expect("answers"), "x");
     }
-    // A busy machine may take long enough for one.
+    // On a busy machine one renewal may happen meanwhile.
     let refreshes = server.issuer().refreshes;
     assert!(refreshes <= 1, "{refreshes} renewals of a token that is good for 30 s");
 }
 
-/// Another origin gets no token, whatever the issuer says of itself.
+/// Another origin gets no token, whatever the issuer's metadata say.
 #[test]
-fn tokens_are_revoked_at_their_issuer_alone() {
+fn tokens_are_revoked_only_at_their_issuer() {
     let home = Home::new();
     let (server, elsewhere) = (guarded(), guarded());
     let revoke = format!("http://{}/revoke", elsewhere.addr);

@@ -1,4 +1,4 @@
-//! Child MCP servers: one for everybody, whatever dies.
+//! Child MCP servers: one for all callers, whatever process is killed.
 
 mod asking;
 mod calls;
@@ -24,17 +24,17 @@ use crate::daemon::{Daemon, Home, until};
 use crate::expect::text;
 use crate::wire::{Caller, Reply};
 
-/// For what must come soon, on a machine that is busy with other tests.
+/// Deadline for what must come, on a machine that is busy with other tests.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// Puts the small server into a home, and gives its file.
+/// Writes the test server into a home, and returns its file.
 fn toy(home: &Home) -> PathBuf {
     let path = home.user().join("toy_server.py");
     fs::write(&path, include_str!("toy_server.py")).expect("can be written");
     path
 }
 
-/// The entry of the small server, with words for it.
+/// The entry of the test server, with these arguments.
 fn entry(home: &Home, words: &[&str]) -> Value {
     let mut args = vec![toy(home).display().to_string()];
     args.extend(words.iter().map(|word| (*word).to_owned()));
@@ -47,7 +47,7 @@ pub(super) fn with_servers(home: &Home, servers: &Value) -> Daemon {
     Daemon::with(|plan| plan.home(home).flag("--mcp-config").flag(&document))
 }
 
-/// A server as `/v1/sources` shows it.
+/// A server in `/v1/sources`.
 pub(super) fn source(caller: &Caller, name: &str) -> Value {
     caller.get(&format!("/v1/sources/{name}")).ok(200)
 }
@@ -58,7 +58,7 @@ pub(super) fn in_state(caller: &Caller, name: &str, state: &str) -> Value {
     until(SOON, || Some(source(caller, name)).filter(|source| source["state"] == state))
 }
 
-/// The answer to a bare call.
+/// The response to a bare call.
 pub(super) fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
@@ -67,13 +67,13 @@ pub(super) fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     if reply.header("content-type") != Some("text/event-stream") {
         return reply.json();
     }
-    // An answer that takes long is a stream, and on a busy machine all may.
+    // A slow response is a stream, and on a busy machine any may be slow.
     let text = body(&reply);
     let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
     serde_json::from_str(last.expect("an answer")).expect("JSON")
 }
 
-/// The text that a call gave.
+/// The text of a call's result.
 #[track_caller]
 pub(super) fn said(answer: &Value) -> String {
     text(&answer["result"]["content"][0], "text")
@@ -98,7 +98,7 @@ pub(super) fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
 
 const BOTH: &str = "application/json, text/event-stream";
 
-/// A session of a legacy client, opened.
+/// Opens a session of a legacy client.
 pub(super) fn session(caller: &Caller, capabilities: &Value) -> String {
     let open = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "t", "version": "1" },

@@ -1,4 +1,4 @@
-//! Whatever is killed, nothing is left.
+//! Whatever process is killed, no process is left.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +10,8 @@ use serde_json::json;
 use super::{SOON, call, entry, in_state, said, source, with_servers};
 use crate::daemon::{Home, until};
 
-/// Processes of the small server and of what it has started, by the variable that marks them, and
-/// zombies of ours.
+/// Processes of the test server and its children, by the variable that marks them, and zombies of
+/// this process.
 fn marked(home: &Home) -> Vec<String> {
     let wanted = format!("HOME={}", home.user().display());
     let mut found = Vec::new();
@@ -34,7 +34,7 @@ fn kill(pid: &serde_json::Value) {
     kill_process(Pid::from_raw(pid).expect("is one"), Signal::KILL).expect("it runs");
 }
 
-/// Children of a process that have ended and that it has not looked after.
+/// Zombies of a process.
 fn zombies_of(parent: u32) -> Vec<String> {
     let entries = fs::read_dir("/proc").expect("there is /proc").flatten();
     let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -45,27 +45,27 @@ fn zombies_of(parent: u32) -> Vec<String> {
     stats.filter(is_one).collect()
 }
 
-/// Sockets of the file system that lie in a home.
+/// Unix sockets in a home.
 fn sockets_of(home: &Home) -> Vec<String> {
     let all = fs::read_to_string("/proc/net/unix").expect("there is /proc");
     let home = home.dir().display().to_string();
     all.lines().filter(|line| line.contains(&home)).map(str::to_owned).collect()
 }
 
-/// Longest time until a server that died is started again.
+/// Longest backoff of a server.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// Kills of the daemon, of servers and of both, at any moment, with calls under way.
-/// `SVC_CRASH_ROUNDS` says how many.
+/// Kills the daemon, servers and both, at any moment, with calls under way. `SVC_CRASH_ROUNDS` sets
+/// the number.
 #[test]
-fn kills_of_daemon_and_servers_leave_nothing() {
+fn kills_of_daemon_and_servers_leave_no_process() {
     let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
     let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(12);
     let seed = number("SVC_CRASH_SEED")
         .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
     eprintln!("SVC_CRASH_SEED={seed} SVC_CRASH_ROUNDS={rounds}");
     let mut state = seed;
-    // xorshift64: good enough to choose who dies, and the same for a seed.
+    // xorshift64: good enough to choose what is killed, and repeatable by its seed.
     let mut below = |bound: u64| {
         state = state.max(1);
         state ^= state << 13;
@@ -81,7 +81,7 @@ fn kills_of_daemon_and_servers_leave_nothing() {
     let names = ["one", "two", "boxed"];
     for _ in 0..rounds {
         let servers = names.map(|name| in_state(&d, name, "connected"));
-        // What they leave behind, in their group and out of it.
+        // Children in their group and outside it.
         for name in names {
             if below(2) == 0 {
                 call(&d, &format!("{name}__leave"), &json!({}));
@@ -92,7 +92,7 @@ fn kills_of_daemon_and_servers_leave_nothing() {
             let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
                 "name": "one__sleep", "arguments": { "value": "0.2" },
             } });
-            // Whatever is killed, it ends.
+            // Whatever is killed, the request ends.
             caller.request("POST", "/mcp").json(&call).try_send().ok();
         });
         let victims = below(15) + 1;
@@ -107,7 +107,7 @@ fn kills_of_daemon_and_servers_leave_nothing() {
         }
         for (bit, (name, before)) in names.iter().zip(&servers).enumerate() {
             if victims & (8 | 1 << bit) != 0 {
-                // One that dies again and again is started again after up to a minute.
+                // A server that dies repeatedly is restarted after up to a minute.
                 until(SOON + LONGEST_PAUSE, || {
                     let now = source(&d, name);
                     (now["state"] == "connected" && now["pid"] != before["pid"]).then_some(())
@@ -121,7 +121,7 @@ fn kills_of_daemon_and_servers_leave_nothing() {
     }
     d.kill9();
     d.restart();
-    // Of all before nothing is left.
+    // No earlier process is left.
     until(SOON, || {
         let all = marked(&home);
         let servers = all.iter().filter(|it| it.contains("toy_server")).count();
@@ -135,10 +135,9 @@ fn kills_of_daemon_and_servers_leave_nothing() {
     until(SOON, || boxed.running().is_empty().then_some(()));
 }
 
-/// What a server leaves behind may take seconds to end; nobody is told meanwhile that the server
-/// works.
+/// A server's children may take seconds to end; meanwhile it is not reported as working.
 #[test]
-fn a_server_that_was_killed_is_down_at_once_also_while_its_children_end() {
+fn killed_server_is_down_at_once_while_its_children_end() {
     let home = Home::new();
     let toy = entry(&home, &[])["args"][0].as_str().expect("a file").to_owned();
     let line = format!("trap '' TERM; sleep 600 & exec python3 {toy}");
@@ -162,7 +161,7 @@ fn a_server_that_was_killed_is_down_at_once_also_while_its_children_end() {
 }
 
 #[test]
-fn a_list_that_is_none_stands_as_a_problem() {
+fn invalid_list_is_reported_as_a_problem() {
     let home = Home::new();
     let odd = home.user().join("odd");
     let mut later = entry(&home, &[]);
@@ -175,7 +174,7 @@ fn a_list_that_is_none_stands_as_a_problem() {
     let reason = now["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("tools/list") && reason.contains("no list"), "{now}");
     assert_eq!((&now["tools"], &now["resources"]), (&json!(0), &json!(1)), "{now}");
-    // One that works keeps its old list, and says so.
+    // A working server keeps its old list, and reports the problem.
     let before = in_state(&d, "later", "connected");
     fs::write(&odd, "").expect("is written");
     call(&d, "later__grow", &json!({}));
@@ -190,10 +189,10 @@ fn a_list_that_is_none_stands_as_a_problem() {
     until(SOON, || source(&d, "later")["reason"].is_null().then_some(()));
 }
 
-/// A server that refuses one list, or does not answer it, offers all that it gives: its tools above
-/// all.
+/// A server that refuses one list, or does not respond to it, still offers its other lists, its
+/// tools above all.
 #[test]
-fn a_list_that_fails_takes_no_other_along() {
+fn failed_list_does_not_affect_other_lists() {
     let home = Home::new();
     let mut mute = entry(&home, &["mute:prompts/list"]);
     mute["startup_timeout"] = json!(20_000);
@@ -214,7 +213,7 @@ fn a_list_that_fails_takes_no_other_along() {
 }
 
 #[test]
-fn a_daemon_that_stops_takes_its_servers_along() {
+fn shutdown_ends_all_servers() {
     let home = Home::new();
     let mut d =
         with_servers(&home, &json!({ "toy": entry(&home, &[]), "hangs": entry(&home, &["hang"]) }));
@@ -223,7 +222,7 @@ fn a_daemon_that_stops_takes_its_servers_along() {
     call(&d, "toy__leave", &json!({}));
     d.stop();
     assert_eq!(marked(&home), Vec::<String>::new());
-    // The lists of the last time are there before the server is, also after `kill -9`.
+    // The last known lists exist before the server works, also after `kill -9`.
     d.restart();
     assert_eq!(source(&d, "toy")["tools"], 20);
     in_state(&d, "toy", "connected");
@@ -231,8 +230,8 @@ fn a_daemon_that_stops_takes_its_servers_along() {
     assert_eq!(source(&d, "toy")["pid"].to_string(), pid);
 }
 
-/// A program that does of a runtime of containers what a server needs: `run` starts a process that
-/// no mark and no group finds.
+/// A program with the part of a container runtime that a server needs: `run` starts a process that
+/// no mark and no process group finds.
 const RUNTIME: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 case $1 in
@@ -273,7 +272,7 @@ fn boxed(home: &Home) -> Boxed {
 }
 
 impl Boxed {
-    /// Ids of containers of which the runtime has written this down.
+    /// Ids of containers for which the runtime recorded this event.
     fn ids(&self, fate: &str) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join(fate)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -284,14 +283,14 @@ impl Boxed {
             let command = fs::read(format!("/proc/{}/cmdline", &id[1..])).unwrap_or_default();
             command == b"sleep\0997\0"
         };
-        // The system gives the number of an earlier one again: that is one container, and not two.
+        // The system may reuse a pid: that is one container, and not two.
         let ids: BTreeSet<String> = self.ids("started").into_iter().collect();
         ids.into_iter().filter(runs).collect()
     }
 }
 
 #[test]
-fn containers_are_stopped_by_their_ids_whoever_dies() {
+fn containers_are_stopped_by_id_after_any_kill() {
     let home = Home::new();
     let boxed = boxed(&home);
     let mut d = with_servers(&home, &json!({ "boxed": boxed.entry }));

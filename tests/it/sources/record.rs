@@ -1,5 +1,5 @@
-//! Calls of a server's tools are on record as all calls are: what a daemon leaves undone is
-//! answered by the next.
+//! Calls of a server's tools are recorded like all calls: the next daemon settles what a daemon
+//! leaves undone.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{BOTH, SOON, body, entry, failed, in_session, in_state, said, session
 use crate::daemon::{Daemon, Home, until};
 use crate::wire::Caller;
 
-/// Begins a call in a session, and gives the id to come back with.
+/// Begins a call in a session, and returns the id with which its stream is resumed.
 #[track_caller]
 fn begun(caller: &Caller, session: &str, tool: &str, value: &str) -> String {
     let request = json!({ "jsonrpc": "2.0", "id": tool, "method": "tools/call", "params": {
@@ -18,7 +18,7 @@ fn begun(caller: &Caller, session: &str, tool: &str, value: &str) -> String {
     first.id.expect("an id before there is an answer")
 }
 
-/// The answer that a client comes back for.
+/// The response on a resumed stream.
 #[track_caller]
 fn answer_after(caller: &Caller, session: &str, last: &str) -> Value {
     let request = caller
@@ -31,7 +31,7 @@ fn answer_after(caller: &Caller, session: &str, last: &str) -> Value {
 }
 
 #[test]
-fn a_daemon_that_ends_in_the_middle_of_a_call_leaves_no_call_without_an_answer() {
+fn interrupted_call_gets_its_response_from_the_next_daemon() {
     let ends: [fn(&mut Daemon); 2] = [
         |d| d.kill9(),
         |d| {
@@ -48,10 +48,10 @@ fn a_daemon_that_ends_in_the_middle_of_a_call_leaves_no_call_without_an_answer()
         let writes = begun(&d, &id, "hold", &file);
         end(&mut d);
         d.restart();
-        // What changes nothing is done again.
+        // A read-only call is repeated.
         std::fs::write(&file, "").expect("can be written");
         assert_eq!(said(&answer_after(&d, &id, &looks)), "looked");
-        // What may have changed something is not.
+        // A call that may have had effects is not repeated.
         let error = failed(&answer_after(&d, &id, &writes));
         assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
         assert!(
@@ -62,7 +62,7 @@ fn a_daemon_that_ends_in_the_middle_of_a_call_leaves_no_call_without_an_answer()
 }
 
 #[test]
-fn a_stop_says_of_a_call_that_may_have_changed_something_that_its_outcome_is_unknown() {
+fn shutdown_reports_an_unknown_outcome_for_non_idempotent_calls() {
     let home = Home::new();
     let mut d = with_servers(&home, &json!({ "toy": entry(&home, &["looks"]) }));
     in_state(&d, "toy", "connected");
@@ -75,7 +75,7 @@ fn a_stop_says_of_a_call_that_may_have_changed_something_that_its_outcome_is_unk
     };
     let files = ["one", "two"].map(|name| home.user().join(name).display().to_string());
     let (writes, looks) = (heard("hold", &files[0]), heard("look", &files[1]));
-    // Both are with the server.
+    // Both have reached the server.
     let begun = |file: &str| std::path::Path::new(&format!("{file}.begun")).exists();
     until(SOON, || files.iter().all(|file| begun(file)).then_some(()));
     d.stop();
@@ -85,7 +85,7 @@ fn a_stop_says_of_a_call_that_may_have_changed_something_that_its_outcome_is_unk
 }
 
 #[test]
-fn a_slow_call_becomes_a_task_for_a_client_with_the_extension() {
+fn slow_child_call_becomes_a_task_for_a_capable_client() {
     let home = Home::new();
     let servers = json!({ "mcpServers": { "toy": entry(&home, &["looks"]) } }).to_string();
     let d = Daemon::with(|plan| {

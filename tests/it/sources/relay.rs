@@ -14,7 +14,7 @@ fn ask(caller: &Caller, method: &str, params: &Value) -> Value {
     caller.request("POST", "/mcp").json(&request).send().ok(200)
 }
 
-/// The answer as it is written.
+/// The unparsed response.
 fn raw(caller: &Caller, method: &str, params: &str) -> String {
     let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
     body(
@@ -32,7 +32,7 @@ fn texts(list: &Value, member: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte() {
+fn relayed_items_have_unique_names_and_unchanged_bytes() {
     let home = Home::new();
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]), "zoo": entry(&home, &[]) }));
     in_state(&d, "toy", "connected");
@@ -62,7 +62,7 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
     assert_eq!(unknown["error"]["data"]["uri"], "nobody://1", "{unknown}");
     let missing = ask(&d, "resources/read", &json!({ "uri": "toy://item/8" }));
     assert_eq!(missing["error"]["message"], "no toy://item/8", "{missing}");
-    // What the server reads is what the caller wrote, with the server's own names.
+    // The server gets the caller's bytes, with the server's own names.
     let got = raw(
         &d,
         "prompts/get",
@@ -85,7 +85,7 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
         raw(&d, "completion/complete", &item.to_string())
             .contains(r#"\"uri\":\"toy://item/{id}\""#)
     );
-    // By the name that is listed, and by the earlier one.
+    // By the listed name, and by the earlier one.
     for name in ["servers", "mcp"] {
         let shown = ask(&d, "prompts/get", &json!({ "name": name }));
         assert!(shown.to_string().contains("toy: connected, 20 tools"), "{shown}");
@@ -93,7 +93,7 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
     let listed = texts(&ask(&d, "prompts/list", &json!({}))["result"]["prompts"], "name");
     let has = |name: &str| listed.iter().any(|listed| listed == name);
     assert!(has("servers") && !has("mcp"), "{listed:?}");
-    // A server that is gone says so, and its lists stay.
+    // The error says that the server is gone, and its lists stay.
     assert_eq!(failed(&call(&d, "toy__die", &json!({})))["type"], "unavailable");
     let down = ask(&d, "prompts/get", &json!({ "name": "toy__greet" }));
     assert!(down["error"].is_object() || down["result"]["x"] == 1.0, "{down}");
@@ -104,7 +104,7 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
 }
 
 #[test]
-fn who_subscribes_hears_of_changes_also_after_the_server_was_started_anew() {
+fn resource_subscription_survives_a_server_restart() {
     let home = Home::new();
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     in_state(&d, "toy", "connected");
@@ -155,7 +155,7 @@ fn who_subscribes_hears_of_changes_also_after_the_server_was_started_anew() {
 }
 
 #[test]
-fn a_large_result_is_a_resource_of_its_caller_and_its_project() {
+fn large_result_is_a_resource_for_its_caller_and_project() {
     let home = Home::new();
     home.write("config.toml", "[sources]\nmax_result_bytes = 10000\nmax_kept_bytes = 70000\n");
     let mut shared = entry(&home, &[]);
@@ -191,7 +191,7 @@ fn a_large_result_is_a_resource_of_its_caller_and_its_project() {
     assert!(listed.contains(&uri), "{listed:?}");
     let file = call(&agents[0], "ReadMcpResource", &json!({ "server": "svc", "uri": uri }));
     assert_eq!(file["result"]["structuredContent"]["contents"][0]["size"], bytes, "{file}");
-    // Of one principal so much is kept, and the oldest make room.
+    // The quota of one principal: the oldest results are evicted.
     for _ in 0..3 {
         call(&agents[0], "toy__big", &json!({ "value": "20000" }));
     }
@@ -200,7 +200,7 @@ fn a_large_result_is_a_resource_of_its_caller_and_its_project() {
 }
 
 #[test]
-fn tools_that_are_many_are_listed_and_found() {
+fn many_tools_are_listed_and_searchable() {
     let home = Home::new();
     let d: Daemon = with_servers(&home, &json!({ "many": entry(&home, &["many"]) }));
     in_state(&d, "many", "connected");

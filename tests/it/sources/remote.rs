@@ -1,4 +1,4 @@
-//! Servers at a URL: both eras of streamable HTTP, and the stream of 2024-11-05.
+//! Servers at a URL: both eras of streamable HTTP, and the transport of 2024-11-05.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn entry(server: &ToyHttp) -> Value {
 }
 
 #[test]
-fn a_server_of_either_era_is_called_and_heard() {
+fn remote_server_of_either_era_works() {
     let home = Home::new();
     let (legacy, modern) = (ToyHttp::start(ToyEra::Legacy), ToyHttp::start(ToyEra::Modern));
     let sse = ToyHttp::start(ToyEra::Sse);
@@ -30,23 +30,23 @@ fn a_server_of_either_era_is_called_and_heard() {
         assert_eq!((&shown["tools"], shown.get("pid")), (&json!(6), None), "{shown}");
         let answer = call(&d, &format!("{name}__echo"), &json!({ "value": "hello" }));
         assert_eq!(said(&answer), "hello", "{name}: {answer}");
-        // A stream with progress before the answer.
+        // A stream with progress before the response.
         assert_eq!(said(&call(&d, &format!("{name}__step"), &json!({}))), "stepped", "{name}");
-        // What it offers changes, and it says so by itself.
+        // Its list changes, and it sends a notification.
         call(&d, &format!("{name}__grow"), &json!({}));
         until(SOON, || (source(&d, name)["tools"] == 7).then_some(()));
     }
-    // Arguments that its schema wants in headers, in the revision that has them and where nobody
-    // minds.
+    // Arguments that its schema puts into headers, in the revision with that rule and in one
+    // without.
     let region = call(&d, "new__head", &json!({ "region": "west" }));
     assert_eq!(said(&region), "west", "{region}");
     let warnings = source(&d, "new")["warnings"].to_string();
     assert!(warnings.contains("bad") && warnings.contains("x-mcp-header"), "{warnings}");
-    // An answer whose stream broke is fetched.
+    // A response whose stream broke is resumed.
     assert_eq!(said(&call(&d, "old__cut", &json!({}))), "resumed");
     let error = failed(&call(&d, "new__cut", &json!({})));
     assert_eq!(error["allowed"]["outcome"], "unknown", "{error}");
-    // Within a server a redirect is followed, and nowhere else.
+    // A redirect is followed within a server, and nowhere else.
     in_state(&d, "moved", "connected");
     let elsewhere = in_state(&d, "elsewhere", "failed");
     assert!(
@@ -67,7 +67,7 @@ fn a_server_of_either_era_is_called_and_heard() {
 }
 
 #[test]
-fn a_server_is_told_what_the_client_has_named_its_request_by() {
+fn remote_request_carries_the_clients_trace() {
     let home = Home::new();
     let (legacy, modern) = (ToyHttp::start(ToyEra::Legacy), ToyHttp::start(ToyEra::Modern));
     let sse = ToyHttp::start(ToyEra::Sse);
@@ -103,7 +103,7 @@ fn a_server_is_told_what_the_client_has_named_its_request_by() {
             (&meta["traceparent"], &meta["svc/request_id"]),
             (&json!(parent), &json!("mine-1"))
         );
-        // An id of the daemon's own is for its log.
+        // The daemon's own request id is for its log only.
         assert_eq!((no_id.as_str(), of_nothing.as_str()), ("", ""), "{name}");
         assert_eq!(none.get("traceparent").or(none.get("svc/request_id")), None, "{name}: {none}");
     }
@@ -114,10 +114,10 @@ fn a_server_is_told_what_the_client_has_named_its_request_by() {
     assert!(!called("toy__raw", false).contains("_meta"));
 }
 
-/// A server that answers no call, or whose proxy says that it is down, is not shown as connected,
-/// and is tried again by itself.
+/// A server that responds to no call, or whose proxy reports it as down, is not shown as connected,
+/// and is retried.
 #[test]
-fn a_remote_server_that_is_down_is_shown_so() {
+fn down_remote_server_is_shown_as_down() {
     for sickness in [1, 502, 503, 504] {
         let home = Home::new();
         let server = ToyHttp::start(ToyEra::Legacy);
@@ -135,7 +135,7 @@ fn a_remote_server_that_is_down_is_shown_so() {
 }
 
 #[test]
-fn a_session_that_ended_is_opened_once_and_only_harmless_calls_are_repeated() {
+fn ended_session_is_reopened_once_and_only_idempotent_calls_repeated() {
     let home = Home::new();
     let server = ToyHttp::start(ToyEra::Legacy);
     let d = with_servers(&home, &json!({ "web": entry(&server) }));
@@ -164,7 +164,7 @@ fn a_session_that_ended_is_opened_once_and_only_harmless_calls_are_repeated() {
 }
 
 #[test]
-fn a_server_that_is_gone_or_hangs_delays_nobody_and_comes_back() {
+fn unreachable_remote_server_delays_no_other_and_reconnects() {
     let home = Home::new();
     let port = free_port();
     let hanging = ToyHttp::start(ToyEra::Modern);
@@ -188,7 +188,7 @@ fn a_server_that_is_gone_or_hangs_delays_nobody_and_comes_back() {
     let server = ToyHttp::start_at(ToyEra::Legacy, port);
     d.post("/v1/sources/gone/reconnect", &json!({})).ok(200);
     in_state(&d, "gone", "connected");
-    // It dies, which is noticed without a call, and it is found again.
+    // It dies, which is noticed without a call, and it is connected again.
     drop(server);
     in_state(&d, "gone", "backing_off");
     quickly(Duration::from_secs(2), || {
@@ -202,20 +202,20 @@ fn a_server_that_is_gone_or_hangs_delays_nobody_and_comes_back() {
 }
 
 #[test]
-fn a_modern_server_that_answers_late_is_not_taken_for_an_older_one() {
+fn slow_modern_server_is_not_taken_for_a_legacy_one() {
     let home = Home::new();
     let slow = ToyHttp::start(ToyEra::Modern);
     slow.toy.unanswered_discoveries.store(1, SeqCst);
     let d = with_servers(&home, &json!({ "slow": entry(&slow) }));
     in_state(&d, "slow", "connected");
     assert_eq!(slow.toy.unanswered_discoveries.load(SeqCst), 0, "it was asked");
-    // A failed first start, followed by a second, would be `backing_off`.
+    // A failed first start before a second one would show as `backing_off`.
     let states = d.get("/v1/events?stream=team&kind=source.state").ok(200);
     assert!(!states.to_string().contains("backing_off"), "{states}");
 }
 
 #[test]
-fn headers_of_the_entry_and_of_its_helper_are_sent_and_never_shown() {
+fn entry_and_helper_headers_are_sent_and_never_shown() {
     let home = Home::new();
     let (fixed, printed) = (ToyHttp::start(ToyEra::Modern), ToyHttp::start(ToyEra::Modern));
     let wants = |server: &ToyHttp, value: &str| {
@@ -248,7 +248,7 @@ fn headers_of_the_entry_and_of_its_helper_are_sent_and_never_shown() {
     let unset = in_state(&d, "unset", "misconfigured");
     let reason = unset["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("headers.X-Key") && reason.contains("NOWHERE_SET"), "{reason}");
-    // The header is over: the helper is run again, and the call sent again.
+    // The header has expired: the helper runs again, and the call is sent again.
     wants(&printed, "hush-second");
     print("hush-second");
     assert_eq!(said(&call(&d, "printed__echo", &json!({ "value": "on" }))), "on");

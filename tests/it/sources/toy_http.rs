@@ -1,5 +1,4 @@
-//! A small MCP server over HTTP that does what tests need of one, and an issuer that lets people in
-//! to it.
+//! A small MCP server over HTTP for tests, and an issuer for its logins.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -17,29 +16,29 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{broadcast, mpsc};
 
-/// Which revision it speaks.
+/// The revision that it supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ToyEra {
     /// With sessions.
     Legacy,
-    /// Without.
+    /// Without sessions.
     Modern,
-    /// The stream of 2024-11-05.
+    /// The transport of 2024-11-05.
     Sse,
 }
 
-/// The server, until it is dropped.
+/// The server; it ends on drop.
 pub(super) struct ToyHttp {
     pub(super) addr: SocketAddr,
     pub(super) toy: Arc<Toy>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-/// What the server knows.
+/// The state of the server.
 pub(super) struct Toy {
     era: ToyEra,
     addr: Mutex<Option<SocketAddr>>,
-    /// Sessions that are open, and how many there ever were.
+    /// Open sessions, and the number of sessions so far.
     pub(super) sessions: Mutex<HashSet<String>>,
     pub(super) opened: AtomicU32,
     pub(super) deleted: AtomicU32,
@@ -47,33 +46,34 @@ pub(super) struct Toy {
     /// Calls of `bump` and `echo` that were carried out.
     pub(super) bumped: AtomicU32,
     pub(super) echoed: AtomicU32,
-    /// Methods of notifications that came.
+    /// Methods of received notifications.
     pub(super) notes: Mutex<Vec<String>>,
     /// `X-Request-Id`, `traceparent` and `_meta` of calls of `echo`.
     pub(super) traces: Mutex<Vec<(String, String, Value)>>,
-    /// Answers that a resumed stream gives.
+    /// Responses for resumed streams.
     later: Mutex<HashMap<String, String>>,
     to_all: broadcast::Sender<String>,
     /// It has a prompt that asks, and a tool that becomes a task.
     pub(super) asks: AtomicBool,
-    /// What a task was answered, and how many were cancelled.
+    /// The answer to a task's question, and the number of cancelled tasks.
     told: Mutex<Option<Value>>,
     pub(super) cancelled: AtomicU32,
-    /// Nothing is answered any more.
+    /// It responds to nothing any more.
     pub(super) hangs: AtomicBool,
-    /// What it answers in place of all else: the status of a proxy, or 1 for an answer that is cut.
+    /// What it responds with in place of all else: the status of a proxy, or 1 for a truncated
+    /// response.
     pub(super) sick: AtomicU16,
-    /// How many requests of `server/discover` are still to be left without an answer.
+    /// How many further requests of `server/discover` get no response.
     pub(super) unanswered_discoveries: AtomicU32,
     pub(super) issuer: Mutex<Issuer>,
     /// A header that each request needs.
     pub(super) wants: Mutex<Option<(String, String)>>,
 }
 
-/// What the issuer knows.
+/// The state of the issuer.
 #[derive(Default)]
 pub(super) struct Issuer {
-    /// Whether the server wants a token.
+    /// Whether the server requires a token.
     pub(super) is_wanted: bool,
     pub(super) access: String,
     pub(super) refresh: String,
@@ -85,9 +85,9 @@ pub(super) struct Issuer {
     /// It cannot be reached.
     pub(super) is_gone: bool,
     serial: u32,
-    /// What it says of itself, in place of what is so.
+    /// False members of its metadata.
     pub(super) lies: HashMap<&'static str, Value>,
-    /// The scope of the last request to log in.
+    /// The scope of the last login request.
     pub(super) asked: String,
     /// A scope that calls need.
     pub(super) needs: Option<String>,
@@ -139,7 +139,7 @@ impl ToyHttp {
         format!("http://{}/{path}", self.addr)
     }
 
-    /// Forgets all sessions, as a server that was started anew.
+    /// Forgets all sessions, like a restarted server.
     pub(super) fn forget(&self) {
         self.toy.sessions.lock().expect("a lock").clear();
     }
@@ -170,7 +170,7 @@ fn text_of(status: u16, text: &str) -> Response {
     respond(status, "text/plain", text.to_owned())
 }
 
-/// A stream of what is sent, until the sender is gone.
+/// A stream of what is sent, until the sender is dropped.
 fn stream_of(taken: mpsc::UnboundedReceiver<String>) -> Response {
     let stream = futures_util::stream::unfold(taken, |mut taken| async move {
         let text = taken.recv().await?;
@@ -185,7 +185,7 @@ fn question() -> Value {
     json!({ "method": "elicitation/create", "params": params })
 }
 
-/// A prompt that is made of an answer.
+/// A prompt with an answer in it.
 fn prompt_of(params: &Value) -> Value {
     let answers = &params["inputResponses"];
     if !answers.is_object() || params["requestState"] != "state-1" {
@@ -286,7 +286,7 @@ impl Toy {
         stream_of(taken)
     }
 
-    /// Sends what is for all to a stream.
+    /// Subscribes a stream to messages for all.
     fn pass_on(&self, sender: mpsc::UnboundedSender<String>) {
         let mut all = self.to_all.subscribe();
         tokio::spawn(async move {
@@ -403,7 +403,7 @@ impl Toy {
         self.say(&reply)
     }
 
-    /// Answers by the stream of 2024-11-05, or in the response.
+    /// Responds on the stream of 2024-11-05, or in the response.
     fn say(&self, reply: &Value) -> Response {
         if self.era == ToyEra::Sse {
             self.to_all.send(event(reply)).ok();
@@ -421,7 +421,7 @@ impl Toy {
         })
     }
 
-    /// It wants to know something, and its result is what it was told.
+    /// It asks a question, and its result is the answer.
     fn task_state(&self) -> Value {
         let told = self.told.lock().expect("a lock").clone();
         let mut state = Self::task(if told.is_some() { "completed" } else { "input_required" });
@@ -519,7 +519,8 @@ impl Toy {
                 stream_of(taken)
             }
             "cut" => {
-                // The stream ends before the answer; whoever comes back for it gets it.
+                // The stream breaks before the response; a client that resumes it gets the
+                // response.
                 let event_id = format!("cut-{id}");
                 self.later
                     .lock()

@@ -1,6 +1,6 @@
-//! Which file of a crate takes names from which other, read from the syntax trees and not from the
-//! text: a name may be reached by `crate::`, `super::`, `self::`, a group, an alias, a re-export,
-//! or a path inside a macro's arguments.
+//! Which file of a crate takes names from which other, from the syntax trees and not from the text:
+//! a name may be reached by `crate::`, `super::`, `self::`, a group, an alias, a re-export, or a
+//! path in a macro's arguments.
 //!
 //! A name counts as taken from the file that defines it, whatever `mod.rs` it is reached through. A
 //! public `use` is a re-export and no arrow of its own. Code that only tests compile is left out.
@@ -22,7 +22,7 @@ pub(crate) struct Crate {
 #[derive(Debug, Default, Clone)]
 struct Module {
     file: String,
-    /// Modules below it, `true` if they stand in the same file.
+    /// Modules below it, `true` if they are in the same file.
     children: HashMap<String, bool>,
     items: HashSet<String>,
     imports: Vec<Import>,
@@ -32,7 +32,7 @@ struct Module {
 #[derive(Debug, Clone)]
 struct Import {
     path: Vec<String>,
-    /// The name that it has here; `*` for all names of a module.
+    /// Its name in this module; `*` for all names of a module.
     name: String,
 }
 
@@ -40,7 +40,7 @@ struct Import {
 struct Reference {
     path: Vec<String>,
     line: usize,
-    /// In a `use`: a module that is only imported is no arrow, what is used of it is.
+    /// In a `use`: an imported module is no arrow; names that are used of it are.
     is_import: bool,
 }
 
@@ -51,19 +51,20 @@ pub(crate) struct Arrow {
     pub(crate) to: String,
     pub(crate) line: usize,
     pub(crate) path: String,
-    /// How many modules of the target's own room the path goes through below the room's `mod.rs`.
+    /// The modules of the target's own folder that the path goes through below the folder's
+    /// `mod.rs`.
     pub(crate) through: Vec<String>,
 }
 
 impl Crate {
-    /// Reads all files below `src`.
+    /// Parses all files below `src`.
     pub(crate) fn read(src: &Path) -> Self {
         let mut files = BTreeMap::new();
         collect(src, src, &mut files);
         Self::parse(&files)
     }
 
-    /// The same from texts by their names.
+    /// Parses texts by their file names.
     pub(crate) fn parse(files: &BTreeMap<String, String>) -> Self {
         let mut this = Self::default();
         let root = if files.contains_key("lib.rs") { "lib.rs" } else { "main.rs" };
@@ -133,7 +134,7 @@ impl Crate {
 
     /// Adds code to the end of a file.
     pub(crate) fn plant(&mut self, file: &str, code: &str) {
-        // A file has modules of its own beneath the one that it is.
+        // A file may have inline modules below its own.
         let of_file = self.modules.iter().filter(|(_, module)| module.file == file);
         let path = of_file.map(|(path, _)| path).min_by_key(|path| path.len()).cloned();
         let path = path.expect("a file of this crate");
@@ -147,7 +148,7 @@ impl Crate {
         module.references.extend(before.references);
     }
 
-    /// Every arrow between two files, each once for a pair of files and a name.
+    /// Every arrow between two files, once for each pair of files and name.
     pub(crate) fn arrows(&self) -> BTreeSet<Arrow> {
         self.arrows_from(|_| true)
     }
@@ -376,12 +377,12 @@ fn name_of(item: &syn::Item) -> Option<String> {
     })
 }
 
-/// Gathers the paths of an item's code.
+/// Collects the paths in an item's code.
 struct Paths<'a>(&'a mut Vec<Reference>);
 
 impl Paths<'_> {
     fn add(&mut self, path: Vec<String>, line: usize) {
-        // One name alone is defined or imported in the same module.
+        // A single name is defined or imported in the same module.
         if path.len() > 1 {
             self.0.push(Reference { path, line, is_import: false });
         }

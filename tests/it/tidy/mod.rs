@@ -1,5 +1,5 @@
-//! The house rules that no compiler checks: which crate may ask for which, that files import each
-//! other in no circle, that rooms of one crate meet at their doors, and where SQL may stand.
+//! Rules that no compiler checks: the order of crates, no cycles between files, access to a service
+//! only through its `mod.rs`, and the places of SQL.
 
 mod imports;
 
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use imports::{Arrow, Crate, circles, collect};
 use syn::visit::Visit;
 
-/// The crates of the program, in the order in which they may name each other: each those before it,
-/// but for what its line bars.
+/// The crates of the program in the order of their dependencies: each may use those before it, but
+/// for what its line excludes.
 const CRATES: [(&str, &[&str]); 9] = [
     ("svc-model", &[]),
     ("svc-sys", &[]),
@@ -24,8 +24,8 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("svc-host", &["svc-store", "svc-core", "svc-sources", "svc-server"]),
 ];
 
-/// Rooms of one crate from the lowest up: a room may name those before its own group, and nothing
-/// beside it.
+/// Folders of one crate from the lowest up: a folder may use those before its own group, and none
+/// within it.
 const ROOMS: [(&str, &[&[&str]]); 3] = [
     ("svc-core", &[&["service"], &["tools"]]),
     ("svc-server", &[&["web"], &["http", "mcp"], &["daemon"]]),
@@ -40,7 +40,7 @@ fn src_of(package: &str) -> PathBuf {
     root().join("crates").join(package).join("src")
 }
 
-/// Folders of sources of all packages.
+/// Source folders of all packages.
 fn packages() -> Vec<PathBuf> {
     let mut all = vec![root().join("src")];
     for entry in std::fs::read_dir(root().join("crates")).expect("crates/") {
@@ -49,13 +49,13 @@ fn packages() -> Vec<PathBuf> {
     all
 }
 
-/// Folders of sources of the program and its crates.
+/// Source folders of the program and its crates.
 fn program() -> Vec<PathBuf> {
     let crates = CRATES.iter().map(|(name, _)| src_of(name));
     std::iter::once(root().join("src")).chain(crates).collect()
 }
 
-/// All files in some folders of sources, by their names from the root.
+/// All files in some source folders, by their names from the root.
 fn files(folders: &[PathBuf]) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     for folder in folders {
@@ -71,9 +71,9 @@ fn describe(package: &str, arrow: &Arrow) -> String {
     )
 }
 
-/// Cargo sees to it that no two crates name each other, and not to the order.
+/// Cargo refuses cycles of crates, but does not check the order.
 #[test]
-fn crates_ask_for_those_before_them_alone() {
+fn crates_depend_only_on_crates_before_them() {
     for (n, (name, barred)) in CRATES.iter().enumerate() {
         let file = root().join("crates").join(name).join("Cargo.toml");
         let manifest = std::fs::read_to_string(file).expect("a manifest");
@@ -88,7 +88,7 @@ fn crates_ask_for_those_before_them_alone() {
 }
 
 #[test]
-fn rooms_of_a_crate_name_those_below_them_alone() {
+fn folders_use_only_folders_below_them() {
     let room = |file: &str| file.split(['/', '.']).next().unwrap_or_default().to_owned();
     let mut strays = Vec::new();
     for (package, groups) in ROOMS {
@@ -105,9 +105,9 @@ fn rooms_of_a_crate_name_those_below_them_alone() {
     assert!(strays.is_empty(), "these point up:\n{}", strays.join("\n"));
 }
 
-/// It starts the daemon and asks it over the wire like anybody else.
+/// It starts the daemon and asks it over the wire like any client.
 #[test]
-fn the_command_line_names_no_adapter_and_no_service() {
+fn command_line_uses_no_adapter_and_no_service() {
     let named = |line: &str, name: &str| line.contains(&format!("{name}::"));
     let strays: Vec<_> = code()
         .into_iter()
@@ -123,7 +123,7 @@ fn the_command_line_names_no_adapter_and_no_service() {
 }
 
 #[test]
-fn files_import_each_other_in_no_circle() {
+fn files_have_no_import_cycle() {
     for src in packages() {
         let found = circles(&Crate::read(&src).arrows());
         let told: Vec<String> = found.iter().map(|circle| circle.join(", ")).collect();
@@ -131,10 +131,10 @@ fn files_import_each_other_in_no_circle() {
     }
 }
 
-/// In every folder of the program two files are taken that know each other one way, and the way
-/// back is planted in each form that the language has.
+/// In every folder of the program, two files of which one uses the other get the reverse use, in
+/// each form of the language.
 #[test]
-fn a_circle_planted_in_any_room_is_found() {
+fn planted_import_cycle_is_found_in_any_folder() {
     let mut folders = 0;
     for src in program() {
         folders += plant_circles(&Crate::read(&src));
@@ -142,7 +142,7 @@ fn a_circle_planted_in_any_room_is_found() {
     assert!(folders > 15, "{folders}");
 }
 
-/// How many folders of this crate a circle was planted in.
+/// The number of folders of this crate in which a cycle was planted.
 fn plant_circles(tree: &Crate) -> usize {
     let arrows = tree.arrows();
     let mut folders = BTreeSet::new();
@@ -181,7 +181,7 @@ fn plant_circles(tree: &Crate) -> usize {
 }
 
 #[test]
-fn a_reexport_counts_as_the_file_that_defines_the_name() {
+fn reexport_counts_as_the_defining_file() {
     let files = BTreeMap::from(
         [
             ("lib.rs", "mod room;\nmod other;"),
@@ -197,9 +197,9 @@ fn a_reexport_counts_as_the_file_that_defines_the_name() {
     assert!(tree.arrows().iter().all(|arrow| arrow.from != "other.rs"), "tests do not count");
 }
 
-/// Rooms of `service` know each other by what their `mod.rs` shows, and not by the files behind it.
+/// Folders of `service` use each other through their `mod.rs`, and not the files behind it.
 #[test]
-fn rooms_of_one_floor_meet_at_their_doors() {
+fn services_use_each_other_through_mod_rs() {
     let mut strays = Vec::new();
     for arrow in Crate::read(&src_of("svc-core")).arrows() {
         let inner = |file: &str| {
@@ -217,7 +217,7 @@ fn rooms_of_one_floor_meet_at_their_doors() {
     assert!(strays.is_empty(), "these go behind a door:\n{}", strays.join("\n"));
 }
 
-/// Every line of code with where it stands, without comments.
+/// Every line of code with its position, without comments.
 fn code() -> Vec<(String, usize, String)> {
     let mut lines = Vec::new();
     for (file, text) in files(&packages()) {
@@ -232,11 +232,11 @@ fn code() -> Vec<(String, usize, String)> {
 }
 
 #[test]
-fn sql_stands_in_the_engine_alone() {
+fn sql_is_only_in_the_sqlite_module() {
     let mut strays = Vec::new();
     for (file, n, line) in code() {
-        // The load generator measures bare SQLite beside us, which is what it is for. `columns`
-        // gives values the traits of the drivers, which only their own crate may.
+        // The load generator measures bare SQLite. `columns` implements the drivers' traits for
+        // values, which only their own crate may.
         let own = [
             "crates/svc-store/src/sqlite/",
             "crates/svc-bench/",
@@ -250,7 +250,7 @@ fn sql_stands_in_the_engine_alone() {
     assert!(strays.is_empty(), "SQL outside svc-store/sqlite:\n{}", strays.join("\n"));
 }
 
-/// Where queries leave sqlx's check, and why that is well.
+/// Where queries are not checked by sqlx, and why.
 const UNCHECKED: [(&str, &str); 8] = [
     (
         "crates/svc-store/src/sqlite/direct_connection.rs",
@@ -272,7 +272,7 @@ const UNCHECKED: [(&str, &str); 8] = [
 ];
 
 #[test]
-fn queries_leave_the_check_of_the_compiler_in_few_files() {
+fn unchecked_queries_are_only_in_listed_files() {
     let strays: Vec<_> = code()
         .into_iter()
         .filter(|(file, _, line)| {
@@ -284,8 +284,8 @@ fn queries_leave_the_check_of_the_compiler_in_few_files() {
     assert!(strays.is_empty(), "queries that nobody checks:\n{}", strays.join("\n"));
 }
 
-/// Files that print past `src/cli/output/write.rs`, or print exact bytes through it, and who reads
-/// those.
+/// Files that print without `src/cli/output/write.rs`, or print exact bytes through it, and their
+/// readers.
 const EXACT: [(&str, &str); 15] = [
     ("src/cli/output/write.rs", "the door itself"),
     ("src/cli/output/screen.rs", "asks for the width and prints nothing"),
@@ -305,7 +305,7 @@ const EXACT: [(&str, &str); 15] = [
 ];
 
 #[test]
-fn what_is_printed_goes_through_the_door() {
+fn printing_goes_through_the_output_module() {
     let marks = ["io::stdout()", "io::stderr()", "output::exact(", " styled(", "styled_line("];
     let outside: Vec<String> = code()
         .into_iter()
@@ -322,7 +322,7 @@ fn what_is_printed_goes_through_the_door() {
     assert!(outside.is_empty(), "{}", outside.join("\n"));
 }
 
-/// Looks for fields that a result may leave out and that its schema requires all the same.
+/// Collects fields that a result may omit and that its schema requires all the same.
 #[derive(Default)]
 struct LeftOutFields {
     file: String,
@@ -357,7 +357,7 @@ impl<'ast> Visit<'ast> for LeftOutFields {
 }
 
 #[test]
-fn what_a_result_may_leave_out_its_schema_does_not_require() {
+fn optional_result_fields_are_not_required_by_the_schema() {
     let mut fields = LeftOutFields::default();
     for (file, text) in files(&program()) {
         fields.file = file;
@@ -369,7 +369,7 @@ fn what_a_result_may_leave_out_its_schema_does_not_require() {
 }
 
 #[test]
-fn exceptions_from_lints_are_expected_and_not_allowed() {
+fn lint_exceptions_use_expect_and_not_allow() {
     let (allow, inner) = (["#", "[allow("].concat(), ["#!", "[allow("].concat());
     let mut strays = Vec::new();
     for (file, n, line) in code() {
@@ -380,7 +380,7 @@ fn exceptions_from_lints_are_expected_and_not_allowed() {
     assert!(strays.is_empty(), "use `expect` with a reason:\n{}", strays.join("\n"));
 }
 
-/// A name has to say by itself which type it is: who searches for it finds one.
+/// A search for a type's name must find one type.
 #[test]
 fn no_two_types_share_a_name() {
     let mut files = files(&program());

@@ -1,6 +1,6 @@
-//! The least that one stack and one database can do: an axum handler, and a bare group commit
-//! behind it. No rules, no identity, no parsing. Not a peer: the ceiling of svc on this stack,
-//! measured beside the peers.
+//! The least that this stack and its database can do: an axum handler, and a bare group commit
+//! behind it. No rules, no identity, no parsing. It is no peer, but the upper bound of svc on this
+//! stack, measured beside the peers.
 
 use anyhow::bail;
 

@@ -1,4 +1,4 @@
-//! svc beside each peer, in turns.
+//! svc and each peer in turns.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ use crate::{
     stats::{self, Slice, Summary},
 };
 
-/// The peers that are installed, running. Says of each what it is, or why it is not there.
+/// Starts the installed peers. Records each peer's version, or why it is missing.
 fn start(bench: &mut Bench) -> anyhow::Result<Vec<Box<dyn Peer>>> {
     let mut peers: Vec<Box<dyn Peer>> = Vec::new();
     let mut said = Vec::new();
@@ -46,7 +46,7 @@ fn start(bench: &mut Bench) -> anyhow::Result<Vec<Box<dyn Peer>>> {
     Ok(peers)
 }
 
-/// What stands after `mark` in what the program says of its version.
+/// The text after `mark` in the program's version.
 fn version(program: &str, mark: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -91,7 +91,6 @@ pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Producers and subscribers.
 pub(crate) fn run_mixed(bench: &mut Bench) -> anyhow::Result<()> {
     let peers = start(bench)?;
     let daemon = Daemon::start(&bench.sandbox, "peers-mixed")?;
@@ -109,7 +108,6 @@ pub(crate) fn run_mixed(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// A long stream.
 pub(crate) fn run_replay(bench: &mut Bench) -> anyhow::Result<()> {
     let mut peers = start(bench)?;
     let home = bench.big_home()?;
@@ -130,10 +128,10 @@ pub(crate) fn run_replay(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// What the slices of one round are, where there are several.
+/// The names of a round's slices, if there are several.
 const PARTS: [&str; 2] = [" acks", " deliveries"];
 
-/// Ours and each peer in turns.
+/// Runs svc and each peer in turns.
 fn contend(
     bench: &mut Bench,
     name: &str,
@@ -185,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_not_there_has_no_version() {
+    fn missing_program_has_no_version() {
         assert_eq!(version("svc-no-such-program", "v"), None);
     }
 }

@@ -1,6 +1,6 @@
-//! Another MCP server: calls of a tool that only reads, each connection in a session of its own.
-//! Like is compared with like if that server keeps its sessions in a database, too;
-//! `cargo bench --bench mcp` starts one that does.
+//! Another MCP server: calls of a read-only tool, each connection in a session of its own. The
+//! comparison is fair if that server stores its sessions in a database, too; `cargo bench --bench
+//! mcp` starts one that does.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! svc beside servers that people run. Each speaks its own protocol, to the same kind of generator,
-//! with the same 200 bytes in each event.
+//! svc beside other servers. Each uses its own protocol, with the same kind of generator and the
+//! same 200 bytes in each event.
 
 mod bare;
 mod contests;

@@ -1,4 +1,4 @@
-//! What a server has to do to be measured beside svc.
+//! The interface of a server that is measured beside svc.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::{
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contest {
-    /// Appends by so many producers.
+    /// Appends by `producers`.
     Append { producers: usize },
-    /// Sixteen events in each request of ours; one, as ever, in the other's.
+    /// Sixteen events in each request of svc; one in the peer's.
     Batches,
     /// Producers and subscribers together.
     Mixed,
@@ -23,26 +23,25 @@ pub(super) enum Contest {
     Replay,
 }
 
-/// What a peer is to a contest.
+/// The role of a peer in a contest.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     /// It does not take part.
     None,
-    /// Its figure stands beside ours.
+    /// Its figure is shown beside svc's.
     Beside,
-    /// And there is a goal.
+    /// Its figure is shown, and there is a goal.
     Goal(Goal),
 }
 
-/// A system that does what ours does.
+/// A system with the function of svc.
 pub(super) trait Peer {
-    /// What to call it, with how durable it is.
+    /// The name, with the durability.
     fn name(&self) -> &str;
 
-    /// Whether it takes part.
     fn part(&self, contest: Contest) -> Part;
 
-    /// Appends by `producers`, one event at a time each.
+    /// Appends by `producers`, one event in each request.
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice>;
 
     /// Appends in the contest of batches. The protocol of a peer has one event in a request, so
@@ -54,14 +53,14 @@ pub(super) trait Peer {
     /// Producers and subscribers of one stream.
     fn mixed(&self, window_of: WindowOf, crowd: Crowd) -> anyhow::Result<Both>;
 
-    /// Makes a stream for [`Self::replay`] of about so many events.
+    /// Creates a stream for [`Self::replay`] of about `events` events.
     fn fill(&mut self, events: u64) -> anyhow::Result<()>;
 
     /// Reads that stream.
     fn replay(&self) -> anyhow::Result<Slice>;
 }
 
-/// Retries `work` until it succeeds or patience is over: a server that was just started does not
+/// Retries `work` until it succeeds or the deadline passes: a server that was just started does not
 /// listen yet.
 pub(super) fn until_ready<T>(mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let end = Instant::now() + Duration::from_secs(10);

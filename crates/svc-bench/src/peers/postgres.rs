@@ -1,6 +1,6 @@
 //! `PostgreSQL`, over its protocol 3.0 in text: a row for each event, `COPY` for replay, and
 //! `NOTIFY` with the event for those who `LISTEN`. `synchronous_commit` and `fsync` are on, as they
-//! are by default: what is answered is on the disk.
+//! are by default: acknowledged events are on the disk.
 
 use std::{
     cell::Cell,
@@ -29,26 +29,25 @@ use crate::{
     wire::BadAnswer,
 };
 
-/// The user that it runs as where we are root: it refuses to.
+/// The user that the server runs as if this process is root: it refuses to run as root.
 const USER: &str = "postgres";
-/// What the answer to a `prepare` ends with: that it was done, and that the server is ready for
-/// more.
+/// The end of the response to a `prepare`: it was done, and the server is ready.
 const PREPARED: &[u8] = b"C\0\0\0\x0cPREPARE\0Z\0\0\0\x05I";
 const STREAMS: usize = 100;
 
-/// Its programs, and as whom they run.
+/// Its programs, and the user that they run as.
 #[derive(Debug)]
 pub(super) struct Installation {
     folder: PathBuf,
-    /// User and group, if we are root.
+    /// User and group, if this process is root.
     user: Option<(u32, u32)>,
 }
 
 impl Installation {
-    /// The one that is here: on `PATH`, or the newest where Debian has them.
+    /// The installation on `PATH`, or the newest where Debian has them.
     ///
     /// # Errors
-    /// Why none can be used, in words for the report.
+    /// Why none can be used, for the report.
     pub(super) fn find() -> Result<Self, String> {
         let mut folders: Vec<PathBuf> = std::env::var_os("PATH")
             .map(|path| std::env::split_paths(&path).collect())
@@ -71,7 +70,6 @@ impl Installation {
         Ok(Self { folder, user })
     }
 
-    /// What it says of its version.
     pub(super) fn version(&self) -> Option<String> {
         let output = Command::new(self.folder.join("postgres")).arg("--version").output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -87,13 +85,12 @@ impl Installation {
     }
 }
 
-/// The number of a user or of its group, as `id` tells.
+/// The number of a user or of its group, from `id`.
 fn id(option: &str, user: Option<&str>) -> Option<u32> {
     let output = Command::new("id").arg(option).args(user).output().ok()?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-/// A server.
 #[derive(Debug)]
 pub(super) struct Postgres {
     /// `None` once it was told to stop.
@@ -146,7 +143,7 @@ impl Postgres {
 }
 
 impl Drop for Postgres {
-    /// Ends it in its own way: killed, it would leave a segment of shared memory.
+    /// Stops it with its own signal: killed, it would leave a segment of shared memory.
     fn drop(&mut self) {
         if let Some(process) = self.process.take() {
             process.stop().ok();
@@ -154,7 +151,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Without the processor's time: each connection is a process of its own.
+/// Drops the CPU time: each connection is a process of its own.
 fn without_cpu(slice: Slice) -> Slice {
     Slice { cpu: None, ..slice }
 }
@@ -234,7 +231,7 @@ fn protocol(statement: &str) -> Protocol {
     Protocol { hello: Some((hello, PREPARED)), parse: answer }
 }
 
-/// A connection that has said nothing but who it is.
+/// A connection after the startup message.
 fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
@@ -244,7 +241,7 @@ fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Runs a statement; how many rows a `copy` gave.
+/// Runs a statement; returns the number of rows of a `copy`.
 fn ask(socket: &mut TcpStream, statement: &str) -> anyhow::Result<u64> {
     socket.write_all(&query(statement))?;
     rows_until_ready(socket)
@@ -264,7 +261,7 @@ fn rows_until_ready(socket: &mut TcpStream) -> anyhow::Result<u64> {
     Ok(messages.rows)
 }
 
-/// The first message of a client: version 3.0, who it is, and which database it wants.
+/// The startup message: version 3.0, user and database.
 fn startup() -> Vec<u8> {
     let parameters = b"user\0svc\0database\0postgres\0\0";
     let mut message = length(8 + parameters.len()).to_vec();
@@ -282,12 +279,12 @@ fn query(text: &str) -> Vec<u8> {
     message
 }
 
-/// A length as messages have it: of all that follows the kind, itself included.
+/// The length field of a message: all that follows the kind, itself included.
 fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// How long the answer to a query is, once the server is ready for the next.
+/// The length of the response to a query, once the server is ready for the next.
 fn answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let mut at = 0;
     loop {
@@ -308,10 +305,10 @@ fn body_length(bytes: [u8; 4]) -> usize {
     usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX)
 }
 
-/// Messages of the server as they come in, cut anywhere. Only counts them.
+/// A parser of the server's messages in any pieces, which only counts them.
 #[derive(Debug, Default)]
 struct Messages {
-    /// What is there of the next head: the kind, and the length.
+    /// The bytes so far of the next head: the kind, and the length.
     head: Vec<u8>,
     /// Bytes that the body still lacks.
     missing: usize,
@@ -388,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_counted_however_they_are_cut() {
+    fn message_count_is_independent_of_chunking() {
         let all = [
             message(b'R', &[0; 4]),
             message(b'Z', b"I"),
@@ -409,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_where_the_server_is_ready() {
+    fn response_ends_at_ready_for_query() {
         let whole = [message(b'C', b"INSERT 0 1\0"), message(b'Z', b"I")].concat();
         assert_eq!(answer(&whole).expect("is fine"), Some(whole.len()));
         assert_eq!(answer(&whole[..whole.len() - 1]).expect("is fine"), None);
@@ -422,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_prepared_says_so_at_its_end() {
+    fn prepare_response_ends_with_its_marker() {
         let whole = [message(b'C', b"PREPARE\0"), message(b'Z', b"I")].concat();
         assert_eq!(whole, PREPARED);
     }

@@ -1,5 +1,5 @@
-//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for those who follow, `XREAD COUNT` for replay.
-//! Or `XADD` with `PUBLISH`, and `SUBSCRIBE` for those who follow.
+//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for subscribers, `XREAD COUNT` for replay. Or
+//! `XADD` with `PUBLISH`, and `SUBSCRIBE` for subscribers.
 
 use std::{
     cell::Cell,
@@ -28,25 +28,25 @@ use crate::{
 };
 
 const PROTOCOL: Protocol = Protocol { hello: None, parse: simple_reply };
-/// Of a request that is two commands.
+/// The protocol of a request that is two commands.
 const PAIRED: Protocol = Protocol { hello: None, parse: two_replies };
-/// Events that a reader asks for at once.
+/// Events in one read.
 const PAGE: usize = 1000;
 const STREAMS: usize = 100;
 
 /// How a server is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RedisUse {
-    /// `appendfsync always`: what is answered is on the disk.
+    /// `appendfsync always`: acknowledged events are on the disk.
     Always,
-    /// The same, and each event is published, too: who follows is sent it, and does not read.
+    /// `appendfsync always`, and each event is published, too, so that subscribers need not read.
     AlwaysPublish,
-    /// `appendfsync everysec`: what is answered may be lost.
+    /// `appendfsync everysec`: acknowledged events may be lost.
     EverySecond,
 }
 
 impl RedisUse {
-    /// What stores an event, and tells those who follow.
+    /// The request that stores an event and notifies subscribers.
     fn store(self, stream: &str) -> (Protocol, Vec<u8>) {
         let add = Redis::xadd(stream);
         if self != Self::AlwaysPublish {
@@ -56,7 +56,6 @@ impl RedisUse {
     }
 }
 
-/// A server.
 #[derive(Debug)]
 pub(super) struct Redis {
     process: Process,
@@ -185,7 +184,8 @@ fn command(words: &[&str]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// `XREAD` after `last`; one with `block` waits for events, for so many milliseconds (0: for ever).
+/// `XREAD` after `last`; with `block` it waits for events, for that many milliseconds (0: for
+/// ever).
 fn read(stream: &str, last: &[u8], block: Option<&str>) -> Vec<u8> {
     let last = if last.is_empty() { "0-0".into() } else { String::from_utf8_lossy(last) };
     let page = PAGE.to_string();
@@ -225,7 +225,7 @@ fn two_replies(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     Ok(simple_reply(&bytes[first..])?.map(|second| first + second))
 }
 
-/// Replies to `XREAD`, and what is published, as they come in, cut anywhere. Keeps the last id and
+/// A parser of replies to `XREAD`, and of published events, in any pieces. Keeps the last id and
 /// the number of events.
 #[derive(Debug, Default)]
 struct Reply {
@@ -234,13 +234,13 @@ struct Reply {
     /// Elements that the reply still lacks.
     missing: u64,
     line: Vec<u8>,
-    /// What is left of a string, with its line end, and how long the string is.
+    /// The rest of a string, with its line end, and the length of the string.
     string: Option<(usize, usize)>,
     short: Vec<u8>,
 }
 
 impl Reply {
-    /// Takes the next bytes; tells how many replies ended with them.
+    /// Parses the next bytes; returns how many replies ended with them.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<u64, BadAnswer> {
         let mut ended = 0;
         while !bytes.is_empty() {
@@ -293,7 +293,7 @@ impl Reply {
         if len == DATA_BYTES {
             self.events += 1;
         } else if self.short.contains(&b'-') {
-            // No stream's and no field's name of ours has a dash.
+            // Names of svc's streams and fields have no dash.
             self.last_id.clear();
             self.last_id.extend_from_slice(self.short.trim_ascii_end());
         }
@@ -306,7 +306,7 @@ impl Reply {
     }
 }
 
-/// A subscriber: `XREAD BLOCK` again and again, or `SUBSCRIBE` once.
+/// A subscriber: `XREAD BLOCK` in a loop, or one `SUBSCRIBE`.
 #[derive(Debug)]
 struct Follower {
     stream: String,
@@ -317,7 +317,7 @@ struct Follower {
 
 impl Follower {
     fn new(stream: &str) -> (Vec<u8>, Self) {
-        // The answer to the ping says that the subscription stands.
+        // The reply to the ping says that the subscription is active.
         let request = [command(&["PING"]), read(stream, b"", Some("0"))].concat();
         (request, Self::following(stream, false))
     }
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_understood_however_they_are_cut() {
+    fn reply_parsing_is_independent_of_chunking() {
         let data = payload();
         let figure = |id: &str| format!("*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nd\r\n$200\r\n{data}\r\n");
         let text = format!(
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_counted_and_asked_for_once() {
+    fn published_events_are_counted_after_one_subscribe() {
         let data = payload();
         let confirmed = "*3\r\n$9\r\nsubscribe\r\n$6\r\nmixed1\r\n:1\r\n";
         let text = format!("{confirmed}*3\r\n$7\r\nmessage\r\n$6\r\nmixed1\r\n$200\r\n{data}\r\n");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_xadd_is_a_short_string() {
+    fn xadd_reply_is_a_short_string() {
         assert_eq!(simple_reply(b"$3\r\n1-1\r\n").expect("is fine"), Some(9));
         assert_eq!(simple_reply(b"$3\r\n1-1").expect("is fine"), None);
         simple_reply(b"-ERR no\r\n").expect_err("is none");

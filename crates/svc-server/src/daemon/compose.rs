@@ -1,7 +1,7 @@
-//! The daemon, put together, from its start to its end.
+//! Composes the daemon and runs it from its start to its end.
 //!
-//! Start: bind, open, migrate, recover, ready. The port is bound before the database is touched, so
-//! that a busy port changes nothing, and answers 503 until all is ready.
+//! Start: bind, open, migrate, recover, ready. The port is bound before the database is opened, so
+//! that a busy port changes nothing. Until the daemon is ready, requests get 503.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,27 +30,27 @@ use crate::http::{
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::web::Beat;
 
-/// How many threads the daemon's runtime has.
+/// The number of worker threads of the daemon's runtime.
 ///
-/// One core is left to the writer's thread: where there are two, a second worker costs a fifth of
-/// the appends of 256 producers, and gains nothing anywhere.
+/// One core is left to the writer's thread: on two cores a second worker costs 20 % of the appends
+/// of 256 producers, and gains nothing in any benchmark.
 pub fn worker_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
-/// Where the daemon takes requests.
+/// What the caller prints when the daemon takes requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready<'a> {
-    /// The daemon's URL.
     pub url: &'a str,
-    /// The default address, if another program has it and the daemon took a free port in its place.
+    /// The default address, if another program listens there and the daemon took a free port
+    /// instead.
     pub busy: Option<SocketAddr>,
 }
 
 /// A daemon that takes requests.
 struct ServingDaemon {
     url: String,
-    /// The default address that another program has.
+    /// The default address, if another program listens there.
     busy: Option<SocketAddr>,
     boot_id: String,
     edge: Edge,
@@ -64,7 +64,7 @@ struct ServingDaemon {
 
 /// Runs the daemon until a signal ends it. The caller holds the database's lock.
 ///
-/// `ready` is told as soon as it takes requests.
+/// Calls `ready` as soon as the daemon takes requests.
 pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> anyhow::Result<()> {
     let lifecycle = Lifecycle::default();
     lifecycle.listen_to_signals()?;
@@ -85,11 +85,11 @@ impl ServingDaemon {
         };
         let BoundEdge { edge, addresses, busy } =
             listen(lifecycle, config, &identity.boot_id).await?;
-        // Before the socket: who connects to it reads the token first.
+        // Before the socket is bound: a client that connects to it reads the token first.
         let file = &config.token_file.value;
         let tokens = match config.token_file.origin {
             Origin::Default => Tokens::open_or_make(file)?,
-            // A name that is wrong is no wish for a new token.
+            // A wrong name in the configuration must not create a token.
             Origin::File | Origin::Env | Origin::Flag => Tokens::open(file)?,
         };
         let socket = listen_locally(lifecycle, config, &edge)?;
@@ -171,7 +171,7 @@ impl ServingDaemon {
             beat,
             stop: lifecycle.soft.clone(),
         });
-        // Before the first answer: who is answered may want to know the URL.
+        // Before the first response: a client may read the URL as soon as it gets one.
         let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
         edge.ready(app, mcp::routes(mcp.clone()));
         sweeps::start(lifecycle, &services, &tools, config);
@@ -196,15 +196,15 @@ impl ServingDaemon {
     }
 }
 
-/// An edge behind listeners.
+/// An edge with its listeners.
 struct BoundEdge {
     edge: Edge,
-    /// What is listened on: the system may choose a port.
+    /// The actual addresses: the system may choose the port.
     addresses: Vec<SocketAddr>,
     busy: Option<SocketAddr>,
 }
 
-/// Binds the port and answers 503 on it until the daemon is ready.
+/// Binds the port and responds with 503 until the daemon is ready.
 async fn listen(
     lifecycle: &Lifecycle,
     config: &Config,
@@ -214,7 +214,7 @@ async fn listen(
     let page_host = page_host(&config.paths)
         .with_context(|| format!("cannot use {}", config.paths.page_name.display()))?;
     let (listeners, busy) = match bind(&config.listen.value).await {
-        // Any user of this machine can hold the default port, and commands need the socket alone.
+        // Any user of this machine can take the default port, and commands need only the socket.
         Err(BindError::Busy(address)) if config.listen.origin == Origin::Default => {
             tracing::warn!(%address, "the default address is in use: a free port is taken in its place");
             let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -242,7 +242,7 @@ async fn listen(
     Ok(BoundEdge { edge, addresses, busy })
 }
 
-/// The numbers of users that are named, or given by their number.
+/// Resolves users that are given by name or by number.
 fn user_ids(names: &[String]) -> anyhow::Result<Vec<u32>> {
     let id = |name: &String| {
         if let Ok(number) = name.parse() {
@@ -256,7 +256,7 @@ fn user_ids(names: &[String]) -> anyhow::Result<Vec<u32>> {
     names.iter().map(id).collect()
 }
 
-/// The same on the socket in the data folder, for this user's processes.
+/// Like `listen`, on the Unix socket in the data folder, for this user's processes.
 fn listen_locally(
     lifecycle: &Lifecycle,
     config: &Config,
@@ -271,7 +271,7 @@ fn listen_locally(
     Ok(socket)
 }
 
-/// Logs the start. This first write also proves that the database can be written.
+/// Logs the start. This first write also proves that the database is writable.
 async fn daemon_started(
     services: &Services,
     identity: &Identity,
@@ -289,7 +289,7 @@ async fn daemon_stopped(services: &Services, boot_id: &str) {
     }
 }
 
-/// Why an address cannot be listened on.
+/// Why an address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 enum BindError {
     /// Another program listens there.
@@ -298,7 +298,7 @@ enum BindError {
         port = .0.port(), ip = .0.ip()
     )]
     Busy(SocketAddr),
-    /// The system reports something else.
+    /// Another error of the system.
     #[error("cannot listen on {address}: see --listen")]
     Io {
         address: SocketAddr,
@@ -315,7 +315,7 @@ async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::new();
     for address in addresses {
         let listener = match TcpListener::bind(address).await {
-            // All addresses of a machine without IPv6.
+            // The wildcard address on a machine without IPv6.
             Err(error) if error.kind() != io::ErrorKind::AddrInUse && is_all_of_ipv6(address) => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
             }

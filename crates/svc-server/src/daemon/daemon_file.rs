@@ -1,4 +1,4 @@
-//! `daemon.json`: how others find this daemon.
+//! `daemon.json`: pid, URL and boot id of the running daemon.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,15 +12,15 @@ use svc_sys::private_file;
 use svc_sys::process_list::is_running;
 use svc_sys::telemetry;
 
-/// The file that says that the daemon is to stay stopped.
+/// The file whose existence keeps the daemon stopped.
 const STOPPED: &str = "stopped";
-/// How often a lock's holder is looked for in `daemon.json`.
+/// How often `daemon.json` is polled for the holder of a lock.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The daemon that holds the database's lock, if it says who it is within `patience`.
+/// The daemon that holds the database's lock, if it writes `daemon.json` within `patience`.
 ///
-/// Of several daemons that start at once, the one that has the lock is not ready yet and has
-/// written no file.
+/// Of several daemons that start at once, the one with the lock may not be ready yet and has not
+/// written the file.
 pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
     let deadline = Instant::now() + patience;
     loop {
@@ -32,9 +32,9 @@ pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
     }
 }
 
-/// What the file says, if the process that it names holds the lock of the database.
+/// The content of the file, if its process holds the lock of the database.
 ///
-/// A daemon that was killed leaves its file behind, and its pid goes to any other process.
+/// A daemon that was killed leaves its file, and the system may give its pid to another process.
 pub fn live_file(paths: &Paths) -> Option<DaemonFile> {
     let holds = |pid: i32| {
         u32::try_from(pid).is_ok_and(is_running) && DatabaseLock::is_held_by(&paths.lock, pid)
@@ -42,39 +42,38 @@ pub fn live_file(paths: &Paths) -> Option<DaemonFile> {
     DaemonFile::read(&paths.daemon_json).filter(|file| holds(file.pid))
 }
 
-/// Whether the last daemon was killed: it left its file behind, and no daemon holds the database.
-/// One that ends by itself removes the file.
+/// Whether the last daemon was killed: its file exists, and no daemon holds the database. A daemon
+/// that ends by itself removes the file.
 pub fn was_killed(paths: &Paths) -> bool {
     DaemonFile::read(&paths.daemon_json).is_some() && !DatabaseLock::is_held(&paths.lock)
 }
 
-/// Removes what a daemon that was killed left behind, so that nobody takes it for one that should
-/// run.
+/// Removes the file of a killed daemon, so that no waiter starts the daemon again.
 pub fn forget_killed(paths: &Paths) {
     if was_killed(paths) {
         std::fs::remove_file(&paths.daemon_json).ok();
     }
 }
 
-/// Whether a person wants the daemon to stay stopped: no hook and no client starts it before
-/// `svc start`.
+/// Whether a person wants the daemon to stay stopped: then only `svc start` starts it, no hook and
+/// no client.
 pub fn stays_stopped(paths: &Paths) -> bool {
     paths.home.join(STOPPED).exists()
 }
 
-/// Notes that the daemon is to stay stopped.
+/// Keeps the daemon stopped until `forget_stopped`.
 pub fn keep_stopped(paths: &Paths) -> io::Result<()> {
     private_file::prepare_home(&paths.home)?;
     private_file::replace(&paths.home.join(STOPPED), b"svc start\n")
 }
 
-/// Forgets that. A daemon that runs is not to stay stopped, and is started again if it is killed.
+/// Allows the daemon to be started again, also after it was killed.
 pub(super) fn forget_stopped(paths: &Paths) {
-    // Without the file nobody wants it to stay stopped.
+    // A missing file means the same.
     std::fs::remove_file(paths.home.join(STOPPED)).ok();
 }
 
-/// Writes the file and answers the URL in it.
+/// Writes the file and returns the URL in it.
 pub(super) fn write(
     paths: &Paths,
     addresses: &[SocketAddr],
@@ -90,7 +89,7 @@ pub(super) fn write(
         started_at: started_at.to_string(),
     };
     forget_stopped(paths);
-    // After a power cut the file is stale in any case, so no disk is waited for.
+    // No sync: after a power cut the file is stale in any case.
     private_file::replace_fleeting(&paths.daemon_json, &serde_json::to_vec_pretty(&file)?)?;
     Ok(url)
 }
@@ -103,7 +102,7 @@ pub(super) fn remove(paths: &Paths, boot_id: &str) {
     }
 }
 
-/// An address as clients on this machine reach it.
+/// The URL at which clients on this machine reach an address.
 pub(super) fn local_url(address: SocketAddr) -> String {
     let ip = address.ip();
     match (ip.is_unspecified(), ip) {

@@ -1,4 +1,4 @@
-//! Takes in what hooks left in `hooks.spool` while they could not reach the daemon.
+//! Drains `hooks.spool`, where hooks store events while the daemon is away.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use svc_core::tools::{Call, Catalogue, ErrorType, Failure};
 use svc_model::Caller;
 use svc_sys::hook_spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED};
 
-/// Takes in every event that waits, and gives their number. An event that cannot be read or is
-/// refused is passed over: the next time would end the same way.
+/// Records every event in the spool and returns their number. An event that does not parse or is
+/// refused is skipped: a retry would fail in the same way.
 pub(super) async fn drain_hook_spool(
     services: &Services,
     catalogue: &Catalogue,
@@ -19,8 +19,7 @@ pub(super) async fn drain_hook_spool(
     let spool = HookSpool::in_home(home);
     let mut count = 0;
     loop {
-        // The lines that a killed daemon had taken come first, and those appended since come after
-        // them.
+        // Lines that a killed daemon had taken come first, then those that were appended since.
         let lines = spool.take()?;
         if lines.is_empty() {
             return Ok(count);
@@ -30,18 +29,19 @@ pub(super) async fn drain_hook_spool(
                 tracing::warn!("an event in the hooks' spool cannot be read");
                 continue;
             };
-            take_back_unprinted(services, &mut arguments).await?;
+            return_unprinted(services, &mut arguments).await?;
             if !arguments.contains_key("client") {
                 continue;
             }
             let Some(caller) = caller_of_line(services, &mut arguments).await? else {
-                tracing::warn!("an event in the hooks' spool is nobody's");
+                tracing::warn!("an event in the hooks' spool has no known caller");
                 continue;
             };
             let call = Call::alone(services.clone(), caller);
             match tool.call(call, arguments).await {
                 Ok(_) => count += 1,
-                // The disk may be full: the events stay, and those taken in already count once.
+                // The disk may be full: the spool is kept, and events that were recorded already
+                // are recognised as repeats.
                 Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
                     return Err(std::io::Error::other(error.message));
                 }
@@ -52,9 +52,9 @@ pub(super) async fn drain_hook_spool(
     }
 }
 
-/// Who told of an event: the client's process that the line names, which may be gone by now. `None`
-/// if it may tell of nothing. A line without a process is from a system that has no list of them,
-/// and is the operator's.
+/// The caller for an event: the client's process that the line names, which may have ended. `None`
+/// if that process may not report events. A line without a process is from a system without a list
+/// of processes, and counts as the operator's.
 async fn caller_of_line(
     services: &Services,
     arguments: &mut Map<String, Value>,
@@ -74,8 +74,9 @@ async fn caller_of_line(
     }
 }
 
-/// Takes back the answer to the event of a line, if it was not printed.
-async fn take_back_unprinted(
+/// Returns messages to the inbox that were in the response to a line's event, if the hook did not
+/// print it.
+async fn return_unprinted(
     services: &Services,
     arguments: &mut Map<String, Value>,
 ) -> std::io::Result<()> {

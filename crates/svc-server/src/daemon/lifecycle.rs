@@ -1,4 +1,4 @@
-//! The end of the daemon: the first signal drains, the second drops.
+//! Shutdown: the first signal drains, the second drops.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ pub(super) struct Lifecycle {
     pub(super) soft: CancellationToken,
     /// Second signal: drop the rest.
     pub(super) hard: CancellationToken,
-    /// Connections. The end waits for them.
+    /// Connections. The drain waits for them.
     pub(super) connections: TaskTracker,
-    /// Background work. It ends by itself only after a fault.
+    /// Background work. It ends before shutdown only after a fault.
     pub(super) background: TaskTracker,
 }
 
 impl Lifecycle {
-    /// Listens to SIGTERM, SIGINT and, unless this process was started with it ignored, SIGHUP.
+    /// Handles SIGTERM, SIGINT and, unless this process was started with it ignored, SIGHUP.
     pub(super) fn listen_to_signals(&self) -> std::io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -33,10 +33,10 @@ impl Lifecycle {
                     () = next(hangup.as_mut()) => {}
                 }
                 if soft.is_cancelled() {
-                    tracing::warn!("second signal: dropping what is under way");
+                    tracing::warn!("second signal: dropping requests under way");
                     hard.cancel();
                 } else {
-                    tracing::info!("signal: going down");
+                    tracing::info!("signal: shutting down");
                     soft.cancel();
                 }
             }
@@ -45,8 +45,8 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Runs `work` until the soft end. If it ends earlier, or panics, the daemon goes down: half a
-    /// daemon is worse than none.
+    /// Runs `work` until the drain. If `work` ends earlier or panics, the daemon shuts down:
+    /// clients detect a stopped daemon, but not one that lacks a part.
     pub(super) fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let soft = self.soft.clone();
         self.background.spawn(async move {
@@ -64,7 +64,7 @@ impl Lifecycle {
         });
     }
 
-    /// Waits for the connections to finish, for `timeout` at most and not after the hard end.
+    /// Waits for the connections to finish, until `timeout` or the second signal.
     pub(super) async fn drain(&self, timeout: Duration) {
         self.connections.close();
         tokio::select! {
@@ -77,7 +77,7 @@ impl Lifecycle {
     }
 }
 
-/// The next signal; never if there is no stream.
+/// The next signal; pending for ever without a stream.
 async fn next(signals: Option<&mut Signal>) {
     match signals {
         Some(signals) => drop(signals.recv().await),
@@ -85,12 +85,12 @@ async fn next(signals: Option<&mut Signal>) {
     }
 }
 
-/// Whether this process was started by `nohup` or the like, and is to outlive the terminal. Known
+/// Whether this process was started by `nohup` or the like and should outlive the terminal. Known
 /// on Linux only.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // The first bit is that of signal 1.
+    // Bit 0 is signal 1.
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask & 1 == 1)
 }

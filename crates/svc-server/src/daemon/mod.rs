@@ -1,8 +1,8 @@
-//! The daemon: composition, recovery, sweeps, drains, lifecycle. What runs in the daemon and
-//! answers no request.
+//! The daemon: composition, recovery, sweeps, drains and shutdown, that is, all that runs in the
+//! daemon and serves no request.
 //!
-//! Only [`run`] makes a store, services and listeners. It prints nothing: the command line says
-//! when the daemon is ready.
+//! Only [`run`] makes a store, services and listeners. It prints nothing: the command line reports
+//! that the daemon is ready.
 
 mod compose;
 mod daemon_file;

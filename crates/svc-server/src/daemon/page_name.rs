@@ -1,8 +1,8 @@
-//! The host name of the page: `svc-<random>.localhost`, made once for each data folder.
+//! The host name of the page: `svc-<random>.localhost`, created once for each data folder.
 //!
-//! A browser keeps cookies by the host and not by the port. Under `localhost` or `127.0.0.1` it
-//! would send the page's cookie to every server of this machine; under a name that no other server
-//! knows it sends it to the daemon alone. So the name stands in no unauthenticated response.
+//! A browser keeps cookies by host and not by port. Under `localhost` or `127.0.0.1` it would send
+//! the page's cookie to every server of this machine; under a name that no other server knows it
+//! sends the cookie to the daemon alone. So no unauthenticated response contains the name.
 
 use std::io::{self, ErrorKind};
 
@@ -13,7 +13,7 @@ use svc_sys::private_file;
 /// Characters of the random part.
 const LENGTH: usize = 16;
 
-/// The host name of the page. The first call for a data folder makes it.
+/// The host name of the page. The first call for a data folder creates it.
 pub fn page_host(paths: &Paths) -> io::Result<String> {
     if let Some(host) = read(paths)? {
         return Ok(host);
@@ -21,7 +21,7 @@ pub fn page_host(paths: &Paths) -> io::Result<String> {
     let name = &new_secret()[..LENGTH];
     match private_file::create_new(&paths.page_name, format!("{name}\n").as_bytes()) {
         Ok(()) => Ok(host_of(name)),
-        // Another process was quicker.
+        // A concurrent call created the file.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             read(paths)?.ok_or_else(|| ErrorKind::NotFound.into())
         }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_data_folder_keeps_its_name_in_a_private_file() {
+    fn page_host_is_kept_in_a_private_file() {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::resolve(&Env::default(), Some(folder.path())).unwrap();
         let host = page_host(&paths).unwrap();

@@ -1,5 +1,4 @@
-//! What the daemon does by itself, again and again: silent peers and tasks, hooks' spools,
-//! maintenance, retention.
+//! Periodic work: silent participants and tasks, hooks' spools, maintenance, retention.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,6 @@ use tokio::time::Instant;
 use super::hook_drain::drain_hook_spool;
 use super::lifecycle::Lifecycle;
 
-/// Starts every sweep.
 pub(super) fn start(
     lifecycle: &Lifecycle,
     services: &Services,
@@ -116,8 +114,8 @@ async fn sweep_mcp_sessions(services: Services) {
     }
 }
 
-/// A hook that missed its deadline is in the spool although the daemon runs, so the spool is looked
-/// at all the time.
+/// A hook that missed its deadline spools its event although the daemon runs, so the spool is
+/// drained periodically.
 async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::path::PathBuf) {
     let maintenance = services.tuning().maintenance;
     let mut forgotten: Option<Instant> = None;
@@ -127,7 +125,7 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
             Ok(0) => {}
             Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
             Err(error) => {
-                tracing::error!(%error, "cannot take in the hooks' spool");
+                tracing::error!(%error, "cannot drain the hooks' spool");
                 pause = maintenance;
             }
         }
@@ -141,7 +139,7 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
     }
 }
 
-/// Ends messages that nobody took, and tasks that nobody began, for so long.
+/// Expires messages that were not delivered and tasks that were not started in time.
 async fn expire(services: Services, messages: Duration, tasks: Duration) {
     loop {
         if let Err(error) = services.team.expire_messages(messages).await {

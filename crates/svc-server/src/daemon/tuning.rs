@@ -1,4 +1,4 @@
-//! Times and bounds that tests shorten through variables, which no help text names.
+//! Durations and bounds that tests shorten through undocumented variables.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use svc_core::service::Tuning;
 use svc_sys::config::Env;
 
-/// The defaults, with what the environment sets on top.
+/// The defaults, overridden by the environment.
 pub(super) fn tuning(env: &Env) -> anyhow::Result<Tuning> {
     let mut tuning = Tuning::default();
     let number = |name: &str| -> anyhow::Result<Option<u64>> {

@@ -1,10 +1,9 @@
-//! What a request takes of its caller's budget, from its beginning until its answer is written.
+//! The budget that a request holds, from its beginning until its response is written.
 //!
-//! Four of the five bounds are taken here: requests at once, until the answer is made; open
-//! streams, until they end; bytes that are sent to be stored; and bytes of answers that were not
-//! read, each piece of an answer until the system has taken it. An answer for which there is no
-//! room is a refusal that says what to free, and a stream waits for room. Rows are counted in the
-//! transactions that store them.
+//! Four of the five bounds are held here: concurrent requests, until the response is complete; open
+//! streams, until they end; bytes of request bodies; and unread bytes of responses, each chunk
+//! until the system has taken it. A response beyond the budget becomes a refusal that says what to
+//! free; a stream waits for capacity. Rows are counted in the transactions that store them.
 
 use std::{
     collections::HashMap,
@@ -32,7 +31,7 @@ use tokio::sync::Notify;
 use super::{Problem, bounds, identify::Identified};
 use crate::web;
 
-/// What a request has taken.
+/// The budget that a request holds.
 #[derive(Debug)]
 pub(super) struct Admission {
     services: Services,
@@ -45,7 +44,7 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// Lets a request in, or says what its caller has to free.
+    /// Admits a request, or returns which budget its caller has used up.
     pub(super) fn take(
         services: &Services,
         unread: &UnreadAnswers,
@@ -65,7 +64,7 @@ impl Admission {
                 one = services.hold(caller, BudgetKind::Requests, requests)?;
                 services.take_stored(caller, bytes)?;
             }
-            // Before anything is read for an answer, there has to be room for one.
+            // Without capacity for a response the request is refused before its body is read.
             drop(services.hold(caller, BudgetKind::UnreadBytes, 1)?);
         }
         Ok(Self {
@@ -79,12 +78,12 @@ impl Admission {
         })
     }
 
-    /// The answer as it goes out: it keeps what it takes, and a stream ends with the credential
-    /// that it was opened with.
+    /// Wraps the response: its body holds the budget, and a stream ends with the credential that
+    /// opened it.
     pub(super) async fn answer(mut self, response: Response) -> Response {
         let is_endless = response.extensions().get::<web::Endless>().is_some();
         let is_stream = sse::is_event_stream(response.headers());
-        // An answer to a call is given, also if the call was the end of its session.
+        // The response to a call is completed even if the call ended its session.
         let ends_with_credential = is_stream && (self.is_get || is_endless);
         let over = match &self.credential {
             Some(credential) if ends_with_credential => {
@@ -113,14 +112,14 @@ impl Admission {
                     }),
                     waiting: None,
                     is_over: false,
-                    // A call whose answer is a stream counts by itself while it is at work.
+                    // A call whose response is a stream is counted by its service while it runs.
                     _request: if is_stream { None } else { self.request },
                     _stream: self.stream,
                 })
             }),
             Err(problem) => {
                 let mut refusal = problem.into_response();
-                // The request is still one of its route.
+                // The extension of the route stays, so that the refusal is counted for the route.
                 let (parts, _) = response.into_parts();
                 if let Some(route) = parts.extensions.get::<web::RouteName>() {
                     refusal.extensions_mut().insert(*route);
@@ -130,7 +129,8 @@ impl Admission {
         }
     }
 
-    /// Takes what an answer needs whose size is known, and a stream that nobody expected.
+    /// Holds budget for a response of known size, and for a stream that the request did not
+    /// announce.
     fn take_answer(
         &mut self,
         caller: Option<&Caller>,
@@ -143,20 +143,20 @@ impl Admission {
         }
         match response.body().size_hint().exact() {
             Some(bytes) if bytes > limits::UNCOUNTED_BYTES as u64 => {
-                Ok(hold_unread(&self.services, caller, bytes)?)
+                Ok(reserve_unread(&self.services, caller, bytes)?)
             }
             _ => Ok(None),
         }
     }
 }
 
-/// Bytes of a body. Without `Content-Length` it counts as the longest that its route takes.
+/// Bytes of a body. Without `Content-Length` the route's limit counts.
 fn body_bytes(request: &Parts, body: &SizeHint) -> u64 {
     let most = bounds::body_bytes(request.uri.path(), true);
     body.upper().unwrap_or(u64::MAX).min(most as u64)
 }
 
-/// Whether the answer to a GET may be a stream.
+/// Whether the response to a GET may be a stream.
 fn asks_for_stream(request: &Parts) -> bool {
     let accept = request.headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
     let events = sse::MEDIA_TYPE.as_bytes();
@@ -164,8 +164,9 @@ fn asks_for_stream(request: &Parts) -> bool {
         || bounds::may_stream(request.uri.path())
 }
 
-/// Takes so many bytes of the budget of unread answers. What is larger than all of it passes alone.
-fn hold_unread(
+/// Holds bytes of the budget of unread responses. A response larger than the whole budget passes
+/// alone.
+fn reserve_unread(
     services: &Services,
     caller: &Caller,
     bytes: u64,
@@ -174,7 +175,7 @@ fn hold_unread(
     services.hold(caller, BudgetKind::UnreadBytes, bytes.min(bound))
 }
 
-/// Streams that wait for room in the budget of unread answers. Cheap to clone.
+/// Streams that wait for capacity in the budget of unread responses. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UnreadAnswers(Arc<WaitingStreams>);
 
@@ -215,7 +216,7 @@ impl WaitingStreams {
     }
 }
 
-/// Who reads an answer.
+/// The caller whose budget the bytes of a response count for.
 #[derive(Debug, Clone)]
 struct AnswerReader {
     caller: Caller,
@@ -224,8 +225,7 @@ struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// A piece of the answer that gives its part of the budget back when the last of its bytes was
-    /// written.
+    /// A chunk of the response that frees its part of the budget when its last byte was written.
     fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
         match hold {
             Some(hold) => {
@@ -236,11 +236,11 @@ impl AnswerReader {
     }
 
     fn hold(&self, bytes: &Bytes) -> Result<Option<BudgetHold>, svc_core::service::Error> {
-        hold_unread(&self.services, &self.caller, bytes.len() as u64)
+        reserve_unread(&self.services, &self.caller, bytes.len() as u64)
     }
 
-    /// Waits until there is room for a piece.
-    async fn wait_for_room(self, bytes: Bytes) -> Bytes {
+    /// Waits until there is capacity for a chunk.
+    async fn wait_for_capacity(self, bytes: Bytes) -> Bytes {
         let (_waiting, room) = self.unread.0.wait(self.caller.principal());
         loop {
             let mut freed = pin!(room.notified());
@@ -273,16 +273,16 @@ impl Drop for UnreadPiece {
     }
 }
 
-/// The body of an answer.
+/// The body of a response.
 struct AnswerBody {
     body: Body,
-    /// Ends when the credential of a stream does.
+    /// Completes when the credential of a stream ends.
     over: Option<BoxFuture<'static, ()>>,
-    /// Taken for the whole answer.
+    /// Budget held for the whole response.
     reserved: Option<BudgetHold>,
-    /// Whose budget its bytes count for; nothing for the operator's.
+    /// The reader whose budget the bytes count for; `None` for the operator.
     reader: Option<AnswerReader>,
-    /// A piece that waits for room.
+    /// A chunk that waits for capacity.
     waiting: Option<BoxFuture<'static, Bytes>>,
     is_over: bool,
     _request: Option<BudgetHold>,
@@ -321,7 +321,7 @@ impl http_body::Body for AnswerBody {
         if bytes.len() <= limits::UNCOUNTED_BYTES {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
-        // An answer of known size has taken its room as a whole.
+        // A response of known size holds its whole budget already.
         let hold = match this.reserved.take() {
             Some(hold) => Ok(Some(hold)),
             None => reader.hold(&bytes),
@@ -329,7 +329,7 @@ impl http_body::Body for AnswerBody {
         let bytes = if let Ok(hold) = hold {
             reader.counted(bytes, hold)
         } else {
-            let mut waiting = reader.clone().wait_for_room(bytes).boxed();
+            let mut waiting = reader.clone().wait_for_capacity(bytes).boxed();
             let polled = waiting.as_mut().poll(cx);
             this.waiting = polled.is_pending().then_some(waiting);
             ready!(polled)
@@ -342,7 +342,7 @@ impl http_body::Body for AnswerBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // A stream may end before its time.
+        // A stream may end early.
         if self.over.is_some() { SizeHint::default() } else { self.body.size_hint() }
     }
 }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_count_until_they_are_written_and_a_stream_waits_for_room() {
+    async fn unread_bytes_hold_budget_until_written_and_streams_wait() {
         let test = TestStore::open().await;
         let reader = reader(&test, 25_000);
         let (mut one, mut other) = (body(&reader, 3), body(&reader, 1));
@@ -398,10 +398,10 @@ mod tests {
         let second = one.frame().await.unwrap().unwrap().into_data().unwrap();
         assert!(other.frame().now_or_never().is_none(), "there is no room");
         let caller = &reader.caller;
-        let refusal = hold_unread(&reader.services, caller, 10_000).unwrap_err().to_string();
+        let refusal = reserve_unread(&reader.services, caller, 10_000).unwrap_err().to_string();
         assert!(refusal.starts_with("budget.unread_bytes: "), "{refusal}");
         let waits = tokio::spawn(async move { (other.frame().await.unwrap().unwrap(), other) });
-        // The first half of a piece that was written frees nothing.
+        // Writing the first half of a chunk frees nothing.
         let rest = first.slice(PIECE / 2..);
         drop(first);
         tokio::task::yield_now().await;
@@ -416,8 +416,8 @@ mod tests {
         let whole = one.collect().await.unwrap().to_bytes();
         assert_eq!(whole.len(), PIECE);
         drop(whole);
-        assert!(hold_unread(&reader.services, caller, 25_000).unwrap().is_some(), "all is back");
-        // What is larger than the bound passes alone.
-        assert!(hold_unread(&reader.services, caller, 1 << 40).unwrap().is_some());
+        assert!(reserve_unread(&reader.services, caller, 25_000).unwrap().is_some(), "all is back");
+        // A response larger than the bound passes alone.
+        assert!(reserve_unread(&reader.services, caller, 1 << 40).unwrap().is_some());
     }
 }

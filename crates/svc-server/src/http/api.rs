@@ -1,5 +1,4 @@
-//! A router and its description, made together: no route is undescribed, and no description is
-//! unserved.
+//! A router and its description, built together, so that they cannot differ.
 
 use axum::{
     Router,
@@ -19,7 +18,7 @@ use super::{
 };
 use crate::web::RouteName;
 
-/// A handler that reads much: it runs, and its answer is rendered, when it is its caller's turn.
+/// A handler that reads much: it waits for its caller's turn, and renders its response within it.
 #[derive(Debug, Clone)]
 struct ReadInTurn<H>(H);
 
@@ -37,7 +36,7 @@ where
         Box::pin(async move {
             match caller {
                 Some(caller) => services.read_in_turn(&caller, answer).await,
-                // Refused by the handler.
+                // The handler's own error.
                 None => answer.await,
             }
         })
@@ -52,7 +51,7 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// No routes, and the description of those that others serve.
+    /// An empty router, and the description of routes that others serve.
     pub(super) fn new(document: Document) -> Self {
         Self { router: Router::new(), document }
     }
@@ -70,7 +69,7 @@ impl Api {
         self.add(path, MethodFilter::GET, "get", operation, handler)
     }
 
-    /// A `GET` that reads much: a list, or a history.
+    /// A `GET` that reads much: a list or a history.
     pub(super) fn list<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
     where
         H: Handler<T, App>,

@@ -1,5 +1,4 @@
-//! Extractors of request parts: JSON bodies and query strings, read with bounds and refused with
-//! the name of the field.
+//! Extractors for JSON bodies and query strings: bounded, with errors that name the field.
 
 use std::{fmt, marker::PhantomData};
 
@@ -21,13 +20,12 @@ use super::{App, Code, Problem, bounds};
 use crate::web;
 pub(super) use crate::web::text_of;
 
-/// A JSON body, coming in or going out.
+/// A JSON body of a request or a response.
 pub(super) struct Json<T>(pub(super) T);
 
-/// A JSON body that may be missing.
+/// An optional JSON body.
 pub(super) struct MaybeJson<T>(pub(super) Option<T>);
 
-/// A query string.
 pub(super) struct Query<T>(pub(super) T);
 
 /// The bytes of a JSON body.
@@ -95,8 +93,6 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-/// A value that is a JSON object. By itself a parser would also take an array for a struct, field
-/// by field.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -119,7 +115,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Parses a JSON object. By itself a parser would also take an array for a struct, field by field.
 pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
     if text.trim_ascii_start().starts_with('{') {
         return parse(text);
@@ -128,7 +123,8 @@ pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T
     Err(Problem::invalid("", "must be a JSON object"))
 }
 
-/// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
+/// Parses JSON. The error says whether the text is no JSON (400) or has the wrong form (422), and
+/// where.
 pub(super) fn parse<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
     serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
 }
@@ -137,7 +133,7 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de str, error: &serde_json::Error) 
     if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
         return Problem::malformed(format!("the body is not JSON: {error}"));
     }
-    // Slower, and so only done when there is something to name.
+    // A second, slower parse, only to name the field of an error.
     let mut source = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, T>(&mut source) {
         Err(error) => Problem::invalid(field_of(&error), plain(error.inner())),
@@ -150,10 +146,9 @@ fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     if path != "." {
         return path;
     }
-    // serde says which field is missing in its text alone. Only a deserializer with an error type
-    // of its own hears the name (`de::Error::missing_field`), and that is an adapter of every
-    // method of `Deserializer` and its four kinds of access. So the text it is; the test below
-    // holds serde to these words.
+    // serde names the missing field only in the text of its error. To get the name from
+    // `de::Error::missing_field` would need an adapter for all methods of `Deserializer`, so this
+    // parses the text; the test below fails if serde changes it.
     let text = error.inner().to_string();
     match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
         Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
@@ -161,7 +156,7 @@ fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     }
 }
 
-/// The message without " at line 1 column 2", which says nothing about a body that a program wrote.
+/// The message without " at line 1 column 2", which does not help the author of a program.
 fn plain(error: &serde_json::Error) -> String {
     let (mut text, position) =
         (error.to_string(), format!(" at line {} column {}", error.line(), error.column()));
@@ -176,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_field_that_breaks_a_rule() {
+    fn parse_error_names_the_field() {
         for (body, field) in [
             (r#"{"display_name":1,"backend":"b"}"#, Some("display_name")),
             (r#"{"display_name":"a"}"#, Some("backend")),

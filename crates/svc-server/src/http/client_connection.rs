@@ -1,10 +1,10 @@
-//! What is known of a client's connection, and the bound on connections whose client has shown no
+//! The state of a client's connection, and the bound on connections whose client has shown no
 //! credential.
 //!
-//! A connection that waits for a client without a good credential is on a list of at most 64. One
-//! more closes the one that is idle longest, also when that has sent half a head or nothing at all.
-//! Those whose credential is being looked at wait for us and are not closed. Connections over TCP
-//! leave descriptors to the Unix socket, to files and to processes.
+//! A connection that waits for a client without a valid credential is on a list of at most 64. One
+//! more closes the one that is idle longest, even if that client has sent half a head or nothing at
+//! all. Connections whose credential is being checked wait for the daemon and are not closed.
+//! Connections over TCP leave file descriptors for the Unix socket, files and processes.
 
 use std::{
     sync::{
@@ -18,39 +18,40 @@ use rustix::process::{Resource, getrlimit};
 use svc_model::limits;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Bounds of the connections of all listeners that share it. Cheap to clone.
+/// The bounds that all listeners share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ConnectionBounds(Option<Arc<TcpBounds>>);
 
 #[derive(Debug)]
 struct TcpBounds {
-    /// One permit for each connection that there may be.
+    /// One permit for each possible connection.
     slots: Arc<Semaphore>,
     newcomers: Newcomers,
 }
 
-/// Connections that wait for a client without a good credential.
+/// Connections that wait for a client without a valid credential.
 #[derive(Debug)]
 struct Newcomers {
     most: usize,
     waiting: Mutex<Vec<Arc<ClientConnection>>>,
 }
 
-/// A connection, as its socket, its requests and the listener know it.
+/// The state of a connection that its socket, its requests and the listener share.
 #[derive(Debug, Default)]
 pub(super) struct ClientConnection {
     bounds: Option<Arc<TcpBounds>>,
-    /// A request on it came with a good credential, or the Unix socket shows whose it is.
+    /// A request came with a valid credential, or the Unix socket shows whose process the client
+    /// is.
     is_good: AtomicBool,
     is_listed: AtomicBool,
-    /// Requests whose credential is being looked at.
+    /// Requests whose credential is being checked.
     checks: AtomicUsize,
-    /// When the client was last heard, in milliseconds of this process.
+    /// When the client last sent something, in milliseconds since the first call of `uptime`.
     heard_at: AtomicU64,
-    /// It was chosen to make room, and its client has not been heard since.
+    /// It was chosen to be closed, and its client has sent nothing since.
     is_to_go: AtomicBool,
     closed: Notify,
-    /// Requests that have no answer yet.
+    /// Requests without a complete response.
     under_way: AtomicUsize,
     /// How often the system took bytes for the client.
     writes: AtomicU64,
@@ -58,7 +59,7 @@ pub(super) struct ClientConnection {
     flows: Notify,
 }
 
-/// A request from its beginning to its answer.
+/// Counts a request until its response is complete.
 #[derive(Debug)]
 pub(super) struct UnderWay(Arc<ClientConnection>);
 
@@ -68,7 +69,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// A look at a credential.
+/// Counts a check of a credential.
 #[derive(Debug)]
 pub(super) struct CredentialCheck(Arc<ClientConnection>);
 
@@ -86,13 +87,13 @@ fn uptime() -> u64 {
 }
 
 impl ConnectionBounds {
-    /// For listeners on TCP, by the number of descriptors that this process may have.
+    /// Bounds for TCP listeners, derived from the limit of file descriptors of this process.
     pub fn of_tcp() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self::of_descriptors(usize::try_from(descriptors).unwrap_or(usize::MAX))
     }
 
-    /// For the Unix socket: it takes connections of this user's processes alone.
+    /// No bounds, for the Unix socket: it accepts only connections of this user's processes.
     pub fn none() -> Self {
         Self(None)
     }
@@ -110,8 +111,8 @@ impl ConnectionBounds {
         })))
     }
 
-    /// Waits for room for one more connection. While there is none, the longest idle client without
-    /// a credential goes.
+    /// Waits for capacity for one more connection. If there is none, the longest idle client
+    /// without a credential is closed.
     pub(super) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let bounds = self.0.as_ref()?;
         if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
@@ -121,7 +122,7 @@ impl ConnectionBounds {
         Arc::clone(&bounds.slots).acquire_owned().await.ok()
     }
 
-    /// A connection that has just been made.
+    /// The state of a new connection.
     pub(super) fn connection(&self) -> Arc<ClientConnection> {
         Arc::new(ClientConnection {
             bounds: self.0.clone(),
@@ -161,7 +162,7 @@ impl Newcomers {
 }
 
 impl ClientConnection {
-    /// Everything that was sent has been read, and the client has to send more.
+    /// Marks that all bytes of the client have been read, and the client has to send more.
     pub(super) fn waits_for_client(self: &Arc<Self>) {
         if self.is_good.load(Relaxed) || self.is_listed.swap(true, Relaxed) {
             return;
@@ -171,7 +172,7 @@ impl ClientConnection {
         }
     }
 
-    /// The client has sent something.
+    /// Notes that the client has sent something.
     pub(super) fn heard(&self) {
         if !self.is_good.load(Relaxed) {
             self.heard_at.store(uptime(), Relaxed);
@@ -179,7 +180,7 @@ impl ClientConnection {
         }
     }
 
-    /// A request's credential is being looked at until the guard is dropped.
+    /// Counts a check of a credential until the guard is dropped.
     pub(super) fn check(self: &Arc<Self>) -> Option<CredentialCheck> {
         if self.is_good.load(Relaxed) {
             return None;
@@ -188,14 +189,14 @@ impl ClientConnection {
         Some(CredentialCheck(Arc::clone(self)))
     }
 
-    /// A request came with a good credential.
+    /// Marks that a request came with a valid credential.
     pub(super) fn is_known(&self) {
         if !self.is_good.swap(true, Relaxed) {
             self.leave();
         }
     }
 
-    /// The connection is over.
+    /// Removes the connection from the list when it ends.
     pub(super) fn leave(&self) {
         if self.is_listed.load(Relaxed)
             && let Some(bounds) = &self.bounds
@@ -204,17 +205,18 @@ impl ClientConnection {
         }
     }
 
-    /// Waits until the connection has to make room for another.
+    /// Waits until the connection is chosen to be closed.
     pub(super) async fn closed(&self) {
         self.closed.notified().await;
     }
 
-    /// Whether it still has to: what its client had sent by then is read first.
+    /// Whether the connection still is to be closed: bytes that the client sent before are read
+    /// first.
     pub(super) fn is_to_go(&self) -> bool {
         self.is_to_go.load(Relaxed) && !self.is_good.load(Relaxed)
     }
 
-    /// A request is under way until the guard is dropped.
+    /// Counts a request until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> UnderWay {
         self.under_way.fetch_add(1, Relaxed);
         UnderWay(Arc::clone(self))
@@ -224,17 +226,17 @@ impl ClientConnection {
         self.under_way.load(Relaxed) > 0
     }
 
-    /// The system has taken bytes.
+    /// Notes that the system has taken bytes.
     pub(super) fn wrote(&self) {
         self.writes.fetch_add(1, Relaxed);
     }
 
-    /// How often it did.
+    /// How often the system took bytes.
     pub(super) fn writes(&self) -> u64 {
         self.writes.load(Relaxed)
     }
 
-    /// Whether bytes wait for the client.
+    /// Sets whether bytes wait for the client.
     pub(super) fn set_stalled(&self, is_stalled: bool) {
         self.is_stalled.store(is_stalled, Relaxed);
         if !is_stalled {
@@ -242,12 +244,12 @@ impl ClientConnection {
         }
     }
 
-    /// Waits while bytes wait for the client: the answers to requests that it sent ahead would only
-    /// wait behind them.
+    /// Waits while bytes wait for the client: responses to pipelined requests would only queue
+    /// behind them.
     pub(super) async fn flows(&self) {
         while self.is_stalled.load(Relaxed) {
             let flows = self.flows.notified();
-            // The socket and the requests of a connection are polled by one task: nothing comes
+            // One task polls the socket and the requests of a connection, so no wake-up is lost in
             // between.
             flows.await;
         }
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn one_newcomer_too_many_closes_the_longest_idle() {
+    fn excess_unauthenticated_connection_closes_the_longest_idle() {
         let bounds = ConnectionBounds::of_descriptors(1024);
         let (looked_at, known, oldest) =
             (waiting(&bounds, 1), waiting(&bounds, 2), waiting(&bounds, 3));
@@ -292,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_over_the_unix_socket_is_no_newcomer() {
+    fn unix_socket_connection_is_never_closed_for_capacity() {
         let client = ConnectionBounds::none().connection();
         client.waits_for_client();
         assert!(client.check().is_none() && !is_closed(&client));
     }
 
     #[tokio::test]
-    async fn connections_leave_descriptors_to_others() {
+    async fn tcp_connections_leave_file_descriptors_for_others() {
         for (descriptors, most) in [(64, 16), (256, 160), (1024, 768), (1 << 20, 3 << 18)] {
             let bounds = ConnectionBounds::of_descriptors(descriptors);
             let slots = &bounds.0.as_ref().unwrap().slots;

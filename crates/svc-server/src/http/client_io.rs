@@ -1,5 +1,5 @@
-//! The socket of a client, as hyper reads and writes it. A client that takes no byte while bytes
-//! wait for it is cut off.
+//! The socket of a client, as hyper reads and writes it. The connection ends if the client takes no
+//! byte for too long while bytes wait for it.
 
 use std::{
     io::{self, IoSlice},
@@ -16,13 +16,13 @@ use tokio::{
 
 use super::client_connection::ClientConnection;
 
-/// A socket, and how long its client may take nothing.
+/// A socket with the write timeout of its client.
 #[derive(Debug)]
 pub(super) struct ClientIo<S> {
     socket: S,
     client: Arc<ClientConnection>,
     patience: Duration,
-    /// Set while the system takes no bytes. When it goes off, the connection ends.
+    /// Runs while the system takes no bytes. When it expires, the connection ends.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -31,7 +31,7 @@ impl<S> ClientIo<S> {
         Self { socket, client, patience, stalled: None }
     }
 
-    /// What a write says, or that the client has taken nothing for too long.
+    /// The result of a write, or a timeout if the client has taken nothing for too long.
     fn note(
         &mut self,
         cx: &mut Context<'_>,
@@ -50,7 +50,10 @@ impl<S> ClientIo<S> {
             Box::pin(tokio::time::sleep(patience))
         });
         ready!(alarm.as_mut().poll(cx));
-        tracing::info!(seconds = patience.as_secs_f32(), "cut off a client that takes nothing");
+        tracing::info!(
+            seconds = patience.as_secs_f32(),
+            "closing the connection of a client that reads nothing"
+        );
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -113,7 +116,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_client_that_takes_nothing_is_cut_off_and_a_slow_one_is_not() {
+    async fn write_times_out_for_a_stalled_client_but_not_a_slow_one() {
         let (ours, mut theirs) = duplex(16);
         let mut io = ClientIo::new(ours, Arc::default(), Duration::from_hours(1));
         for _ in 0..64 {
@@ -122,8 +125,8 @@ mod tests {
             assert!(io.stalled.is_some());
             theirs.read_exact(&mut [0; 16]).await.unwrap();
             io.write_all(&[0]).await.unwrap();
-            // Every byte that is taken begins the time anew, and with nothing to write there is
-            // none.
+            // Each byte that is taken restarts the timeout, and with nothing to write there is no
+            // timeout.
             assert!(io.stalled.is_none());
             theirs.read_u8().await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! One connection: hyper reads its requests and writes the answers, streams too.
+//! Serves one connection with hyper, streams included.
 
 use std::{
     convert::Infallible,
@@ -20,12 +20,12 @@ use super::{
     client_connection::ClientConnection, client_io::ClientIo, edge::Edge, listener::Transport,
 };
 
-/// What a connection on which nothing is under way gets to end by itself, at the end.
+/// How long a connection without requests may take to end by itself during shutdown.
 const HALF_A_HEAD: Duration = Duration::from_secs(1);
 
-/// Serves a connection to its end. When the daemon goes down, one that is idle stays open until
-/// every request under way, on any connection, has its answer: a request on it is told to come
-/// again, where a closed connection would not say whether it arrived.
+/// Serves a connection to its end. During shutdown an idle connection stays open until every
+/// request on any connection has its response: a request on it then gets a 503 with a retry, while
+/// a closed connection would not say whether the request arrived.
 pub(super) async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     transport: Transport,
@@ -39,7 +39,7 @@ pub(super) async fn connection(
     let service = service_fn(move |request| {
         let (edge, client) = (edge.clone(), Arc::clone(&requests));
         let under_way = (client.begin(), edge.begin());
-        // Boxed: a connection that is idle does not carry the room that a request takes.
+        // Boxed, so that an idle connection does not hold the memory of a request's future.
         Box::pin(async move {
             client.flows().await;
             let mut response = edge.handle(request, transport, &client).await;
@@ -60,7 +60,7 @@ pub(super) async fn connection(
             .serve_connection(TokioIo::new(io), service)
     );
     let ended = tokio::select! {
-        ended = serve_while_wanted(served.as_mut(), &client) => ended,
+        ended = serve_until_closed(served.as_mut(), &client) => ended,
         () = stop.cancelled() => {
             draining.drain();
             let ended = tokio::select! {
@@ -77,7 +77,7 @@ pub(super) async fn connection(
     };
     client.leave();
     if let Err(error) = ended {
-        // A client that went away, or that does not speak HTTP.
+        // The client disconnected, or does not speak HTTP.
         tracing::debug!(error = telemetry::chain(&error), "a connection ended early");
     }
 }
@@ -94,15 +94,15 @@ async fn finish<F: Future<Output = Result<(), hyper::Error>>>(
             () = tokio::time::sleep(HALF_A_HEAD) => {}
         }
         if !client.is_at_work() && client.writes() == writes {
-            // It has sent half of a request's head, or does not read its answer: there is nothing
-            // to wait for.
+            // The client has sent half of a request's head, or does not read its response: waiting
+            // is pointless.
             return Ok(());
         }
     }
 }
 
-/// Drives a connection to its end, or until it has to make room for another.
-async fn serve_while_wanted<F: Future<Output = Result<(), hyper::Error>>>(
+/// Drives a connection to its end, or until it is chosen to be closed.
+async fn serve_until_closed<F: Future<Output = Result<(), hyper::Error>>>(
     mut served: Pin<&mut F>,
     client: &ClientConnection,
 ) -> Result<(), hyper::Error> {
@@ -111,7 +111,7 @@ async fn serve_while_wanted<F: Future<Output = Result<(), hyper::Error>>>(
             ended = served.as_mut() => return ended,
             () = client.closed() => {}
         }
-        // On a busy machine its request may have come without having been read.
+        // On a busy machine the client's request may have arrived unread.
         tokio::task::yield_now().await;
         if let Some(ended) = served.as_mut().now_or_never() {
             return ended;

@@ -1,4 +1,4 @@
-//! `/v1/sessions/{id}/history`: what was said in a session.
+//! `/v1/sessions/{id}/history`: the conversation of a session.
 
 use axum::extract::Path;
 use svc_core::service::conversations::{SessionHistory, SessionHistoryQuery};

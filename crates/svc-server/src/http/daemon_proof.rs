@@ -1,4 +1,4 @@
-//! The daemon's proof that it knows a token: what a client demands over TCP before it sends the
+//! The daemon's proof that it knows a token: over TCP a client demands it before it sends the
 //! token.
 
 use axum::Extension;

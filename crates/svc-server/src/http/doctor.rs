@@ -1,4 +1,4 @@
-//! `/v1/doctor`: what `svc doctor` finds, for those who have no terminal at hand.
+//! `/v1/doctor`: the findings of `svc doctor`, for clients without a terminal.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
     App, Code, Problem, api::Api, body::Json, doctor_process::DoctorReport, openapi::Operation,
 };
 
-/// A check that has not ended within this time is given up.
+/// Deadline for the checks.
 const WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) fn routes(api: Api) -> Api {

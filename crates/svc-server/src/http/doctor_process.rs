@@ -1,4 +1,4 @@
-//! `svc doctor` as a process of its own: it looks from outside, also at this daemon.
+//! Runs `svc doctor` as a process of its own, which checks this daemon from outside.
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -6,25 +6,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::{io::AsyncReadExt as _, process::Command, sync::Mutex};
 
-/// Longest answer, in bytes.
+/// Longest output, in bytes.
 const ANSWER_BYTES: u64 = 1024 * 1024;
 
-/// Runs `svc doctor`. It looks from outside, also at this daemon, so it is a process of its own.
 #[derive(Debug)]
 pub struct Doctor {
     program: PathBuf,
     home: Option<PathBuf>,
-    /// One runs at a time: who asks meanwhile waits.
+    /// One run at a time; concurrent requests wait.
     turn: Mutex<()>,
 }
 
 impl Doctor {
-    /// By this program, for this data folder, if it is not the one that the environment says.
+    /// `home` is the data folder, if it is not the one that the environment gives.
     pub fn new(program: PathBuf, home: Option<PathBuf>) -> Self {
         Self { program, home, turn: Mutex::new(()) }
     }
 
-    /// Runs the checks. Fails if the program gives no report.
+    /// Runs the checks. Fails if the program prints no report.
     pub(super) async fn run(&self) -> std::io::Result<DoctorReport> {
         let _turn = self.turn.lock().await;
         let mut child = Command::new(&self.program)

@@ -1,19 +1,18 @@
-//! The edge: what happens to every request before a route sees it, and to every answer on its way
-//! out.
+//! The edge: the layers that every request passes before its route, and every response after it.
 //!
 //! From the outside in:
 //!
-//! 1. an id, which the client may have given (`X-Request-Id`), and its `traceparent`; both go back
-//!    with the answer;
-//! 2. a span and a line for the log, which hold no token and nothing of a body;
-//! 3. the body of a failure, and the counts of requests;
-//! 4. the rules of `Host` and `Origin`, against DNS rebinding and other people's web pages; then
-//!    CORS, for the origins that the person has allowed and for no other;
-//! 5. readiness: while the daemon starts or goes down the answer is 503;
+//! 1. a request id, which the client may give (`X-Request-Id`), and its `traceparent`; the response
+//!    has both;
+//! 2. a span and a log line, without tokens and bodies;
+//! 3. the body of a failure, and the request metrics;
+//! 4. the rules for `Host` and `Origin`, against DNS rebinding and foreign web pages; then CORS,
+//!    for the origins that the person has allowed and for no other;
+//! 5. readiness: 503 while the daemon starts or shuts down;
 //! 6. identification: who is asking;
-//! 7. admission: what the request takes of its caller's budget;
+//! 7. admission: what the request holds of its caller's budget;
 //! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of
-//!    bytes and of time: `bounds.rs` says those of each route.
+//!    bytes and of time: `bounds.rs` has those of each route.
 
 use std::{
     any::Any,
@@ -65,18 +64,18 @@ pub struct Edge(Arc<SharedEdge>);
 struct SharedEdge {
     rules: EntryRules,
     cors: CorsLayer,
-    /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let
-    /// wait.
+    /// Set when the daemon is ready. Until then the response is 503, never 404; requests of MCP
+    /// clients wait.
     serving: SetOnce<Serving>,
     draining: AtomicBool,
-    /// Requests that have no answer yet, on all connections.
+    /// Requests without a response, on all connections.
     under_way: TaskTracker,
     unread: UnreadAnswers,
     boot: String,
     requests: AtomicU64,
 }
 
-/// What answers requests.
+/// What serves requests once the daemon is ready.
 #[derive(Debug)]
 struct Serving {
     app: App,
@@ -86,12 +85,12 @@ struct Serving {
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Longest id of a request, and longest `traceparent`, that is taken from a client, in bytes.
+/// Longest request id, and longest `traceparent`, that is accepted from a client, in bytes.
 const TAKEN_ID_BYTES: usize = 128;
 
 impl Edge {
-    /// An edge that answers 503 until [`Self::ready`]. `boot` tells this process's request ids from
-    /// another's.
+    /// An edge that responds with 503 until [`Self::ready`]. `boot` makes the request ids of this
+    /// process unique.
     pub fn new(rules: EntryRules, boot: &str) -> Self {
         let cors = cors(&rules.allowed_origins);
         Self(Arc::new(SharedEdge {
@@ -106,7 +105,7 @@ impl Edge {
         }))
     }
 
-    /// From here on requests reach the routes: ours, and those of `others`.
+    /// Opens the routes: those of this crate, and `others`.
     pub fn ready(&self, app: App, others: Router) {
         let router = routes::api().finish().0.with_state(app.clone()).merge(others);
         let router = router
@@ -117,11 +116,11 @@ impl Edge {
                 Problem::new(Code::MethodNotAllowed, "this path has other methods: see Allow")
             })
             .layer(CatchPanicLayer::custom(panicked));
-        // Called once, by whoever composes the program.
+        // Called once, by the composition.
         self.0.serving.set(Serving { app, router }).ok();
     }
 
-    /// From here on new requests are answered 503: we are going down.
+    /// From here on new requests get 503: the daemon shuts down.
     pub fn drain(&self) {
         self.0.draining.store(true, Relaxed);
         self.0.under_way.close();
@@ -131,12 +130,12 @@ impl Edge {
         self.0.draining.load(Relaxed)
     }
 
-    /// A request is under way until the token is dropped.
+    /// Counts a request until the token is dropped.
     pub(super) fn begin(&self) -> TaskTrackerToken {
         self.0.under_way.token()
     }
 
-    /// Waits until no request is under way. Only after [`Self::drain`].
+    /// Waits until no request is under way. Call [`Self::drain`] first.
     pub(super) async fn is_drained(&self) {
         self.0.under_way.wait().await;
     }
@@ -147,7 +146,7 @@ impl Edge {
         serving.map_or(limits::BODY_STALL, |it| it.app.services.tuning().body_stall)
     }
 
-    /// Answers a request that came in by this way, on this connection.
+    /// Handles a request of this transport and connection.
     pub(super) async fn handle(
         &self,
         mut request: Request<Incoming>,
@@ -159,7 +158,7 @@ impl Edge {
         self.answer(request.map(Body::new)).await
     }
 
-    /// Answers a request whose body may come from anywhere.
+    /// Handles a request with any kind of body.
     pub async fn answer(&self, request: Request<Body>) -> Response {
         let edge = &*self.0;
         let layers = ServiceBuilder::new()
@@ -185,7 +184,7 @@ impl Edge {
 }
 
 impl SharedEdge {
-    /// The answer, with a body if it is a failure, and counted.
+    /// The response with the body of a failure, counted in the metrics.
     async fn answer_recorded(&self, request: Request<Body>) -> Response {
         let started = Instant::now();
         let (method, path) = (request.method().clone(), request.uri().clone());
@@ -195,8 +194,7 @@ impl SharedEdge {
             let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
             let rendered = problem.render(path.path(), id);
             let (mut bare, _) = std::mem::replace(&mut response, rendered).into_parts();
-            // What layers have said stays: `Allow`, and what CORS needs. The body has another
-            // length.
+            // Headers of the layers stay: `Allow`, and those of CORS. The body has another length.
             bare.headers.remove(header::CONTENT_LENGTH);
             response.headers_mut().extend(bare.headers);
             *response.extensions_mut() = bare.extensions;
@@ -208,7 +206,7 @@ impl SharedEdge {
         response
     }
 
-    /// The answer, if the request's `Host` and `Origin` are allowed.
+    /// The response, if the request's `Host` and `Origin` are allowed.
     async fn answer_by_rules(&self, request: Request<Body>) -> Response {
         if let Err(problem) = self.rules.check_origin(&request) {
             return problem.into_response();
@@ -227,7 +225,7 @@ impl SharedEdge {
         self.route(request).await.unwrap_or_else(Problem::into_response)
     }
 
-    /// Readiness, identification, admission; then the route.
+    /// Readiness, identification and admission; then the route.
     async fn route(&self, mut request: Request<Body>) -> Result<Response, Problem> {
         let Serving { app, router } = self.serving(request.uri().path()).await?;
         if request.uri().path() == bounds::DAEMON_PROOF
@@ -258,7 +256,7 @@ impl SharedEdge {
         Ok(admission.answer(response).await)
     }
 
-    /// What answers this request, if anything does now.
+    /// The routes, if the daemon is ready.
     async fn serving(&self, path: &str) -> Result<&Serving, Problem> {
         let serving = match self.serving.get() {
             None if bounds::waits_for_start(path) => {
@@ -311,7 +309,7 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(limits::PREFLIGHT_AGE)
 }
 
-/// Makes ids of requests that came without one.
+/// Makes ids for requests without one.
 #[derive(Clone, Copy)]
 struct RequestIds<'a>(&'a Edge);
 
@@ -323,8 +321,7 @@ impl MakeRequestId for RequestIds<'_> {
     }
 }
 
-/// Leaves a client's ids on the request if they are short and plain: they go into the log and into
-/// answers.
+/// Keeps a client's ids if they are short and plain: they go into the log and into responses.
 fn take_ids(mut request: Request<Body>) -> Request<Body> {
     for name in [&REQUEST_ID, &TRACE_PARENT] {
         let mut values = request.headers().get_all(name).iter();
@@ -346,7 +343,8 @@ fn take_ids(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// The span of a request. A query may hold a secret, and so does the path of an attached file.
+/// The span of a request. It leaves out the query, which may hold a secret, and the secret parts of
+/// the path.
 fn span_of(request: &Request<Body>) -> Span {
     let text = |name| request.headers().get(name).and_then(|id| id.to_str().ok());
     tracing::debug_span!(
@@ -358,7 +356,7 @@ fn span_of(request: &Request<Body>) -> Span {
     )
 }
 
-/// A path without what may be secret in it.
+/// A path without its secret parts.
 fn logged_path(path: &str) -> &str {
     if path.starts_with("/a/") { "/a/…" } else { path }
 }
@@ -376,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_taken_if_they_are_short_and_plain() {
+    fn client_ids_are_kept_if_short_and_plain() {
         for (ids, is_taken) in [
             (&["abc-1"][..], true),
             (&["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"], true),
@@ -397,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_of_an_attached_file_is_not_logged() {
+    fn attached_file_token_is_not_logged() {
         assert_eq!(logged_path("/a/token"), "/a/…");
         assert_eq!(logged_path("/v1/a/b"), "/v1/a/b");
     }

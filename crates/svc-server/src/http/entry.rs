@@ -1,5 +1,4 @@
-//! Which names and origins a request may come by: a loopback port is open to every web page by way
-//! of DNS rebinding.
+//! Checks `Host` and `Origin`: by DNS rebinding every web page can reach a loopback port.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,26 +8,26 @@ use svc_sys::connection_owner::is_own_address;
 
 use super::{Code, Problem, listener::LocalAddress};
 
-/// Who may come in, and by which names we are known.
+/// Which hosts, origins and users a request may come from.
 #[derive(Debug, Clone, Default)]
 pub struct EntryRules {
-    /// Addresses that we listen on.
+    /// Addresses that the daemon listens on.
     pub listen: Vec<SocketAddr>,
     /// Further names that a `Host` header may have, with or without a port.
     pub allowed_hosts: Vec<String>,
     /// Further origins that an `Origin` header may name.
     pub allowed_origins: Vec<String>,
-    /// This user's programs are the operator without a token. Only on loopback.
+    /// This user's programs are the operator without a token. On loopback only.
     pub no_auth: bool,
-    /// The host name of the page, which no unauthenticated response holds.
+    /// The host name of the page, which no unauthenticated response contains.
     pub page_host: Option<String>,
-    /// Users whose programs pass on the requests of others.
+    /// Users whose programs forward the requests of others.
     pub proxy_users: Vec<u32>,
 }
 
 impl EntryRules {
-    /// Checks the `Host` and `Origin` headers. On the Unix socket any `Host` will do: no web page
-    /// can be led there.
+    /// Checks the `Host` and `Origin` headers. On the Unix socket any `Host` is valid: no web page
+    /// can reach it.
     pub(super) fn check_origin<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let forbidden = |what: &str, hint: &str| {
             Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
@@ -38,14 +37,14 @@ impl EntryRules {
         let extensions = request.extensions();
         let is_local = extensions.get::<LocalProcess>().is_some();
         let reached = extensions.get::<LocalAddress>().map(|LocalAddress(address)| address.ip());
-        if !is_local && !named.is_some_and(|host| self.knows_host(host, reached)) {
+        if !is_local && !named.is_some_and(|host| self.is_own_host(host, reached)) {
             return forbidden("Host", "see --allowed-host");
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
         match (origins.next(), origins.next()) {
             (None, _) => Ok(()),
             (Some(origin), None)
-                if origin.to_str().is_ok_and(|origin| self.knows_origin(origin)) =>
+                if origin.to_str().is_ok_and(|origin| self.is_own_origin(origin)) =>
             {
                 Ok(())
             }
@@ -53,16 +52,16 @@ impl EntryRules {
         }
     }
 
-    /// Whether the request is of a page whose origin the person has allowed.
+    /// Whether the request has an origin that the person has allowed.
     pub(super) fn is_allowed_origin(&self, headers: &HeaderMap) -> bool {
         let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
         origin.is_some_and(|origin| is_listed(&self.allowed_origins, origin))
     }
 
-    /// Without tokens, refuses what a browser sends for a page of another site: nothing else tells
-    /// it from the person.
+    /// Under `no_auth`, refuses requests that a browser sends for a page of another site: nothing
+    /// else distinguishes them from the person's.
     ///
-    /// A page whose origin the person has allowed may send what it likes, as it may with a token.
+    /// A page whose origin the person has allowed may send any request, as it may with a token.
     pub(super) fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
         let is_allowed = |origin: &HeaderValue| {
@@ -77,9 +76,9 @@ impl EntryRules {
         Err(Problem::new(Code::Forbidden, text))
     }
 
-    /// Refuses to take a cookie for a person's will: a browser sends it for whoever asks. Only the
-    /// page of ours says so by a header, which other origins cannot send, or the browser says that
-    /// the request is from our own origin.
+    /// Refuses a request with a cookie that another site may have caused. The page proves itself by
+    /// a header, which other origins cannot send, or the browser says that the request is from the
+    /// page's own origin.
     pub(super) fn check_page(request: &Parts) -> Result<(), Problem> {
         let headers = &request.headers;
         let is_said = headers.get("svc-page").is_some_and(|value| value == "1");
@@ -90,7 +89,7 @@ impl EntryRules {
         Self::check_own_site(request)
     }
 
-    /// Refuses what a browser sends for another origin than ours, if it says so.
+    /// Refuses requests that a browser marks as from another origin.
     pub(super) fn check_own_site(request: &Parts) -> Result<(), Problem> {
         let refuse = |why: &str| Err(Problem::new(Code::Forbidden, why));
         let headers = &request.headers;
@@ -109,13 +108,13 @@ impl EntryRules {
         Ok(())
     }
 
-    /// The host and port that the request names, if they are the address of ours that it was sent
-    /// to, or allowed for a proxy. Another program that passes the request on has been reached at
-    /// another address.
+    /// The host and port that the request names, if they are the daemon's address that the request
+    /// reached, or allowed for a proxy. A request through another program names that program's
+    /// address.
     pub(super) fn own_authority<B>(&self, request: &Request<B>) -> Option<OwnAuthority> {
         let named = named_host(request.headers(), request.uri())?;
         let LocalAddress(address) = request.extensions().get()?;
-        // A listener on all addresses sees IPv4 as IPv6.
+        // A listener on all addresses reports IPv4 as IPv6.
         let is_reached = |named: SocketAddr| {
             named.port() == address.port()
                 && named.ip().to_canonical() == address.ip().to_canonical()
@@ -131,12 +130,12 @@ impl EntryRules {
             && (is_listed(&self.allowed_hosts, host) || is_listed(&self.allowed_hosts, name))
     }
 
-    /// Whether a `Host` is one of ours, in a request that `reached` this address.
-    fn knows_host(&self, host: &str, reached: Option<IpAddr>) -> bool {
+    /// Whether a `Host` is the daemon's, in a request that `reached` this address.
+    fn is_own_host(&self, host: &str, reached: Option<IpAddr>) -> bool {
         if is_listed(&self.allowed_hosts, host) {
             return true;
         }
-        // The address itself, as most clients say it.
+        // The address itself, as most clients send it.
         let knows = |ip| self.knows_address(ip, reached);
         if host.parse::<SocketAddr>().is_ok_and(|address| knows(address.ip())) {
             return true;
@@ -153,7 +152,7 @@ impl EntryRules {
             || address(name).is_some_and(knows)
     }
 
-    /// A loopback address, a listen address, or, of a listener on all addresses, any address of
+    /// A loopback address, a listen address or, for a listener on all addresses, any address of
     /// this machine.
     fn knows_address(&self, ip: IpAddr, reached: Option<IpAddr>) -> bool {
         let ip = ip.to_canonical();
@@ -167,14 +166,14 @@ impl EntryRules {
     }
 
     /// `localhost`, a loopback address or the page's own name. No other name below `localhost`: a
-    /// browser would send what is kept for it to any server of this machine.
+    /// browser would send that name's cookies to any server of this machine.
     fn is_loopback_name(&self, name: &str) -> bool {
         name.eq_ignore_ascii_case("localhost")
             || self.page_host.as_ref().is_some_and(|host| host.eq_ignore_ascii_case(name))
             || address(name).is_some_and(|ip| ip.to_canonical().is_loopback())
     }
 
-    fn knows_origin(&self, origin: &str) -> bool {
+    fn is_own_origin(&self, origin: &str) -> bool {
         if is_listed(&self.allowed_origins, origin) {
             return true;
         }
@@ -208,7 +207,7 @@ pub(super) fn named_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a
     }
 }
 
-/// An address in the notation of URLs, where IPv6 stands in brackets.
+/// Parses an address in the notation of URLs, where IPv6 is in brackets.
 fn address(name: &str) -> Option<IpAddr> {
     name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok()
 }
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_by_table() {
+    fn hosts_are_allowed_by_table() {
         for (host, known) in [
             ("127.0.0.1:6334", true),
             ("localhost", true),
@@ -254,26 +253,26 @@ mod tests {
             ("", false),
             ("a b", false),
         ] {
-            assert_eq!(rules().knows_host(host, None), known, "{host}");
+            assert_eq!(rules().is_own_host(host, None), known, "{host}");
         }
         let none = EntryRules { page_host: None, ..rules() };
-        assert!(!none.knows_host("svc-0123456789.localhost", None));
-        assert!(!none.knows_host("", None));
+        assert!(!none.is_own_host("svc-0123456789.localhost", None));
+        assert!(!none.is_own_host("", None));
     }
 
     #[test]
-    fn a_listener_on_all_addresses_is_known_by_each_of_them() {
+    fn wildcard_listener_allows_each_address_of_the_machine() {
         let all = EntryRules { listen: vec!["0.0.0.0:6334".parse().unwrap()], ..rules() };
-        // The address that was reached is one of this machine, also behind a mapping of ports.
+        // The reached address belongs to this machine, also behind a port mapping.
         let reached: IpAddr = "203.0.113.213".parse().unwrap();
-        assert!(all.knows_host("203.0.113.213:6334", Some(reached)));
-        assert!(!rules().knows_host("203.0.113.213:6334", Some(reached)));
-        assert!(!all.knows_host("evil.example:6334", Some(reached)));
-        assert!(!all.knows_host("other.localhost:6334", Some(reached)));
+        assert!(all.is_own_host("203.0.113.213:6334", Some(reached)));
+        assert!(!rules().is_own_host("203.0.113.213:6334", Some(reached)));
+        assert!(!all.is_own_host("evil.example:6334", Some(reached)));
+        assert!(!all.is_own_host("other.localhost:6334", Some(reached)));
     }
 
     #[test]
-    fn an_authority_is_our_own_only_where_the_request_was_sent_to() {
+    fn own_authority_must_match_the_reached_address() {
         let own = |host: &str, address: &str| {
             let mut request = Request::builder().header(header::HOST, host).body(()).unwrap();
             request.extensions_mut().insert(LocalAddress(address.parse().unwrap()));
@@ -287,7 +286,7 @@ mod tests {
             ("127.0.0.2:6334", "127.0.0.1:6334", false),
             ("[::1]:6334", "127.0.0.1:6334", false),
             ("127.0.0.1", "127.0.0.1:6334", false),
-            // The name may lead to another address with a listener of its own.
+            // The name may resolve to another address with a listener of its own.
             ("localhost:6334", "127.0.0.1:6334", false),
             ("svc.example:1", "10.0.0.1:6334", true),
             ("team.example:8443", "10.0.0.1:6334", true),
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_by_table() {
+    fn origins_are_allowed_by_table() {
         for (origin, known) in [
             ("http://localhost:3000", true),
             ("http://127.0.0.1", true),
@@ -317,12 +316,12 @@ mod tests {
             ("file://", false),
             ("", false),
         ] {
-            assert_eq!(rules().knows_origin(origin), known, "{origin}");
+            assert_eq!(rules().is_own_origin(origin), known, "{origin}");
         }
     }
 
     #[test]
-    fn sites_by_table() {
+    fn fetch_sites_are_allowed_by_table() {
         for (sites, origin, passes) in [
             (&[][..], None, true),
             (&["none"], None, true),

@@ -98,7 +98,7 @@ async fn show(
             Some(id) => StartAfter::Cursor(id),
             None => after,
         };
-        // Noted before the stream begins, so that who listens from now on does not hear of itself.
+        // Before the stream begins, so that it does not report its own presence.
         let presence = if presence::is_kept_by(&caller, &headers) {
             Some(PagePresence::keep(&app).await)
         } else {
@@ -110,7 +110,7 @@ async fn show(
     }
     let after = match after {
         StartAfter::Cursor(cursor) => i64::try_from(cursor).unwrap_or(i64::MAX),
-        // What comes from now on is not here yet.
+        // Later events do not exist yet.
         StartAfter::Latest => i64::MAX,
     };
     let page = app

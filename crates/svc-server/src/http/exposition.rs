@@ -1,4 +1,4 @@
-//! `/metrics`: all counts, as Prometheus reads them.
+//! `/metrics`: all metrics in the formats of Prometheus and OpenMetrics.
 
 use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::web::Accept;
 
 /// The text format of Prometheus, which every scraper reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4";
-/// OpenMetrics 1.0, for those who ask for it.
+/// OpenMetrics 1.0, for scrapers that ask for it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn routes(api: Api) -> Api {
@@ -38,7 +38,7 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn show(app: App, caller: Caller, headers: HeaderMap) -> Result<Response, Problem> {
-    // Counts of what everybody does.
+    // The counts include what other callers do.
     if !caller.has_scope(READ_ALL) {
         return Err(Problem::new(
             Code::Forbidden,
@@ -54,7 +54,7 @@ async fn show(app: App, caller: Caller, headers: HeaderMap) -> Result<Response, 
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(media_type))], text).into_response())
 }
 
-/// Registries as OpenMetrics text, with its last line or without.
+/// Registries as OpenMetrics text, with or without the last line.
 fn open_metrics(registries: &[&Registry], has_end: bool) -> String {
     let mut text = String::new();
     let encoded = registries.iter().try_for_each(|registry| encode_registry(&mut text, registry));
@@ -63,7 +63,7 @@ fn open_metrics(registries: &[&Registry], has_end: bool) -> String {
     text
 }
 
-/// What the store and the services count themselves, at the moment of a request.
+/// The counts of the store and the services at the time of a request.
 #[derive(Debug)]
 struct StoreCounts {
     log: LogStatus,
@@ -126,8 +126,8 @@ fn number(value: usize) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// OpenMetrics text in the older format: a counter's family has the name of its samples, and a unit
-/// is no line.
+/// Converts OpenMetrics text to the older format: a counter's family has the name of its samples,
+/// and there are no lines for units.
 fn prometheus_text(open_metrics: &str) -> String {
     let counters: HashSet<&str> = open_metrics
         .lines()
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commits_are_counted_by_their_time() {
+    fn commit_durations_are_a_histogram() {
         let mut writer = WriterStats { commit_micros: 1_500_000, ..WriterStats::default() };
         (writer.commit_times[0], writer.commit_times[9]) = (3, 1);
         let log = LogStatus {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn open_metrics_becomes_prometheus_text() {
+    fn open_metrics_converts_to_prometheus_text() {
         let open_metrics = "\
             # HELP svc_requests Requests answered.\n\
             # TYPE svc_requests counter\n\

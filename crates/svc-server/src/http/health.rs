@@ -1,4 +1,4 @@
-//! Whether the daemon is well, and what it is.
+//! `/health` and `/v1/health`: whether the daemon is well, and its version and state.
 
 use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! Who is asking: the one place where a request becomes a caller.
+//! Identification: the one place where a request becomes a caller.
 
 use http::{HeaderMap, Method, header, request::Parts};
 use svc_core::service::Credential;
@@ -11,15 +11,15 @@ use super::{
     page::{self, BrowserToken},
 };
 
-/// Who is asking, as far as anybody is asked.
+/// The sender of a request.
 #[derive(Debug, Default)]
 pub(super) struct Identified {
     pub(super) caller: Option<Caller>,
-    /// What showed it; nothing under `--no-auth`.
+    /// The credential; `None` under `--no-auth`.
     pub(super) credential: Option<Credential>,
-    /// The browser that asks by its cookie.
+    /// The browser that sent a cookie.
     pub(super) browser: Option<BrowserToken>,
-    /// Who sends a sign-in, which comes before any credential.
+    /// The sender of a sign-in, which needs no credential.
     pub(super) signs_in: Option<OtherEnd>,
 }
 
@@ -29,7 +29,7 @@ impl Identified {
     }
 }
 
-/// Who is asking.
+/// Identifies the sender of a request.
 pub(super) async fn identify(
     rules: &EntryRules,
     app: &App,
@@ -47,7 +47,7 @@ pub(super) async fn identify(
     let local = request.extensions.get::<LocalProcess>();
     let has_token = request.headers.contains_key(header::AUTHORIZATION);
     if let Some(process) = local.filter(|_| !has_token) {
-        // Who asks for a token has none, and the socket shows who it is.
+        // A request for a token comes without one; the socket identifies the process.
         if request.method == Method::POST && request.uri.path() == PROCESS_TOKENS_PATH {
             return Ok(Identified::default());
         }
@@ -98,12 +98,12 @@ pub(super) async fn identify(
     Ok(Identified::with(caller, credential))
 }
 
-/// Who is at the other end of the request's connection. A request that came by no connection that
-/// is known is refused.
+/// The process at the other end of the request's connection. A request without a known connection
+/// is refused.
 fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
     let extensions = &request.extensions;
     if extensions.get::<LocalProcess>().is_some() {
-        // The socket takes connections of this user alone.
+        // The socket accepts connections of this user only.
         return OtherEnd::ThisUser;
     }
     match (extensions.get::<ClientAddress>(), extensions.get::<LocalAddress>()) {
@@ -114,8 +114,7 @@ fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
     }
 }
 
-/// Refuses the token of a process of this machine to programs of other users, and to other
-/// machines.
+/// Refuses the token of a local process to programs of other users and to other machines.
 fn check_process_token(
     rules: &EntryRules,
     request: &Parts,
@@ -133,7 +132,7 @@ fn check_process_token(
     }
 }
 
-/// The operator, who signed this browser in; if the request is the page's own.
+/// The operator, who signed this browser in, if the request is the page's own.
 async fn identify_browser(
     app: &App,
     rules: &EntryRules,
@@ -152,7 +151,7 @@ async fn identify_browser(
         let why = "this browser is not signed in any more: `svc open` signs it in";
         return Err(Problem::new(Code::Unauthorized, why));
     };
-    // After the look-up, as a cookie that is not good makes nobody read the kernel's list of
+    // After the look-up, so that an invalid cookie does not cause a read of the kernel's list of
     // sockets.
     if let Some(why) = other_end(rules, request).refusal() {
         return Err(Problem::new(
@@ -161,7 +160,7 @@ async fn identify_browser(
         ));
     }
     if request.method == Method::POST && bounds::makes_credentials(request.uri.path()) {
-        // A cookie ends after hours, and with it what was done by it.
+        // A cookie expires after hours; a credential that it created would outlast it.
         let why = "a browser makes no credentials: ask with the operator token, such as by `svc`";
         return Err(Problem::new(Code::Forbidden, why));
     }
@@ -169,8 +168,7 @@ async fn identify_browser(
     Ok(Identified { browser, ..Identified::with(caller, credential) })
 }
 
-/// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as
-/// none.
+/// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers count as none.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next()?, values.next()) else {
@@ -181,8 +179,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The variable that a client should have put a token in place of: it sends `${NAME}` as it is
-/// where there is none.
+/// The variable whose name the client sent instead of its value: a client sends `${NAME}` unchanged
+/// if the variable is not set.
 fn placeholder(token: &str) -> Option<&str> {
     let name = token.strip_prefix("${")?.strip_suffix('}')?;
     let name = name.split(":-").next()?;
@@ -195,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bearer_tokens_by_table() {
+    fn bearer_tokens_parse_by_table() {
         for (value, token) in [
             ("Bearer abc", Some("abc")),
             ("bearer  abc ", Some("abc")),

@@ -1,4 +1,4 @@
-//! `/v1/sessions` and `/v1/ghap`: sessions and their records, to read. Tools write them.
+//! `/v1/sessions` and `/v1/ghap`: sessions and their records, read-only. Tools write them.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ async fn wait(
         return Err(Error::invalid("seconds", "must be from 1 to 25").into());
     }
     let bound = Duration::from_secs(seconds.into());
-    // A daemon that goes down is not held up: the next one is asked again.
+    // The wait must not delay shutdown: the client asks the next daemon again.
     let end = async {
         tokio::time::timeout(bound, app.stop.cancelled()).await.ok();
     };

@@ -1,4 +1,4 @@
-//! Where connections come from: TCP, and the Unix socket in the data folder.
+//! Listeners: TCP, and the Unix socket in the data folder.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -13,42 +13,42 @@ use tokio::{
 
 use super::client_connection::ClientConnection;
 
-/// Something that accepts connections.
+/// A source of connections.
 pub trait Listener: Send + 'static {
-    /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection, and by which way it came.
+    /// The next connection and its transport.
     fn next(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Transport)>> + Send;
 }
 
-/// By which way a request came in.
+/// How a request reached the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     Tcp {
-        /// The address of ours.
+        /// The daemon's address.
         to: SocketAddr,
-        /// The client's.
+        /// The client's address.
         from: SocketAddr,
     },
     /// The Unix socket, from this process.
     Local(LocalProcess),
 }
 
-/// The address of ours that a request over TCP was sent to: an extension of the request.
+/// The daemon's address that a request over TCP reached, as an extension of the request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocalAddress(pub(super) SocketAddr);
 
-/// The address that a request over TCP came from: an extension of the request.
+/// The client's address of a request over TCP, as an extension of the request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClientAddress(pub(super) SocketAddr);
 
-/// The connection that a request came by: an extension of the request.
+/// The connection of a request, as an extension of the request.
 #[derive(Debug, Clone)]
 pub(super) struct Connection(pub(super) Arc<ClientConnection>);
 
 impl Transport {
-    /// Adds what handlers may ask for: [`LocalProcess`], or [`LocalAddress`] and [`ClientAddress`].
+    /// Adds the extensions for handlers: [`LocalProcess`], or [`LocalAddress`] and
+    /// [`ClientAddress`].
     pub(super) fn describe(self, extensions: &mut Extensions) {
         match self {
             Self::Tcp { to, from } => {
@@ -66,15 +66,14 @@ impl Listener for TcpListener {
     async fn next(&mut self) -> io::Result<(TcpStream, Transport)> {
         loop {
             let (stream, from) = self.accept().await?;
-            // A client that is gone already has no address.
+            // A client that has disconnected has no address.
             let Ok(to) = stream.local_addr() else { continue };
-            // An answer is written at once: with Nagle's algorithm a small one waits for the
-            // client's acknowledgement.
+            // With Nagle's algorithm a small response would wait for the client's acknowledgement.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
             }
-            // The system would keep megabytes for a reader that takes nothing, and would say for
-            // long that it took something.
+            // By default the system buffers megabytes for a client that reads nothing, so a stalled
+            // client would be noticed late.
             let bytes = limits::SEND_BUFFER_BYTES;
             if let Err(error) = sockopt::set_socket_send_buffer_size(&stream, bytes) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set SO_SNDBUF");
@@ -87,7 +86,8 @@ impl Listener for TcpListener {
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    /// The next connection of a process of the daemon's own user. Others are closed unanswered.
+    /// The next connection of a process of the daemon's own user. Others are closed without a
+    /// response.
     async fn next(&mut self) -> io::Result<(UnixStream, Transport)> {
         let user = rustix::process::geteuid().as_raw();
         loop {
@@ -95,7 +95,7 @@ impl Listener for UnixListener {
             match stream.peer_cred() {
                 Ok(peer) if peer.uid() == user => {
                     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
-                    // Now, as its id may be another's by the first request.
+                    // Read now: by the first request the pid may belong to another process.
                     let started = pid.and_then(ProcessEntry::read).map(|entry| entry.started);
                     let process = LocalProcess { uid: user, pid, started };
                     return Ok((stream, Transport::Local(process)));

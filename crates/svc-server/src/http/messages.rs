@@ -1,4 +1,4 @@
-//! Messages: sending them, taking them out of an inbox, and what became of them.
+//! Messages: sending, acknowledging, and delivery states.
 
 use axum::extract::Path;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! Counts of requests, and the registry that holds them with those of other adapters.
+//! Request metrics, and the registry that other adapters share.
 
 use std::{fmt, time::Duration};
 
@@ -9,10 +9,10 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// What all names begin with.
+/// Prefix of all names.
 pub(super) const PREFIX: &str = "svc";
 
-/// Counters of the HTTP side. What the store counts is read from there when somebody asks.
+/// Metrics of requests. The metrics of the store are read when they are requested.
 pub struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
@@ -58,17 +58,16 @@ fn histogram() -> Histogram {
 }
 
 impl Metrics {
-    /// Where others register theirs, before the first request.
+    /// For registrations by others, before the first request.
     pub fn registry_mut(&mut self) -> &mut Registry {
         &mut self.registry
     }
 
-    /// All that were registered.
     pub(super) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Counts an answered request. `route` is the pattern and not the path.
+    /// Counts a response. `route` is the pattern and not the path.
     pub(super) fn observe(
         &self,
         method: &Method,

@@ -1,11 +1,10 @@
-//! The HTTP face: REST, event streams, metrics. An adapter: it parses, calls a service, and
-//! renders.
+//! The HTTP adapter: REST, event streams, metrics. It parses, calls a service, and renders.
 //!
 //! Reading order: `server` accepts connections, `connection` serves one with hyper, `edge` is the
 //! stack of layers that every request passes, with `entry`'s rules, `identify` and `admission` in
 //! it, `routes` is the table of all handlers, then one file for each resource. Handlers know
 //! `state` (what they share), `api` (how a route and its description are declared) and `body`, and
-//! never the table. Status codes live in `web::problem`.
+//! never the table. Status codes are in `web::problem`.
 
 mod admission;
 mod agents;

@@ -1,5 +1,4 @@
-//! The API's description, made from the calls that make the routes: every route is described, and
-//! nothing else is.
+//! The OpenAPI document, built by the calls that build the routes, so that they cannot differ.
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -8,7 +7,7 @@ use svc_model::PageQuery;
 
 use crate::web::ProblemBody;
 
-/// What the description says of one operation.
+/// The description of one operation.
 #[derive(Debug)]
 pub(super) struct Operation {
     summary: &'static str,
@@ -40,7 +39,7 @@ impl Operation {
         Self { summary, parts: Vec::new(), answers: Vec::new(), open: false }
     }
 
-    /// Asks for no token.
+    /// The operation needs no token.
     pub(super) fn open(mut self) -> Self {
         self.open = true;
         self
@@ -51,12 +50,12 @@ impl Operation {
         self
     }
 
-    /// Answers a page of a list.
+    /// The response is a page of a list.
     pub(super) fn page_of<T: Listed>(self, what: &'static str) -> Self {
         self.query::<PageQuery>().answer::<Page<T>>(200, what)
     }
 
-    /// Takes the query of a page; without one the answer has all.
+    /// The query of a page is optional; without it the response has all items.
     pub(super) fn page_or_all(mut self) -> Self {
         self.parts.push(Part::PageOrAll);
         self
@@ -176,7 +175,7 @@ impl Document {
         }
         let mut responses = Map::new();
         for answer in operation.answers {
-            // A status may come in several media types.
+            // One status may have several media types.
             let response = responses
                 .entry(answer.status.to_string())
                 .or_insert_with(|| json!({ "description": answer.what }));
@@ -214,7 +213,7 @@ impl Document {
             .map(|(name, mut schema)| {
                 let description =
                     schema.as_object_mut().and_then(|object| object.remove("description"));
-                // What may be left out is an `Option`, but no query says `null`.
+                // An optional member is an `Option`, but a query cannot say `null`.
                 if let Some(types) = schema["type"].as_array().filter(|types| types.len() == 2) {
                     schema["type"] = types[0].clone();
                 }

@@ -1,4 +1,4 @@
-//! `/v1/peers`: who is here.
+//! `/v1/peers`: participants.
 
 use std::sync::Arc;
 

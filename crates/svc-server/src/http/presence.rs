@@ -1,4 +1,4 @@
-//! The person is here for as long as a page of ours listens to what happens.
+//! Keeps the operator present while a page follows events.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use tokio::{task::JoinHandle, time::sleep};
 
 use super::App;
 
-/// How often it is noted: a peer that says nothing for a minute is away.
+/// The heartbeat's period: a peer without one for a minute is away.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Whether who asks is our page in a browser of the operator's. Other programs that listen show
-/// nothing to anybody.
+/// Whether the request is the page's, in a browser of the operator. Other programs that follow
+/// events show them to nobody.
 pub(super) fn is_kept_by(caller: &Caller, headers: &HeaderMap) -> bool {
     caller.is_operator() && headers.get("svc-page").is_some_and(|value| value == "1")
 }
 
-/// Notes that the operator is here again and again, until it is dropped.
+/// Sends heartbeats of the operator until it is dropped.
 #[derive(Debug)]
 pub(super) struct PagePresence(JoinHandle<()>);
 
 impl PagePresence {
-    /// Notes it, and begins to note it again and again.
+    /// Sends a first heartbeat, and begins to repeat it.
     pub(super) async fn keep(app: &App) -> Self {
         let team = app.services.team.clone();
         note(&team).await;

@@ -1,4 +1,4 @@
-//! The description of the paths that the MCP server serves beside ours.
+//! The OpenAPI description of the MCP server's paths.
 
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
@@ -24,7 +24,6 @@ struct SessionQuery {
     session_id: String,
 }
 
-/// Adds them.
 pub(super) fn describe(document: &mut Document) {
     let session = |operation: Operation| {
         operation.header(

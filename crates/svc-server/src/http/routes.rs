@@ -37,7 +37,7 @@ pub(super) fn api() -> Api {
     api.get("/openapi.json", on_document, show_document)
 }
 
-/// Made by the first request: few daemons are ever asked for it.
+/// Built by the first request: most daemons are never asked for it.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| api().finish().1.to_string());
 
 async fn show_document() -> Response {

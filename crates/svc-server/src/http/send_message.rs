@@ -1,4 +1,4 @@
-//! `POST /v1/send_message`: work for an agent, and what it says, one object of JSON a line.
+//! `POST /v1/send_message`: gives work to an agent and streams its output, one JSON object a line.
 
 use axum::{
     body::Body,
@@ -125,7 +125,7 @@ async fn send_message(
     Ok(response)
 }
 
-/// A refusal with the names that this body has.
+/// A refusal with the member names of this body.
 fn named_here(error: Error) -> Error {
     let Error::Invalid { field, why } = error else { return error };
     let field = match field.as_str() {
@@ -154,7 +154,7 @@ impl LineFeed {
         self.pulse.spoke();
         let events = events.ok().flatten()?;
         if events.is_empty() {
-            // An empty line is no object; it keeps the connection.
+            // An empty line is no object; it keeps the connection alive.
             return Some("\n".to_owned());
         }
         if let Some(guard) = &mut self.guard
@@ -166,7 +166,7 @@ impl LineFeed {
     }
 }
 
-/// An event as one line: its data, with whose it is, its number and its kind.
+/// An event as one line: its data, with its owner, its number and its kind.
 fn line_of(event: &Event) -> String {
     let data: Map<String, Value> = serde_json::from_str(&event.data).unwrap_or_default();
     let task = event.stream.as_str().trim_start_matches("task/");
@@ -175,7 +175,7 @@ fn line_of(event: &Event) -> String {
     line.insert("id".to_owned(), json!(event.seq));
     line.insert("kind".to_owned(), json!(&*event.kind));
     for (name, value) in data {
-        // A frame's own kind is the pipe that it came from.
+        // A frame's own `kind` is the pipe that it came from.
         let name = if name == "kind" { "pipe".to_owned() } else { name };
         line.entry(name).or_insert(value);
     }
@@ -194,7 +194,7 @@ struct CancelGuard {
 impl Drop for CancelGuard {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
-        // A daemon that goes down ends the connection, too.
+        // Shutdown ends the connection, too, and must not cancel the task.
         if self.app.stop.is_cancelled() {
             return;
         }

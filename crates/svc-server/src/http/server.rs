@@ -1,5 +1,5 @@
-//! Accepting connections. Our own loop and not `axum::serve`: shutdown and the bounds of
-//! connections are ours to shape.
+//! Accepts connections. Not with `axum::serve`, which allows neither this shutdown nor the bounds
+//! of connections.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::{
     Edge, client_connection::ConnectionBounds, connection::connection, listener::Listener,
 };
 
-/// Serves until `stop`; then takes no more connections and lets those that are open finish what
-/// they are at. `connections` tells when the last one is gone.
+/// Serves until `stop`; then accepts no more connections and lets open ones finish their requests.
+/// `connections` tracks when the last one has ended.
 pub async fn serve(
     mut listener: impl Listener,
     bounds: ConnectionBounds,
@@ -31,7 +31,7 @@ pub async fn serve(
                     });
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely. The listener is well, and a pause lets
+                    // Most likely out of file descriptors. The listener is intact, and a pause lets
                     // others close.
                     tracing::warn!(error = telemetry::chain(&error), "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,4 +1,4 @@
-//! `/v1/sources`: child MCP servers. Turning them on and off is for the operator.
+//! `/v1/sources`: child MCP servers. Only the operator turns them on and off.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ struct LogoutState {
 /// Longest wait for a person, in milliseconds.
 const MAX_LOGIN_WAIT: u64 = 25_000;
 
-/// The server in force of a name, for the operator.
+/// The server of a name that is in force for the caller; the operator only.
 fn key_of(app: &App, caller: &Caller, query: &OfProject, name: &str) -> Result<SourceKey, Problem> {
     operators_own(caller)?;
     sources(app)?.key_of(folder_of(caller, query), name).ok_or_else(|| unknown(name))
@@ -171,7 +171,7 @@ async fn wait_for_login(
     let key = key_of(&app, &caller, &query, &name)?;
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
     let outcome = sources(&app)?.login_outcome(&key, body.redirect.as_deref(), wait);
-    // A daemon that goes down is not held up.
+    // The wait must not delay shutdown.
     let outcome = app.stop.run_until_cancelled(outcome).await;
     let outcome = outcome.unwrap_or(Some(LoginOutcome::Waiting));
     let outcome =
@@ -243,7 +243,7 @@ struct SourceLog {
     log: String,
 }
 
-/// The folder whose servers the caller sees. Who reads everything may name any.
+/// The folder whose servers the caller sees. A caller with `READ_ALL` may name any folder.
 fn folder_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
     if caller.has_scope(READ_ALL) && query.project.is_some() || caller.is_operator() {
         query.project.as_deref().filter(|folder| folder.starts_with('/'))
@@ -270,7 +270,7 @@ fn reads_everything(caller: &Caller) -> Result<(), Problem> {
     Err(Problem::new(Code::Forbidden, "this is for the operator, or needs read_all"))
 }
 
-/// The servers that a caller sees: all, or the page that is asked for.
+/// The servers that a caller sees: all, or the requested page.
 fn listed(
     app: &App,
     caller: &Caller,
@@ -281,7 +281,7 @@ fn listed(
     let views = manager.views(project).into_iter();
     let page = Page::part_or_all(views.map(|view| for_caller(caller, view)).collect(), page)?;
     let mut problems = manager.problems(project);
-    // A session hears of its project's files alone.
+    // A session sees only problems with its project's files.
     problems.retain(|problem| {
         caller.has_scope(READ_ALL) || caller.project().is_some_and(|root| problem.starts_with(root))
     });
@@ -298,8 +298,8 @@ fn one(
     found.map(|view| Json(for_caller(caller, view))).ok_or_else(|| unknown(name))
 }
 
-/// A server without the instances of others, whose names are projects and sessions, and without
-/// what it runs.
+/// Removes what the caller may not see: instances of others, whose names are projects and sessions,
+/// and the command.
 fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
     if !caller.has_scope(READ_ALL) {
         let own = [caller.project(), caller.session()];

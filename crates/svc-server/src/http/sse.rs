@@ -15,9 +15,9 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{App, Problem, presence::PagePresence};
 use crate::web::Pulse;
 
-/// The response that follows `subscription` until its end, the client's, or ours. `from` is where
-/// it begins, if the client does not know: it is told, so that a connection that breaks before the
-/// first event is resumed there.
+/// The response that follows `subscription` until it ends, the client disconnects, or the daemon
+/// shuts down. `from` is the cursor at which it begins, if the client does not know it: the first
+/// line sets it, so that a connection that breaks before the first event resumes there.
 pub(super) fn response(
     app: &App,
     subscription: Subscription,
@@ -32,7 +32,7 @@ pub(super) fn response(
         begun: false,
         _presence: presence,
     };
-    // Pulled by the connection: nothing is read for a client that does not take it.
+    // Pulled by the connection: nothing is read for a client that takes nothing.
     let chunks = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<_, Infallible>(chunk), feed))
@@ -42,7 +42,7 @@ pub(super) fn response(
     response
 }
 
-/// Where a client left off: its header, else its query; what is empty counts as absent.
+/// The client's cursor: its header, else its query; an empty one counts as absent.
 pub(super) fn last_event_id(
     headers: &HeaderMap,
     query: Option<&str>,
@@ -58,8 +58,7 @@ pub(super) fn last_event_id(
     parse_cursor(text).map(Some).ok_or_else(malformed)
 }
 
-/// A seq or position as clients write it: digits only, where a parser of numbers would take a sign
-/// too.
+/// A seq or position: digits only, where a parser of numbers would accept a sign, too.
 pub(super) fn parse_cursor(text: &str) -> Option<u64> {
     let text = text.trim();
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -75,7 +74,7 @@ struct SseFeed {
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     pulse: Pulse,
     begun: bool,
-    /// Of a page: the person is here for as long as it listens.
+    /// For a page: the operator is present while it listens.
     _presence: Option<PagePresence>,
 }
 
@@ -102,8 +101,7 @@ impl SseFeed {
                 Ok(Some(SubscriptionChunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
                 Ok(None) => None,
                 Err(error) => {
-                    // The client comes back with its last id, and finds out then whether it is
-                    // still so.
+                    // The client resumes with its last id, and gets the error if it persists.
                     tracing::error!(error = telemetry::chain(&error), "a stream broke off");
                     None
                 }

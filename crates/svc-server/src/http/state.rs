@@ -1,4 +1,4 @@
-//! What handlers share, and what they know of the request's sender.
+//! The state that handlers share, and extractors for a request's sender.
 
 use std::{convert::Infallible, ops::Deref, sync::Arc};
 
@@ -11,24 +11,21 @@ use tokio_util::sync::CancellationToken;
 use super::{Code, Doctor, Metrics, Problem};
 use crate::web::Beat;
 
-/// What handlers share. Cheap to clone: each request does so several times.
+/// The state that handlers share. Cheap to clone: each request does so several times.
 #[derive(Debug, Clone)]
 pub struct App(Arc<Parts>);
 
 /// The members of an [`App`].
 #[derive(Debug)]
 pub struct Parts {
-    /// What the system does.
     pub services: Services,
-    /// What a model may ask of it.
+    /// The tools that models call.
     pub tools: Arc<Catalogue>,
-    /// Child MCP servers; `None` where there are none.
+    /// Child MCP servers; `None` if there are none.
     pub sources: Option<SourceManager>,
-    /// Looks for what is wrong with the installation; `None` where there is no such program.
+    /// Runs `svc doctor`; `None` if the program does not exist.
     pub doctor: Option<Doctor>,
-    /// Counts of requests.
     pub metrics: Metrics,
-    /// Which process this is.
     pub identity: Identity,
     /// Says when a silent stream sends a comment.
     pub beat: Beat,
@@ -36,18 +33,16 @@ pub struct Parts {
     pub stop: CancellationToken,
 }
 
-/// Which process this is.
+/// This process.
 #[derive(Debug)]
 pub struct Identity {
     /// Changes with each start.
     pub boot_id: String,
-    /// Process id.
     pub pid: u32,
     pub started_at: Timestamp,
 }
 
 impl App {
-    /// Shares these.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
     }
@@ -79,7 +74,7 @@ impl FromRequestParts<App> for Caller {
         parts: &mut http::request::Parts,
         _: &App,
     ) -> Result<Self, Problem> {
-        // The edge has put it there for every route that asks for a token.
+        // The edge adds the extension for every route that needs a token.
         parts
             .extensions
             .get::<Self>()

@@ -76,7 +76,7 @@ async fn show(
 }
 
 /// One event, or an array of at most 1,000.
-// Only described: `parse_events` reads the body, so that an error names the event that is wrong.
+// Only for the schema: `parse_events` parses the body, so that an error names the bad event.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "stands for the body in the description")]
@@ -191,7 +191,7 @@ struct RawChange {
     runner: Option<RunnerProcess>,
 }
 
-/// Where an event stands in a body, for the sentence about what is wrong with it.
+/// The position of an event in a body, for its error message.
 #[derive(Clone, Copy)]
 enum EventLocation {
     Alone,
@@ -216,8 +216,8 @@ fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     }
 }
 
-/// A `frame` event. Nearly all events are one, so a body is first read as nothing but frames, in
-/// one pass.
+/// A `frame` event. Nearly all events are frames, so a body is first parsed as frames only, in one
+/// pass.
 #[derive(Deserialize)]
 struct FrameEvent<'a> {
     #[serde(borrow)]
@@ -226,7 +226,7 @@ struct FrameEvent<'a> {
     id: Option<String>,
 }
 
-/// Reads a body that has nothing but frames; `None` if it is anything else, or has any fault.
+/// Parses a body of frames only; `None` if it has anything else or any fault.
 fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
     let frames: Vec<Object<FrameEvent<'_>>> = if text.trim_ascii_start().starts_with('[') {
         serde_json::from_str(text).ok()?
@@ -245,7 +245,7 @@ fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
     })
 }
 
-/// Reads any body, and names what is wrong with it.
+/// Parses any body, and names what is wrong with it.
 fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     if !text.trim_ascii_start().starts_with('[') {
         return Ok(vec![parse_event(parse_object(text)?, EventLocation::Alone)?]);
@@ -285,7 +285,7 @@ fn parse_event(raw: RawEvent<'_>, location: EventLocation) -> Result<TaskEvent, 
     Ok(TaskEvent { producer_id: raw.id, body })
 }
 
-/// Of a `task` event, or of a `terminal` one: the two differ in the statuses that they may have.
+/// Parses a `task` or a `terminal` event: the two differ in the allowed statuses.
 fn parse_change(
     data: &RawValue,
     location: EventLocation,
@@ -315,10 +315,10 @@ fn parse_data<T: serde::de::DeserializeOwned>(
 mod tests {
     use super::*;
 
-    /// What is read in one pass is what the careful reading makes of it, and what that refuses is
-    /// not read in one pass.
+    /// The parser of frames and the parser of all events agree, and what the second refuses the
+    /// first does not accept.
     #[test]
-    fn frames_are_read_alike_both_ways() {
+    fn frame_parser_agrees_with_the_general_parser() {
         for (body, is_frames) in [
             (r#"{"kind":"frame","data":{"line":"a"}}"#, true),
             (

@@ -1,5 +1,5 @@
-//! Tokens: making, listing and taking back, which is for the operator; and those of clients'
-//! processes, which the Unix socket shows.
+//! Tokens: the operator mints, lists and revokes them; the Unix socket mints those of clients'
+//! processes.
 
 use axum::{Extension, extract::Path, http::StatusCode};
 use schemars::JsonSchema;
@@ -45,7 +45,7 @@ async fn mint(
     Ok((StatusCode::CREATED, Json(minted)))
 }
 
-/// Over TCP nobody can see which process asks.
+/// Over TCP the daemon cannot see which process asks.
 async fn trade(
     app: App,
     process: Option<Extension<LocalProcess>>,

@@ -1,4 +1,4 @@
-//! `/v1/tools`: what a model may ask of the daemon. Calling them is the business of MCP.
+//! `/v1/tools`: lists the tools that models call. MCP calls them.
 
 use svc_core::{
     service::{Page, check},
@@ -29,7 +29,7 @@ async fn list(
     let mut open = app.tools.open_to(&caller);
     open.sort_by(|a, b| a.name().cmp(b.name()));
     let mut rest = open.into_iter().filter(|tool| {
-        // The name in a cursor need not be there any more.
+        // The tool in the cursor may be gone.
         after.as_deref().is_none_or(|after| tool.name() > after)
             && filter.family.as_deref().is_none_or(|family| tool.family_name() == family)
     });

@@ -1,17 +1,18 @@
-//! `Accept` (RFC 9110, 12.5.1), read in one way by all adapters.
+//! `Accept` (RFC 9110, 12.5.1), parsed in one way by all adapters.
 //!
-//! No client is refused for a header that breaks the grammar: a range that cannot be read matches
-//! nothing, and a weight that cannot be read is 1. Parameters of a range other than its weight are
-//! not compared.
+//! No client is refused for a header that breaks the grammar: a range that does not parse matches
+//! nothing, and a weight that does not parse is 1. Parameters of a range other than its weight are
+//! ignored.
 
 use http::{HeaderMap, header};
 
-/// What a client accepts. Borrows the headers and reads them at each question, so that it allocates
-/// nothing.
+/// The media types that a client accepts. Borrows the headers and parses them on each call, so that
+/// it allocates nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Accept<'a>(&'a HeaderMap);
 
-/// How closely a range names a media type. Of several ranges that match, the closest decides.
+/// How specifically a range matches a media type. Of several ranges that match, the most specific
+/// decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Closeness {
     Anything,
@@ -20,7 +21,6 @@ enum Closeness {
 }
 
 impl<'a> Accept<'a> {
-    /// Reads the `Accept` headers among these.
     pub(crate) fn from_headers(headers: &'a HeaderMap) -> Self {
         Self(headers)
     }
@@ -36,8 +36,8 @@ impl<'a> Accept<'a> {
             .is_some_and(|(closeness, weight)| closeness > Closeness::Anything && weight > 0.0)
     }
 
-    /// Whether the client names `media_type` itself, not by a wildcard, and likes it no less than
-    /// `default`.
+    /// Whether the client names `media_type` itself, without a wildcard, and with a weight no less
+    /// than that of `default`.
     pub(crate) fn prefers(self, media_type: &str, default: &str) -> bool {
         match self.closest(media_type) {
             Some((Closeness::Exact, weight)) => {
@@ -61,7 +61,7 @@ impl<'a> Accept<'a> {
             };
             Some((closeness, parts.find_map(weight_of).unwrap_or(1.0)))
         });
-        // The same range may come several times, with other parameters: the greatest weight counts.
+        // A range may occur several times, with other parameters: the greatest weight counts.
         matching.max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_range_decides_and_a_weight_of_zero_excludes() {
+    fn most_specific_range_decides_and_weight_zero_excludes() {
         for (values, json, events) in [
             (&[][..], None, None),
             (&["application/json"], Some(1.0), None),
@@ -95,7 +95,7 @@ mod tests {
             (&["text/event-stream;q=0, text/*, */*;q=0"], Some(0.0), Some(0.0)),
             (&["application/* ; Q=0.25 , text/plain"], Some(0.25), None),
             (&["application/json;version=2;q=0.2, application/json;q=0.8"], Some(0.8), None),
-            // What breaks the grammar excludes nothing.
+            // A header that breaks the grammar excludes nothing.
             (&["application/json;q=x, *;q=0, text, , text/event-stream;q=7"], Some(1.0), Some(1.0)),
             (&["application/json;q=NaN"], Some(1.0), None),
         ] {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_preferred_if_it_is_named_and_weighs_no_less_than_the_default() {
+    fn named_type_is_preferred_if_its_weight_is_no_less_than_the_default() {
         for (value, preferred) in [
             ("text/event-stream", true),
             ("application/json, text/event-stream", true),

@@ -1,10 +1,9 @@
-//! One timer for all idle streams.
+//! The keep-alive timer of all idle streams.
 //!
-//! A stream that is silent for long is given up by clients and proxies, so it sends a comment. A
-//! timer for each of a thousand streams would be a thousand timers. One ticks for all, at half the
-//! silence that is allowed, and at a tick each stream that has been silent for that half sends its
-//! comment: after a half at the earliest and the whole at the latest, and from then on once in each
-//! whole.
+//! Clients and proxies give up a stream that is silent for long, so it sends a comment. One timer
+//! serves all streams, in place of a timer for each of a thousand. It ticks at half of the allowed
+//! silence, and at a tick each stream that has been silent for that half sends its comment: the
+//! first after a half to a whole of the allowed silence, and later ones once in each whole.
 
 use std::time::Duration;
 
@@ -14,26 +13,26 @@ use tokio::{
 };
 use tokio_util::sync::ReusableBoxFuture;
 
-/// Ticks for all streams until the last of its clones and pulses is gone. Cheap to clone.
+/// The timer of all streams. It stops when its last clone and pulse are dropped. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Beat {
     ticks: watch::Receiver<Instant>,
     half: Duration,
 }
 
-/// The beat, as one stream hears it.
+/// The timer for one stream.
 #[derive(Debug)]
 pub struct Pulse {
-    /// Waits for the next tick. Kept from one wait to the next: a stream that is busy does not
-    /// register with the beat at each of its chunks.
+    /// Waits for the next tick. Kept between two waits, so that a busy stream does not register
+    /// with the timer at each of its chunks.
     tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
     half: Duration,
-    /// When the stream sent something last.
+    /// When the stream last sent something.
     last: Instant,
 }
 
 impl Beat {
-    /// A beat for streams that may be silent for `silence`.
+    /// A timer for streams that may be silent for `silence`.
     ///
     /// # Panics
     /// Outside a runtime.
@@ -53,7 +52,7 @@ impl Beat {
         Self { ticks, half }
     }
 
-    /// The beat for one stream, which has just sent something.
+    /// The timer for one stream, which has just sent something.
     pub fn pulse(&self) -> Pulse {
         let mut ticks = self.ticks.clone();
         ticks.mark_unchanged();
@@ -73,12 +72,12 @@ async fn next_tick(
 }
 
 impl Pulse {
-    /// The stream has sent something.
+    /// Notes that the stream has sent something.
     pub fn spoke(&mut self) {
         self.last = Instant::now();
     }
 
-    /// Waits until it is time for a comment. Dropping the future loses nothing.
+    /// Waits until a comment is due. Cancel safe.
     pub async fn due(&mut self) {
         loop {
             let (tick, ticks) = self.tick.get_pin().await;

@@ -1,4 +1,4 @@
-//! Bodies that come in, read with bounds.
+//! Reads request bodies, with bounds.
 
 use std::time::Duration;
 
@@ -11,12 +11,11 @@ use tokio::sync::Semaphore;
 
 use super::{Code, Problem};
 
-/// How much of a body that is too large is still read, as a multiple of what it may have: a client
-/// that is busy sending would not see the answer.
+/// How much of a body that is too large is still read, as a multiple of the limit: a client that is
+/// busy sending would not see the response.
 const DRAINED: usize = 4;
 
-/// A body as text. Checked as a whole, because a parser does not look into the strings that it
-/// skips.
+/// A body as text. Checked as a whole, because a parser skips some strings unread.
 pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
@@ -26,11 +25,11 @@ pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     Ok(text)
 }
 
-/// Why a body is refused by its weight.
+/// The message for a body whose values would need too much memory.
 pub(crate) const TOO_HEAVY: &str =
     "the body has too many values; nothing of it was stored: send it in several requests";
 
-/// Whether the values of a JSON text would take more memory than a request may.
+/// Whether the values of a JSON text would need more memory than a request may use.
 pub(crate) fn is_too_heavy(text: &str) -> bool {
     text.len() > limits::JSON_UNWEIGHED_BYTES && json_weight(text) > limits::JSON_WEIGHT_BYTES
 }
@@ -48,11 +47,11 @@ pub fn is_json(headers: &HeaderMap) -> bool {
         || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
 }
 
-/// Bodies that are read into values at a time, past the threads that answer requests.
+/// Bounds how many large bodies are parsed at once outside the runtime's threads.
 static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
 
-/// Reads a body into values. A large one is read on a thread of its own: a runtime of one thread
-/// answers nobody meanwhile.
+/// Parses a body into values. A large one is parsed on a blocking thread: on a runtime with one
+/// thread all other requests would wait for it.
 pub(crate) async fn parse_body<T: Send + 'static>(
     body: Bytes,
     parse: impl FnOnce(&[u8]) -> T + Send + 'static,
@@ -67,7 +66,7 @@ pub(crate) async fn parse_body<T: Send + 'static>(
     }
 }
 
-/// Reads a body up to `limit` bytes, given up if nothing comes for `stall`.
+/// Reads a body up to `limit` bytes. Fails if nothing arrives for `stall`.
 pub async fn read<B>(mut body: B, limit: usize, stall: Duration) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
@@ -87,7 +86,7 @@ where
     let mut rest = BytesMut::new();
     let mut len = 0;
     loop {
-        // Most bodies come with their heads, and need no clock.
+        // Most bodies arrive with their heads and need no timer.
         let frame = match body.frame().now_or_never() {
             Some(frame) => Ok(frame),
             None => tokio::time::timeout(stall, body.frame()).await,
@@ -115,7 +114,7 @@ where
             }
             continue;
         }
-        // A small body comes in one piece, which is taken as it is.
+        // A small body arrives in one chunk, which is used without a copy.
         match first {
             None => first = Some(data),
             Some(ref first) => {

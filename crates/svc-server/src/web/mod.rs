@@ -1,5 +1,5 @@
-//! What the adapters that speak HTTP share: problem details, bodies with bounds, `Accept`, the beat
-//! of idle streams.
+//! What the HTTP adapters share: problem details, bounded bodies, `Accept`, the keep-alive timer of
+//! idle streams.
 
 mod accept;
 mod beat;
@@ -19,7 +19,6 @@ pub use route::RouteName;
 #[derive(Debug, Clone, Copy)]
 pub struct GivenRequestId;
 
-/// Marks a response whose stream has no end of its own, though it answers a POST: it ends when its
-/// caller's token does.
+/// Marks a response to a POST whose stream has no end of its own: it ends with its caller's token.
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;

@@ -1,4 +1,4 @@
-//! Errors on the wire: RFC 9457 problem details, with a stable code. No other file knows status
+//! Errors on the wire: RFC 9457 problem details with a stable code. No other file knows status
 //! codes.
 
 use std::borrow::Cow;
@@ -63,7 +63,7 @@ impl Code {
         }
     }
 
-    /// The word on the wire.
+    /// The code on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
@@ -82,7 +82,7 @@ impl Code {
         }
     }
 
-    /// Whether the same request may do better later.
+    /// Whether the same request may succeed later.
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -91,7 +91,7 @@ impl Code {
     }
 }
 
-/// A failure on its way out. The edge adds the request's id and writes the body.
+/// A failure as a response. The edge adds the request's id and writes the body.
 #[derive(Debug, Clone)]
 pub struct Problem {
     code: Code,
@@ -100,7 +100,7 @@ pub struct Problem {
     field: Option<String>,
     /// What went wrong, without the field.
     reason: String,
-    /// Why, in a word, where the kind of failure does not say it.
+    /// The cause as a code, if the kind of failure does not say it.
     cause: Option<&'static str>,
 }
 
@@ -155,7 +155,7 @@ impl Problem {
         Self { code, status, field: None, reason: reason.into(), cause: None }
     }
 
-    /// A request that cannot even be read (400), where a value that breaks a rule is a 422.
+    /// A request that does not parse (400); a value that breaks a rule is a 422.
     pub fn malformed(reason: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, ..Self::new(Code::InvalidRequest, reason) }
     }
@@ -166,7 +166,7 @@ impl Problem {
         Self { field, ..Self::new(Code::InvalidRequest, reason.to_string()) }
     }
 
-    /// The same, of a value that is the member `parent` of the body.
+    /// Prefixes the field with the member `parent` of the body.
     pub(crate) fn within(mut self, parent: &str) -> Self {
         self.field = Some(match self.field {
             Some(field) => format!("{parent}.{field}"),
@@ -182,7 +182,7 @@ impl Problem {
         }
     }
 
-    /// The response, complete.
+    /// The complete response.
     pub(crate) fn render(&self, instance: &str, request_id: &str) -> Response {
         let detail = self.detail();
         let body = ProblemBody {
@@ -252,7 +252,7 @@ impl From<service::Error> for Problem {
             Error::StorageFull(_) => Code::StorageFull,
             Error::Internal(_) => Code::Internal,
         };
-        // That an agent or a peer is not there is its caller's business.
+        // A missing agent or participant is the caller's error and is not logged.
         if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
             tracing::error!(error = svc_sys::telemetry::chain(&error), "a request failed");
         }
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_no_peer_yet_is_told_how_to_register() {
+    fn caller_without_a_peer_is_told_how_to_register() {
         for (error, text) in [
             (
                 Error::not_found(ResourceKind::ReportingPeer, "x"),

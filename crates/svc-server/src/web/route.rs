@@ -3,15 +3,15 @@
 use axum::response::Response;
 use tower::util::MapResponseLayer;
 
-/// The route that answered, as it stands in the table: an id in a path would make a series each.
+/// The pattern of the route that responded: a path would make a series for each id.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteName(&'static str);
 
 impl RouteName {
-    /// The name of no route.
+    /// The name if no route matched.
     pub const NONE: &str = "";
 
-    /// Notes it on every response of the route.
+    /// A layer that adds the name to every response of the route.
     pub fn layer(
         name: &'static str,
     ) -> MapResponseLayer<impl Fn(Response) -> Response + Clone + Send + Sync + 'static> {
@@ -21,7 +21,7 @@ impl RouteName {
         })
     }
 
-    /// The one that was noted, or nothing.
+    /// The name in a response, or `NONE`.
     pub fn from_response<B>(response: &http::Response<B>) -> &'static str {
         response.extensions().get::<Self>().map_or(Self::NONE, |route| route.0)
     }

@@ -1,5 +1,4 @@
-//! Where the browser comes back to after a login: a port of this machine, for as long as the login
-//! takes.
+//! The redirect target of a login: a port of this machine, for as long as the login takes.
 
 use std::{
     convert::Infallible,
@@ -24,20 +23,20 @@ use tokio::{
 
 const STRANGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>svc does not wait for this login. The login that it waits for is still open.";
 const PAGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>The login continues in svc. You can close this page.";
-/// Tells whether the query of a redirect belongs to the login that is waited for.
+/// Whether the query of a redirect belongs to the login.
 pub(crate) type OwnRedirect = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Redirects that wait to be looked at.
+/// Capacity of the queue of redirects.
 const WAITING: usize = 16;
-/// Connections at a time; more wait. Any web page and any user of this machine may connect.
+/// Concurrent connections; more wait. Any web page and any user of this machine may connect.
 const CONNECTIONS: usize = 32;
-/// A browser is done within this time.
+/// Deadline for a connection.
 const SERVED_WITHIN: Duration = Duration::from_secs(2);
-/// How often a port is tried that somebody has, and how long between.
+/// Attempts for a port that is in use, and the delay between two attempts.
 const TRIES: u32 = 20;
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A port that waits for a redirect.
+/// A listener that waits for a redirect.
 #[derive(Debug)]
 pub(crate) struct CallbackListener {
     listeners: Vec<TcpListener>,
@@ -50,7 +49,7 @@ impl CallbackListener {
         let mut tries = 1;
         let bound = loop {
             match bind_both(port).await {
-                // A login that was given up a moment ago may still have it.
+                // A login that was cancelled a moment ago may still hold the port.
                 Err(error) if error.kind() == ErrorKind::AddrInUse && tries < TRIES => {
                     tries += 1;
                     sleep(RETRY).await;
@@ -66,8 +65,8 @@ impl CallbackListener {
         format!("http://localhost:{}/callback", self.port)
     }
 
-    /// Gives the query of each redirect that belongs to the login, until nobody takes them any
-    /// more. Any web page can bring the browser here with another one, which changes nothing.
+    /// The queries of redirects that belong to the login, until the receiver is dropped. Any web
+    /// page can send the browser here with another query, which is ignored.
     pub(crate) fn redirects(self, is_own: &OwnRedirect) -> mpsc::Receiver<String> {
         let (redirects, taken) = mpsc::channel(WAITING);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
@@ -90,7 +89,7 @@ impl CallbackListener {
                                 permit,
                             ));
                         }
-                        // No descriptors are left, most likely.
+                        // Most likely out of file descriptors.
                         _ => sleep(RETRY).await,
                     }
                 }
@@ -100,8 +99,8 @@ impl CallbackListener {
     }
 }
 
-/// Both addresses that `localhost` may be: a port of which another user has one is not used, or the
-/// browser might come to that one.
+/// Binds both addresses that `localhost` may resolve to: if another user held one of them, the
+/// browser might connect to that user.
 async fn bind_both(port: u16) -> io::Result<CallbackListener> {
     let first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let port = first.local_addr()?.port();
@@ -121,8 +120,8 @@ async fn serve(
     _permit: OwnedSemaphorePermit,
 ) {
     let closed = redirects.clone();
-    // The state of a login stands in the address that the browser was opened with, which other
-    // users can read.
+    // The state of a login is in the URL that the browser was opened with, and other users can read
+    // that.
     let is_ours = match (stream.peer_addr(), stream.local_addr()) {
         (Ok(from), Ok(to)) => OtherEnd::of_connection(from, to, &[]).is_this_user(),
         _ => false,
@@ -140,7 +139,7 @@ async fn serve(
             if request.uri().path() == "/callback" {
                 let query = request.uri().query().unwrap_or_default().to_owned();
                 if is_ours && is_own(&query) {
-                    // Waits for its turn: a flood of others' does not make it lost.
+                    // Waits for capacity, so that a flood by others does not lose the redirect.
                     redirects.send(query).await.ok();
                 } else {
                     *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -159,7 +158,7 @@ async fn serve(
             served.ok();
         }
         () = closed.closed() => {
-            // Its last answer goes out.
+            // Sends the last response.
             connection.as_mut().graceful_shutdown();
             timeout(SERVED_WITHIN, connection).await.ok();
         }
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_redirect_comes_through_a_crowd_that_says_nothing() {
+    async fn redirect_arrives_among_silent_connections() {
         let listener = CallbackListener::bind(0).await.expect("is bound");
         let port = listener.port;
         let own: OwnRedirect = Arc::new(|query| query == "state=own");
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_of_which_another_has_one_address_is_not_used() {
+    async fn port_with_one_address_taken_is_not_used() {
         let Ok(other) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
             // Without IPv6 there is one address.
             assert!(CallbackListener::bind(0).await.is_ok());

@@ -1,5 +1,5 @@
-//! What a server answers to who may not, and who lets people in: its metadata and that of its
-//! issuer.
+//! Discovers the authorization server of an MCP server: the challenge of a response, the server's
+//! metadata, and its issuer's metadata.
 
 use std::collections::HashMap;
 
@@ -11,29 +11,29 @@ use serde_json::Value;
 
 use crate::http_clients::{HttpClients, IssuerUnreachable, metadata, safe_url, url_named_at};
 
-/// What has to be known to log in.
+/// What a login needs to know of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorizationServer {
-    /// What tokens are for, as the server says it.
+    /// The resource that tokens are for, as the server names it.
     pub(super) resource: String,
     pub(super) issuer: String,
     pub(super) authorization_endpoint: Url,
     pub(super) token_endpoint: Url,
     pub(super) registration_endpoint: Option<Url>,
     pub(super) revocation_endpoint: Option<Url>,
-    /// How clients say who they are at the token endpoint.
+    /// How clients authenticate at the token endpoint.
     pub(super) auth_methods: Option<Vec<String>>,
     /// Whether each redirect names the issuer (RFC 9207).
     pub(super) names_itself: bool,
-    /// Whether the URL of a document may be a client's id.
+    /// Whether a client's id may be the URL of a document.
     pub(super) takes_documents: bool,
-    /// Scopes of the server itself, of its metadata.
+    /// The server's own scopes, from its metadata.
     pub(super) resource_scopes: Option<String>,
-    /// Whether it gives tokens that last beyond the login, if asked.
+    /// Whether the issuer gives refresh tokens for `offline_access`.
     pub(super) has_offline_access: bool,
 }
 
-/// Finds it out. The error is for people.
+/// Discovers the issuer. The error is for people.
 pub(super) async fn discover(
     clients: &HttpClients,
     server: &Url,
@@ -50,7 +50,7 @@ pub(super) async fn discover(
     };
     let (resource, is_of_origin) = resource;
     let named = text(&resource, "resource").unwrap_or_default();
-    // Those of the whole host are found without a path, and are of the host (RFC 9728, 3.1).
+    // Metadata of the whole host are found without a path, and belong to the host (RFC 9728, 3.1).
     let root = well_known_root(server);
     let is_its_own =
         is_same_resource(named, server) || (is_of_origin && is_same_resource(named, &root));
@@ -103,7 +103,7 @@ async fn resource_metadata(
     Ok(None)
 }
 
-/// The well-known address of a name, before the path of the URL or without it.
+/// The well-known URL of a name, with or without the path of `url`.
 fn well_known(url: &Url, name: &str, with_path: bool) -> Url {
     let mut known = url.clone();
     let path = url.path().trim_end_matches('/');
@@ -115,8 +115,7 @@ fn well_known(url: &Url, name: &str, with_path: bool) -> Url {
     known
 }
 
-/// Whether metadata are those of the server: their `resource` is its URL, but for a slash at the
-/// end.
+/// Whether metadata belong to the server: their `resource` is its URL, but for a slash at the end.
 fn is_same_resource(named: &str, server: &Url) -> bool {
     let canonical = |url: &Url| {
         let mut url = url.clone();
@@ -126,7 +125,7 @@ fn is_same_resource(named: &str, server: &Url) -> bool {
     Url::parse(named).is_ok_and(|named| canonical(&named) == canonical(server))
 }
 
-/// The metadata of an issuer, and where they are.
+/// The metadata of an issuer, and their URL.
 async fn issuer_metadata(
     clients: &HttpClients,
     server: &Url,
@@ -163,7 +162,7 @@ fn read_issuer(
     resource_scopes: Option<String>,
     resource: &str,
 ) -> Result<AuthorizationServer, String> {
-    // Another's metadata would have the code and the token sent to it (RFC 8414, 3.3).
+    // Metadata of another issuer would receive the code and the token (RFC 8414, 3.3).
     let named = text(found, "issuer").unwrap_or_default();
     if named != issuer {
         return Err(format!(
@@ -200,7 +199,7 @@ fn read_issuer(
     })
 }
 
-/// A challenge of the scheme `Bearer`, or none.
+/// The parameters of a `Bearer` challenge; empty without one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AuthChallenge {
     params: Option<HashMap<String, String>>,
@@ -223,23 +222,23 @@ impl AuthChallenge {
         self.params.is_some()
     }
 
-    /// Whether the token is good, and not for this.
+    /// Whether the token is valid and lacks a scope.
     pub(crate) fn lacks_scope(&self) -> bool {
         self.param("error") == Some("insufficient_scope")
     }
 
-    /// The scopes that are wanted.
+    /// The scopes that the server requires.
     pub(super) fn scope(&self) -> Option<&str> {
         self.param("scope").filter(|scope| !scope.trim().is_empty())
     }
 
-    /// Where the server's metadata are.
+    /// The URL of the server's metadata.
     pub(super) fn resource_metadata(&self) -> Option<&str> {
         self.param("resource_metadata")
     }
 }
 
-/// The parameters of the first `Bearer` challenge of a header; names are in lower case.
+/// The parameters of the first `Bearer` challenge of a header, with names in lower case.
 fn bearer_params(text: &str) -> Option<HashMap<String, String>> {
     let mut params = None;
     let mut rest = text.trim_start();
@@ -263,7 +262,7 @@ fn bearer_params(text: &str) -> Option<HashMap<String, String>> {
             if word.eq_ignore_ascii_case("bearer") {
                 params = Some(HashMap::new());
             }
-            // What stands before the first word, such as `=`, belongs to nothing.
+            // Characters before the first word, such as `=`, belong to no parameter.
             rest = after.trim_start_matches('=');
         }
         rest = rest.trim_start_matches(|c: char| c == ',' || c.is_whitespace());
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn well_known_addresses() {
+    fn well_known_urls_by_table() {
         let of = |text: &str, with_path| well_known(&url(text), "x", with_path).to_string();
         assert_eq!(of("https://h/a/b", true), "https://h/.well-known/x/a/b");
         assert_eq!(of("https://h/a/b?c=1", false), "https://h/.well-known/x");
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_have_to_be_of_the_url() {
+    fn metadata_resource_must_match_the_server_url() {
         let server = url("https://h/mcp");
         for (named, expected) in [
             ("https://h/mcp", true),
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_elsewhere_names_no_address_of_this_machine() {
+    async fn remote_server_cannot_name_a_loopback_url() {
         let clients = HttpClients::default();
         let (near, far) = (url("http://127.0.0.1:9/mcp"), url("https://h/mcp"));
         for named in ["http://127.0.0.1:9/m", "http://localhost:9/m", "https://[::1]:9/m"] {
@@ -340,13 +339,13 @@ mod tests {
             assert!(refused.contains("on this machine"), "{refused}");
             let refused = issuer_metadata(&clients, &far, named).await.expect_err(named);
             assert!(refused.contains("on this machine"), "{refused}");
-            // A server of this machine may.
+            // A server of this machine may name one.
             assert!(url_named_at(named, &near).is_ok(), "{named}");
         }
     }
 
     #[test]
-    fn issuers_by_table() {
+    fn issuer_metadata_parse_by_table() {
         let good = json!({
             "issuer": "https://i", "authorization_endpoint": "https://i/a", "token_endpoint": "https://i/t",
             "code_challenge_methods_supported": ["S256"], "scopes_supported": ["offline_access"],
@@ -375,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn challenges_by_table() {
+    fn challenges_parse_by_table() {
         for (text, scope, metadata, lacks, is_auth) in [
             ("Bearer", None, None, false, true),
             ("bearer realm=\"x\"", None, None, false, true),

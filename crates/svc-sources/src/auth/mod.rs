@@ -1,8 +1,7 @@
-//! Logging in to servers at a URL, by OAuth.
+//! OAuth logins to servers at a URL.
 //!
-//! Reading order: `discovery` finds out who lets people in, `registration` who this client is to
-//! them. `callback` is where the browser comes back to, `run` a login that is under way. `tokens`
-//! keeps the token, and gets a new one when it is over.
+//! Reading order: `discovery` finds the issuer, `registration` the client id for it. `callback`
+//! receives the redirect, `run` is a login under way. `tokens` stores the token and renews it.
 
 mod callback;
 mod discovery;

@@ -1,5 +1,5 @@
-//! Who this client is to an issuer: configured, described by a document, or registered when it is
-//! needed (RFC 7591).
+//! The client's registration with an issuer: configured, described by a document, or registered on
+//! demand (RFC 7591).
 
 use bytes::Bytes;
 use oauth2::AuthType;
@@ -20,7 +20,7 @@ pub(super) struct OauthClient {
 }
 
 impl OauthClient {
-    /// Where the secret stands in a request.
+    /// Where a request carries the secret.
     pub(super) fn auth_type(&self) -> AuthType {
         if self.auth_method == "client_secret_basic" {
             AuthType::BasicAuth
@@ -29,14 +29,14 @@ impl OauthClient {
         }
     }
 
-    /// The secret, if it is to be sent.
+    /// The secret, if requests carry it.
     pub(super) fn sent_secret(&self) -> Option<&str> {
         self.secret.as_deref().filter(|_| self.auth_method != "none")
     }
 }
 
-/// The first of ours that an issuer takes. Without a list it takes `client_secret_basic` (RFC
-/// 8414).
+/// The first of `ours` that an issuer supports. Without a list the issuer supports
+/// `client_secret_basic` (RFC 8414).
 fn auth_method(server: &AuthorizationServer, ours: &[&str]) -> Option<String> {
     let default = ["client_secret_basic".to_owned()];
     let theirs = server.auth_methods.as_deref().unwrap_or(&default);
@@ -45,7 +45,7 @@ fn auth_method(server: &AuthorizationServer, ours: &[&str]) -> Option<String> {
         .map(|method| (*method).to_owned())
 }
 
-/// The client to log in as.
+/// The client for a login.
 pub(super) async fn client_for(
     clients: &HttpClients,
     server: &AuthorizationServer,

@@ -1,4 +1,4 @@
-//! One login, from the URL that a person opens to the token, while it waits for the browser.
+//! One login, from the URL that a person opens to the token.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,20 +20,20 @@ use super::{
 };
 use crate::http_clients::sender;
 
-/// How long a person may take.
+/// Deadline for the person.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// How far a login is.
+/// The progress of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LoginProgress {
     /// It waits for the person.
     Waiting,
     Done,
-    /// It came to nothing, for this reason.
+    /// It failed, for this reason.
     Failed(String),
 }
 
-/// A login that is under way. Dropping it ends it.
+/// A login under way. Dropping it cancels it.
 #[derive(Debug)]
 pub(crate) struct LoginRun {
     pub(crate) authorization_url: String,
@@ -44,8 +44,8 @@ pub(crate) struct LoginRun {
 }
 
 impl LoginRun {
-    /// Finds out where to log in, and waits for the redirect on a port of this machine. `done` is
-    /// called when the token is there.
+    /// Discovers the issuer and waits for the redirect on a port of this machine. Calls `done` when
+    /// the token is stored.
     pub(crate) async fn start(
         auth: Arc<SourceAuth>,
         mut wish: LoginWish,
@@ -82,7 +82,7 @@ impl LoginRun {
         Ok(Self { authorization_url, redirect, progress: shown, pasted, _end: stop.drop_guard() })
     }
 
-    /// Takes the address that the browser was redirected to, where it cannot reach this machine.
+    /// Takes the redirect's URL from a person whose browser cannot reach this machine.
     pub(crate) fn paste(&self, redirect: &str) {
         let query = redirect.split_once('?').map_or(redirect, |(_, query)| query);
         let query = query.split_once('#').map_or(query, |(query, _)| query);
@@ -90,13 +90,13 @@ impl LoginRun {
     }
 }
 
-/// The query of the redirect. What a browser brings of another login is not looked at.
+/// The query of the redirect. Redirects of other logins are ignored.
 async fn redirect_of(
     pending: &PendingLogin,
     listener: CallbackListener,
     mut by_hand: mpsc::Receiver<String>,
 ) -> Result<String, String> {
-    let mut redirects = listener.redirects(&pending.own_redirect());
+    let mut redirects = listener.redirects(&pending.redirect_check());
     tokio::select! {
         Some(query) = redirects.recv() => Ok(query),
         Some(query) = by_hand.recv() => Ok(query),
@@ -104,14 +104,14 @@ async fn redirect_of(
     }
 }
 
-/// What somebody wants to log in to.
+/// The parameters of a login.
 #[derive(Debug, Clone)]
 pub(crate) struct LoginWish {
     pub(crate) url: Url,
     pub(crate) choice: OauthChoice,
     /// The secret of a configured client.
     pub(crate) secret: Option<String>,
-    /// Where the browser comes back to.
+    /// The redirect's URL.
     pub(crate) redirect: String,
 }
 
@@ -134,7 +134,7 @@ impl std::fmt::Debug for PendingLogin {
 }
 
 impl PendingLogin {
-    /// Finds out where to log in, and as whom. The error is for people.
+    /// Discovers the issuer and finds or registers the client. The error is for people.
     pub(crate) async fn begin(auth: &SourceAuth, wish: LoginWish) -> Result<Self, String> {
         let LoginWish { url, choice, secret, redirect } = wish;
         let challenge = auth.challenge();
@@ -164,8 +164,8 @@ impl PendingLogin {
         Ok(Self { authorization_url, state, verifier, server, client, redirect, url, scope })
     }
 
-    /// Whether a redirect belongs to this login.
-    pub(crate) fn own_redirect(&self) -> OwnRedirect {
+    /// The check whether a redirect belongs to this login.
+    pub(crate) fn redirect_check(&self) -> OwnRedirect {
         let own = self.state.secret().clone();
         Arc::new(move |query| {
             let state = param(query, "state").unwrap_or_default();
@@ -173,16 +173,16 @@ impl PendingLogin {
         })
     }
 
-    /// Gets the token for the code that the browser came back with. The error is for people.
+    /// Trades the code of the redirect for the token. The error is for people.
     pub(crate) async fn finish(
         self,
         auth: &SourceAuth,
         query: &str,
     ) -> Result<SourceLogin, String> {
-        if !self.own_redirect()(query) {
+        if !self.redirect_check()(query) {
             return Err("the redirect belongs to another login".to_owned());
         }
-        // Who answers for another issuer would get the code of this one (RFC 9207).
+        // A response in the name of another issuer would get this issuer's code (RFC 9207).
         match param(query, "iss") {
             Some(issuer) if issuer != self.server.issuer => {
                 return Err("the redirect is of another issuer".to_owned());
@@ -237,8 +237,8 @@ impl PendingLogin {
     }
 }
 
-/// The scopes to ask for: those configured, else of the challenge with what was granted before,
-/// else of the metadata.
+/// The scopes to request: those configured, else those of the challenge and the earlier grant, else
+/// those of the metadata.
 fn wanted_scope(
     choice: &OauthChoice,
     challenge: Option<&str>,

@@ -1,4 +1,4 @@
-//! The token of a login: kept in the vault, and renewed by one for all who need it.
+//! The token of a login: stored in the vault, and renewed by one request on behalf of all.
 
 use std::{
     sync::{
@@ -20,18 +20,18 @@ use svc_sys::config::sources::SourceVault;
 use super::{discovery::AuthChallenge, registration::OauthClient};
 use crate::http_clients::{HttpClients, IssuerUnreachable, post, safe_url, sender};
 
-/// Longest time before its end at which a token is renewed.
+/// Longest time before expiry at which a token is renewed.
 const MARGIN: Duration = Duration::from_mins(1);
-/// A token is renewed in this part of its life, the last one: a short-lived one is good for most of
-/// it.
+/// A token is renewed in the last such part of its lifetime, so that a short-lived token is used
+/// for most of it.
 const LAST_PART: u32 = 5;
 
-/// A login, as it is kept.
+/// A login as the vault stores it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourceLogin {
-    /// The server's URL. The token goes to no other.
+    /// The server's URL. The token is sent to no other.
     pub(super) url: String,
-    /// What the token is for, as the server says it.
+    /// The resource that the token is for, as the server names it.
     pub(super) resource: String,
     pub(super) issuer: String,
     pub(super) token_endpoint: String,
@@ -39,12 +39,12 @@ pub(crate) struct SourceLogin {
     pub(super) client: OauthClient,
     pub(super) access_token: String,
     pub(super) refresh_token: Option<String>,
-    /// When the token is over, if the issuer said so, in milliseconds since 1970.
+    /// When the token expires, if the issuer said so, in milliseconds since 1970.
     pub(super) expires_at: Option<i64>,
-    /// How long the token was good for when it was given, in milliseconds.
+    /// The token's lifetime when it was granted, in milliseconds.
     #[serde(default)]
     pub(super) lasts: Option<u64>,
-    /// The scopes that were asked for or given.
+    /// The scopes that were requested or granted.
     pub(super) scope: Option<String>,
 }
 
@@ -55,10 +55,10 @@ impl std::fmt::Debug for SourceLogin {
 }
 
 impl SourceLogin {
-    /// Takes what an issuer gave.
+    /// Stores an issuer's response.
     pub(super) fn take(&mut self, given: &BasicTokenResponse, now: Timestamp) {
         self.access_token.clone_from(given.access_token().secret());
-        // One that does not rotate is not given again.
+        // An issuer that does not rotate the refresh token omits it.
         if let Some(token) = given.refresh_token() {
             self.refresh_token = Some(token.secret().clone());
         }
@@ -71,8 +71,8 @@ impl SourceLogin {
         }
     }
 
-    /// Where tokens are revoked: at the issuer, or where it gave them. Another origin gets no
-    /// token.
+    /// The revocation endpoint, if its origin is the issuer's or the token endpoint's. Another
+    /// origin gets no token.
     fn revocation_url(&self) -> Option<reqwest::Url> {
         let url = safe_url(self.revocation_endpoint.as_deref()?).ok()?;
         let is_of =
@@ -80,7 +80,7 @@ impl SourceLogin {
         (is_of(&self.issuer) || is_of(&self.token_endpoint)).then_some(url)
     }
 
-    /// How long before its end the token is renewed.
+    /// How long before its expiry the token is renewed.
     fn margin(&self) -> Duration {
         self.lasts.map_or(MARGIN, |lasts| MARGIN.min(Duration::from_millis(lasts) / LAST_PART))
     }
@@ -90,16 +90,16 @@ impl SourceLogin {
     }
 }
 
-/// Why there is no new token.
+/// Why a token was not renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RenewalFailure {
-    /// Somebody has to log in again.
+    /// A person has to log in again.
     NeedsLogin(String),
-    /// The issuer cannot be asked; the login stays.
+    /// The issuer cannot be reached; the login is kept.
     Unreachable(String),
 }
 
-/// What this process knows of a login.
+/// The login as this process knows it.
 #[derive(Debug, Default)]
 struct KnownLogin {
     /// Whether the vault was read.
@@ -113,11 +113,11 @@ pub(crate) struct SourceAuth {
     services: Services,
     vault: SourceVault,
     clients: HttpClients,
-    /// Names the login in the vault.
+    /// The name of the login in the vault.
     id: String,
-    /// Who holds it renews the token, and the others wait.
+    /// The lock under which the token is renewed; others wait for it.
     login: tokio::sync::Mutex<KnownLogin>,
-    /// Counts the tokens that were got.
+    /// Counts renewals.
     renewals: AtomicU64,
     challenge: Mutex<AuthChallenge>,
 }
@@ -134,12 +134,12 @@ impl SourceAuth {
         Arc::new(Self { services, vault, clients, id, login, renewals, challenge })
     }
 
-    /// Notes what the server wants.
+    /// Stores the server's challenge.
     pub(crate) fn note(&self, challenge: AuthChallenge) {
         *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = challenge;
     }
 
-    /// What the server wanted when it refused somebody last.
+    /// The server's latest challenge.
     pub(crate) fn challenge(&self) -> AuthChallenge {
         self.challenge.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -157,11 +157,11 @@ impl SourceAuth {
         Ok(&mut known.login)
     }
 
-    /// The token for requests to a URL, renewed if it is about to be over; `None` without a login.
+    /// The token for requests to a URL, renewed if it is about to expire; `None` without a login.
     pub(crate) async fn token(&self, url: &reqwest::Url) -> Result<Option<String>, RenewalFailure> {
         let before = self.renewals.load(SeqCst);
         let mut login = self.login.lock().await;
-        // Who waited while a token was got takes that one, however short its life is.
+        // A caller that waited for a renewal uses its token, however short the lifetime is.
         let is_just_made = self.renewals.load(SeqCst) != before;
         let kept = self.read(&mut login)?;
         let Some(own) = kept.as_mut().filter(|own| own.url == url.as_str()) else {
@@ -170,7 +170,7 @@ impl SourceAuth {
         let now = self.services.now();
         if !is_just_made && own.is_over(now.plus(own.margin())) && own.refresh_token.is_some() {
             match self.refresh(kept).await {
-                // It is good for some seconds more.
+                // The token is valid for some seconds more.
                 Err(RenewalFailure::Unreachable(_))
                     if kept.as_ref().is_some_and(|own| !own.is_over(now)) => {}
                 renewed => renewed?,
@@ -179,8 +179,8 @@ impl SourceAuth {
         Ok(kept.as_ref().map(|own| own.access_token.clone()))
     }
 
-    /// Gets a token in place of one that was refused, unless somebody has already; `false` if there
-    /// is none to get.
+    /// Renews a token that was refused, unless it was renewed already; `false` if it cannot be
+    /// renewed.
     pub(crate) async fn renew(&self, refused: &str) -> Result<bool, RenewalFailure> {
         let mut login = self.login.lock().await;
         let kept = self.read(&mut login)?;
@@ -243,7 +243,7 @@ impl SourceAuth {
         Ok(())
     }
 
-    /// The URL of the login that is kept, if it is another.
+    /// The URL of the stored login, if it differs from `url`.
     pub(crate) async fn other_url(&self, url: &reqwest::Url) -> Option<String> {
         let mut login = self.login.lock().await;
         let own = self.read(&mut login).ok()?.as_ref()?;
@@ -252,14 +252,14 @@ impl SourceAuth {
         Some(origin.ascii_serialization())
     }
 
-    /// Scopes of the login that there is.
+    /// The scopes of the stored login.
     pub(super) async fn granted(&self) -> Option<String> {
         let mut login = self.login.lock().await;
         self.read(&mut login).ok()?.as_ref()?.scope.clone()
     }
 
-    /// Forgets the login, and has its tokens revoked; `None` if there was none, `Some(false)` if
-    /// the issuer could not be told.
+    /// Removes the login and revokes its tokens; `None` if there was none, `Some(false)` if the
+    /// issuer could not be told.
     pub(crate) async fn log_out(&self) -> std::io::Result<Option<bool>> {
         let mut login = self.login.lock().await;
         let kept = self.read(&mut login).ok().and_then(Option::take);
@@ -268,7 +268,7 @@ impl SourceAuth {
         Ok(Some(self.revoke(&own).await))
     }
 
-    /// Has tokens revoked (RFC 7009): the one that renews first.
+    /// Revokes tokens (RFC 7009), the refresh token first.
     async fn revoke(&self, login: &SourceLogin) -> bool {
         let Some(url) = login.revocation_url() else { return false };
         let tokens = [
@@ -304,7 +304,7 @@ fn revocation(client: &OauthClient, token: &str, kind: &str) -> String {
     form.finish()
 }
 
-/// Why an issuer gave no token, without what it said beside the code.
+/// Why an issuer granted no token: its error code, without its description.
 pub(super) fn failure_of(
     error: RequestTokenError<IssuerUnreachable, BasicErrorResponse>,
 ) -> RenewalFailure {

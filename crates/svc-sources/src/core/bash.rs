@@ -24,7 +24,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Most output that is kept of a command, in bytes: half from its beginning, half from its end.
 const MAX_OUTPUT: usize = 1024 * 1024;
-/// Most commands in the background, of one caller.
+/// Most background commands of one caller.
 const MAX_BACKGROUND: usize = 32;
 
 /// A command of the shell.
@@ -109,7 +109,7 @@ pub(super) struct BashKillResult {
     status: &'static str,
 }
 
-/// The commands that run.
+/// The running commands.
 #[derive(Debug)]
 pub(super) struct Shell {
     services: Services,
@@ -121,9 +121,9 @@ pub(super) struct Shell {
 #[derive(Debug)]
 struct BackgroundCommand {
     owner: String,
-    /// The session that it ends with.
+    /// The session with which it ends.
     session: Option<String>,
-    /// Counts up.
+    /// Number of the next command.
     number: u64,
     output: Arc<Mutex<CommandOutput>>,
     end: watch::Receiver<Option<CommandEnd>>,
@@ -136,7 +136,7 @@ struct CommandEnd {
     is_killed: bool,
 }
 
-/// The beginning and the end of what a command writes.
+/// The beginning and the end of a command's output.
 #[derive(Debug, Default)]
 struct CommandOutput {
     head: Vec<u8>,
@@ -144,7 +144,6 @@ struct CommandOutput {
     total: u64,
 }
 
-/// A program to run.
 #[derive(Debug)]
 pub(super) struct ShellCommand {
     pub(super) command: String,
@@ -176,7 +175,7 @@ impl CommandOutput {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What stands behind a position, and whether something between is left out.
+    /// The output after a position, and whether a part of it was dropped.
     fn after(&self, position: u64) -> (Vec<u8>, bool) {
         let head_end = self.head.len() as u64;
         let tail_start = self.total - self.tail.len() as u64;
@@ -201,7 +200,7 @@ impl Shell {
         }
     }
 
-    /// Ends all commands, and waits until nothing of them is left.
+    /// Kills all commands, and waits until no process of them is left.
     pub(super) async fn finish(&self) {
         self.stop.cancel();
         self.running.close();
@@ -238,7 +237,7 @@ impl Shell {
         })
     }
 
-    /// Runs a command until it ends by itself, is killed, or its session or the daemon ends.
+    /// Starts a command that runs until it ends, is killed, or its session or the daemon ends.
     pub(super) async fn run_in_background(
         &self,
         owner: String,
@@ -266,21 +265,21 @@ impl Shell {
         })
     }
 
-    /// The sessions that commands in the background run for.
+    /// The sessions that have background commands.
     pub(super) fn sessions(&self) -> HashSet<String> {
         let background = lock(&self.background);
         let running = background.values().filter(|command| command.end.borrow().is_none());
         running.filter_map(|command| command.session.clone()).collect()
     }
 
-    /// Kills the commands in the background of a session that is over.
+    /// Kills the background commands of a session that has ended.
     pub(super) fn end_session(&self, session: &str) {
         let background = lock(&self.background);
         let own = background.values().filter(|own| own.session.as_deref() == Some(session));
         own.for_each(|command| command.kill.cancel());
     }
 
-    /// Forgets the oldest command that has ended, if there are too many.
+    /// Removes the oldest ended command, if the caller has too many.
     fn make_room(&self, owner: &str) -> Result<(), ToolError> {
         let mut background = lock(&self.background);
         let own = background.iter().filter(|(_, command)| command.owner == owner);
@@ -307,7 +306,7 @@ impl Shell {
     ) -> Result<watch::Receiver<Option<CommandEnd>>, ToolError> {
         let ShellCommand { command, cwd, env } = command;
         let mark = new_secret().split_at(32).0.to_owned();
-        // On one line, so that errors name the lines of the command.
+        // On one line, so that the line numbers in errors are those of the command.
         let command = format!("exec 2>&1 </dev/null; {command}");
         let command = |program: &str| ServerCommand {
             program: program.to_owned(),
@@ -319,7 +318,7 @@ impl Shell {
         let failed = |problem: String| ToolError::new(ErrorType::Unavailable, problem);
         let (process, pipes) = match ServerProcess::start(command("bash")).await {
             Ok(started) => started,
-            // Not every system has it.
+            // Not every system has `bash`.
             Err(_) => ServerProcess::start(command("/bin/sh")).await.map_err(failed)?,
         };
         let key =
@@ -356,21 +355,21 @@ impl Shell {
         })
     }
 
-    /// What a command in the background has written.
+    /// The output of a background command.
     pub(super) fn output(
         &self,
         owner: &str,
         input: &BashOutputArguments,
     ) -> Result<BashOutputResult, ToolError> {
         self.find(owner, &input.task_id, |command| {
-            // First the end: what is read afterwards is all.
+            // The end is read first, so that the output read after it is complete.
             let end = *command.end.borrow();
             let output = lock(&command.output);
             let position = input.after.unwrap_or(0).min(output.total);
             let (mut bytes, truncated) = output.after(position);
             let mut next_after = output.total;
             if end.is_none() {
-                // A character that is not whole yet comes with the next answer.
+                // An incomplete character is left for the next response.
                 let cut = whole_characters(&bytes);
                 next_after -= (bytes.len() - cut) as u64;
                 bytes.truncate(cut);
@@ -386,7 +385,7 @@ impl Shell {
         })
     }
 
-    /// Kills a command in the background, and waits until nothing of it is left.
+    /// Kills a background command, and waits until no process of it is left.
     pub(super) async fn kill(
         &self,
         owner: &str,
@@ -403,7 +402,7 @@ impl Shell {
     }
 }
 
-/// Length of the text without a character at its end of which a part is missing.
+/// Length of the text without an incomplete character at its end.
 fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
@@ -411,7 +410,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
     }
 }
 
-/// Reads what a command writes until it ends, and sees to it that nothing of it is left.
+/// Reads a command's output until it ends, and kills its remaining processes.
 async fn follow(
     mut process: ServerProcess,
     pipes: ServerPipes,
@@ -432,7 +431,7 @@ async fn follow(
                     Ok(read @ 1..) => lock(&output).add(&buffer[..read]),
                     Ok(0) | Err(_) => is_open = false,
                 },
-                // What the shell says before it has read its first line.
+                // The shell's own messages before it has read its first line.
                 read = stderr.read(&mut errors), if has_errors => match read {
                     Ok(read @ 1..) => lock(&for_errors).add(&errors[..read]),
                     Ok(0) | Err(_) => has_errors = false,
@@ -445,7 +444,7 @@ async fn follow(
         status = process.wait() => (status, false),
         () = kill.cancelled() => (None, true),
     };
-    // Also what the command has left behind.
+    // Kills the command's remaining processes, too.
     let status = process.kill().await.or(status);
     if let Err(error) = services.sources.forget_process(mark).await {
         tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
@@ -459,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_and_the_end_are_kept() {
+    fn long_output_keeps_its_beginning_and_end() {
         let mut output = CommandOutput::default();
         output.add(b"begin");
         for _ in 0..64 {
@@ -477,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_count_all_output() {
+    fn positions_continue_and_partial_characters_are_held_back() {
         let mut output = CommandOutput::default();
         output.add(b"one\n");
         assert_eq!(output.after(0), (b"one\n".to_vec(), false));

@@ -1,5 +1,5 @@
-//! `WebFetch`: the address is looked up once, looked at, and used as it was looked at, at each
-//! redirect anew.
+//! `WebFetch`: each address, also that of a redirect, is resolved once and checked, and the
+//! connection uses the checked addresses.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -87,7 +87,7 @@ async fn follow(input: &FetchArguments, allow_private: bool) -> Result<FetchResu
     Err(unavailable(format!("url: more than {MAX_REDIRECTS} redirects")))
 }
 
-/// The last cause: it says what the others say not.
+/// The last cause, which is the specific one.
 fn source_of(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
@@ -108,7 +108,7 @@ fn checked(text: &str) -> Result<Url, ToolError> {
     Ok(url)
 }
 
-/// A client that connects to the addresses that were looked at, and to no other.
+/// A client that connects to the checked addresses only.
 async fn client_for(url: &Url, allow_private: bool) -> Result<Client, ToolError> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or(80);
@@ -169,12 +169,12 @@ async fn read(
     }
     let text = String::from_utf8_lossy(&body).into_owned();
     let text = if is_html { markdown_of(text).await } else { text };
-    // A stranger wrote it, and a model reads it.
+    // The text is from a stranger and is shown to a model.
     let content = quote::plain(&text).into_owned();
     Ok(FetchResult { url: url.into(), status, content, truncated })
 }
 
-/// Whether an address is anything but one that everybody in the Internet can reach.
+/// Whether an address is not globally reachable.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_private_v4(address),
@@ -209,8 +209,7 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
     match parts {
         // Translated by a gateway, or by 6to4.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
-        // Everything else outside of 2000::/3, and what is set aside in it: 2001::/23 and
-        // documentation.
+        // Everything outside 2000::/3, and the reserved ranges in it: 2001::/23 and documentation.
         [first, second, ..] => {
             first & 0xe000 != 0x2000
                 || (first == 0x2001 && (second < 0x200 || second == 0xdb8))
@@ -224,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_by_table() {
+    fn private_addresses_by_table() {
         for (address, expected) in [
             ("127.0.0.1", true),
             ("10.1.2.3", true),
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_for_everybody_is_refused_in_every_spelling() {
+    async fn private_address_is_refused_in_every_spelling() {
         for (url, kind) in [
             ("file:///etc/passwd", ErrorType::ValidationError),
             ("ftp://example.com", ErrorType::ValidationError),

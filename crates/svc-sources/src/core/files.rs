@@ -15,11 +15,11 @@ use super::{
 
 /// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
-/// Most lines of a read that asks for no range.
+/// Most lines of a read without a range.
 const MAX_LINES: usize = 2000;
-/// Most bytes of text of one read.
+/// Most text of one read, in bytes.
 const MAX_TEXT: usize = 1024 * 1024;
-/// Longest image, in bytes.
+/// Largest image, in bytes.
 const MAX_IMAGE: usize = 8 * 1024 * 1024;
 
 /// What to read.
@@ -328,7 +328,7 @@ pub(super) fn edit(
     Ok(EditResult { path, replacements: at.len() })
 }
 
-/// The texts with the line ends of the file, if all of its lines end with a carriage return too.
+/// The texts with the line ends of the file, if all of its lines end with CR LF.
 fn with_line_ends(content: &[u8], old: &str, new: &str) -> (String, String) {
     let ends = memchr::memchr_iter(b'\n', content).count();
     let is_dos = ends > 0 && ends == content.windows(2).filter(|two| *two == b"\r\n").count();
@@ -338,7 +338,7 @@ fn with_line_ends(content: &[u8], old: &str, new: &str) -> (String, String) {
     (convert(old), convert(new))
 }
 
-/// Where the text begins, each time, without overlaps.
+/// The positions of all matches, without overlaps.
 fn positions(content: &[u8], wanted: &[u8]) -> Vec<usize> {
     memchr::memmem::find_iter(content, wanted).collect()
 }
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_with_a_second_name_outside_is_none_of_the_callers() {
+    fn file_with_a_hard_link_outside_is_refused() {
         let desk = Desk::new();
         let outside =
             tempfile::tempdir_in(desk.folder.path().parent().expect("has one")).expect("a folder");
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_needs_a_file_as_this_session_has_seen_it() {
+    fn edit_requires_the_content_that_the_session_has_seen() {
         let desk = Desk::new();
         desk.put("a", b"one two one");
         let one = json!({ "path": "a", "old_string": "two", "new_string": "2" });
@@ -488,14 +488,14 @@ mod tests {
         let mut all = ones;
         all["replace_all"] = json!(true);
         assert_eq!(desk.edit("s", all).expect("is edited"), 2);
-        // What it has written it has seen.
+        // A write counts as seen.
         let again = json!({ "path": "a", "old_string": "TWO", "new_string": "2" });
         assert_eq!(desk.edit("s", again).expect("is edited"), 1);
         assert_eq!(desk.get("a"), b"1 2 1");
     }
 
     #[test]
-    fn an_edit_keeps_line_ends_mode_and_all_other_bytes() {
+    fn edit_keeps_line_ends_mode_and_all_other_bytes() {
         use std::os::unix::fs::PermissionsExt as _;
         let desk = Desk::new();
         desk.put("a", b"\xff one\r\ntwo\r\n");
@@ -540,9 +540,9 @@ mod tests {
         }
     }
 
-    /// A link that leads to nothing stays a link, and what it leads to has to be inside.
+    /// A dangling link stays a link, and its target has to be inside.
     #[test]
-    fn a_link_to_nothing_is_followed() {
+    fn write_through_a_dangling_link_creates_its_target() {
         let desk = Desk::new();
         let at = |name: &str| desk.folder.path().join(name);
         let outside = tempfile::tempdir().expect("a folder");

@@ -26,10 +26,10 @@ use super::{
     ignored::IgnoreRules,
 };
 
-/// Longest time of one search.
+/// Deadline of one search.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Longest line that is searched, in bytes of memory. A file with a longer one is left out from
-/// there.
+/// Longest line that is searched, in bytes of memory. The rest of a file after a longer line is
+/// skipped.
 const LINE_MEMORY: usize = 16 * 1024 * 1024;
 /// Longest text of a line, in characters.
 const LINE: usize = 1000;
@@ -116,7 +116,7 @@ pub(super) struct GlobResult {
     truncated: bool,
 }
 
-/// When a search ends: when it has taken long enough, or its caller has gone.
+/// When a search ends: at its deadline, or when its caller is gone.
 #[derive(Debug, Clone)]
 struct SearchEnd {
     latest: Instant,
@@ -133,7 +133,7 @@ impl SearchEnd {
     }
 }
 
-/// A file that ends when its search does.
+/// A file that reads as ended when its search ends.
 struct SearchedFile<'a> {
     file: &'a File,
     end: &'a SearchEnd,
@@ -145,7 +145,7 @@ impl Read for SearchedFile<'_> {
     }
 }
 
-/// A walk over files, in the order of their paths. Links are not followed, closed folders not
+/// Walks over files in the order of their paths. Links are not followed, closed folders not
 /// entered.
 fn walk(
     bounds: &FolderBounds,
@@ -157,25 +157,25 @@ fn walk(
     let mut walk = WalkBuilder::new(root);
     let (bounds, end) = (bounds.clone(), end.clone());
     let rules = respects_gitignore.then(IgnoreRules::default);
-    // The crate would read the ignore files itself, whatever they are.
+    // The crate would read ignore files of any size and kind.
     walk.standard_filters(false).hidden(!hidden).follow_links(false).sort_by_file_path(Path::cmp);
     walk.filter_entry(move |entry| {
         if end.is_there() || bounds.is_closed(entry.path()) {
             return false;
         }
         let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
-        // What is named itself is searched, whatever is said of it.
+        // A path that the caller names is searched even if a rule ignores it.
         if entry.depth() == 0 {
             return true;
         }
-        // The repository itself is thousands of files that nobody asks for.
+        // The repository itself has thousands of files that are no source.
         entry.file_name() != ".git"
             && rules.as_ref().is_none_or(|rules| !rules.leave_out(entry.path(), is_folder))
     });
     walk
 }
 
-/// Searches files. `cancelled` ends it early.
+/// Searches files. `cancelled` ends the search early.
 pub(super) fn grep(
     bounds: &FolderBounds,
     input: &GrepArguments,
@@ -222,7 +222,7 @@ pub(super) fn grep(
         if end.is_there() || matches.is_full {
             break;
         }
-        // A link that is named itself was resolved above.
+        // A link that the caller names was resolved above.
         if entry.file_type().is_some_and(|kind| kind.is_file()) {
             let file = found.child(entry.into_path());
             search(&mut searcher, &mut matches, &file, bounds, &end);
@@ -239,7 +239,7 @@ fn search(
     bounds: &FolderBounds,
     end: &SearchEnd,
 ) {
-    // What cannot be read, or is gone since, has no matches.
+    // A file that cannot be read, or is gone, has no matches.
     let Ok(open) = bounds.open(file) else { return };
     matches.shown = bounds.shown(&file.path);
     matches.pending.clear();
@@ -251,14 +251,14 @@ fn search(
 }
 
 struct Matches<'a> {
-    /// The present file.
+    /// The current file.
     shown: String,
     all: Vec<GrepMatch>,
     /// Lines before the next match.
     pending: Vec<String>,
     context: usize,
     most: usize,
-    /// There are more.
+    /// There are more matches.
     is_full: bool,
     matcher: &'a RegexMatcher,
 }
@@ -279,7 +279,7 @@ impl Sink for &mut Matches<'_> {
             }
             let number = found.line_number().unwrap_or(0) + at as u64;
             let before = std::mem::take(&mut self.pending);
-            // A match is context of those before it, too.
+            // A match is context of earlier matches, too.
             self.follow(line, number);
             let (path, text) = (self.shown.clone(), line_of(line));
             self.all.push(GrepMatch { path, line: number, text, before, after: Vec::new() });
@@ -457,7 +457,7 @@ mod tests {
             fs::create_dir_all(path.parent().expect("has one")).expect("is made");
             fs::write(path, text).expect("is written");
         };
-        // Above the repository: git's rules do not count, those of .ignore do.
+        // Above the repository git's rules do not apply, but those of `.ignore` do.
         fs::write(folder.path().join(".gitignore"), "*.rs\n").expect("is written");
         fs::write(folder.path().join(".ignore"), "b.txt\n").expect("is written");
         write(".git/info/exclude", "excluded\n");
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_second_name_outside_is_not_searched() {
+    fn file_with_a_hard_link_outside_is_not_searched() {
         let (folder, _) = tree();
         let inside = folder.path().join("in");
         fs::write(folder.path().join("token"), "fn one").expect("is written");
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ignore_file_that_is_none_holds_up_nobody() {
+    fn irregular_ignore_file_has_no_rules_and_does_not_block() {
         let (folder, _) = tree();
         let inside = folder.path().join("in");
         let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_whose_caller_has_gone_ends_in_the_middle_of_a_file() {
+    fn search_of_a_gone_caller_ends_within_a_file() {
         let (_folder, bounds) = tree();
         let file = File::open("/dev/zero").expect("is there");
         let gone = Arc::new(AtomicBool::new(true));
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_folder_is_not_searched() {
+    fn closed_folder_is_not_searched() {
         let (folder, _) = tree();
         let inside = folder.path().join("in");
         let closed = [inside.join("sub"), inside.join("a.rs")];
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn files_by_table() {
+    fn globs_by_table() {
         let (folder, bounds) = tree();
         let globbed = |input: &Value| {
             let input = serde_json::from_value(input.clone()).expect("arguments");

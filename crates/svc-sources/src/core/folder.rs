@@ -1,5 +1,5 @@
-//! Where a caller's paths may lead: inside its folder, whatever links say, also links that change
-//! meanwhile. Closed paths, such as the daemon's own data, are never inside.
+//! Bounds of a caller's paths: inside its folder in spite of links, also links that change
+//! concurrently. Closed paths, such as the daemon's own data, are never inside.
 
 use std::{
     ffi::OsString,
@@ -17,26 +17,26 @@ use super::names::{FileNames, NameCounts};
 /// Most dangling links in a row that are followed.
 const MAX_LINKS: usize = 8;
 
-/// The folders in which a caller's paths may lead.
+/// The folders that bound a caller's paths.
 #[derive(Debug, Clone)]
 pub(super) struct FolderBounds {
     base: PathBuf,
-    /// Resolved. A path is inside one of them.
+    /// Resolved. A path inside the bounds is below one of them.
     roots: Vec<PathBuf>,
-    /// Resolved. Neither these nor what is below them is inside, whatever the roots are.
+    /// Resolved. These and the paths below them are never inside, whatever the roots are.
     closed: Vec<PathBuf>,
-    /// How many names inside a file has.
+    /// The number of hard links inside the bounds, by file.
     names: NameCounts,
 }
 
-/// A file or folder inside the bounds: its path without links, and the root that it is in.
+/// A file or folder inside the bounds: its path without links, and its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BoundPath {
     root: PathBuf,
     pub(super) path: PathBuf,
 }
 
-/// A folder that is held open, and a name in it.
+/// An open folder, and a name in it.
 #[derive(Debug)]
 pub(super) struct HeldName {
     folder: OwnedFd,
@@ -44,8 +44,8 @@ pub(super) struct HeldName {
 }
 
 impl FolderBounds {
-    /// Bounds of these roots, of which none may be a relative path, without the `closed` paths.
-    /// Relative paths begin at `folder`, else at the first root.
+    /// Bounds of these absolute roots, without the `closed` paths. Relative paths begin at
+    /// `folder`, else at the first root.
     pub(super) fn new(
         folder: Option<&Path>,
         roots: &[PathBuf],
@@ -70,7 +70,7 @@ impl FolderBounds {
                 ToolError::new(ErrorType::Forbidden, text)
             })?,
         };
-        // One that is not there yet may come: it counts by its text.
+        // A closed path may not exist yet: then it is compared by its text.
         let closed = closed.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
         Ok(Self { base, roots, closed: closed.collect(), names: NameCounts::default() })
     }
@@ -98,8 +98,10 @@ impl FolderBounds {
     fn existing(&self, from: &Path, path: &str, field: &str) -> Result<BoundPath, ToolError> {
         let asked = from.join(checked(path, field)?);
         let resolved = asked.canonicalize().map_err(|error| match error.kind() {
-            // What lies outside is not told of: whether it is there, or may not be looked at.
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if self.seems_inside(&asked) => {
+            // The error must not tell whether a path outside exists.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                if self.is_inside_by_text(&asked) =>
+            {
                 ToolError {
                     field: Some(field.to_owned()),
                     ..ToolError::new(
@@ -108,7 +110,7 @@ impl FolderBounds {
                     )
                 }
             }
-            _ if self.seems_inside(&asked) => ToolError::invalid(
+            _ if self.is_inside_by_text(&asked) => ToolError::invalid(
                 field,
                 format!("{field}: {} cannot be used: {error}", asked.display()),
             ),
@@ -117,13 +119,13 @@ impl FolderBounds {
         self.bound(resolved, field)
     }
 
-    /// Something that may not be there yet.
+    /// A path that may not exist yet.
     pub(super) fn to_write(&self, path: &str, field: &str) -> Result<BoundPath, ToolError> {
         let mut asked = self.base.join(checked(path, field)?);
         if let Ok(resolved) = asked.canonicalize() {
             return self.bound(resolved, field);
         }
-        // A dangling link stays a link: the file is made at the target of the link.
+        // A dangling link stays a link: the file is created at the target of the link.
         let mut links = 0;
         while let Ok(target) = std::fs::read_link(&asked) {
             links += 1;
@@ -135,7 +137,7 @@ impl FolderBounds {
         let Some(name) = asked.file_name().map(ToOwned::to_owned) else {
             return Err(ToolError::invalid(field, format!("{field}: names no file")));
         };
-        // What is missing above the file: the nearest folder that is there counts.
+        // If folders above the file are missing, the nearest existing one is checked.
         let mut missing = vec![name];
         let mut above = asked.parent();
         while let Some(folder) = above {
@@ -152,19 +154,19 @@ impl FolderBounds {
         Err(self.outside(field))
     }
 
-    /// Opens a regular file to read it, none of whose names is outside.
+    /// Opens a regular file for reading, if none of its hard links is outside.
     pub(super) fn open(&self, found: &BoundPath) -> io::Result<File> {
         let file = found.hold(false)?.open()?;
         self.check_names(&file)?;
         Ok(file)
     }
 
-    /// Permissions of the regular file of this name, none of whose names is outside; `None` if
+    /// The mode of the regular file of this name, if none of its hard links is outside; `None` if
     /// there is no file.
     pub(super) fn mode_of(&self, held: &HeldName) -> io::Result<Option<u32>> {
         let mode = held.mode()?;
-        // One that may be written and not read is replaced all the same: the other name keeps what
-        // it has.
+        // A file that may be written and not read is replaced: its other hard link keeps the
+        // content.
         match held.open() {
             Ok(file) => self.check_names(&file)?,
             Err(_) if mode.is_none() => {}
@@ -194,8 +196,8 @@ impl FolderBounds {
         }
     }
 
-    /// By its text alone.
-    fn seems_inside(&self, path: &Path) -> bool {
+    /// Compares the text only.
+    fn is_inside_by_text(&self, path: &Path) -> bool {
         let has_up = path.components().any(|part| part == Component::ParentDir);
         !has_up && !self.is_closed(path) && self.roots.iter().any(|root| path.starts_with(root))
     }
@@ -210,7 +212,7 @@ impl FolderBounds {
         error.allowed(roots)
     }
 
-    /// As a caller would write it: relative if it is below the folder that its paths begin at.
+    /// The path in a caller's form: relative if it is below the caller's folder.
     pub(super) fn shown(&self, path: &Path) -> String {
         let short = path.strip_prefix(&self.base).unwrap_or(path);
         if short.as_os_str().is_empty() { ".".to_owned() } else { short.display().to_string() }
@@ -231,13 +233,13 @@ const STEP: OFlags = FOLDER.union(OFlags::PATH);
 const STEP: OFlags = FOLDER;
 
 impl BoundPath {
-    /// The path below another of the same root.
+    /// A path with the same root.
     pub(super) fn child(&self, path: PathBuf) -> Self {
         Self { root: self.root.clone(), path }
     }
 
-    /// Walks from the root down to the folder of it, link by link: none is followed, so one that
-    /// came in between ends it. Missing folders are made if that is wanted.
+    /// Opens the folders from the root down, one component at a time and without following links,
+    /// so that a link which is created meanwhile fails. Creates missing folders if `makes_folders`.
     pub(super) fn hold(&self, makes_folders: bool) -> io::Result<HeldName> {
         let below = self.path.strip_prefix(&self.root).map_err(|_| io::ErrorKind::NotFound)?;
         let mut names: Vec<OsString> = below.iter().map(ToOwned::to_owned).collect();
@@ -259,7 +261,7 @@ impl BoundPath {
 impl HeldName {
     /// Opens the regular file of this name.
     fn open(&self) -> io::Result<File> {
-        // What is no file would let its reader wait.
+        // A FIFO would block its reader.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = File::from(openat(&self.folder, &self.name, flags, Mode::empty())?);
         if file.metadata()?.is_file() {
@@ -269,7 +271,7 @@ impl HeldName {
         }
     }
 
-    /// Permissions of the regular file of this name; `None` if there is none.
+    /// The mode of the regular file of this name; `None` if there is none.
     fn mode(&self) -> io::Result<Option<u32>> {
         match rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
@@ -280,8 +282,7 @@ impl HeldName {
         }
     }
 
-    /// Puts a file in its place, whole or not at all. `mode` is for one that is new; one that is
-    /// there keeps its own.
+    /// Replaces a file atomically. `mode` is for a new file; an existing one keeps its mode.
     pub(super) fn write(
         &self,
         contents: &[u8],
@@ -304,7 +305,7 @@ impl HeldName {
             file.write_all(contents)?;
             file.sync_all()?;
             if must_be_new {
-                // A rename would replace what came meanwhile.
+                // A rename would replace a file that was created meanwhile.
                 rustix::fs::linkat(
                     &self.folder,
                     &temporary,
@@ -316,8 +317,8 @@ impl HeldName {
             } else {
                 renameat(&self.folder, &temporary, &self.folder, &self.name)?;
             }
-            // The name is in the folder, and is lost with a power cut until that is synced. Who may
-            // not read it cannot.
+            // A power cut loses the name until the folder is synced. A folder that cannot be read
+            // cannot be synced.
             if let Ok(folder) = openat(&self.folder, ".", FOLDER, Mode::empty()) {
                 rustix::fs::fsync(&folder).ok();
             }
@@ -337,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_path_leads_out() {
+    fn paths_outside_the_roots_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path().canonicalize().expect("is there");
         let (inside, outside) = (top.join("in"), top.join("out"));
@@ -377,7 +378,7 @@ mod tests {
             ("nowhere/../../out/new", false),
             ("/tmp/svc-out-of-bounds", false),
             ("leak", false),
-            // It leads to what is not there, and would be outside.
+            // Its target does not exist, and would be outside.
             ("dangling", false),
         ] {
             assert_eq!(bounds.to_write(path, "path").is_ok(), is_allowed, "{path:?}");
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_path_is_outside_whatever_the_roots_are() {
+    fn closed_path_is_outside_whatever_the_roots_are() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path().canonicalize().expect("is there");
         let data = top.join("data");
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_came_in_between_is_not_followed() {
+    fn link_created_after_the_check_is_not_followed() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path().canonicalize().expect("is there");
         let (inside, outside) = (top.join("in"), top.join("out"));
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_is_told_from_what_is_new() {
+    fn write_of_a_new_file_never_replaces_an_existing_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let bounds = FolderBounds::new(Some(folder.path()), &[], &[]).expect("bounds");
         let path = bounds.to_write("a/b/c", "path").expect("is inside");

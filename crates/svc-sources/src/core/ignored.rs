@@ -1,5 +1,6 @@
-//! What `.gitignore` and `.ignore` leave out. These files are part of what is searched, so others
-//! write them: each is read as such a file is, and one that is no small regular file has no rules.
+//! Rules of `.gitignore` and `.ignore`. These files are untrusted, as they belong to the searched
+//! tree: each is opened under the same bounds as other files, and one that is no small regular file
+//! has no rules.
 
 use std::{
     collections::HashMap,
@@ -16,7 +17,7 @@ use svc_sys::bounded_file;
 /// Largest file of rules, in bytes. All of them are compiled before the first is used.
 const MAX_RULES: u64 = 128 * 1024;
 
-/// Rules of the folders that a walk comes through.
+/// The rules of the folders that a walk has entered.
 #[derive(Debug, Default)]
 pub(super) struct IgnoreRules {
     by_folder: Mutex<HashMap<PathBuf, Arc<FolderRules>>>,
@@ -24,12 +25,12 @@ pub(super) struct IgnoreRules {
 
 #[derive(Debug)]
 struct FolderRules {
-    /// Of `.ignore`. They win over the others.
+    /// From `.ignore`. They override the others.
     of_ignore: Gitignore,
     of_git: Gitignore,
-    /// Of `.git/info/exclude`. The others win over them.
+    /// From `.git/info/exclude`. The others override them.
     of_exclude: Gitignore,
-    /// Rules of git's above a repository do not count in it.
+    /// Git's rules from above a repository do not apply in it.
     is_repository: bool,
 }
 
@@ -60,7 +61,7 @@ fn rules_of(folder: &Path, name: &str) -> Gitignore {
     };
     let mut rules = GitignoreBuilder::new(folder);
     for line in text.trim_start_matches('\u{feff}').lines() {
-        // A line that is no rule stands for nothing, as it does for git.
+        // A line that is no rule is ignored, as by git.
         rules.add_line(None, line).ok();
     }
     rules.build().unwrap_or_else(|_| Gitignore::empty())
@@ -79,7 +80,7 @@ impl IgnoreRules {
         })
     }
 
-    /// Whether a path is left out. The nearest folder's rules win, of each kind of file.
+    /// Whether a path is ignored. For each kind of file the rules of the nearest folder win.
     pub(super) fn leave_out(&self, path: &Path, is_folder: bool) -> bool {
         let (mut of_ignore, mut of_git, mut of_exclude) = (Match::None, Match::None, Match::None);
         let mut is_inside = true;

@@ -1,7 +1,7 @@
 //! The built-in server `core`: files, searches, the shell and the web, for callers with a scope.
 //!
-//! `folder` says where a caller's paths may lead, `seen` what a session has read. `files`, `find`,
-//! `bash` and `fetch` are the tools of those names. `server` puts them together.
+//! `folder` bounds a caller's paths, `names` has the files that a session has read. `files`,
+//! `find`, `bash` and `fetch` are the tools of those names. `server` puts them together.
 
 mod bash;
 mod fetch;

@@ -1,4 +1,4 @@
-//! Names of a file, and which files a session has seen.
+//! Hard links of a file, and the files that a session has seen.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -11,20 +11,20 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-/// Most names that are looked at for those of one file.
+/// Most names that are counted.
 const MOST_NAMES: usize = 200_000;
 
-/// A file whatever its names: its device and its number there.
+/// A file whatever its names: device and inode.
 type FileId = (u64, u64);
 
-/// A regular file, and how many names it has.
+/// A regular file, and the number of its hard links.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FileNames {
     id: FileId,
     count: u64,
 }
 
-/// How many names below some folders each file has, counted when it is first asked for.
+/// The number of hard links of each file below some folders, counted on first use.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NameCounts(Arc<OnceLock<Option<HashMap<FileId, u64>>>>);
 
@@ -33,8 +33,8 @@ impl FileNames {
         Self { id: (meta.dev(), meta.ino()), count: meta.nlink() }
     }
 
-    /// Refuses a file that has a name outside of `roots`, or in what is `closed`. What cannot be
-    /// counted is outside.
+    /// Refuses a file that has a hard link outside `roots` or below `closed`. A file that cannot be
+    /// counted is refused.
     pub(super) fn check(
         self,
         roots: &[PathBuf],
@@ -45,11 +45,15 @@ impl FileNames {
             return Ok(());
         }
         let counts = known.0.get_or_init(|| {
-            if is_everything(roots) { count_names(closed, &[]) } else { count_names(roots, closed) }
+            if is_filesystem_root(roots) {
+                count_names(closed, &[])
+            } else {
+                count_names(roots, closed)
+            }
         });
         let inside = match counts {
-            // All is inside but for what is closed.
-            Some(counts) if is_everything(roots) => !counts.contains_key(&self.id),
+            // Only closed paths are outside.
+            Some(counts) if is_filesystem_root(roots) => !counts.contains_key(&self.id),
             Some(counts) => counts.get(&self.id).is_some_and(|count| *count >= self.count),
             None => false,
         };
@@ -64,11 +68,11 @@ impl FileNames {
     }
 }
 
-fn is_everything(roots: &[PathBuf]) -> bool {
+fn is_filesystem_root(roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| root.parent().is_none())
 }
 
-/// The names of each file in these folders, or these files, without what is closed; `None` if there
+/// The number of hard links of each file below these paths, without closed ones; `None` if there
 /// are too many.
 fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u64>> {
     let mut counts = HashMap::new();
@@ -86,8 +90,7 @@ fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u
     while let Some(folder) = folders.pop() {
         let is_closed = |path: &Path| closed.iter().any(|closed| path == closed);
         let Ok(meta) = fs::symlink_metadata(&folder) else { continue };
-        // Of a root within another the names count once. The system's own tree has no files of any
-        // disk.
+        // A root within another counts once. `/proc` has no files of a disk.
         if is_closed(&folder)
             || folder == Path::new("/proc")
             || !seen.insert((meta.dev(), meta.ino()))
@@ -108,7 +111,7 @@ fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u
     Some(counts)
 }
 
-/// Most files that are remembered, of all sessions.
+/// Most files that are remembered, for all sessions together.
 const MAX_FILES: usize = 20_000;
 
 type FileKey = (String, PathBuf);
@@ -133,7 +136,7 @@ pub(super) enum NotSeen {
 }
 
 impl SeenFiles {
-    /// The session has seen, or made, this content.
+    /// Notes that the session has read or written this content.
     pub(super) fn note(&self, session: &str, path: &Path, content: &[u8]) {
         let key = (session.to_owned(), path.to_owned());
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +150,7 @@ impl SeenFiles {
         }
     }
 
-    /// Whether this is the content that the session has seen.
+    /// Checks that the session has seen this content.
     pub(super) fn check(&self, session: &str, path: &Path, content: &[u8]) -> Result<(), NotSeen> {
         let key = (session.to_owned(), path.to_owned());
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_with_a_name_outside_is_refused() {
+    fn hard_link_outside_the_roots_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path().canonicalize().expect("is there");
         let (inside, outside) = (top.join("in"), top.join("out"));

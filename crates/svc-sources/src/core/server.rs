@@ -1,4 +1,4 @@
-//! The server: its tools, who may call them, and where.
+//! The tools of the built-in server, their callers and their folders.
 
 use std::{
     collections::HashSet,
@@ -71,12 +71,12 @@ pub(crate) struct CoreServer(Arc<CoreState>);
 struct CoreState {
     shell: Shell,
     seen: SeenFiles,
-    /// What file tools keep closed, whatever the roots are: who reads the operator's token is the
-    /// operator.
+    /// Closed to file tools, whatever the roots are: a caller that reads the operator's token
+    /// becomes the operator.
     closed: Arc<[PathBuf]>,
 }
 
-/// As the person has configured it.
+/// The configuration of the server.
 #[derive(Debug)]
 struct CoreRules {
     roots: Vec<PathBuf>,
@@ -86,7 +86,7 @@ struct CoreRules {
     env: Vec<(String, String)>,
 }
 
-/// Cancels work on another thread when its caller has gone.
+/// Cancels work on another thread when its caller is gone.
 struct Cancel(Arc<AtomicBool>);
 
 impl Drop for Cancel {
@@ -95,7 +95,7 @@ impl Drop for Cancel {
     }
 }
 
-/// Runs work that waits for the disk. It is told when its caller has gone.
+/// Runs blocking work, which sees when its caller is gone.
 async fn on_disk<R: Send + 'static>(
     work: impl FnOnce(&Arc<AtomicBool>) -> Result<R, ToolError> + Send + 'static,
 ) -> Result<R, Failure> {
@@ -107,7 +107,7 @@ async fn on_disk<R: Send + 'static>(
     }
 }
 
-/// What is remembered for a caller is remembered for its session.
+/// The session whose state a call shares.
 fn owner_of(call: &Call) -> String {
     let principal = call.caller.principal().to_string();
     match &call.session {
@@ -117,7 +117,7 @@ fn owner_of(call: &Call) -> String {
 }
 
 impl CoreServer {
-    /// `private` are the files and folders of the daemon itself, which its file tools keep closed.
+    /// `private` are the daemon's own files and folders, which are closed to file tools.
     pub(crate) fn new(services: Services, private: Vec<PathBuf>) -> Self {
         let mut closed = private;
         // Environment and memory of processes, the daemon's own among them.
@@ -126,22 +126,22 @@ impl CoreServer {
         Self(Arc::new(CoreState { shell, seen, closed: closed.into() }))
     }
 
-    /// Ends all commands, and waits until nothing of them is left.
+    /// Kills all commands, and waits until no process of them is left.
     pub(crate) async fn finish(&self) {
         self.0.shell.finish().await;
     }
 
-    /// The sessions that commands in the background run for.
+    /// The sessions that have background commands.
     pub(crate) fn sessions(&self) -> HashSet<String> {
         self.0.shell.sessions()
     }
 
-    /// Ends what runs for a session that is over.
+    /// Kills the background commands of a session that has ended.
     pub(crate) fn end_session(&self, session: &str) {
         self.0.shell.end_session(session);
     }
 
-    /// The tools that an entry shows. `env` is the daemon's environment.
+    /// The tools that an entry allows. `env` is the daemon's environment.
     pub(crate) fn tools(&self, entry: &SourceEntry, env: &Env) -> Vec<Tool> {
         let SourceTransport::Builtin { roots, allow_private, .. } = &entry.transport else {
             return Vec::new();
@@ -258,7 +258,7 @@ impl CoreServer {
         ]
     }
 
-    /// It gives text or an image, so it has no schema of its result.
+    /// Returns text or an image, so it has no output schema.
     fn read(&self, rules: &Arc<CoreRules>) -> Tool {
         let (state, rules) = (Arc::clone(&self.0), Arc::clone(rules));
         Tool::with_content("Read", READ_TEXT, move |call: Call, input: ReadArguments| {
@@ -272,7 +272,7 @@ impl CoreServer {
 }
 
 impl CoreRules {
-    /// Where the caller's paths may lead.
+    /// The bounds of the caller's paths.
     async fn bounds(&self, call: &Call) -> Result<FolderBounds, Failure> {
         let folder = folder_of(call).await?;
         let (roots, closed) = (self.roots.clone(), Arc::clone(&self.closed));
@@ -280,8 +280,8 @@ impl CoreRules {
     }
 }
 
-/// The folder of a caller: that which its token is for. The operator has that of the session that
-/// it names.
+/// The folder of a caller: the project of its token. For the operator it is the folder of the
+/// session that the call names.
 async fn folder_of(call: &Call) -> Result<Option<String>, Failure> {
     if !call.caller.is_operator() {
         return Ok(call.caller.project().map(str::to_owned));

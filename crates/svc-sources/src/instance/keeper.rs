@@ -1,5 +1,4 @@
-//! One running server: the task that starts it, watches it and starts it again when it ends; and
-//! its handle for callers.
+//! One running server: the task that starts, watches and restarts it, and its handle for callers.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -28,7 +27,7 @@ use crate::{
     stdio::ServerLog,
 };
 
-/// A server that is kept running.
+/// The handle of a server that is kept running.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) spec: Arc<SourceSpec>,
@@ -42,7 +41,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Starts to keep a server running.
+    /// Starts the task that keeps a server running.
     pub(crate) fn keep(parts: InstanceParts) -> Arc<Self> {
         let since = parts.services.now();
         let status = SourceStatus::from_state(SourceState::Pending);
@@ -76,7 +75,7 @@ impl Instance {
         self.status.borrow().clone()
     }
 
-    /// Its connection, if it works. One that is starting is waited for.
+    /// The server's connection. Waits while the server starts.
     pub(crate) async fn connection(
         &self,
         patience: Duration,
@@ -89,7 +88,7 @@ impl Instance {
         let now = self.status();
         match now.connection {
             Some(connection) if !connection.closed.is_cancelled() => Ok(connection),
-            // It has ended this moment, and the status will say so.
+            // It has just ended; the status will say so.
             Some(_) => Err(SourceStatus {
                 reason: Some("it has ended".to_owned()),
                 next_action: Some("svc restarts it".to_owned()),
@@ -99,8 +98,8 @@ impl Instance {
         }
     }
 
-    /// Remembers that somebody watches a resource; `true` if nobody did before. `again` says that
-    /// it may be one who did.
+    /// Subscribes to a resource; returns true for the first watcher. `again`: the watcher may be
+    /// counted already.
     pub(crate) fn watch_resource(&self, uri: &str, stream: StreamName, again: bool) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = watched.get_mut(uri) {
@@ -111,7 +110,7 @@ impl Instance {
         true
     }
 
-    /// One watches it no more; `true` if nobody does.
+    /// Removes a watcher; returns true for the last one.
     pub(crate) fn forget_resource(&self, uri: &str) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = watched.get_mut(uri) else { return false };
@@ -119,17 +118,17 @@ impl Instance {
         known.watchers == 0 && watched.remove(uri).is_some()
     }
 
-    /// How long nobody has called it.
+    /// How long ago the last call was.
     pub(crate) fn silent_for(&self) -> Duration {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
-    /// Starts it anew, at once.
+    /// Restarts it at once.
     pub(crate) fn reconnect(&self) {
         self.wake.notify_one();
     }
 
-    /// Ends it, and waits until nothing of it is left.
+    /// Ends it, and waits until no process of it is left.
     pub(crate) async fn end(&self) {
         self.stop.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -139,7 +138,7 @@ impl Instance {
     }
 }
 
-/// After so long a time of work the next pause is the shortest again.
+/// After this uptime the backoff starts again from its shortest delay.
 const STEADY: Duration = Duration::from_mins(1);
 
 /// The task that keeps one server running.
@@ -150,7 +149,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps it running until it is to end.
+    /// Runs until the instance ends.
     pub(super) async fn run(self) {
         let (mut failures, mut has_worked) = (0_u32, self.starter.parts.has_worked);
         while !self.starter.stop.is_cancelled() {
@@ -172,7 +171,7 @@ impl Keeper {
                 }
                 Err(failure) => Some(failure),
             };
-            // Somebody wants it anew.
+            // A restart was requested.
             let Some(failure) = failure else {
                 failures = 0;
                 continue;
@@ -214,7 +213,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until somebody wants it anew.
+    /// Waits for a request to restart.
     async fn rest(&self, state: SourceState, reason: String, next_action: &str) {
         let next_action = Some(next_action.to_owned());
         let status =
@@ -226,7 +225,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until it is time for the next start; `true` if somebody wants it earlier.
+    /// Waits for the backoff; returns true if a restart is requested earlier.
     async fn pause(&self, reason: String, failures: u32) -> bool {
         let pause = restart_pause(failures);
         let next_at = self.starter.parts.services.now().plus(pause);
@@ -266,7 +265,7 @@ impl Keeper {
         }
     }
 
-    /// Shows why a server that works did not give all of its lists, or that it did.
+    /// Updates the status with the reason why lists are missing, or clears it.
     async fn show_problem(&self, running: &Running, problem: Option<String>) {
         let name = &self.starter.parts.spec.key.name;
         let reason = problem
@@ -286,7 +285,7 @@ impl Keeper {
         self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
     }
 
-    /// Fetches the lists of a server that works. The old ones stay where this fails.
+    /// Fetches the lists of a working server. On failure the old lists stay.
     async fn refetch(&self, running: &Running) {
         let bound = self.starter.parts.spec.entry.startup_timeout;
         match fetch(&running.connection, &running.capabilities, bound).await {
@@ -298,11 +297,11 @@ impl Keeper {
         }
     }
 
-    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it
-    /// anew. `failures` starts failed in a row before this one.
+    /// Watches a working server until it ends, and returns the reason; `None` if a restart was
+    /// requested. `failures` is the number of failed starts in a row before this one.
     async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
         let began = Instant::now();
-        // Who hears that it works may change its lists at once.
+        // A caller that sees the server work may change its lists at once.
         let mut changes = running.changes.clone();
         let learns = self.starter.parts.learned.is_some();
         let (mut pace, mut refetch_at) = (RefetchPace::new(), None);
@@ -320,7 +319,7 @@ impl Keeper {
                     }
                 }
                 () = until(refetch_at), if refetch_at.is_some() => {
-                    // What has changed until now is in these lists.
+                    // These lists contain all changes so far.
                     changes.mark_unchanged();
                     refetch_at = None;
                     self.refetch(&running).await;
@@ -328,15 +327,14 @@ impl Keeper {
                 }
             }
         };
-        // Calls learn of it before the process is gone.
+        // Calls fail before the process is gone.
         running.connection.close();
         let connecting = SourceStatus::from_state(SourceState::Connecting);
         let connection = Arc::clone(&running.connection);
         if is_wanted_anew {
             self.show(connecting, None).await;
         } else {
-            // What it leaves behind may take seconds to end. Who calls meanwhile is told that it is
-            // down.
+            // The remaining processes may take seconds to end. Calls meanwhile fail at once.
             let attempt = if began.elapsed() >= STEADY { 1 } else { failures + 1 };
             let next_at = self.starter.parts.services.now().plus(restart_pause(attempt));
             self.status.send_modify(|now| {

@@ -1,5 +1,5 @@
-//! One running server. `start` starts and ends it, `keeper` starts it again when it ends and is
-//! what callers have.
+//! One running server. `start` starts and ends it, `keeper` restarts it when it ends and is the
+//! handle for callers.
 
 mod keeper;
 mod start;

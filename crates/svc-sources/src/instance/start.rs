@@ -1,4 +1,4 @@
-//! The start of one server and its end; what an instance is made of, and what it tells.
+//! Starts and ends one server; the parts and the status of an instance.
 
 use std::{
     collections::HashMap,
@@ -39,20 +39,20 @@ use crate::{
 pub(crate) struct InstanceParts {
     pub(crate) services: Services,
     pub(crate) spec: Arc<SourceSpec>,
-    /// The project or session that it serves; empty for the one that learns the lists.
+    /// The project or session that it serves; empty for the learner, which fetches the lists.
     pub(crate) serves: String,
     /// The project whose folder is its only root.
     pub(crate) root: Option<String>,
     /// The project that it works in.
     pub(crate) project: Option<String>,
     pub(crate) env: Arc<Env>,
-    /// How many may start at once.
+    /// Limits concurrent starts.
     pub(crate) starts: Arc<Semaphore>,
-    /// Where lists go; `None` if another instance learns them.
+    /// Receives the lists; `None` if another instance fetches them.
     pub(crate) learned: Option<mpsc::UnboundedSender<StartLesson>>,
-    /// Containers of servers that run in one.
+    /// Containers of servers.
     pub(crate) containers: Containers,
-    /// Streams of resources that have changed.
+    /// Receives changes of watched resources.
     pub(crate) moved: mpsc::Sender<ResourceMove>,
     /// Lines of error output, for the server's stream.
     pub(crate) said: StderrLines,
@@ -64,37 +64,37 @@ pub(crate) struct InstanceParts {
     pub(crate) clients: HttpClients,
 }
 
-/// Lists that a server gave.
+/// The lists of a server.
 #[derive(Debug)]
 pub(crate) struct StartLesson {
     pub(crate) spec: Arc<SourceSpec>,
     pub(crate) lists: FetchedLists,
-    /// Hears when callers see them.
+    /// Fires when callers see the lists.
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// A resource that somebody watches has changed.
+/// A watched resource has changed.
 #[derive(Debug)]
 pub(crate) struct ResourceMove {
-    /// The stream that tells of it.
+    /// The stream that gets the event.
     pub(crate) stream: StreamName,
-    /// The URI, as the server says it.
+    /// The server's own URI.
     pub(crate) uri: String,
 }
 
-/// A resource that somebody watches.
+/// A watched resource.
 #[derive(Debug, Clone)]
 pub(super) struct WatchedResource {
     /// The stream of its changes.
     pub(super) stream: StreamName,
-    /// How many have subscribed to it.
+    /// The number of subscriptions.
     pub(super) watchers: usize,
 }
 
-/// The resources that are watched, by the server's own URIs.
+/// The watched resources, by the server's own URIs.
 pub(super) type WatchedStreams = Arc<Mutex<HashMap<String, WatchedResource>>>;
 
-/// What an instance is doing.
+/// The status of an instance.
 #[derive(Debug, Clone)]
 pub(crate) struct SourceInstanceStatus {
     pub(crate) status: SourceStatus,
@@ -107,9 +107,9 @@ pub(super) struct Running {
     pub(super) link: SourceLink,
     pub(super) connection: Arc<SourceConnection>,
     pub(super) capabilities: serde_json::Map<String, serde_json::Value>,
-    /// Changes of its lists since it was started.
+    /// Counts changes of its lists since it was started.
     pub(super) changes: watch::Receiver<u64>,
-    /// Why it did not give all of its lists when it was started.
+    /// Why lists were missing at its start.
     pub(super) list_problem: Option<String>,
 }
 
@@ -118,7 +118,7 @@ pub(super) enum SourceLink {
     Remote(RemoteLink),
 }
 
-/// A process, and what reads its output.
+/// A process, and the tasks that read its output.
 pub(super) struct ProcessLink {
     process: ServerProcess,
     reading: JoinHandle<Result<(), String>>,
@@ -132,7 +132,7 @@ impl SourceLink {
         }
     }
 
-    /// Waits until a process has ended. A server at a URL ends with its connection.
+    /// Waits until the process has ended. A server at a URL ends with its connection.
     pub(super) async fn ended(&mut self) {
         match self {
             Self::Process(link) => drop(link.process.wait().await),
@@ -141,20 +141,20 @@ impl SourceLink {
     }
 }
 
-/// Why there is no working server.
+/// Why a server does not work.
 pub(super) enum StartFailure {
     /// Its entry has to be changed.
     Misconfigured(String),
-    /// The next try may do better.
+    /// A retry may succeed.
     Failed(String),
-    /// Somebody has to log in.
+    /// A person has to log in.
     NeedsAuth(String),
-    /// Trying again would not help.
+    /// A retry would not help.
     Refused(String),
 }
 
 impl StartFailure {
-    /// What the transport says, else another reason.
+    /// The transport's reason, else `other`.
     pub(super) fn from_end(connection: &SourceConnection, other: impl FnOnce() -> String) -> Self {
         match connection.end() {
             None => Self::Failed(other()),
@@ -176,12 +176,12 @@ pub(super) struct ServerStarter {
     pub(super) parts: InstanceParts,
     pub(super) watched: WatchedStreams,
     pub(super) log: Arc<ServerLog>,
-    /// It is to end for good.
+    /// Ends the instance for good.
     pub(super) stop: CancellationToken,
 }
 
 impl ServerStarter {
-    /// Starts a server, and learns what it offers.
+    /// Starts a server, and fetches what it offers.
     pub(super) async fn start(&self) -> Result<Running, StartFailure> {
         let permit = tokio::select! {
             () = self.stop.cancelled() => return Err(StartFailure::Failed("it is to end".to_owned())),
@@ -196,7 +196,7 @@ impl ServerStarter {
         let parts = &self.parts;
         let (kept, unread) = match parts.vault.kept() {
             Ok(kept) => (kept, None),
-            // Most servers have none.
+            // Most servers have no secrets.
             Err(error) => (KeptSecrets::default(), Some(error.to_string())),
         };
         let bearer = &parts.spec.bearer;
@@ -290,7 +290,7 @@ impl ServerStarter {
             )));
         }
         let (connection, messages) = SourceConnection::new(filled.redactor, parts.root.clone());
-        tokio::spawn(tell_moves(
+        tokio::spawn(report_moves(
             Arc::clone(&connection),
             Arc::clone(&self.watched),
             parts.moved.clone(),
@@ -308,7 +308,7 @@ impl ServerStarter {
         Ok((ProcessLink { process, reading }, connection))
     }
 
-    /// Introduces this client, and fetches the lists if nobody else does.
+    /// Introduces this client, and fetches the lists unless another instance does.
     async fn learn(&self, running: &mut Running) -> Result<(), String> {
         running.capabilities = match &running.link {
             SourceLink::Process(_) => introduce(&running.connection).await?,
@@ -316,7 +316,7 @@ impl ServerStarter {
         };
         self.watch_again(&running.connection).await?;
         if self.parts.learned.is_some() {
-            // Half of the time is for the introduction.
+            // Half of the deadline is for the introduction.
             let bound = self.parts.spec.entry.startup_timeout / 2;
             let lists = fetch(&running.connection, &running.capabilities, bound).await?;
             running.list_problem.clone_from(&lists.problem);
@@ -325,7 +325,8 @@ impl ServerStarter {
         Ok(())
     }
 
-    /// A new process knows of no subscription, and what is watched may have changed meanwhile.
+    /// Renews subscriptions: a new process knows of none. Watched resources may have changed
+    /// meanwhile.
     async fn watch_again(&self, connection: &Arc<SourceConnection>) -> Result<(), String> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (uri, WatchedResource { stream, .. }) in watched {
@@ -337,7 +338,7 @@ impl ServerStarter {
         Ok(())
     }
 
-    /// Who hears that the server works finds its tools.
+    /// Publishes the lists before the server counts as working, so that callers find its tools.
     pub(super) async fn teach(&self, lists: FetchedLists) {
         if let Some(learned) = &self.parts.learned {
             let (done, is_done) = oneshot::channel();
@@ -348,8 +349,9 @@ impl ServerStarter {
         }
     }
 
-    /// Ends a server with all that it has started, and says how it ended. Its last words are told
-    /// of one that nobody has called yet: what it writes later may be about somebody's call.
+    /// Ends a server with all its processes, and returns how it ended. `with_words` includes its
+    /// last line of output, only for a server without calls: later output may be about somebody's
+    /// call.
     pub(super) async fn end(&self, running: Running, with_words: bool) -> Option<String> {
         let Running { link, connection, .. } = running;
         connection.close();
@@ -361,7 +363,7 @@ impl ServerStarter {
             }
         };
         let mark = process.mark().to_owned();
-        // One that has ended by itself is asked how; one that runs is not waited for.
+        // A process that has ended has an exit status by now; a running one is not waited for.
         let exit =
             tokio::time::timeout(Duration::from_millis(50), process.wait()).await.ok().flatten();
         process.end().await;
@@ -383,12 +385,12 @@ impl ServerStarter {
     }
 }
 
-/// Between two looks at the resources that have changed. Changes of one resource until then are
-/// one.
+/// The interval at which changed resources are reported. Changes of one resource within it are one
+/// event.
 const MOVES_PAUSE: Duration = Duration::from_millis(200);
 
-/// Passes on which of the watched resources have changed.
-async fn tell_moves(
+/// Reports changes of watched resources.
+async fn report_moves(
     connection: Arc<SourceConnection>,
     watched: WatchedStreams,
     moved: mpsc::Sender<ResourceMove>,
@@ -411,7 +413,7 @@ async fn tell_moves(
         }
         tokio::select! {
             () = connection.closed.cancelled() => return,
-            // The connection is held, so its end does not come.
+            // The connection is held, so its channel does not close.
             changed = updates.changed() => if changed.is_err() { return },
         }
     }

@@ -1,8 +1,8 @@
-//! All servers: which there are for whom, their instances, and their tools.
+//! All servers: their plans by caller, their instances, and their tools.
 //!
-//! Reading order: `state` is what is known, `plans` reads the files, starts and ends servers as
-//! they say, and makes tools that call them; `overview` shows all to people; `run` is the
-//! beginning, the work beside calls, and the end.
+//! Reading order: `state` is the shared state, `plans` reads the files, starts and ends servers
+//! accordingly, and makes tools that call them; `overview` shows all to people; `run` is the start,
+//! the background work, and the end.
 
 mod overview;
 mod plans;

@@ -21,13 +21,13 @@ use crate::{
 /// A project's file that waits for approval.
 struct WaitingFile {
     path: PathBuf,
-    /// The hash of its content as it was read.
+    /// The hash of the content that was read.
     content: String,
     entries: Vec<SourceChange>,
 }
 
 impl SourceManager {
-    /// All servers that files name for callers of a folder, also those that do not count.
+    /// All servers in the files for callers of a folder, also hidden ones.
     pub fn views(&self, folder: Option<&str>) -> Vec<SourceView> {
         self.keyed_views(folder).into_iter().map(|(_, view)| view).collect()
     }
@@ -39,12 +39,12 @@ impl SourceManager {
         sources.map(|planned| (key_of(planned), self.view(&state, planned))).collect()
     }
 
-    /// What is wrong with files that name servers for callers of a folder.
+    /// Problems with the files that name servers for callers of a folder.
     pub fn problems(&self, project: Option<&str>) -> Vec<String> {
         self.plan_now(project).plan.problems.clone()
     }
 
-    /// The scopes that servers ask of callers of a folder.
+    /// The scopes that servers require of callers of a folder.
     pub fn scopes(&self, folder: Option<&str>) -> BTreeSet<String> {
         let named = self.plan_now(folder);
         let entries = named.plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
@@ -93,7 +93,7 @@ impl SourceManager {
             reason: status.reason,
             next_action: status.next_action,
             attempt: status.attempt,
-            // What a server leaves behind may take longer to end than the pause.
+            // The remaining processes of a server may take longer to end than the backoff.
             next_at: status.next_at.map(|at| at.max(self.0.services.now())),
             transport: entry.map(|entry| entry.transport_name().to_owned()),
             sharing: entry.map(|entry| entry.sharing),
@@ -115,12 +115,12 @@ impl SourceManager {
         }
     }
 
-    /// The server in force of a name.
+    /// The server of this name that is in force.
     pub fn find(&self, folder: Option<&str>, name: &str) -> Option<SourceView> {
         self.find_keyed(folder, name).map(|(_, view)| view)
     }
 
-    /// What names the server in force of a name.
+    /// The key of the server of this name that is in force.
     pub fn key_of(&self, folder: Option<&str>, name: &str) -> Option<SourceKey> {
         self.find_keyed(folder, name).map(|(key, _)| key)
     }
@@ -134,10 +134,9 @@ impl SourceManager {
         (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
     }
 
-    /// What waits for a person's approval, and what names it as it is now: the entries of a
-    /// project's file, if the server is one of those, else definitions of the server that are not
-    /// those that were approved. `None` if there is no server of that name, or none of the file
-    /// `from`.
+    /// The changes that wait for a person's approval, and their digest: the entries of a project's
+    /// file, if the server is named there, else the server's changed definitions. `None` if there
+    /// is no server of that name, or none in the file `from`.
     pub fn changes(
         &self,
         folder: Option<&str>,
@@ -170,8 +169,8 @@ impl SourceManager {
         (changes, digest)
     }
 
-    /// The project's file that names a server and waits for approval. Without `from` only what is
-    /// in force of no other file.
+    /// The project's file that names a server and waits for approval. Without `from` only if no
+    /// other file's server of that name is in force.
     fn waiting_file(
         &self,
         folder: Option<&str>,
@@ -201,7 +200,7 @@ impl SourceManager {
         })
     }
 
-    /// Approves a project's file, if it is still as `seen` names it.
+    /// Approves a project's file, if its digest still is `seen`.
     fn approve_file(&self, file: &WaitingFile, seen: &str) -> io::Result<bool> {
         let read = beside_others(|| SourceDocument::load(&file.path));
         let Some(Ok((_, text))) = read else { return Ok(false) };
@@ -214,8 +213,8 @@ impl SourceManager {
         Ok(true)
     }
 
-    /// Approves what waits of a server as it is now; `None` if there is no server of that name,
-    /// `Some(false)` if it is not what `seen` names.
+    /// Approves the changes of a server; `None` if there is no server of that name, `Some(false)`
+    /// if their digest is not `seen`.
     pub async fn approve(
         &self,
         folder: Option<&str>,
@@ -258,12 +257,12 @@ impl SourceManager {
         Some(true)
     }
 
-    /// Starts all instances of a server anew; `false` if none of that name is to run.
+    /// Restarts all instances of a server; `false` if none of that name is to run.
     pub fn reconnect(&self, project: Option<&str>, name: &str) -> bool {
         self.key_of(project, name).is_some_and(|key| self.reconnect_all(&key))
     }
 
-    /// The end of what a server wrote to its error output, of all its instances.
+    /// The end of a server's error output, of all its instances.
     pub fn log(&self, project: Option<&str>, name: &str) -> Option<String> {
         let key = self.key_of(project, name)?;
         let state = self.state();

@@ -1,8 +1,8 @@
-//! Which servers there are for whom, and the tools that call them.
+//! The servers of each caller, and the tools that call them.
 //!
-//! A plan is read from files, and does not change: one watcher looks at the files, and puts a new
-//! plan in its place. A call looks its plan up and touches no file; it is counted, told, and made
-//! by the instance that serves the caller.
+//! A plan is read from files and is immutable: one watcher polls the files and replaces the plan. A
+//! call looks its plan up and reads no file; it is counted, reported as an event, and sent by the
+//! instance that serves the caller.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,13 +34,13 @@ use crate::{
     view::{OfferedTools, tools_of},
 };
 
-/// Between two looks at the files.
+/// Interval at which the files are polled.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
 
 type WantedSources = HashMap<SourceKey, Arc<SourceSpec>>;
 
 impl SourceManager {
-    /// Reads all files again: what is new starts, what is gone or has changed ends.
+    /// Reads all files again: new servers start, removed and changed ones end.
     pub fn reload(&self) {
         let mut folders: Vec<String> = self.state().named.keys().cloned().collect();
         if !folders.iter().any(String::is_empty) {
@@ -51,9 +51,9 @@ impl SourceManager {
         }
     }
 
-    /// Reads the files for callers of one folder (`""`: of none).
+    /// Reads the files for callers of one folder; `""` for callers without a folder.
     fn load(&self, folder: &str) {
-        // Reads go on beside those who are answered meanwhile, and nobody's lock is held.
+        // The files are read without the lock, so that callers are served meanwhile.
         let before = {
             let named = &self.state().named;
             let before = named.get(folder).or_else(|| named.get(""));
@@ -90,7 +90,7 @@ impl SourceManager {
         paths.iter().map(|path| stamp_of(path)).collect()
     }
 
-    /// The plan of a folder, which is read at its first use.
+    /// The plan of a folder, which is read on its first use.
     pub(super) fn plan(&self, folder: Option<&str>) -> Arc<FolderPlan> {
         let folder = folder.unwrap_or_default();
         let known = || {
@@ -103,8 +103,8 @@ impl SourceManager {
         })
     }
 
-    /// The plan of a folder as its files are at this moment: for people who have just changed them,
-    /// and for a call of a tool that the plan does not have.
+    /// The plan from the present content of a folder's files: for people who have just changed
+    /// them, and for a call of a tool that the plan does not have.
     pub(super) fn plan_now(&self, folder: Option<&str>) -> Arc<FolderPlan> {
         self.refresh(folder.unwrap_or_default());
         self.plan(folder)
@@ -118,7 +118,7 @@ impl SourceManager {
         }
     }
 
-    /// Looks at the files of all plans for as long as the daemon runs.
+    /// Polls the files of all plans for as long as the daemon runs.
     pub(super) async fn watch_files(self) {
         loop {
             tokio::time::sleep(WATCH_PAUSE).await;
@@ -133,8 +133,8 @@ impl SourceManager {
         }
     }
 
-    /// Starts and ends instances as the files say, and makes the plans anew; whether other servers
-    /// are to run than before.
+    /// Starts and ends instances according to the files, and replaces the plans. Returns whether
+    /// the set of servers has changed.
     pub(super) fn settle(&self, state: &mut ManagedSources) -> bool {
         let wanted = self.wanted(state);
         let mut is_changed = wanted != state.wanted;
@@ -194,8 +194,7 @@ impl SourceManager {
             spec.secrets = secrets.fingerprint(&spec.bearer);
             wanted.insert(spec.key.clone(), Arc::new(spec));
         }
-        // Secrets that were set before there was an entry are bound to the person's own entry as it
-        // stands.
+        // Secrets that were set before there was an entry are bound to the person's present entry.
         let own = wanted.values().map(|spec| &spec.bearer);
         let own = own.filter(|bearer| bearer.is_own && secrets.has_unbound(&bearer.server));
         let own: Vec<_> = own.cloned().collect();
@@ -232,11 +231,11 @@ impl SourceManager {
         self.instance(spec, serves(spec, call))
     }
 
-    /// The instance that serves a project, a session, or everybody. It is started if need be.
+    /// The instance that serves a project, a session, or everybody. Starts it if needed.
     pub(crate) fn instance(&self, spec: &Arc<SourceSpec>, served: Served) -> Option<Arc<Instance>> {
         let mut state = self.state();
         let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
-        // An entry as a caller's plan has it, without what is known of its secrets.
+        // The entry in a caller's plan lacks the fingerprint of its secrets.
         if learner.spec.fingerprint != spec.fingerprint {
             return None;
         }
@@ -250,9 +249,9 @@ impl SourceManager {
         Some(instance)
     }
 
-    /// The caller's server that a tool's name begins with, and what it is doing, if it has never
-    /// said which tools it has.
-    fn status_of_unknown(&self, caller: &Caller, tool: &str) -> Option<(String, SourceStatus)> {
+    /// The caller's server whose prefix a tool's name has, and its status, if its tools were never
+    /// listed.
+    fn status_of_unlisted(&self, caller: &Caller, tool: &str) -> Option<(String, SourceStatus)> {
         let plan = self.plan_now(caller.folder());
         let is_named = |spec: &SourceSpec| is_tool_of(tool, &spec.key.name);
         let named = |(spec, _): &&OpenServer| is_named(spec) && is_open(spec, caller);
@@ -266,7 +265,7 @@ impl SourceManager {
         Some((spec.key.name.clone(), learner.status().status))
     }
 
-    /// Turns a server on or off, for good.
+    /// Turns a server on or off permanently.
     pub fn switch(&self, name: &str, enabled: bool) -> std::io::Result<()> {
         SourceChoices::change(&self.0.files.home, |choices| choices.set_switch(name, enabled))?;
         self.reload();
@@ -274,9 +273,9 @@ impl SourceManager {
     }
 }
 
-/// The caller's server that a tool's name begins with, and why it does not run, if no server of
+/// The caller's server whose prefix a tool's name has, and why it does not run, if no server of
 /// that name is to run.
-fn status_of_resting(plan: &SourcePlan, tool: &str) -> Option<(String, SourceStatus)> {
+fn status_of_disabled(plan: &SourcePlan, tool: &str) -> Option<(String, SourceStatus)> {
     let named: Vec<_> =
         plan.sources.iter().filter(|planned| is_tool_of(tool, &planned.name)).collect();
     if named.iter().any(|planned| planned.standing == SourceStanding::InForce) {
@@ -320,7 +319,7 @@ fn stamp_of(path: &Path) -> Option<(SystemTime, u64)> {
     Some((meta.modified().ok()?, meta.len()))
 }
 
-/// Whether the name of a tool is one of this server's.
+/// Whether a tool's name has this server's prefix.
 fn is_tool_of(tool: &str, server: &str) -> bool {
     tool.strip_prefix(server).is_some_and(|rest| rest.starts_with("__"))
 }
@@ -332,15 +331,15 @@ impl ForeignTools for SourceManager {
 
     fn may_come(&self, caller: &Caller, name: &str) -> bool {
         use SourceState::{Connected, Connecting, Pending};
-        let status = self.status_of_unknown(caller, name);
+        let status = self.status_of_unlisted(caller, name);
         status.is_some_and(|(_, status)| matches!(status.state, Pending | Connecting | Connected))
     }
 
     fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
-        if let Some((server, status)) = self.status_of_unknown(caller, name) {
+        if let Some((server, status)) = self.status_of_unlisted(caller, name) {
             return (status.state != SourceState::Connected).then(|| unavailable(&server, &status));
         }
-        let (server, status) = status_of_resting(&self.plan(caller.folder()).plan, name)?;
+        let (server, status) = status_of_disabled(&self.plan(caller.folder()).plan, name)?;
         Some(unavailable(&server, &status))
     }
 
@@ -401,7 +400,7 @@ impl SourceManager {
         answer
     }
 
-    /// Counts a call, and tells of it.
+    /// Counts a call, and reports it as an event.
     fn meter(
         &self,
         spec: &Arc<SourceSpec>,
@@ -418,12 +417,12 @@ impl SourceManager {
                 outcome: outcome.as_str(),
                 session: session.clone(),
             };
-            // A flood of calls is counted, and need not be told one by one.
+            // In a flood calls are counted, but their events may be dropped.
             manager.0.events.try_send((spec.key.clone(), event)).ok();
         })
     }
 
-    /// The tools of the built-in server, counted as those of others.
+    /// The tools of the built-in server, metered like those of others.
     pub(super) fn core_tools(&self, spec: &Arc<SourceSpec>) -> SourceTools {
         let tools = self.0.core.tools(&spec.entry, &self.0.env).into_iter().filter_map(|tool| {
             let declaration = tool.foreign_declaration()?.clone();

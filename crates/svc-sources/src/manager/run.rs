@@ -1,5 +1,5 @@
-//! The beginning and the end of all servers, and the work beside calls: what servers say is put on
-//! record, what is old goes.
+//! The start and the end of all servers, and background work: recording what servers report,
+//! removing what is old.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -39,30 +39,30 @@ use crate::{
     suspended::SuspendedCalls,
 };
 
-/// How many servers start at once.
+/// Most concurrent starts.
 const PARALLEL_STARTS: usize = 8;
-/// Events of calls that wait to be written.
+/// Capacity of the queue of events of calls.
 const EVENTS: usize = 4096;
 
-/// What the servers are made of.
+/// The dependencies of the manager.
 #[derive(Debug)]
 pub struct SourceManagerParts {
-    /// Where lists, states and processes are kept.
+    /// The services that store lists, states and processes.
     pub services: Services,
-    /// Where the servers are named.
+    /// The files that name servers.
     pub files: SourceFiles,
     pub env: Env,
-    /// Where their tools are to be found.
+    /// The catalogue that gets the servers' tools.
     pub catalogue: Weak<Catalogue>,
     pub metrics: SourceMetrics,
-    /// When a result is kept as a resource, and how much is.
+    /// When a result is kept as a resource, and how much of them.
     pub results: ResultBounds,
-    /// Files and folders of the daemon itself, closed to the file tools of `core`.
+    /// The daemon's own files and folders, closed to the file tools of `core`.
     pub private: Vec<PathBuf>,
 }
 
 impl SourceManager {
-    /// Reads what there is, and starts it. Nothing is waited for.
+    /// Reads the files and starts the servers, without waiting for them.
     pub async fn start(parts: SourceManagerParts) -> anyhow::Result<Self> {
         let SourceManagerParts { services, files, env, catalogue, metrics, results, private } =
             parts;
@@ -121,7 +121,7 @@ impl SourceManager {
             tokio::spawn(manager.clone().write_calls(calls)),
             tokio::spawn(manager.clone().write_moves(moves)),
             tokio::spawn(manager.clone().sweep_files()),
-            tokio::spawn(manager.clone().end_silent()),
+            tokio::spawn(manager.clone().end_idle_instances()),
             tokio::spawn(manager.clone().watch_files()),
             tokio::spawn(manager.clone().end_with_sessions()),
         ];
@@ -134,7 +134,7 @@ impl SourceManager {
         Ok(manager)
     }
 
-    /// Ends all servers, and waits until nothing of them is left.
+    /// Ends all servers, and waits until no process of them is left.
     pub async fn finish(&self) {
         let instances: Vec<_> =
             self.state().instances.drain().map(|(_, instance)| instance).collect();
@@ -146,15 +146,15 @@ impl SourceManager {
     }
 }
 
-/// After so long a silence the instance of a session ends.
+/// Idle time after which the instance of a session ends.
 const SESSION_SILENCE: Duration = Duration::from_mins(10);
-/// How often it is looked for sessions that are over, while something runs for one.
+/// How often to check for sessions that have ended, while something runs for a session.
 const SESSION_LOOK: Duration = Duration::from_secs(1);
 /// Most events of one write.
 const EVENTS_AT_ONCE: usize = 256;
-/// How often it is looked for lines of error output that were dropped.
+/// How often to check for dropped lines of error output.
 const DROPPED_LOOK: Duration = Duration::from_secs(1);
-/// How long events of calls wait for others.
+/// How long events of calls wait for others, to be written in one batch.
 const GATHERING: Duration = Duration::from_millis(20);
 
 impl SourceManager {
@@ -162,8 +162,8 @@ impl SourceManager {
         while let Some(StartLesson { spec, lists, done }) = lessons.recv().await {
             let (kept, is_new, pin) = {
                 let mut state = self.state();
-                // An instance that is ending, of an entry or an approval of before, would undo what
-                // holds now.
+                // An instance that is ending, with an earlier entry or approval, must not overwrite
+                // the present lists.
                 let learner = state.instances.get(&(spec.key.clone(), String::new()));
                 if learner.is_none_or(|learner| *learner.spec != *spec) {
                     continue;
@@ -173,10 +173,10 @@ impl SourceManager {
                 let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
                 let lists = lists.or_last_known(&last_known);
                 let kept = rows_of(&spec.fingerprint, &lists);
-                // Also one that is written in another way.
+                // The text counts, too: the same definitions may be written differently.
                 let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
                 let before = known.map(|known| Arc::clone(&known.shown));
-                // The first connection after an approval: what the server says now is what was
+                // The first connection after an approval: the server's present definitions are
                 // approved.
                 let basis = spec.pin_basis();
                 let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
@@ -232,7 +232,7 @@ impl SourceManager {
         }
     }
 
-    /// Puts pinned definitions on record, and tells of changes that are new.
+    /// Stores pinned definitions, and writes events for new changes.
     pub(super) async fn keep_pin(&self, key: &SourceKey, pin: &PinnedLists, news: Vec<String>) {
         let kept = rows_of(&pin.basis, &pin.lists);
         let told = pin.told.iter().cloned().collect();
@@ -285,7 +285,7 @@ impl SourceManager {
         let mut some = Vec::new();
         while calls.recv_many(&mut some, EVENTS_AT_ONCE).await > 0 {
             if some.len() < EVENTS_AT_ONCE {
-                // Calls come in crowds, and a commit for each would cost more than the call.
+                // Calls come in bursts, and a commit for each would cost more than the call.
                 tokio::time::sleep(GATHERING).await;
                 while some.len() < EVENTS_AT_ONCE
                     && let Ok(more) = calls.try_recv()
@@ -329,8 +329,7 @@ impl SourceManager {
         }
     }
 
-    /// Ends what runs for one session alone when the session is over: commands in the background,
-    /// and instances of its own.
+    /// When a session ends, ends what runs for it alone: background commands and its own instances.
     pub(super) async fn end_with_sessions(self) {
         loop {
             tokio::time::sleep(SESSION_LOOK).await;
@@ -354,7 +353,7 @@ impl SourceManager {
         }
     }
 
-    /// Ends instances, and forgets them.
+    /// Ends instances and removes them.
     fn end_instances(&self, is_over: impl Fn(&str, &Instance) -> bool) {
         let mut state = self.state();
         let over: Vec<InstanceKey> = state
@@ -370,8 +369,8 @@ impl SourceManager {
         }
     }
 
-    /// Ends instances of sessions that nobody has called for long.
-    pub(super) async fn end_silent(self) {
+    /// Ends instances of sessions that were not called for long.
+    pub(super) async fn end_idle_instances(self) {
         loop {
             tokio::time::sleep(Duration::from_secs(30)).await;
             self.end_instances(|serves, instance| {
@@ -383,14 +382,14 @@ impl SourceManager {
     }
 }
 
-/// Notes the changes of a server that nobody was told of, and gives them.
+/// Returns the changes of a server that were not reported yet, and marks them as reported.
 pub(super) fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<String> {
     let changed = state.lists.get(key).map(|known| Arc::clone(&known.changed));
     let (Some(changed), Some(pin)) = (changed, state.pins.get_mut(key)) else { return Vec::new() };
     let is_news = |change: &&String| !pin.told.contains(*change);
     let news: Vec<String> = changed.iter().filter(is_news).cloned().collect();
     if !news.is_empty() {
-        // What is no change any more is told of again when it comes back.
+        // A change that disappears and comes back is reported again.
         pin.told = changed.iter().cloned().collect();
     }
     news

@@ -1,4 +1,4 @@
-//! What is known of all servers, and what every part of the manager asks of it.
+//! The shared state of all servers, and the accessors that every part of the manager uses.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -43,7 +43,7 @@ use crate::{
 #[derive(Clone)]
 pub struct SourceManager(pub(super) Arc<ManagerState>);
 
-/// All servers, as long as somebody keeps them.
+/// A weak handle of all servers.
 #[derive(Debug, Clone)]
 pub(crate) struct ManagerHandle(Weak<ManagerState>);
 
@@ -83,14 +83,15 @@ pub(super) type InstanceKey = (SourceKey, String);
 
 #[derive(Default)]
 pub(super) struct ManagedSources {
-    /// What files name for callers without a folder (`""`) and for each folder that has called.
+    /// The servers in the files, for callers without a folder (`""`) and for each folder that has
+    /// called.
     pub(super) named: HashMap<String, NamedServers>,
     /// The servers that are to run.
     pub(super) wanted: HashMap<SourceKey, Arc<SourceSpec>>,
     pub(super) lists: HashMap<SourceKey, LearnedLists>,
     /// Definitions that a person has approved.
     pub(super) pins: HashMap<SourceKey, PinnedLists>,
-    /// How much of each server's error output is kept.
+    /// The quota of each server's error output.
     pub(super) stderr: HashMap<SourceKey, Arc<StderrQuota>>,
     pub(super) instances: HashMap<InstanceKey, Arc<Instance>>,
     /// Tools of each server that is to run.
@@ -103,11 +104,11 @@ pub(super) struct ManagedSources {
 
 pub(super) struct LearnedLists {
     pub(super) fingerprint: String,
-    /// As the server gave them last.
+    /// The lists that the server gave last.
     pub(super) lists: Arc<OfferedLists>,
-    /// As callers see them.
+    /// The lists that callers see.
     pub(super) shown: Arc<OfferedLists>,
-    /// Changes since a person has approved the definitions, by kind and name.
+    /// Changes since a person approved the definitions, by kind and name.
     pub(super) changed: Arc<[String]>,
 }
 
@@ -117,8 +118,8 @@ impl LearnedLists {
         Self { fingerprint, shown: Arc::clone(&lists), lists, changed: [].into() }
     }
 
-    /// Shows what a person has approved, if the server's definitions are pinned, and notes what is
-    /// not that.
+    /// Shows the approved definitions, if the server's definitions are pinned, and stores how the
+    /// server's differ.
     pub(super) fn compare(&mut self, spec: &SourceSpec, pin: Option<&PinnedLists>) {
         let pin = pin.filter(|pin| pin.basis == spec.pin_basis());
         let waiting = pin.map(|pin| changes(&pin.lists, &self.lists)).unwrap_or_default();
@@ -137,14 +138,14 @@ pub(super) struct SourceTools {
     pub(super) problems: Vec<String>,
 }
 
-/// What files name for callers of one folder.
+/// The servers in the files for callers of one folder.
 pub(super) struct NamedServers {
     pub(super) plan: Arc<SourcePlan>,
-    /// Of the files when they were read.
+    /// The stamp of the files when they were read.
     pub(super) stamp: FileStamp,
 }
 
-/// The servers of a folder, as they are now.
+/// The servers of a folder.
 #[derive(Default)]
 pub(super) struct FolderPlan {
     pub(super) plan: Arc<SourcePlan>,
@@ -162,7 +163,7 @@ impl ManagedSources {
     }
 }
 
-/// When files were last written, and how long they are.
+/// Modification times and lengths of files.
 pub(super) type FileStamp = Vec<Option<(SystemTime, u64)>>;
 
 impl fmt::Debug for SourceManager {
@@ -226,7 +227,7 @@ impl SourceManager {
         &self.0.env
     }
 
-    /// One that does not keep the servers.
+    /// A handle that does not keep the servers alive.
     pub(crate) fn downgrade(&self) -> ManagerHandle {
         ManagerHandle(Arc::downgrade(&self.0))
     }
@@ -242,22 +243,19 @@ impl SourceManager {
         self.auth(key, &mut self.state())
     }
 
-    /// The login to a server that waits for a person.
     pub(crate) fn login_of(&self, key: &SourceKey) -> Option<Arc<LoginRun>> {
         self.state().logins.get(key).cloned()
     }
 
-    /// Ends a login that waits for a person.
     pub(crate) fn end_login(&self, key: &SourceKey) {
         self.state().logins.remove(key);
     }
 
-    /// Keeps a login that waits for a person.
     pub(crate) fn keep_login(&self, key: SourceKey, login: Arc<LoginRun>) {
         self.state().logins.insert(key, login);
     }
 
-    /// Starts all instances of a server anew; `false` if it is not to run.
+    /// Restarts all instances of a server; `false` if it is not to run.
     pub(crate) fn reconnect_all(&self, key: &SourceKey) -> bool {
         let instances: Vec<_> = {
             let state = self.state();
@@ -291,7 +289,6 @@ impl SourceManager {
         &self.0.suspended
     }
 
-    /// What is on record of servers.
     pub(crate) fn services(&self) -> &Services {
         &self.0.services
     }

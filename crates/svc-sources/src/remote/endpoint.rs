@@ -1,5 +1,5 @@
-//! One request to a server at a URL, with all that its entry and a login put on it; and what comes
-//! back.
+//! One request to a server at a URL, with the headers of its entry and the token of a login; and
+//! its response.
 
 use std::{
     sync::{Arc, PoisonError, RwLock},
@@ -31,12 +31,12 @@ pub(crate) struct RemoteEndpoint {
     pub(crate) url: Url,
     pub(crate) fixed: HeaderMap,
     pub(crate) helper: Option<HeadersHelper>,
-    /// Headers that the helper printed last.
+    /// The headers of the helper's last run.
     pub(crate) printed: RwLock<HeaderMap>,
     pub(crate) auth: Arc<SourceAuth>,
 }
 
-/// Says in headers what the caller has named its request by.
+/// Adds the trace of the caller's request to the headers.
 pub(super) fn add_trace(headers: &mut HeaderMap, trace: &RequestTrace) {
     for (name, value) in [("x-request-id", &trace.request_id), ("traceparent", &trace.parent)] {
         let value = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok());
@@ -46,11 +46,11 @@ pub(super) fn add_trace(headers: &mut HeaderMap, trace: &RequestTrace) {
     }
 }
 
-/// What a request was sent with.
+/// The credential that a request was sent with.
 enum SentCredential {
     /// A header of the entry.
     Fixed,
-    /// A header that the helper printed.
+    /// A header from the helper.
     Printed,
     /// The token of a login.
     Login(String),
@@ -63,7 +63,7 @@ impl RemoteEndpoint {
         self.send_to(&self.url, request).await
     }
 
-    /// Sends a request to a URL of the server. A credential that is refused is renewed once.
+    /// Sends a request to a URL of the server. A refused credential is renewed once.
     pub(super) async fn send_to(
         &self,
         url: &Url,
@@ -129,12 +129,12 @@ impl RemoteEndpoint {
                 credential = SentCredential::Login(token);
             }
         }
-        // What the protocol needs is not for the entry to change.
+        // The entry must not override the protocol's headers.
         headers.extend(request.headers.clone());
         Ok((headers, credential))
     }
 
-    /// Gets a new credential in place of one that was refused; `false` if there is none to get.
+    /// Renews a refused credential; `false` if it cannot be renewed.
     async fn renew(&self, sent: &SentCredential) -> Result<bool, RequestLoss> {
         if self.helper.is_some() {
             self.print_headers().await?;
@@ -172,7 +172,7 @@ impl RemoteEndpoint {
         self.down(problem)
     }
 
-    /// Ends the connection to a server that is down; what became of the request is unknown.
+    /// Ends the connection to a server that is down; the outcome of the request is unknown.
     pub(super) fn down(&self, reason: String) -> RequestLoss {
         self.connection.end_for(ConnectionEnd::Fault(reason.clone()));
         RequestLoss::Unanswered(reason)
@@ -213,7 +213,7 @@ impl RemoteEndpoint {
         }))
     }
 
-    /// Ends the connection; the request was not taken.
+    /// Ends the connection; the request was not carried out.
     pub(super) fn end(&self, end: ConnectionEnd) -> RequestLoss {
         let (ConnectionEnd::Fault(reason)
         | ConnectionEnd::NeedsAuth(reason)
@@ -224,7 +224,7 @@ impl RemoteEndpoint {
     }
 }
 
-/// Largest body that says why a request was refused.
+/// Largest body of a refusal, in bytes.
 const MAX_REFUSAL: usize = 64 * 1024;
 
 /// The body of a document. The error says what is wrong with it.
@@ -245,11 +245,11 @@ pub(super) async fn document(mut response: Response) -> Result<String, BrokenDoc
 #[derive(Debug)]
 pub(super) struct BrokenDocument {
     pub(super) reason: String,
-    /// Whether the connection ended in the middle.
+    /// Whether the connection broke within it.
     pub(super) is_cut: bool,
 }
 
-/// What a refusal says, as far as it is short.
+/// The body of a refusal, up to the bound.
 pub(super) async fn refusal_body(mut response: Response) -> String {
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -261,7 +261,7 @@ pub(super) async fn refusal_body(mut response: Response) -> String {
     String::from_utf8_lossy(&body).into_owned()
 }
 
-/// Gives messages to the connection: one, or a batch as revision 2025-03-26 has them.
+/// Passes messages to the connection: one, or a batch as in revision 2025-03-26.
 pub(super) async fn deliver(connection: &Arc<SourceConnection>, text: &str, request: Option<u64>) {
     let text = text.trim();
     if !text.starts_with('[') {
@@ -273,16 +273,16 @@ pub(super) async fn deliver(connection: &Arc<SourceConnection>, text: &str, requ
     }
 }
 
-/// How far a stream was read.
+/// The position in a stream.
 #[derive(Debug, Default)]
 pub(super) struct StreamCursor {
     /// The event to resume after; empty if the stream named none.
     pub(super) last_event_id: String,
-    /// How long to wait before the stream is opened again.
+    /// The delay before the stream is opened again.
     pub(super) retry: Option<Duration>,
 }
 
-/// Events of a response, as they come.
+/// The events of a response as they arrive.
 #[derive(Debug)]
 pub(super) struct EventReader {
     response: Response,
@@ -309,12 +309,11 @@ impl EventReader {
         Ok(Some(events.into_iter().map(|event| (event.event, event.data)).collect()))
     }
 
-    /// Whether the connection ended in the middle.
+    /// Whether the connection broke within the stream.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// How far it was read.
     pub(super) fn cursor(&self) -> StreamCursor {
         StreamCursor {
             last_event_id: self.parser.last_event_id().to_owned(),

@@ -1,5 +1,5 @@
-//! The link to a server at a URL, by either transport; and HTTP with server-sent events, as of
-//! 2024-11-05: one stream has all answers, and messages go to an address that it names.
+//! The link to a server at a URL, by either transport; and the transport of 2024-11-05, HTTP with
+//! server-sent events: one stream has all responses, and messages go to a URL that it names.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,6 @@ use crate::{
     message::{ChildMessage, ConnectionEnd, RequestLoss},
 };
 
-/// A link to a server at a URL.
 #[derive(Debug)]
 pub(crate) struct RemoteLink {
     connection: Arc<SourceConnection>,
@@ -33,7 +32,7 @@ pub(crate) struct RemoteLink {
 }
 
 impl RemoteLink {
-    /// Begins to serve a connection. The error says that the helper failed; the connection has the
+    /// Starts to serve a connection. The error says that the helper failed; the connection has the
     /// reason.
     pub(crate) async fn start(
         kind: RemoteKind,
@@ -57,7 +56,7 @@ impl RemoteLink {
         }
     }
 
-    /// Introduces this client, and hears from then on what the server says by itself.
+    /// Introduces this client, and from then on listens to the server's own stream.
     pub(crate) async fn introduce(&self) -> Result<Map<String, Value>, String> {
         let Some(transport) = &self.streamable else { return introduce(&self.connection).await };
         let capabilities = introduce_remote(&self.connection).await?;
@@ -65,14 +64,14 @@ impl RemoteLink {
         Ok(capabilities)
     }
 
-    /// Ends the session, and waits until nothing is under way.
+    /// Ends the session, and waits until no request is open.
     pub(crate) async fn end(self) {
         self.connection.close();
         self.task.await.ok();
     }
 }
 
-/// How long one message may take to be taken.
+/// Deadline for one message.
 const POST: Duration = Duration::from_secs(30);
 
 /// Opens the stream, and serves it until the connection ends.
@@ -99,7 +98,7 @@ pub(super) async fn run_legacy_sse(
     connection.close();
 }
 
-/// Opens the stream, and waits for the address that it names.
+/// Opens the stream, and waits for the URL that it names.
 async fn open(endpoint: &RemoteEndpoint) -> Result<(EventReader, Url), String> {
     let request = mcp_request::get(RequestSetting::default(), None);
     let response = endpoint.send(&request).await.map_err(|loss| loss.reason().to_owned())?;
@@ -125,7 +124,7 @@ async fn open(endpoint: &RemoteEndpoint) -> Result<(EventReader, Url), String> {
     }
 }
 
-/// Reads the stream until it ends, and says how.
+/// Reads the stream until it ends, and returns how.
 async fn read(endpoint: &RemoteEndpoint, mut reader: EventReader) -> String {
     loop {
         match reader.next().await {
@@ -140,7 +139,7 @@ async fn read(endpoint: &RemoteEndpoint, mut reader: EventReader) -> String {
     }
 }
 
-/// Sends messages, one after the other: their order is that of their requests.
+/// Sends messages one after the other, which keeps their order.
 async fn write(
     endpoint: &RemoteEndpoint,
     address: &Url,

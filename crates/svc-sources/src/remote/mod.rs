@@ -1,4 +1,4 @@
-//! Servers at a URL. `endpoint` sends one request and reads what comes back, `streamable` is
+//! Servers at a URL. `endpoint` sends one request and reads the response, `streamable` is
 //! streamable HTTP, `link` chooses between it and the transport of 2024-11-05.
 
 mod endpoint;

@@ -1,4 +1,4 @@
-//! Streamable HTTP: each message is a request of its own, and its answer comes in the response.
+//! Streamable HTTP: each message is a request of its own, and its response carries the answer.
 
 use std::{
     collections::HashMap,
@@ -29,17 +29,17 @@ use crate::{
     message::{ChildMessage, ConnectionEnd, RequestLoss, ToolTraits, modern_params, request_text},
 };
 
-/// How many requests are under way at once. More wait.
+/// Most concurrent requests. More wait.
 const PARALLEL_REQUESTS: usize = 128;
 const NOTE: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How long the rest of a stream is read after its answer, so that the connection serves again.
+/// How long the rest of a stream is read after its response, so that the connection can be reused.
 const LEFTOVER: Duration = Duration::from_secs(1);
 const LONGEST_REOPEN: Duration = Duration::from_secs(30);
-/// The pauses, unless the server names one.
+/// The backoff, unless the server names a delay.
 const REOPEN: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_REOPEN);
 
-/// The session of a legacy server, and the revision in force.
+/// The session of a legacy server, and the negotiated revision.
 #[derive(Debug, Clone, Default)]
 struct RemoteSession {
     id: Option<HeaderValue>,
@@ -52,7 +52,7 @@ struct RemoteSession {
 pub(super) struct StreamableTransport {
     endpoint: RemoteEndpoint,
     session: watch::Sender<RemoteSession>,
-    /// One opens a new session, and the others wait for it.
+    /// Held while a new session is opened, so that one request of many opens it.
     reopening: tokio::sync::Mutex<()>,
     slots: Semaphore,
     in_flight: Mutex<HashMap<u64, CancellationToken>>,
@@ -75,7 +75,7 @@ impl StreamableTransport {
         &self.endpoint.connection
     }
 
-    /// Sends what is to be sent until the connection ends, and says goodbye.
+    /// Sends outgoing messages until the connection ends, and then ends the session.
     pub(super) async fn run(self: Arc<Self>, mut messages: mpsc::Receiver<ChildMessage>) {
         loop {
             let message = tokio::select! {
@@ -89,7 +89,7 @@ impl StreamableTransport {
         self.connection().close();
         self.tasks.close();
         self.tasks.wait().await;
-        self.say_goodbye().await;
+        self.delete_remote_session().await;
     }
 
     async fn pass(self: &Arc<Self>, message: ChildMessage) {
@@ -104,7 +104,7 @@ impl StreamableTransport {
                 let request = HttpExchange { id, body: Bytes::from(text), is_first, traits, trace };
                 self.tasks.spawn(async move { this.exchange(request, cancelled).await });
             }
-            // Requests follow it only when the server has it.
+            // Later requests wait until the server has it.
             ChildMessage::Note(text) if text.contains("\"notifications/initialized\"") => {
                 this.post_note(text).await;
             }
@@ -113,7 +113,7 @@ impl StreamableTransport {
             }
             ChildMessage::Cancel { id, text } => {
                 self.end_exchange(id);
-                // Without sessions the end of the stream says it.
+                // Without sessions the end of the stream cancels the request.
                 if !self.connection().is_modern() {
                     self.tasks.spawn(async move { this.post_note(text).await });
                 }
@@ -158,9 +158,9 @@ impl StreamableTransport {
         self.connection().close_if_ended();
     }
 
-    /// Sends a request, and gives all that comes back to the connection.
+    /// Sends a request, and passes all that is received to the connection.
     async fn answer(&self, request: &HttpExchange) -> Result<(), RequestLoss> {
-        // Those that hold the others may wait for the session that it opens.
+        // The requests that hold the slots may wait for the session that this one opens.
         let _slot = if request.is_first { None } else { Some(self.slots.acquire().await) };
         let mut is_reopened = false;
         loop {
@@ -238,7 +238,7 @@ impl StreamableTransport {
                     let text = format!("its stream cannot be resumed (HTTP {})", status.as_u16());
                     return Err(RequestLoss::Unanswered(text));
                 }
-                // What became of the request is not known, whatever the resumption says.
+                // The outcome of the request is unknown, whatever the resumption returns.
                 Err(loss) => return Err(RequestLoss::Unanswered(loss.reason().to_owned())),
             };
             reader = EventReader::new(response);
@@ -253,18 +253,18 @@ impl StreamableTransport {
         Ok(())
     }
 
-    /// What became of a request without an answer. A server whose connection was cut is down.
+    /// The outcome of a request without a response. A server whose connection broke is down.
     fn unanswered(&self, reason: String, is_cut: bool) -> RequestLoss {
         if is_cut { self.endpoint.down(reason) } else { RequestLoss::Unanswered(reason) }
     }
 
-    /// Reads a stream until it ends; says what broke it, if something did.
+    /// Reads a stream until it ends; returns what broke it, if it broke.
     async fn read(&self, reader: &mut EventReader, id: u64) -> Option<String> {
         loop {
             let next = if self.connection().waits_for(id) {
                 reader.next().await
             } else {
-                // The answer is there; what may follow is for others.
+                // The response has arrived; what may follow is for others.
                 tokio::time::timeout(LEFTOVER, reader.next()).await.unwrap_or(Ok(None))
             };
             match next {
@@ -286,7 +286,7 @@ impl StreamableTransport {
         Ok(())
     }
 
-    /// The answer to the first request opens the session.
+    /// The response to the first request opens the session.
     async fn take_introduction(
         &self,
         id: u64,
@@ -321,7 +321,7 @@ impl StreamableTransport {
         self.answered(id, "its response has no answer to initialize")
     }
 
-    /// A refusal is an answer, if it is an error of the protocol.
+    /// A refusal is a response, if it is an error of the protocol.
     async fn take_refusal(
         &self,
         request: &HttpExchange,
@@ -349,7 +349,7 @@ impl StreamableTransport {
         })
     }
 
-    /// Opens a new session in place of one that has ended, once for all who find it out.
+    /// Opens a new session in place of one that has ended, once for all requests that notice it.
     async fn reopen(&self, generation: u64) -> Result<(), RequestLoss> {
         let _turn = self.reopening.lock().await;
         if self.session.borrow().generation != generation {
@@ -357,7 +357,7 @@ impl StreamableTransport {
         }
         match introduce(self.connection()).await {
             Ok(_) => {
-                // The server behind the URL may be another one now.
+                // Another server may be behind the URL now.
                 self.connection().list_changes.send_modify(|count| *count += 1);
                 Ok(())
             }
@@ -369,7 +369,7 @@ impl StreamableTransport {
         }
     }
 
-    /// Hears what belongs to no request, until the connection ends.
+    /// Follows the stream of messages that belong to no request, until the connection ends.
     pub(super) fn listen(self: &Arc<Self>) {
         let this = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -407,7 +407,7 @@ impl StreamableTransport {
                             last_event_id.clear();
                             continue;
                         }
-                        heard = self.hear_stream(&mut reader) => {
+                        heard = self.read_server_stream(&mut reader) => {
                             if heard {
                                 failures = 0;
                             }
@@ -430,7 +430,7 @@ impl StreamableTransport {
                     last_event_id.clear();
                     continue;
                 }
-                // It has no such stream.
+                // The server has no such stream.
                 Ok(response)
                     if response.status().is_client_error() || response.status().is_success() =>
                 {
@@ -448,7 +448,7 @@ impl StreamableTransport {
     }
 
     /// Reads a stream of notifications and requests to its end; `true` if there were any.
-    async fn hear_stream(&self, reader: &mut EventReader) -> bool {
+    async fn read_server_stream(&self, reader: &mut EventReader) -> bool {
         let mut heard = false;
         while let Ok(Some(events)) = reader.next().await {
             for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
@@ -467,7 +467,7 @@ impl StreamableTransport {
         request_text(self.connection().next_number(), "subscriptions/listen", &params)
     }
 
-    async fn say_goodbye(&self) {
+    async fn delete_remote_session(&self) {
         let session = self.session.borrow().clone();
         if session.id.is_none() || self.connection().end().is_some() {
             return;

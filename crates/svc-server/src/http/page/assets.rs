@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::http::{Code, Problem, api::Api, openapi::Operation};
 
-/// A file, as it is and compressed. The build script makes the list of them.
+/// A file, plain and compressed. The build script makes the list of them.
 struct Asset {
     /// Its path below the folder of the files.
     name: &'static str,
@@ -22,11 +22,11 @@ struct Asset {
 
 static ASSETS: &[Asset] = &include!(concat!(env!("OUT_DIR"), "/page_assets.rs"));
 
-/// The tags of the files' contents, in the order of the files.
+/// The entity tags of the files, in the order of the files.
 static TAGS: LazyLock<Vec<String>> =
     LazyLock::new(|| ASSETS.iter().map(|asset| tag_of(asset.plain)).collect());
 
-/// Nothing that is not ours runs, and nobody frames or watches the page.
+/// The policy: only the page's own scripts run, and no other page may frame or observe it.
 const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -37,7 +37,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (header::X_FRAME_OPTIONS, "DENY"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    // The tag says whether a file is the same; a new daemon brings new files.
+    // The tag says whether a file is unchanged; a new daemon brings new files.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
@@ -79,13 +79,13 @@ fn serve(name: &str, method: &Method, request: &HeaderMap) -> Result<Response, P
     let (asset, tag) =
         known.ok_or_else(|| Problem::new(Code::NotFound, "the page has no such file"))?;
     let is_compressed = takes_gzip(request);
-    // What differs in a byte has another tag (RFC 9110 8.8.3).
+    // Representations that differ in a byte need different tags (RFC 9110 8.8.3).
     let tag = if is_compressed { format!("\"{tag}-gz\"") } else { format!("\"{tag}\"") };
     let bytes = if is_compressed { asset.gzip } else { asset.plain };
     let mut response = if is_known(request, &tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        // The length of an answer to HEAD is that of the body which GET would have.
+        // The length in a response to HEAD is that of the body which GET would have.
         let body = if method == Method::HEAD { Body::empty() } else { Body::from(bytes) };
         let mut response = Response::new(body);
         let headers = response.headers_mut();
@@ -119,7 +119,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// Whether the client takes gzip: it names it, and not with a weight of nothing.
+/// Whether the client accepts gzip with a weight above 0.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT_ENCODING).iter();
     values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).any(|part| {
@@ -148,7 +148,7 @@ mod tests {
     use crate::http::bounds::FILES;
 
     #[test]
-    fn gzip_is_sent_to_those_who_take_it() {
+    fn gzip_is_sent_only_if_accepted() {
         for (value, takes) in [
             ("gzip, deflate, br", true),
             ("deflate, GZIP;q=0.5", true),
@@ -164,9 +164,9 @@ mod tests {
         assert!(!takes_gzip(&HeaderMap::new()));
     }
 
-    /// Of all files together, in bytes: over the network, and in the program.
+    /// The sizes of all files together, in bytes: compressed, and in the program.
     #[test]
-    fn the_page_is_small() {
+    fn page_files_stay_within_their_size_bounds() {
         let sum = |of: fn(&Asset) -> usize| ASSETS.iter().map(of).sum::<usize>();
         let (sent, held) =
             (sum(|asset| asset.gzip.len()), sum(|asset| asset.gzip.len() + asset.plain.len()));
@@ -174,9 +174,9 @@ mod tests {
         assert!(held <= 512 * 1024, "{held}");
     }
 
-    /// What a browser loads has to be of the files that are here, by the names that they have.
+    /// Every file that a file names must exist.
     #[test]
-    fn what_files_name_is_there() {
+    fn every_file_that_a_page_file_names_exists() {
         let mut named = 0;
         for asset in ASSETS {
             let text = String::from_utf8_lossy(asset.plain);
@@ -196,9 +196,9 @@ mod tests {
         assert!(named > 5, "{named}");
     }
 
-    /// The policy refuses what stands in a document itself.
+    /// The content security policy refuses inline scripts and styles.
     #[test]
-    fn documents_have_no_scripts_or_styles_in_them() {
+    fn documents_have_no_inline_scripts_or_styles() {
         for asset in ASSETS.iter().filter(|asset| media_type(asset.name).starts_with("text/html")) {
             let text = String::from_utf8_lossy(asset.plain);
             assert!(!text.contains("<style") && !text.contains(" style="), "{}", asset.name);

@@ -6,17 +6,17 @@ use svc_model::{TokenId, limits};
 
 use crate::http::entry::named_host;
 
-/// The browser whose cookie a request came with: an extension of the request.
+/// The browser whose cookie a request has, as an extension of the request.
 #[derive(Debug, Clone)]
 pub(in crate::http) struct BrowserToken(pub(in crate::http) TokenId);
 
-/// Most cookies of our name that are tried: a browser sends one for each folder of the path at
-/// most.
+/// Most cookies with the daemon's cookie name that are tried: a browser sends one for each folder
+/// of the path at most.
 const TRIED: usize = 16;
 
-/// The secrets in cookies of our name. A page on another port of the same name can set such a
-/// cookie for a longer path, which comes first and hides ours, so each is tried. What has not the
-/// form of a secret is left out.
+/// The secrets in cookies with the daemon's cookie name. A page on another port of the same host
+/// can set such a cookie for a longer path, which comes first, so each is tried. A value without
+/// the form of a secret is skipped.
 pub(in crate::http) fn browser_secrets(request: &Parts) -> Vec<&str> {
     let name = name(request);
     let values = request.headers.get_all(header::COOKIE).iter();
@@ -30,13 +30,13 @@ pub(in crate::http) fn browser_secrets(request: &Parts) -> Vec<&str> {
         .collect()
 }
 
-/// Gives a browser its cookie.
+/// The `Set-Cookie` header that signs a browser in.
 pub(super) fn given(browser: &BrowserSignIn, request: &Parts) -> HeaderValue {
     let seconds = limits::BROWSER_TTL.as_secs();
     cookie(request, &browser.secret, seconds)
 }
 
-/// Takes it away.
+/// The `Set-Cookie` header that signs a browser out.
 pub(super) fn taken(request: &Parts) -> HeaderValue {
     cookie(request, "", 0)
 }
@@ -47,7 +47,8 @@ fn cookie(request: &Parts, secret: &str, seconds: u64) -> HeaderValue {
     HeaderValue::from_str(&text).expect("letters, digits and signs")
 }
 
-/// A cookie belongs to a name and not to a port: two daemons on one machine take each its own.
+/// The name has the port, since cookies belong to a host and not to a port: two daemons on one
+/// machine need different names.
 fn name(request: &Parts) -> String {
     let host =
         named_host(&request.headers, &request.uri).and_then(|host| host.parse::<Authority>().ok());
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_of_one_port_by_table() {
+    fn cookie_secrets_are_found_by_name_and_form() {
         for (host, cookies, secrets) in [
             ("127.0.0.1:6334", &["svc_page_6334=abc"][..], &["abc"][..]),
             ("127.0.0.1:6334", &["a=b; svc_page_6334=abc; c=d"], &["abc"][..]),

@@ -1,8 +1,8 @@
-//! The page for the person who runs a team: its files, and how a browser is signed in.
+//! The page for the person who runs a team: its files, and the sign-in of a browser.
 //!
-//! The files are served as they lie in `assets/`, in the form that ECMAScript modules have. They
-//! ask for no token, and hold nothing of the daemon's data: the page gets that from `/v1` as
-//! everybody does, by a cookie that `edge` looks at.
+//! The files are served unchanged from `assets/`, as ECMAScript modules. They need no token and
+//! hold none of the daemon's data: the page reads that from `/v1` as every client does, with a
+//! cookie that `edge` checks.
 
 mod assets;
 mod cookie;

@@ -1,5 +1,5 @@
-//! A browser is signed in: `svc open` gets a code or a ticket, the page gives it back once, and the
-//! browser gets a cookie.
+//! Signs a browser in: `svc open` gets a code or a ticket, the page trades it once, and the browser
+//! gets a cookie.
 
 use axum::{
     Extension,
@@ -75,7 +75,7 @@ struct SignedIn {
 
 async fn sign_in(app: App, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    // Another site may not decide who this browser is.
+    // Another site must not decide which browser this is.
     EntryRules::check_own_site(&parts)?;
     let Json(SignIn { code, ticket }) =
         Json::from_request(Request::from_parts(parts.clone(), body), &app).await?;
@@ -84,7 +84,7 @@ async fn sign_in(app: App, request: Request) -> Result<Response, Problem> {
         (None, Some(ticket)) => SignInKey::Ticket(ticket.trim()),
         _ => return Err(Problem::invalid("code", "give either a code or a ticket")),
     };
-    // Before the key is looked at: the attempt of another user does not use it up.
+    // Before the key is used up: an attempt by another user must not invalidate it.
     check_sender(parts.extensions.get().copied(), &key)?;
     let browser = app.services.access.sign_in(key).await?;
     let cookie = given(&browser, &parts);
@@ -92,8 +92,8 @@ async fn sign_in(app: App, request: Request) -> Result<Response, Problem> {
     Ok(([(header::SET_COOKIE, cookie)], Json(answer)).into_response())
 }
 
-/// Refuses programs of other users. A ticket stood in the arguments of a process, which every user
-/// of the machine can read, so it is no good through a proxy or from another machine either.
+/// Refuses programs of other users. A ticket was in the arguments of a process, which every user of
+/// the machine can read, so it is not valid through a proxy or from another machine either.
 fn check_sender(end: Option<OtherEnd>, key: &SignInKey<'_>) -> Result<(), Problem> {
     let end = end.unwrap_or(OtherEnd::Refused("it came by no connection"));
     let why = match key {

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use super::server::{Reply, TestServer};
 
-/// Who makes requests: the operator, or a session.
+/// The sender of requests: the operator, or a session.
 pub(crate) struct Client {
     local: Rc<Local>,
     token: Option<String>,
@@ -40,7 +40,7 @@ impl Client {
         Self { local: Rc::new(Local { server, runtime }), token: None }
     }
 
-    /// The same with a token of this session.
+    /// The client with a token of this session.
     pub(super) fn session(&self, session: &str) -> Self {
         let minted = self.post("/v1/tokens", &json!({ "session": session })).ok(201);
         Self { local: Rc::clone(&self.local), token: minted["token"].as_str().map(str::to_owned) }

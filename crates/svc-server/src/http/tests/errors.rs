@@ -1,4 +1,4 @@
-//! Errors: every one is a problem document and names what is wrong.
+//! Errors: every one is a problem document that names what is wrong.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{
 };
 
 #[test]
-fn a_body_that_is_no_json_is_a_400() {
+fn body_that_is_not_json_gets_400() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let task = new_task(&d);
@@ -61,7 +61,7 @@ fn a_body_must_say_that_it_is_json() {
 }
 
 #[test]
-fn routes_without_a_needed_body_take_none() {
+fn optional_body_may_be_missing() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let task = new_task(&d);
@@ -71,7 +71,7 @@ fn routes_without_a_needed_body_take_none() {
 }
 
 #[test]
-fn fields_of_the_wrong_kind_are_named() {
+fn error_names_a_field_of_the_wrong_type() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let task = new_task(&d);
@@ -175,7 +175,7 @@ fn fields_of_the_wrong_kind_are_named() {
 }
 
 #[test]
-fn fields_nobody_knows_are_ignored() {
+fn unknown_fields_are_ignored() {
     let d = Client::start();
     let body = json!({ "display_name": "a", "backend": "b", "from_the_future": { "x": [1] } });
     let id = text(&d.post("/v1/peers/register", &body).ok(200), "peer_id");
@@ -188,7 +188,7 @@ fn fields_nobody_knows_are_ignored() {
 }
 
 #[test]
-fn methods_that_a_path_has_not_are_told_those_it_has() {
+fn method_not_allowed_lists_the_allowed_ones() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let task = new_task(&d);
@@ -225,7 +225,7 @@ fn methods_that_a_path_has_not_are_told_those_it_has() {
 }
 
 #[test]
-fn what_is_not_there_is_a_404() {
+fn missing_resource_gets_404() {
     let d = Client::start();
     let body = json!({ "text": "a", "ids": [], "kind": "frame", "data": { "line": "a" } });
     for path in [
@@ -259,7 +259,7 @@ fn what_is_not_there_is_a_404() {
 }
 
 #[test]
-fn lists_take_limits_from_one_to_five_hundred_and_their_own_cursors() {
+fn list_accepts_limits_1_to_500_and_its_own_cursors() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let inbox = format!("/v1/peers/{id}/messages?peek=true");
@@ -279,7 +279,7 @@ fn lists_take_limits_from_one_to_five_hundred_and_their_own_cursors() {
 }
 
 #[test]
-fn request_ids_tell_errors_apart() {
+fn each_problem_has_a_request_id() {
     let d = Client::start();
     let id = |reply: &Reply| problem(reply, 404, "not_found")["request_id"].clone();
     assert_ne!(id(&d.get("/v1/nothing")), id(&d.get("/v1/nothing")));

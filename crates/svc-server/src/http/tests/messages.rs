@@ -12,13 +12,13 @@ use super::{
 };
 
 #[test]
-fn acknowledging_unread_or_twice_is_harmless_and_unknown_is_not_found() {
+fn ack_is_idempotent_and_unknown_id_is_not_found() {
     let d = Client::start();
     let (to, other) = (peer(&d, "s-1"), peer(&d, "s-2"));
     let (a, b) = (send(&d, &to, "a"), send(&d, &to, "b"));
     let elsewhere = send(&d, &other, "c");
 
-    // One unknown id, or somebody else's, and nothing is acknowledged.
+    // If one id is unknown or another's, nothing is acknowledged.
     let path = format!("/v1/peers/{to}/messages/ack");
     for wrong in ["msg_unknown", "", "../../etc", &elsewhere] {
         problem(&d.post(&path, &json!({ "ids": [a, wrong] })), 404, "not_found");
@@ -37,7 +37,7 @@ fn acknowledging_unread_or_twice_is_harmless_and_unknown_is_not_found() {
 }
 
 #[test]
-fn a_message_goes_through_every_state_in_order() {
+fn message_passes_through_every_state_in_order() {
     let d = Client::start();
     let (from, to) = (peer(&d, "s-1"), peer(&d, "s-2"));
     let body = json!({
@@ -74,7 +74,7 @@ fn a_message_goes_through_every_state_in_order() {
 }
 
 #[test]
-fn what_was_read_is_leased_and_not_given_out_again() {
+fn read_leases_messages_and_does_not_repeat_them() {
     let d = Client::start();
     let to = peer(&d, "s-1");
     let (a, b) = (send(&d, &to, "a"), send(&d, &to, "b"));
@@ -92,7 +92,7 @@ fn what_was_read_is_leased_and_not_given_out_again() {
 }
 
 #[test]
-fn an_inbox_keeps_its_order_also_by_pages() {
+fn inbox_keeps_its_order_across_pages() {
     let d = Client::start();
     let to = peer(&d, "s-1");
     let ids: Vec<_> = (0..25).map(|n| send(&d, &to, &n.to_string())).collect();
@@ -110,7 +110,7 @@ fn an_inbox_keeps_its_order_also_by_pages() {
 }
 
 #[test]
-fn peeking_is_true_or_false() {
+fn peek_must_be_a_boolean() {
     let d = Client::start();
     let to = peer(&d, "s-1");
     let id = send(&d, &to, "a");
@@ -126,7 +126,7 @@ fn peeking_is_true_or_false() {
 }
 
 #[test]
-fn the_sender_is_whoever_holds_the_token() {
+fn sender_is_the_bearer_of_the_token() {
     let d = Client::start();
     let (one, two) = (d.session("s-1"), d.session("s-2"));
     let (mine, other) = (peer(&one, "s-1"), peer(&two, "s-2"));
@@ -142,24 +142,24 @@ fn the_sender_is_whoever_holds_the_token() {
     problem(&one.post(&to_other, &json!({ "text": "a", "from_peer": "peer_x" })), 403, "forbidden");
     assert_eq!(peek(&d, &other).len(), 2, "what was refused is not stored");
 
-    // The operator may speak for any that exists.
+    // The operator may send as any participant that exists.
     let sent = d.post(&to_other, &json!({ "text": "a", "from_peer": mine })).ok(200);
     assert_eq!(sent["from_peer"], json!(mine));
     let nobody = json!({ "text": "a", "from_peer": "peer_unknown" });
     problem(&d.post(&to_other, &nobody), 422, "invalid_request");
 
-    // A session whose peer never registered has nothing to speak with.
+    // A session without a registered participant has no identity to send with.
     let nobody = d.session("s-3");
     let reply = nobody.post(&to_other, &json!({ "text": "a" }));
     problem(&reply, 409, "conflict");
-    // Nor may it take the name of one that has.
+    // Nor may it send as another participant.
     let reply = nobody.post(&to_other, &json!({ "text": "a", "from_peer": mine }));
     problem(&reply, 403, "forbidden");
 }
 
-/// REST gives texts as they were sent. What models read is rendered where they read it.
+/// REST returns texts as they were sent. Texts for models are rendered where models read them.
 #[test]
-fn everybody_reads_a_text_as_it_was_sent() {
+fn rest_returns_texts_unchanged() {
     let d = Client::start();
     let (one, two) = (d.session("s-1"), d.session("s-2"));
     let (mine, other) = (peer(&one, "s-1"), peer(&two, "s-2"));
@@ -173,7 +173,7 @@ fn everybody_reads_a_text_as_it_was_sent() {
             assert!(reader.get(&path).ok(200).to_string().contains(forged), "{path}");
         }
     }
-    // What only looks like a text is none.
+    // A text without visible characters counts as empty.
     for blank in ["\u{200b}", " \u{2060}\n", "\0"] {
         let body = json!({ "text": blank });
         invalid(&one.post(&format!("/v1/peers/{other}/messages"), &body), "text");
@@ -184,7 +184,7 @@ fn everybody_reads_a_text_as_it_was_sent() {
 }
 
 #[test]
-fn a_full_inbox_refuses_and_drops_nothing() {
+fn full_inbox_refuses_and_drops_nothing() {
     let d = Client::with(&Tuning { inbox_max: 3, ..Tuning::default() });
     let to = peer(&d, "s-1");
     let ids: Vec<_> = (0..3).map(|n| send(&d, &to, &n.to_string())).collect();
@@ -200,9 +200,10 @@ fn a_full_inbox_refuses_and_drops_nothing() {
     assert_eq!(each(&peek(&d, &to), "id"), [ids[0].clone(), ids[2].clone(), fourth]);
 }
 
-/// What a full inbox did not take is on record, and a repeat finds room once there is some.
+/// A delivery that a full inbox refused is recorded, and a repetition succeeds once the inbox has
+/// capacity.
 #[test]
-fn a_broadcast_that_finds_an_inbox_full_is_refused_there_and_not_lost() {
+fn broadcast_to_a_full_inbox_is_recorded_and_retryable() {
     let d = Client::with(&Tuning { inbox_max: 1, ..Tuning::default() });
     let (full, free) = (peer(&d, "s-1"), peer(&d, "s-2"));
     let waits = send(&d, &full, "first");
@@ -230,7 +231,7 @@ fn a_broadcast_that_finds_an_inbox_full_is_refused_there_and_not_lost() {
 }
 
 #[test]
-fn a_broadcast_reaches_everybody_but_its_sender() {
+fn broadcast_reaches_everybody_but_its_sender() {
     let d = Client::start();
     let member = |name: &str, circle: &str| {
         let body = json!({
@@ -265,7 +266,7 @@ fn a_broadcast_reaches_everybody_but_its_sender() {
 }
 
 #[test]
-fn messages_of_a_removed_peer_become_undeliverable() {
+fn messages_to_a_removed_peer_become_undeliverable() {
     let d = Client::start();
     let to = peer(&d, "s-1");
     let (acked, offered) = (send(&d, &to, "a"), send(&d, &to, "b"));

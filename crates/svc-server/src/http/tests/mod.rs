@@ -1,11 +1,11 @@
-//! The adapter in process: requests go through the edge and the routes to services over a temporary
-//! store.
+//! Tests of the adapter in process: requests go through the edge and the routes to services over a
+//! temporary store.
 //!
-//! `server` is the daemon's HTTP side without a socket. `script` writes requests and answers down,
-//! and `answers` are the snapshots of every REST answer. `client` sends requests one by one, and
-//! `shapes` says what their answers must be; the other files are tests by resource.
+//! `server` is the daemon's HTTP side without a socket. `script` records requests and responses,
+//! and `answers` has the snapshots of every REST response. `client` sends single requests, and
+//! `shapes` checks the forms of their responses; the other files are tests by resource.
 //!
-//! What needs a process, a socket, a file or a restart is tested from outside, in `tests/it`.
+//! Tests that need a process, a socket, a file or a restart are in `tests/it`.
 
 mod answers;
 mod client;
@@ -18,7 +18,7 @@ mod server;
 mod shapes;
 mod tasks;
 
-/// Callers and replies as `shapes` names them.
+/// Callers and replies by the names that `shapes` uses.
 mod wire {
     pub(crate) use super::{client::Client as Caller, server::Reply};
 }

@@ -1,4 +1,4 @@
-//! Peers: who is who, and what each may change.
+//! Participants: their identity, and what each may change.
 
 use serde_json::{Value, json};
 
@@ -13,9 +13,9 @@ fn status(client: &Client, id: &str) -> String {
 }
 
 #[test]
-fn a_peer_is_its_session_or_else_its_place() {
+fn peer_identity_is_its_session_or_else_its_place() {
     let d = Client::start();
-    // Each row registers; the same letter is the same peer.
+    // Each row registers; the same letter is the same participant.
     let row = |backend: &str, session: &str, path: &str, pane: &str| {
         let mut body = json!({ "display_name": "x", "backend": backend });
         for (name, value) in [("session_id", session), ("path", path), ("tmux_pane", pane)] {
@@ -31,7 +31,8 @@ fn a_peer_is_its_session_or_else_its_place() {
         ("a", row("claude", "s-1", "", "")),
         ("b", row("codex", "s-1", "/p", "%1")),
         ("c", row("claude", "s-2", "/p", "%1")),
-        // Without a session: the place, and an empty part of it is a value like any other.
+        // Without a session the place identifies, and an empty part of it is a value like any
+        // other.
         ("d", row("claude", "", "/q", "%1")),
         ("d", row("claude", "", "/q", "%1")),
         ("e", row("claude", "", "/q", "%2")),
@@ -72,7 +73,7 @@ fn empty_strings_count_as_absent_in_an_identity() {
 }
 
 #[test]
-fn registering_gives_defaults_and_keeps_what_is_said() {
+fn registration_fills_defaults_and_keeps_given_members() {
     let d = Client::start();
     let bare = register(&d, &json!({ "display_name": "a", "backend": "claude" }));
     assert_eq!(bare["display_name"], "a");
@@ -100,7 +101,7 @@ fn registering_gives_defaults_and_keeps_what_is_said() {
 }
 
 #[test]
-fn registering_again_updates_what_is_given_and_merges_metadata() {
+fn repeated_registration_updates_given_members_and_merges_metadata() {
     let d = Client::start();
     let first = register(
         &d,
@@ -121,7 +122,7 @@ fn registering_again_updates_what_is_given_and_merges_metadata() {
     assert_eq!(again["registered_at"], first["registered_at"]);
     assert_eq!(again["display_name"], "new");
     assert_eq!(again["path"], "/new");
-    // What was not given stays, and is not put back to its default.
+    // A missing member keeps its value and is not reset to its default.
     assert_eq!(again["circle"], "blue");
     assert_eq!(again["role"], "orchestrator");
     assert_eq!(again["tmux_pane"], "%1");
@@ -129,7 +130,7 @@ fn registering_again_updates_what_is_given_and_merges_metadata() {
 }
 
 #[test]
-fn lists_filter_by_every_field_and_order_by_presence_then_name() {
+fn peer_list_filters_by_every_field_and_sorts_by_presence_then_name() {
     let d = Client::start();
     let rows = [
         ("zoe", "claude", "blue", "/p", "online"),
@@ -162,14 +163,14 @@ fn lists_filter_by_every_field_and_order_by_presence_then_name() {
         let reply = d.get(&format!("/v1/peers?{filter}"));
         instant(&reply.ok(200)["as_of"]);
         assert_eq!(each(&page(&reply, "peers"), "display_name"), names, "{filter}");
-        // The same, two at a time.
+        // The same in pages of two.
         let paged = all_pages(&d, &format!("/v1/peers?{filter}&limit=2"), "peers", "cursor");
         assert_eq!(each(&paged, "display_name"), names, "{filter} by pages");
     }
 }
 
 #[test]
-fn pages_of_peers_hold_each_once_also_where_names_are_equal() {
+fn peer_pages_have_each_once_even_with_equal_names() {
     let d = Client::start();
     for n in 0..23 {
         let body = json!({
@@ -189,7 +190,7 @@ fn pages_of_peers_hold_each_once_also_where_names_are_equal() {
 }
 
 #[test]
-fn heartbeats_tell_a_status_and_that_one_is_alive() {
+fn heartbeat_sets_status_and_last_seen() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let path = format!("/v1/peers/{id}/heartbeat");
@@ -210,7 +211,7 @@ fn heartbeats_tell_a_status_and_that_one_is_alive() {
 }
 
 #[test]
-fn a_removed_peer_is_returned_and_gone() {
+fn removal_returns_the_peer_and_deletes_it() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let path = format!("/v1/peers/{id}");
@@ -226,7 +227,7 @@ fn a_removed_peer_is_returned_and_gone() {
 }
 
 #[test]
-fn the_team_hears_of_every_coming_change_and_going() {
+fn team_stream_has_every_join_change_and_leave() {
     let d = Client::start();
     let id = peer(&d, "s-1");
     let body = json!({ "display_name": "renamed", "backend": "claude", "session_id": "s-1" });
@@ -243,7 +244,7 @@ fn the_team_hears_of_every_coming_change_and_going() {
 }
 
 #[test]
-fn ids_that_look_like_paths_find_nothing_and_harm_nothing() {
+fn ids_that_look_like_paths_are_not_found() {
     let d = Client::start();
     let id = peer(&d, "victim");
     let send = format!("/v1/peers/{id}/messages");
@@ -286,7 +287,7 @@ fn ids_that_look_like_paths_find_nothing_and_harm_nothing() {
 }
 
 #[test]
-fn a_session_may_act_for_its_own_peer_only() {
+fn session_may_act_for_its_own_peer_only() {
     let d = Client::start();
     let (one, two) = (d.session("s-1"), d.session("s-2"));
     let mine = peer(&one, "s-1");
@@ -303,12 +304,13 @@ fn a_session_may_act_for_its_own_peer_only() {
     let ack = format!("/v1/peers/{other}/messages/ack");
     problem(&one.post(&ack, &json!({ "ids": [] })), 403, "forbidden");
     assert_eq!(status(&d, &other), "online", "nothing was changed");
-    // Seeing who is there is everybody's right.
+    // Everybody may list participants.
     assert_eq!(page(&one.get("/v1/peers"), "peers").len(), 2);
     one.get(&format!("/v1/peers/{other}")).ok(200);
     one.delete(&format!("/v1/peers/{mine}")).ok(200);
 
-    // A peer registered under the token, without naming a session, is the token's own as well.
+    // A participant that was registered under the token without a session belongs to the token as
+    // well.
     let three = d.session("s-3");
     let mine = register(&three, &json!({ "display_name": "x", "backend": "claude" }));
     three.post(&beat(&text(&mine, "peer_id")), &json!({})).ok(200);

@@ -1,4 +1,4 @@
-//! Requests that follow each other, written down with their answers.
+//! Consecutive requests, recorded with their responses.
 
 use std::fmt::Write as _;
 
@@ -11,14 +11,14 @@ use super::server::{Reply, TestServer};
 
 pub(super) struct Script {
     pub(super) server: TestServer,
-    /// Of the requests that follow; the operator's if there is none.
+    /// The token of the next requests; `None` for the operator's.
     pub(super) token: Option<String>,
-    /// Requests and answers, without what differs from run to run.
+    /// Requests and responses, without what differs from run to run.
     pub(super) text: String,
     pub(super) exchanges: Vec<Exchange>,
 }
 
-/// What coverage counts.
+/// The request and response that coverage counts.
 pub(super) struct Exchange {
     pub(super) method: Method,
     pub(super) path: String,
@@ -46,7 +46,7 @@ impl Script {
         self.call(Method::DELETE, path).await
     }
 
-    /// A request without a body.
+    /// Sends a request without a body.
     pub(super) async fn call(&mut self, method: Method, path: &str) -> Reply {
         let request = self.request(method, path).body(Body::empty()).unwrap();
         self.send(request, "").await
@@ -66,7 +66,7 @@ impl Script {
         self.send(request.body(Body::from(body.to_owned())).unwrap(), body).await
     }
 
-    /// Metrics without their values, in the order of their names.
+    /// Metrics without their values, sorted by name.
     pub(super) async fn get_metrics(&mut self, accept: &str) -> Reply {
         let request = self.request(Method::GET, "/metrics").header(header::ACCEPT, accept);
         let request = request.body(Body::empty()).unwrap();
@@ -79,7 +79,7 @@ impl Script {
         reply
     }
 
-    /// The first `blocks` blocks of a feed that has no end.
+    /// The first `blocks` blocks of an endless feed.
     pub(super) async fn follow(&mut self, path: &str, blocks: usize) -> Reply {
         let request = self.request(Method::GET, path).header(header::ACCEPT, "text/event-stream");
         let request = request.body(Body::empty()).unwrap();
@@ -90,8 +90,8 @@ impl Script {
         reply
     }
 
-    /// A message to the MCP server, or a request for its messages. Of a feed, which has no end, the
-    /// first `blocks` blocks are read.
+    /// A message to the MCP server, or a request for its messages. Of an endless feed the first
+    /// `blocks` blocks are read.
     pub(super) async fn mcp(
         &mut self,
         method: Method,
@@ -121,7 +121,7 @@ impl Script {
         self.server.request(self.token.as_deref(), method, path)
     }
 
-    /// `body` is what the snapshot shows of the body.
+    /// `body` is the text for the body in the snapshot.
     pub(super) async fn send(&mut self, request: Request<Body>, body: &str) -> Reply {
         self.note_request(&request, body);
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -158,7 +158,7 @@ impl Script {
     fn note_reply(&mut self, method: Method, path: String, reply: &Reply) {
         writeln!(self.text, "{}", reply.status).unwrap();
         let id = reply.headers["x-request-id"].to_str().unwrap();
-        // The length of a body with a size or a version in it differs.
+        // The length of a body that contains a size or a version differs.
         let headers = reply.headers.iter().filter(|(name, _)| *name != header::CONTENT_LENGTH);
         for (name, value) in headers {
             let value = value.to_str().unwrap().replace(id, "<request-id>");
@@ -174,7 +174,7 @@ impl Script {
     }
 }
 
-/// A sample without its value; a comment as it is.
+/// A sample without its value; a comment unchanged.
 fn without_value(line: &str) -> &str {
     match line.rsplit_once(' ') {
         Some((sample, _)) if !line.starts_with('#') => sample,
@@ -200,7 +200,7 @@ fn pretty(mut json: Value) -> String {
     serde_json::to_string_pretty(&json).unwrap()
 }
 
-/// Puts a name in the place of every text or number that is called `member`.
+/// Replaces every text or number called `member` by a placeholder.
 fn redact(json: &mut Value, member: &str) {
     match json {
         Value::Object(members) => {

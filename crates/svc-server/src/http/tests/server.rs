@@ -1,5 +1,5 @@
-//! The daemon's HTTP side without a socket. Ids count, and the clock moves a little with each
-//! request, so an answer is the same at each run.
+//! The daemon's HTTP side without a socket. Ids are counted, and the clock advances with each
+//! request, so a response is the same in each run.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -22,7 +22,7 @@ use crate::{
     web::Beat,
 };
 
-/// How far the clock moves with a request.
+/// How far the clock advances with a request.
 const TICK: Duration = Duration::from_millis(10);
 
 pub(super) struct TestServer {
@@ -30,11 +30,11 @@ pub(super) struct TestServer {
     pub(super) services: Services,
     operator: String,
     test: TestStore,
-    /// The connection that requests seem to come by: who asks is looked up in the system's list.
+    /// The connection of the requests: identification looks it up in the system's list.
     connection: (TcpListener, TcpStream),
 }
 
-/// An answer, read to its end.
+/// A response, read to its end.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(super) status: u16,
@@ -53,7 +53,7 @@ impl TestServer {
         server
     }
 
-    /// One whose database has at most so many bytes.
+    /// A server whose database has at most this many bytes.
     pub(super) async fn of_size(max_bytes: u64) -> Self {
         let test = TestStore::of_size(Some(max_bytes)).await;
         let server = Self::over(test, &Tuning::default());
@@ -61,7 +61,7 @@ impl TestServer {
         server
     }
 
-    /// One that is not ready yet.
+    /// A server that is not ready yet.
     pub(super) async fn starting(tuning: &Tuning) -> Self {
         Self::over(TestStore::open().await, tuning)
     }
@@ -109,7 +109,7 @@ impl TestServer {
         self.edge.ready(app, mcp::routes(mcp));
     }
 
-    /// Makes rows of tasks say what no task can be.
+    /// Writes impossible values into the rows of tasks.
     pub(super) async fn contradict_tasks(&self) {
         self.test.contradict_tasks().await;
     }
@@ -135,7 +135,7 @@ impl TestServer {
         self.reply(&parts, &body)
     }
 
-    /// The first `blocks` blocks of a stream that has no end.
+    /// The first `blocks` blocks of an endless stream.
     pub(super) async fn send_and_read(&self, request: Request<Body>, blocks: usize) -> Reply {
         let (parts, mut body) = self.answer(request).await.into_parts();
         let mut text = Vec::new();
@@ -166,7 +166,7 @@ impl TestServer {
 }
 
 impl Reply {
-    /// The body of an answer of this status.
+    /// The body of a response with this status.
     #[track_caller]
     pub(super) fn ok(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
@@ -185,7 +185,7 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// A member of the body that is a text.
+    /// A text member of the body.
     pub(super) fn text(&self, member: &str) -> String {
         let body = self.json();
         body[member].as_str().unwrap_or_else(|| panic!("`{member}` in {body}")).to_owned()

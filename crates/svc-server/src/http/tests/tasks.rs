@@ -26,7 +26,7 @@ fn events(client: &Client, id: &str) -> Vec<Value> {
 }
 
 #[test]
-fn appends_are_dense_one_by_one_and_by_the_thousand() {
+fn appended_ids_have_no_gap_for_any_batch_size() {
     let d = Client::start();
     let id = new_task(&d);
     assert_eq!(append(&d, &id, &frame("one")), (2, 2));
@@ -38,7 +38,7 @@ fn appends_are_dense_one_by_one_and_by_the_thousand() {
     let reply = d.post(&path, &json!(too_many));
     assert!(matches!(reply.status, 413 | 422), "{reply:?}");
     assert_eq!(d.post(&path, &json!([])).status, 422, "nothing is no event");
-    // One bad event in a batch, and none of it is stored.
+    // If one event of a batch is bad, none is stored.
     let bad = json!([frame("good"), { "kind": "frame", "data": {} }]);
     assert_eq!(d.post(&path, &bad).status, 422);
     assert_eq!(append(&d, &id, &frame("last")), (1_004, 1_004));
@@ -56,7 +56,7 @@ fn appends_are_dense_one_by_one_and_by_the_thousand() {
 }
 
 #[test]
-fn a_frame_keeps_its_bytes_and_gets_a_time() {
+fn frame_keeps_its_bytes_and_gets_a_time() {
     let d = Client::start();
     let id = new_task(&d);
     let line = "\u{1b}[31mred\u{0}\u{2028}\"\\ 🦀 \r\n\ttail  ";
@@ -75,7 +75,7 @@ fn a_frame_keeps_its_bytes_and_gets_a_time() {
 }
 
 #[test]
-fn nothing_follows_a_terminal_event_within_a_batch() {
+fn event_after_the_terminal_one_in_a_batch_is_refused() {
     let d = Client::start();
     let id = new_task(&d);
     let reply =
@@ -86,7 +86,7 @@ fn nothing_follows_a_terminal_event_within_a_batch() {
 }
 
 #[test]
-fn how_a_task_ended_is_kept() {
+fn task_keeps_how_it_ended() {
     let d = Client::start();
     let table = [
         json!({ "status": "done", "exit_code": 0 }),
@@ -111,7 +111,7 @@ fn how_a_task_ended_is_kept() {
 }
 
 #[test]
-fn lists_filter_by_every_field_and_by_time() {
+fn task_list_filters_by_every_field_and_by_time() {
     let d = Client::start();
     let make = |title: &str, agent: &str, from: &str, end: Option<Value>| {
         let body = json!({ "title": title, "agent": agent, "from": from });
