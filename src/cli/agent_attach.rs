@@ -171,11 +171,11 @@ pub(super) struct Printer {
     /// The open request and its options.
     asked: Option<AskedRequest>,
     /// The entry whose beginning was printed.
-    said: Option<SaidEntry>,
+    said: Option<PrintedEntry>,
 }
 
 /// An unfinished entry.
-struct SaidEntry {
+struct PrintedEntry {
     of: String,
     /// Bytes of the entry that were printed.
     printed: usize,
@@ -253,7 +253,7 @@ impl Printer {
             _ => {
                 self.end_open_line()?;
                 let printed = text.len();
-                self.said = Some(SaidEntry { of, printed, is_open: true, is_told_again: false });
+                self.said = Some(PrintedEntry { of, printed, is_open: true, is_told_again: false });
                 output::block(&format!("{}: {text}", output::cell(delta, "role")))
             }
         }

@@ -10,7 +10,7 @@ use svc_core::service::{Services, Tokens, Tuning};
 use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
 use svc_server::{
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
-    web::Beat,
+    web::KeepAlive,
 };
 use svc_store::{OpenOptions, Store};
 
@@ -52,7 +52,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
                 pid: 1,
                 started_at: Timestamp::from_millis(1),
             },
-            beat: Beat::new(limits::SSE_KEEP_ALIVE),
+            beat: KeepAlive::new(limits::SSE_KEEP_ALIVE),
             stop: tokio_util::sync::CancellationToken::new(),
         });
         edge.ready(app, axum::Router::new());

@@ -17,7 +17,7 @@ use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
 use svc_server::{
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
-    web::Beat,
+    web::KeepAlive,
 };
 use svc_store::{OpenOptions, Store};
 
@@ -56,7 +56,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let tuning = Tuning { mcp_task_after: LISTEN / 2, ..Tuning::default() };
         let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
         let (tools, stop) = (svc_core::tools::catalogue(), CancellationToken::new());
-        let beat = Beat::new(limits::SSE_KEEP_ALIVE);
+        let beat = KeepAlive::new(limits::SSE_KEEP_ALIVE);
         let mcp = McpServer::start(McpServerParts {
             services: services.clone(),
             catalogue: Arc::clone(&tools),

@@ -38,7 +38,7 @@ impl GroupCommit {
                 [stream],
             )?;
         }
-        let (jobs, queue) = mpsc::channel(limits::WRITE_QUEUE);
+        let (jobs, queue) = mpsc::channel(limits::OPERATOR_WRITE_QUEUE);
         let heads = vec![0; usize::try_from(streams)? + 1];
         let thread = std::thread::spawn(move || write(&connection, queue, heads));
         Ok(Self { jobs, thread: Some(thread) })

@@ -161,12 +161,12 @@ struct Ground {
 }
 
 /// A flood that goes on until it is dropped.
-struct UnderWay {
+struct RequestInProgress {
     _crowd: Crowd,
     noise: Option<PathBuf>,
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         if let Some(noise) = &self.noise {
             // It may not have been created.
@@ -258,7 +258,7 @@ impl Ground {
         flood: Flood,
         sizes: &Sizes,
         answers: &Arc<Answers>,
-    ) -> anyhow::Result<UnderWay> {
+    ) -> anyhow::Result<RequestInProgress> {
         let address = self.daemon.target.address;
         let works = match flood {
             Flood::Readers => {
@@ -311,7 +311,7 @@ impl Ground {
         if let Some(noise) = &noise {
             std::fs::write(noise, "")?;
         }
-        Ok(UnderWay { _crowd: Crowd::counting(works, answers), noise })
+        Ok(RequestInProgress { _crowd: Crowd::counting(works, answers), noise })
     }
 }
 

@@ -141,7 +141,7 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     let mut undo = UndoInfo::default();
     if let Edit::Whole { text: wanted } = edit {
         if !text.is_empty() && text != wanted && !is_our_file(text) {
-            return Err(EditError::NotOurs);
+            return Err(EditError::NoSvcSchema);
         }
         return Ok((wanted.clone(), undo));
     }
@@ -223,7 +223,7 @@ pub fn undo(
     undo: &UndoInfo,
 ) -> Result<Option<String>, EditError> {
     if matches!(edit, Edit::Whole { .. }) {
-        return if is_our_file(text) { Ok(None) } else { Err(EditError::NotOurs) };
+        return if is_our_file(text) { Ok(None) } else { Err(EditError::NoSvcSchema) };
     }
     let mut document = ConfigDocument::parse(format, text)?;
     let before = document.value();
@@ -330,7 +330,7 @@ pub enum EditError {
     )]
     NameTaken,
     #[error("was not written by svc; move it away, then try again")]
-    NotOurs,
+    NoSvcSchema,
 }
 
 fn found_in(document: &Value, edit: &Edit) -> EditState {

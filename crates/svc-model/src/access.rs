@@ -100,7 +100,7 @@ pub enum Reader {
     /// A tool that the operator calls, and a session with [`READ_ALL`]. The result of such a tool
     /// becomes an event of a stream of answers. If the tool read those streams, each result would
     /// contain all earlier ones.
-    AllButAnswers,
+    AllButCallResults,
     /// A session reads rows that it owns or runs, and rows of its project.
     Session {
         /// Subject of its token.
@@ -116,7 +116,7 @@ impl Reader {
     pub fn from_caller(caller: &Caller) -> Self {
         match caller {
             Caller::Operator => Self::All,
-            Caller::Session { .. } if caller.has_scope(READ_ALL) => Self::AllButAnswers,
+            Caller::Session { .. } if caller.has_scope(READ_ALL) => Self::AllButCallResults,
             Caller::Session { key, project, .. } => Self::Session {
                 key: Arc::clone(key),
                 owner: caller.principal().to_string().into(),
@@ -128,7 +128,7 @@ impl Reader {
     /// The reader for a tool that this caller calls.
     pub fn for_tool(caller: &Caller) -> Self {
         match Self::from_caller(caller) {
-            Self::All => Self::AllButAnswers,
+            Self::All => Self::AllButCallResults,
             reader => reader,
         }
     }
@@ -161,7 +161,7 @@ impl Reader {
     pub fn level(&self) -> i64 {
         match self {
             Self::Session { .. } => 0,
-            Self::AllButAnswers => 1,
+            Self::AllButCallResults => 1,
             Self::All => 2,
         }
     }
@@ -170,7 +170,7 @@ impl Reader {
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Session { key, .. } => Some(key),
-            Self::All | Self::AllButAnswers => None,
+            Self::All | Self::AllButCallResults => None,
         }
     }
 
@@ -178,7 +178,7 @@ impl Reader {
     pub fn owner(&self) -> Option<&str> {
         match self {
             Self::Session { owner, .. } => Some(owner),
-            Self::All | Self::AllButAnswers => None,
+            Self::All | Self::AllButCallResults => None,
         }
     }
 
@@ -186,7 +186,7 @@ impl Reader {
     pub fn project(&self) -> Option<&str> {
         match self {
             Self::Session { project, .. } => project.as_deref(),
-            Self::All | Self::AllButAnswers => None,
+            Self::All | Self::AllButCallResults => None,
         }
     }
 }
@@ -217,7 +217,7 @@ impl Caller {
 }
 
 /// Whether a stream of this name holds results for clients. Such streams are in no list.
-pub fn holds_answers(name: &StreamName) -> bool {
+pub fn holds_call_results(name: &StreamName) -> bool {
     name.kind() == "mcp"
 }
 
@@ -311,9 +311,9 @@ mod tests {
 
     #[test]
     fn only_streams_of_calls_hold_answers() {
-        assert!(holds_answers(&StreamName::parse("mcp/call_1").unwrap()));
+        assert!(holds_call_results(&StreamName::parse("mcp/call_1").unwrap()));
         for name in ["mcp", "mcpx/1", "task/mcp/1", "team"] {
-            assert!(!holds_answers(&StreamName::parse(name).unwrap()), "{name}");
+            assert!(!holds_call_results(&StreamName::parse(name).unwrap()), "{name}");
         }
     }
 }

@@ -32,7 +32,7 @@ struct PromptWord {
     members: Vec<(String, f64)>,
     worth: f64,
     /// It says something of a subject.
-    is_telling: bool,
+    identifies_subject: bool,
 }
 
 /// How well a text fits.
@@ -61,7 +61,7 @@ impl WeighedPrompt {
             .groups
             .into_iter()
             .map(|group| {
-                let is_telling = group.is_telling();
+                let identifies_subject = group.identifies_subject();
                 let members: Vec<(String, f64)> = group
                     .members
                     .into_iter()
@@ -77,7 +77,7 @@ impl WeighedPrompt {
                     (true, true) => 0.0,
                     (true, false) => rarity(&group.term) * UNKNOWN,
                 };
-                PromptWord { members, worth, is_telling }
+                PromptWord { members, worth, identifies_subject }
             })
             .collect();
         words.sort_by(|a, b| b.worth.total_cmp(&a.worth));
@@ -111,7 +111,7 @@ impl WeighedPrompt {
                 .map(|(_, value)| *value)
                 .fold(0.0, f64::max);
             met += best;
-            telling += u32::from(best > 0.0 && word.is_telling);
+            telling += u32::from(best > 0.0 && word.identifies_subject);
         }
         if met <= 0.0 {
             return None;

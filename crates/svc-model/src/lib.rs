@@ -75,7 +75,7 @@ mod task;
 pub mod text;
 mod time;
 
-pub use access::{AccessLevel, Ownership, Reader, StreamVisibility, holds_answers};
+pub use access::{AccessLevel, Ownership, Reader, StreamVisibility, holds_call_results};
 pub use argument::{NOT_BLANK, TAG, parse_word};
 pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{

@@ -53,7 +53,7 @@ pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
 pub const UNCOUNTED_BYTES: usize = 4 * 1024;
 /// TCP connections that wait for a client without a valid credential. A further one closes the
 /// longest idle.
-pub const NEWCOMERS: usize = 64;
+pub const UNAUTHENTICATED_CONNECTIONS: usize = 64;
 /// Descriptors that TCP connections leave to the Unix socket, files and processes; or a quarter of
 /// all descriptors if that is more.
 pub const RESERVED_DESCRIPTORS: usize = 96;
@@ -95,9 +95,9 @@ pub const TASK_RESULT_BYTES: usize = 256 * 1024;
 /// Maximum bytes of an agent's output that a waiting caller gets.
 pub const TASK_CONTENT_BYTES: usize = 5 * 1024 * 1024;
 /// Characters of a result in the notification of the requester.
-pub const TOLD_RESULT_CHARS: usize = 2_000;
+pub const NOTIFIED_RESULT_CHARS: usize = 2_000;
 /// Maximum number of the operator's peers that are notified of a request.
-pub const TOLD_PEERS: u32 = 32;
+pub const NOTIFIED_PEERS: u32 = 32;
 /// Maximum lines of output that come with a task.
 pub const TASK_FRAMES_MAX: u32 = 500;
 /// Maximum bytes of output that come with a task, unless a single line has more: a model reads
@@ -122,10 +122,10 @@ pub const LEASE: Duration = Duration::from_mins(1);
 /// A turn ends after this long without a hook and without an open tool call.
 pub const TURN_SILENCE: Duration = Duration::from_mins(10);
 /// How often clients' session files and the spool of hooks are polled.
-pub const RECORDS_LOOK: Duration = Duration::from_millis(400);
+pub const RECORDS_POLL: Duration = Duration::from_millis(400);
 /// Time after a turn's end in which a late hook may still report its final text. Then the questions
 /// of that turn fail.
-pub const TURN_WORDS: Duration = Duration::from_secs(3);
+pub const TURN_TEXT_GRACE: Duration = Duration::from_secs(3);
 /// A client's session file that is older than the last event counts if it is unchanged after this
 /// long.
 pub const RECORD_GRACE: Duration = Duration::from_secs(1);
@@ -179,7 +179,7 @@ pub const RUNNER_GRACE: Duration = Duration::from_mins(1);
 pub const TASK_SILENCE: Duration = Duration::from_hours(24);
 
 /// How often untaken messages and unbegun tasks are checked for expiry, which takes days.
-pub const EXPIRY_LOOK: Duration = Duration::from_hours(1);
+pub const EXPIRY_POLL: Duration = Duration::from_hours(1);
 
 /// Default lifetime of a session token.
 pub const TOKEN_TTL: Duration = Duration::from_hours(12);
@@ -232,9 +232,9 @@ pub const COMMIT_WORK: Duration = Duration::from_millis(2);
 /// Bytes of appended events after which a commit takes no more jobs.
 pub const COMMIT_BYTES: usize = 2 * 1024 * 1024;
 /// Capacity of one session's queue of write jobs. When it is full, only that session waits.
-pub const WRITE_LANE: usize = 256;
+pub const SESSION_WRITE_QUEUE: usize = 256;
 /// Capacity of the queue of the operator and of the daemon itself.
-pub const WRITE_QUEUE: usize = 4096;
+pub const OPERATOR_WRITE_QUEUE: usize = 4096;
 /// Streams whose state the writer caches. The cache is cleared when it is full; a miss is one
 /// look-up.
 pub const STREAMS_CACHED: usize = 65_536;
@@ -248,7 +248,7 @@ pub const WAL_TRUNCATE_BYTES: u64 = 32 * 1024 * 1024;
 /// How often maintenance checks the write-ahead log and retention.
 pub const MAINTENANCE: Duration = Duration::from_mins(1);
 /// Segments of a full-text index above which maintenance merges them: a search reads each of them.
-pub const INDEX_PIECES: i64 = 4;
+pub const INDEX_SEGMENTS: i64 = 4;
 /// Pages of an index that one write job merges. Bounds the delay of other writers.
 pub const INDEX_MERGE_PAGES: i64 = 64;
 /// Merge jobs per index and maintenance run. The next run continues.

@@ -6,7 +6,7 @@ use std::fmt;
 use super::{
     Message, MessageId, MessageType, Peer, PeerId, PeerRole,
     conversation::{SourceTool, TurnReply},
-    quote::{self, ForModels, ModelText, QuotedLine, model_text},
+    quote::{self, ModelText, QuotedLine, SafeForModels, model_text},
 };
 
 /// Maximum characters around a text, including line ends and without the sender's key.
@@ -93,7 +93,7 @@ fn address_of_key(key: &str) -> Option<SessionAddress> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionAddress(String);
 
-impl ForModels for SessionAddress {}
+impl SafeForModels for SessionAddress {}
 
 impl fmt::Display for SessionAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

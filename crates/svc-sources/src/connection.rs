@@ -21,7 +21,7 @@ use super::message::{
     ChildMessage, ConnectionEnd, Reply, RequestLoss, ServerMessage, ToolTraits, answer_text,
     members, modern_params, notification_text, request_text, traced_params,
 };
-use super::pace::MessagePace;
+use super::pace::MessageThrottle;
 
 /// Capacity of the queue of messages to a server. Senders wait while it is full.
 pub(super) const OUTGOING: usize = 256;
@@ -47,7 +47,7 @@ pub(super) struct SourceConnection {
     pub(super) resource_updates: watch::Sender<u64>,
     updated: Mutex<BTreeSet<String>>,
     /// Throttles a server that sends unsolicited messages.
-    pace: MessagePace,
+    pace: MessageThrottle,
     /// Hides secrets in the server's messages.
     redactor: RwLock<Arc<Redactor>>,
     /// The project of this instance.
@@ -132,7 +132,7 @@ impl SourceConnection {
             redactor: RwLock::new(Arc::new(redactor)),
             resource_updates: watch::Sender::new(0),
             updated: Mutex::default(),
-            pace: MessagePace::default(),
+            pace: MessageThrottle::default(),
             root,
             is_modern: AtomicBool::new(false),
             end: OnceLock::new(),

@@ -47,7 +47,7 @@
 //! bounds (`markdown.rs`).
 
 mod auth;
-mod beside;
+mod blocking;
 mod call;
 mod child_task;
 mod connection;

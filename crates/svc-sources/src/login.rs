@@ -6,7 +6,7 @@ use svc_core::service::sources::SourceKey;
 use svc_model::source::SourceTransport;
 
 use super::{
-    auth::{LoginProgress, LoginRun, LoginWish},
+    auth::{LoginProgress, LoginRequest, LoginRun},
     manager::SourceManager,
     spec::{FilledEntry, Variables},
 };
@@ -57,7 +57,7 @@ impl SourceManager {
             ));
         }
         let port = port.or(oauth.callback_port).unwrap_or(0);
-        let wish = LoginWish {
+        let wish = LoginRequest {
             url: filled.url,
             choice: oauth.clone(),
             secret: secrets.get(CLIENT_SECRET).cloned(),

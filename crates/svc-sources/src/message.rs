@@ -17,7 +17,7 @@ use svc_wire::{
     mcp::{Revision, TASKS_EXTENSION, meta},
 };
 
-use super::beside::beside_others;
+use super::blocking::run_blocking;
 
 #[derive(Debug)]
 pub(super) enum ServerMessage {
@@ -44,7 +44,7 @@ pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
         Cow::Owned(text) => Some(text),
     };
     let broken =
-        if given.get().len() > LONG { beside_others(|| broken(&given)) } else { broken(&given) };
+        if given.get().len() > LONG { run_blocking(|| broken(&given)) } else { broken(&given) };
     match broken {
         None => given,
         // It cannot fail: only strings were replaced, by strings.

@@ -19,7 +19,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Counts unsolicited messages of one connection.
 #[derive(Debug, Default)]
-pub(super) struct MessagePace(Mutex<Option<PaceWindow>>);
+pub(super) struct MessageThrottle(Mutex<Option<PaceWindow>>);
 
 /// The count of one second.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ struct PaceWindow {
     bytes: usize,
 }
 
-impl MessagePace {
+impl MessageThrottle {
     /// Counts a message, and waits for the next second if there were too many.
     pub(super) async fn spend(&self, bytes: usize) {
         if let Some(until) = self.count(bytes, Instant::now()) {
@@ -52,13 +52,13 @@ impl MessagePace {
 /// When the lists of a server are fetched again: at once after a quiet time, then with a growing
 /// delay while they go on changing.
 #[derive(Debug)]
-pub(super) struct RefetchPace {
+pub(super) struct RefetchBackoff {
     pause: Duration,
     /// When the lists were last fetched.
     fetched: Option<Instant>,
 }
 
-impl RefetchPace {
+impl RefetchBackoff {
     pub(super) const fn new() -> Self {
         Self { pause: FIRST_PAUSE, fetched: None }
     }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn refetch_backs_off_while_lists_keep_changing() {
         let start = Instant::now();
-        let mut pace = RefetchPace::new();
+        let mut pace = RefetchBackoff::new();
         assert_eq!(pace.due(start), start, "the first one at once");
         let (mut now, mut fetches) = (start, 0);
         while now < start + Duration::from_mins(2) {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn flood_of_messages_waits_for_the_next_second() {
-        let (pace, start) = (MessagePace::default(), Instant::now());
+        let (pace, start) = (MessageThrottle::default(), Instant::now());
         for _ in 0..SOURCE_MESSAGES {
             assert_eq!(pace.count(10, start), None);
         }

@@ -108,7 +108,7 @@ impl KeptResults {
         let folder = self.folder.join(&own);
         private_file::create_folder(&self.folder)?;
         private_file::create_folder(&folder)?;
-        make_room(&folder, "", text.len() as u64, self.bounds.kept_bytes)?;
+        evict(&folder, "", text.len() as u64, self.bounds.kept_bytes)?;
         let id = new_secret().split_at(32).0.to_owned();
         private_file::create_new(&folder.join(format!("{id}.json")), text.as_bytes())?;
         // Written last: a result without it is not found, and the next sweep removes it.
@@ -197,14 +197,14 @@ pub(super) fn keep_file(
 ) -> io::Result<PathBuf> {
     let own = hex::encode(&Sha256::digest(caller.principal().to_string())[..8]);
     private_file::create_folder(folder)?;
-    make_room(folder, &own, bytes.len() as u64, bounds.kept_bytes)?;
+    evict(folder, &own, bytes.len() as u64, bounds.kept_bytes)?;
     let path = folder.join(format!("{own}-{}", new_secret().split_at(24).0));
     private_file::create_new(&path, bytes)?;
     Ok(path)
 }
 
 /// Evicts the oldest files whose names have a prefix, until there is capacity for `more` bytes.
-fn make_room(folder: &Path, prefix: &str, more: u64, most: u64) -> io::Result<()> {
+fn evict(folder: &Path, prefix: &str, more: u64, most: u64) -> io::Result<()> {
     let mut files = files_of(folder);
     files.retain(|(path, ..)| {
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))

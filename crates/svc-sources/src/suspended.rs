@@ -82,7 +82,7 @@ impl OngoingCall {
         match (signal, present) {
             (ToolSignal::Ask(questions, reply), _) => self.ask(questions, reply),
             (ToolSignal::Note(note), Some(call)) => call.note(note).await,
-            (ToolSignal::HangUp, Some(call)) => call.hang_up().await,
+            (ToolSignal::HangUp, Some(call)) => call.close_response().await,
             (ToolSignal::Detach(reply), Some(call)) => drop(reply.send(call.detach().await)),
             (ToolSignal::Detach(reply), None) => drop(reply.send(Ok(()))),
             (ToolSignal::Note(_) | ToolSignal::HangUp, None) => {}

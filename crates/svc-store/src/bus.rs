@@ -16,7 +16,7 @@ use svc_model::{Event, Framing, Seq, StreamName, StreamVisibility, limits};
 use svc_wire::sse;
 use tokio::sync::watch;
 
-use super::saying::Sayings;
+use super::unfinished::UnfinishedEntries;
 
 #[derive(Debug)]
 pub struct Batch {
@@ -78,7 +78,7 @@ pub struct Bus {
     streams: Mutex<HashMap<Arc<str>, Arc<Channel<Batch>>>>,
     everything: Arc<Channel<Commit>>,
     opened: watch::Sender<u64>,
-    sayings: Sayings,
+    sayings: UnfinishedEntries,
 }
 
 impl Bus {
@@ -87,7 +87,7 @@ impl Bus {
             streams: Mutex::default(),
             everything: Arc::default(),
             opened: watch::Sender::new(0),
-            sayings: Sayings::new(),
+            sayings: UnfinishedEntries::new(),
         })
     }
 
@@ -104,7 +104,7 @@ impl Bus {
     }
 
     /// Unfinished entries of streams, which no event has yet.
-    pub const fn sayings(&self) -> &Sayings {
+    pub const fn sayings(&self) -> &UnfinishedEntries {
         &self.sayings
     }
 
@@ -114,19 +114,19 @@ impl Bus {
     }
 
     /// Notifies that a commit opened a stream which lists may name.
-    pub(crate) fn tell_opened(&self) {
+    pub(crate) fn notify_opened(&self) {
         self.opened.send_modify(|count| *count += 1);
     }
 
     /// Notifies that the stream is closed.
-    pub(crate) fn tell_closed(&self, stream: &str) {
+    pub(crate) fn notify_closed(&self, stream: &str) {
         if let Some(channel) = self.lock().get(stream) {
             channel.level.send_modify(|level| level.closed = true);
         }
     }
 
     /// Notifies that the stream's visibility changed.
-    pub(crate) fn tell_readers_changed(&self, stream: &str) {
+    pub(crate) fn notify_readers_changed(&self, stream: &str) {
         if let Some(channel) = self.lock().get(stream) {
             channel.level.send_modify(|level| level.readers += 1);
         }
@@ -237,7 +237,7 @@ pub struct StreamListener<T> {
     channel: Arc<Channel<T>>,
     /// The bus that removes the channel with its last listener, and the channel's key there.
     home: Option<(Arc<str>, Arc<Bus>)>,
-    /// The last visibility change that [`Self::take_readers_changed`] reported.
+    /// The last visibility change that [`Self::take_visibility_changed`] reported.
     readers: u64,
 }
 
@@ -261,7 +261,7 @@ impl<T: Send + Sync> StreamListener<T> {
     }
 
     /// Whether the stream's visibility changed since the last call, or since the listener began.
-    pub fn take_readers_changed(&mut self) -> bool {
+    pub fn take_visibility_changed(&mut self) -> bool {
         let readers = self.level.borrow().readers;
         std::mem::replace(&mut self.readers, readers) != readers
     }
@@ -280,7 +280,7 @@ impl<T: Send + Sync> StreamListener<T> {
     }
 
     /// Like [`Self::wait`], and also returns when the stream's visibility changed.
-    pub async fn wait_as_reader(&mut self, cursor: i64) {
+    pub async fn wait_or_visibility_change(&mut self, cursor: i64) {
         let readers = self.readers;
         self.level
             .wait_for(|level| level.last > cursor || level.closed || level.readers != readers)

@@ -25,7 +25,7 @@ pub enum StoreError {
     Linked(String),
     /// The engine's integrity check of a whole file found faults.
     #[error("{file} fails the check of its integrity: {findings}")]
-    Unsound {
+    IntegrityCheckFailed {
         file: String,
         /// The engine's own text.
         findings: String,
@@ -98,7 +98,7 @@ pub enum MigrateError {
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("it is not a database of svc")]
-    NotOurs,
+    NoSvcSchema,
     /// The schema differs from ours; the text names the difference.
     #[error("it was changed by another program: {0}")]
     Foreign(String),

@@ -49,36 +49,36 @@
 
 mod bus;
 mod error;
-mod lane;
 mod rows;
-mod saying;
 mod sqlite;
+mod unfinished;
 mod upkeep;
+mod write_queue_key;
 
 pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
-pub use lane::WriteLane;
 pub use rows::{
     AgentMail, AgentRow, AssignmentEnd, AssignmentRow, AssignmentState, HostProcess,
     RequestAnswerRow, RequestRow, WorkMode, WorkWish,
 };
 pub use rows::{
-    AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
-    Frequencies, GhapPart, GivenItem, HitRate, LessonKind, ListedMessage, LogPage, LoginCodeRow,
-    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow, MessageTerms, NewCluster,
-    PageSize, PeerRow, ProbabilityBin, ProcessSubject, RowPage, SearchCandidate, SearchFilter,
-    SeenItem, SessionLock, SessionStart, ShownBy, SourceListRow, SourcePinRow, SourceProcessRow,
-    SourceStateRow, StrandedInbox, StreamState, StreamView, SubjectHolders, TaskRow, TokenEnd,
-    TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, DeliveryTerms,
+    FeedScope, FramePage, Frequencies, GhapPart, GivenItem, HelpEvidence, HitRate, ItemVersion,
+    LessonKind, ListedMessage, LogPage, LoginCodeRow, McpSessionRow, McpTransport, MemberRow,
+    MemoryFilter, MessageRow, NewCluster, PageSize, PeerRow, ProbabilityBin, ProcessSubject,
+    RowPage, SearchCandidate, SearchFilter, SessionLock, SessionStart, SourceListRow, SourcePinRow,
+    SourceProcessRow, SourceStateRow, StrandedInbox, StreamState, StreamView, SubjectHolders,
+    TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
-pub use saying::{HeardWords, SaidAfter, SayingListener, Sayings};
 pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]
 pub use sqlite::testing;
 pub use sqlite::{
-    DatabaseLock, LaneWrites, LockError, SearchIndex, Store, WriteTx, Writer, backup, last_backup,
-    note_backup, prepare_restore, schema_difference,
+    DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, WriteTx, Writer, backup,
+    last_backup, note_backup, prepare_restore, schema_difference,
 };
+pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{
     COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats,
 };
+pub use write_queue_key::WriteQueueKey;

@@ -67,7 +67,7 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let (inputs, mut input) = mpsc::channel(64);
     read_keys(inputs.clone());
     tokio::spawn(follow(context.clone(), inputs.clone()));
-    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut close_response = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut tick = interval(TICK);
     let _presence = OperatorPresence::keep(context);
@@ -78,7 +78,7 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
         let input = tokio::select! {
             input = input.recv() => input,
             _ = tick.tick() => Some(ScreenInput::Tick(SystemClock.now())),
-            _ = hang_up.recv() => None,
+            _ = close_response.recv() => None,
             _ = terminate.recv() => None,
         };
         let Some(input) = input else { break };

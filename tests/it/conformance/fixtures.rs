@@ -251,7 +251,7 @@ fn legacy() -> Vec<Tool> {
         asking("test_elicitation_sep1330_enums", enums),
         tool("test_reconnection", nothing(), async |call: Call, _| {
             pause().await;
-            call.hang_up().await;
+            call.close_response().await;
             pause().await;
             Ok(Output::text("answered on the stream that was resumed"))
         })

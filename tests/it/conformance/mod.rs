@@ -15,7 +15,7 @@ use svc_core::tools::Catalogue;
 use svc_model::{Clock, Ids, SystemClock, Timestamp, limits};
 use svc_server::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
 use svc_server::mcp::{self, McpMetrics, McpServer, McpServerParts};
-use svc_server::web::Beat;
+use svc_server::web::KeepAlive;
 use svc_store::{OpenOptions, Store};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -49,7 +49,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     tokio::spawn(http::serve(listener, bounds, edge.clone(), stop.clone(), connections));
     let handle = Arc::new(OnceLock::new());
     let catalogue = Arc::new(Catalogue::new(fixtures::tools(&handle)));
-    let beat = Beat::new(limits::SSE_KEEP_ALIVE);
+    let beat = KeepAlive::new(limits::SSE_KEEP_ALIVE);
     let mcp = McpServer::start(McpServerParts {
         services: services.clone(),
         catalogue: Arc::clone(&catalogue),

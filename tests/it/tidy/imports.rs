@@ -232,7 +232,13 @@ impl Crate {
                 let mut path = import.path.clone();
                 path.extend(rest[1..].iter().cloned());
                 let target = self.resolve(&here, &path, seen)?;
-                let reached_at = if is_last { here } else { target.reached_at };
+                // `TaskEnd::new` reaches the type at its re-export, and not in the file behind it.
+                let is_item = |path| {
+                    let target = self.resolve(&here, path, &mut HashSet::new());
+                    target.is_some_and(|target| !target.is_module)
+                };
+                let is_reexport = is_last || (here != at && is_item(&import.path));
+                let reached_at = if is_reexport { here } else { target.reached_at };
                 return Some(Target { reached_at, ..target });
             }
             for glob in module.imports.iter().filter(|import| import.name == "*") {

@@ -18,11 +18,11 @@ use super::Error;
 #[derive(Debug, Clone)]
 pub(in crate::service) struct Budget {
     bounds: BudgetBounds,
-    taken: Arc<Mutex<TakenParts>>,
+    taken: Arc<Mutex<BudgetLevels>>,
 }
 
 #[derive(Debug, Default)]
-struct TakenParts {
+struct BudgetLevels {
     held: HashMap<(Principal, BudgetKind), u64>,
     /// Unix nanoseconds at which the charge for the principal's stored bytes has decayed to zero.
     stored_until: HashMap<Principal, i128>,
@@ -66,7 +66,7 @@ impl Budget {
         Self { bounds, taken: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, TakenParts> {
+    fn lock(&self) -> MutexGuard<'_, BudgetLevels> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,21 +10,21 @@ use svc_model::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolic
 use svc_store::Store;
 use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
 
-use super::{budget::Budget, read_turns::ReadTurns};
+use super::{budget::Budget, read_turns::ReadScheduler};
 
 /// Shared by all services. A clone costs one reference count: services and thousands of readers of
 /// the log hold one.
 #[derive(Debug, Clone)]
-pub(in crate::service) struct Core(Arc<SharedMeans>);
+pub(in crate::service) struct Core(Arc<CoreInner>);
 
 #[derive(Debug)]
-pub(in crate::service) struct SharedMeans {
+pub(in crate::service) struct CoreInner {
     pub(in crate::service) store: Store,
     pub(in crate::service) clock: Arc<dyn Clock>,
     pub(in crate::service) ids: Ids,
     pub(in crate::service) tuning: Tuning,
     pub(in crate::service) budget: Budget,
-    pub(in crate::service) read_turns: ReadTurns,
+    pub(in crate::service) read_turns: ReadScheduler,
     /// Notified when the queue of dispatches has to be looked at.
     pub(in crate::service) work: tokio::sync::Notify,
     /// Which sessions a session sees and may send to.
@@ -35,9 +35,9 @@ pub(in crate::service) struct SharedMeans {
 }
 
 impl Deref for Core {
-    type Target = SharedMeans;
+    type Target = CoreInner;
 
-    fn deref(&self) -> &SharedMeans {
+    fn deref(&self) -> &CoreInner {
         &self.0
     }
 }
@@ -51,13 +51,13 @@ impl Core {
     ) -> Self {
         let budget = Budget::new(tuning.budget);
         let work = tokio::sync::Notify::new();
-        Self(Arc::new(SharedMeans {
+        Self(Arc::new(CoreInner {
             store,
             clock,
             ids,
             tuning: *tuning,
             budget,
-            read_turns: ReadTurns::default(),
+            read_turns: ReadScheduler::default(),
             work,
             sessions: OnceLock::new(),
             session_scopes: OnceLock::new(),

@@ -42,4 +42,4 @@ pub use budget::BudgetHold;
 pub use core::Tuning;
 pub use error::{Candidate, Error, ResourceKind};
 pub use page::{Listed, Page, PageBounds, PeersAt};
-pub use services::{Rooms, Services};
+pub use services::{ServiceSet, Services};

@@ -17,7 +17,7 @@ use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
 
 /// Cheap to clone.
 #[derive(Debug, Clone)]
-pub(in crate::service) struct ReadTurns(Arc<Mutex<Turns>>);
+pub(in crate::service) struct ReadScheduler(Arc<Mutex<Turns>>);
 
 #[derive(Debug)]
 struct Turns {
@@ -32,7 +32,7 @@ struct Turns {
 /// A slot for one read, released on drop.
 #[derive(Debug)]
 struct ReadTurn {
-    turns: ReadTurns,
+    turns: ReadScheduler,
     principal: Principal,
 }
 
@@ -102,7 +102,7 @@ impl Turns {
     }
 }
 
-impl Default for ReadTurns {
+impl Default for ReadScheduler {
     /// As many as the machine has cores, 2 to 4.
     fn default() -> Self {
         let cores = available_parallelism().map_or(2, NonZero::get);
@@ -110,7 +110,7 @@ impl Default for ReadTurns {
     }
 }
 
-impl ReadTurns {
+impl ReadScheduler {
     fn new(most: usize) -> Self {
         Self(Arc::new(Mutex::new(Turns::new(most))))
     }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn principals_take_turns_and_none_takes_every_slot() {
-        let turns = ReadTurns::new(2);
+        let turns = ReadScheduler::new(2);
         let (greedy, other) = (principal("greedy"), principal("other"));
         let first = turns.take(&greedy).now_or_never().flatten().unwrap();
         let mut second = Box::pin(turns.take(&greedy));
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn with_one_turn_principals_alternate() {
-        let turns = ReadTurns::new(1);
+        let turns = ReadScheduler::new(1);
         let (greedy, other) = (principal("greedy"), principal("other"));
         let mut running = turns.take(&greedy).now_or_never().flatten();
         let mut waiting: Vec<_> = [&greedy, &greedy, &greedy, &other, &other]
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_reader_takes_no_turn() {
-        let turns = ReadTurns::new(1);
+        let turns = ReadScheduler::new(1);
         let (greedy, other) = (principal("greedy"), principal("other"));
         let running = turns.take(&greedy).now_or_never().flatten();
         let mut gone = Box::pin(turns.take(&greedy));
@@ -241,7 +241,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_runs_outside_the_runtime_and_its_panic_reaches_the_reader() {
-        let turns = ReadTurns::new(1);
+        let turns = ReadScheduler::new(1);
         let own = std::thread::current().id();
         let read = async { std::thread::current().id() };
         assert_ne!(turns.run(&principal("a"), read).await, own);

@@ -27,11 +27,11 @@ use super::{
 
 /// All services. Each request clones this, at the cost of one reference count.
 #[derive(Debug, Clone)]
-pub struct Services(Arc<Rooms>);
+pub struct Services(Arc<ServiceSet>);
 
 /// The services that [`Services`] shares.
 #[derive(Debug, Clone)]
-pub struct Rooms {
+pub struct ServiceSet {
     /// Credentials and who holds them.
     pub access: Access,
     /// The event log: pages, subscriptions, retention.
@@ -57,9 +57,9 @@ pub struct Rooms {
 }
 
 impl Deref for Services {
-    type Target = Rooms;
+    type Target = ServiceSet;
 
-    fn deref(&self) -> &Rooms {
+    fn deref(&self) -> &ServiceSet {
         &self.0
     }
 }
@@ -80,7 +80,7 @@ impl Services {
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
         let hooks = Hooks::new(core.clone(), access.clone(), team.clone(), journal.clone());
         let agents = Agents::new(core.clone(), access.clone());
-        Self(Arc::new(Rooms {
+        Self(Arc::new(ServiceSet {
             access,
             conversations: Conversations::new(core.clone(), agents.clone(), hooks.clone()),
             agents,

@@ -116,7 +116,7 @@ impl Call {
     }
 
     /// Closes the connection that waits for the response; the client reconnects for it (SEP-1699).
-    pub async fn hang_up(&self) {
+    pub async fn close_response(&self) {
         self.send(ToolSignal::HangUp).await;
     }
 
@@ -196,7 +196,7 @@ pub enum ToolSignal {
     Ask(Vec<ClientQuestion>, QuestionReply),
     /// See [`Call::detach`].
     Detach(oneshot::Sender<Result<(), Failure>>),
-    /// See [`Call::hang_up`].
+    /// See [`Call::close_response`].
     HangUp,
 }
 

@@ -12,7 +12,7 @@ pub(super) const TOOL_CALL: &str = "ToolCall";
 const OWN: &str = "svc";
 
 /// Whether the client called this tool through `ToolCall`.
-pub(super) fn is_by_name(call: &Call) -> bool {
+pub(super) fn is_through_tool_call(call: &Call) -> bool {
     #[derive(Deserialize)]
     struct Named {
         name: String,

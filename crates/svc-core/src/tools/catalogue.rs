@@ -26,18 +26,18 @@ const LISTED_FOREIGN_MAX: usize = 10;
 pub struct Catalogue {
     tools: RwLock<Arc<BTreeMap<String, Arc<Tool>>>>,
     changes: watch::Sender<u64>,
-    foreign: OnceLock<Arc<dyn ForeignTools>>,
+    foreign: OnceLock<Arc<dyn ChildTools>>,
     /// Globs of the tools that sessions reach through `ToolCall`.
     tool_call: OnceLock<Vec<String>>,
 }
 
 /// Tools of child servers, which depend on the caller.
-pub trait ForeignTools: fmt::Debug + Send + Sync {
+pub trait ChildTools: fmt::Debug + Send + Sync {
     /// The tools of a caller, by name.
     fn offered_to(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
     /// Whether a server of the caller's may still get a tool of this name, because it has not
     /// listed its tools yet.
-    fn may_come(&self, caller: &Caller, name: &str) -> bool;
+    fn may_appear(&self, caller: &Caller, name: &str) -> bool;
     /// Why a tool of this name cannot be called: it belongs to a server of the caller's that has
     /// never listed its tools and does not work now.
     fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError>;
@@ -86,7 +86,7 @@ impl Catalogue {
     }
 
     /// Adds the tools of child servers. Only the first call counts.
-    pub fn join(&self, foreign: Arc<dyn ForeignTools>) {
+    pub fn join(&self, foreign: Arc<dyn ChildTools>) {
         self.foreign.set(foreign).ok();
         self.foreign_changed();
     }
@@ -139,7 +139,7 @@ impl Catalogue {
             if let Some(found) = self.find(caller, name) {
                 return Some(found);
             }
-            if !self.foreign.get().is_some_and(|foreign| foreign.may_come(caller, name)) {
+            if !self.foreign.get().is_some_and(|foreign| foreign.may_appear(caller, name)) {
                 // The server may have listed its tools between the two checks.
                 return self.find(caller, name);
             }
@@ -156,7 +156,7 @@ impl Catalogue {
     pub fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
         if let Some(tool) = self.named(caller, name) {
             return tool
-                .scope_wanted(caller)
+                .missing_scope(caller)
                 .map(|scope| ToolError::needs_scope(caller, name, scope));
         }
         self.foreign.get()?.absence(caller, name)

@@ -43,7 +43,7 @@ pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
     .result(json!({ "type": "object", "description": "The result of that tool." }))
     .destructive()
     // The called tool has quoted its result already.
-    .quotes_by_itself()
+    .quotes_itself()
 }
 
 impl Catalogue {

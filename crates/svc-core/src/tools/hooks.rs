@@ -18,7 +18,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Report an event of a coding agent")
             .family("hooks")
             .unlisted()
-            .quotes_by_itself(),
+            .quotes_itself(),
     ]
 }
 

@@ -7,7 +7,7 @@ use svc_model::{
     learning::{Memory, MemoryCategory, MemoryId},
     limits, quote,
 };
-use svc_store::{MemoryFilter, SeenItem};
+use svc_store::{ItemVersion, MemoryFilter};
 
 use super::{Call, Failure, Tool, sessions::acting_session};
 use crate::service::journal::NewMemory;
@@ -119,7 +119,7 @@ async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure>
         .journal
         .find_memories(&call.caller, &input.query, project.as_deref(), &filter, limit)
         .await?;
-    let given = hits.iter().map(|(memory, _)| SeenItem::from(memory)).collect();
+    let given = hits.iter().map(|(memory, _)| ItemVersion::from(memory)).collect();
     call.services.search.note_found(&call.caller, &acting.session_id, given).await;
     let results: Vec<MemoryHit> =
         hits.into_iter().map(|(memory, fit)| MemoryHit { memory, score: fit.score }).collect();

@@ -42,7 +42,7 @@ pub use call::{
     Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, LogLevel, QuestionReply,
     RequestTrace, ToolClient, ToolProgress, ToolSignal,
 };
-pub use catalogue::{Catalogue, Descriptor, ForeignTools};
+pub use catalogue::{Catalogue, ChildTools, Descriptor};
 pub use delegate::DelegatedCall;
 pub use error::{ErrorType, Failure, ToolError};
 pub use output::Output;

@@ -21,7 +21,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Say that you are alive")
             .idempotent(),
         Tool::new("peer_send", SEND, send).title("Send a message to a peer"),
-        Tool::new("peer_inbox", INBOX, inbox).title("Read your inbox").quotes_by_itself(),
+        Tool::new("peer_inbox", INBOX, inbox).title("Read your inbox").quotes_itself(),
         Tool::new("peer_ack", ACK, ack).title("Acknowledge messages").idempotent(),
         Tool::new("peer_broadcast", BROADCAST, broadcast).title("Send a message to all peers"),
     ]

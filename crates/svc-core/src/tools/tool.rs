@@ -347,7 +347,7 @@ impl Tool {
 
     /// Its result contains stamps of the daemon, so it quotes foreign texts itself.
     #[must_use]
-    pub(super) fn quotes_by_itself(self) -> Self {
+    pub(super) fn quotes_itself(self) -> Self {
         Self { quotes: true, ..self }
     }
 
@@ -442,11 +442,11 @@ impl Tool {
     }
 
     pub fn is_open_to(&self, caller: &Caller) -> bool {
-        self.scope_wanted(caller).is_none()
+        self.missing_scope(caller).is_none()
     }
 
     /// The scope that this caller lacks; `None` if the caller may call it.
-    pub fn scope_wanted(&self, caller: &Caller) -> Option<&str> {
+    pub fn missing_scope(&self, caller: &Caller) -> Option<&str> {
         let foreign = self.foreign.as_ref().and_then(|foreign| foreign.scope.as_deref());
         self.scope.or(foreign).filter(|scope| !caller.has_scope(scope))
     }
@@ -510,7 +510,7 @@ impl Tool {
         call: Call,
         mut arguments: Map<String, Value>,
     ) -> Result<Output, Failure> {
-        let is_by_name = called::is_by_name(&call);
+        let is_through_tool_call = called::is_through_tool_call(&call);
         let run = async {
             if self.foreign.is_some() {
                 return (self.run)(call, arguments).await;
@@ -526,7 +526,7 @@ impl Tool {
             tracing::error!(tool = self.name(), "a tool panicked");
             Err(ToolError::internal().into())
         });
-        if is_by_name {
+        if is_through_tool_call {
             return outcome.map(|output| called::named(output, self.server(), self.name()));
         }
         outcome

@@ -10,7 +10,7 @@ use svc_model::{
 };
 
 use super::{Call, Failure, Tool, sessions::acting_session};
-use crate::service::journal::{ValueDistances, too_far};
+use crate::service::journal::{ValueDistances, distance_error};
 
 pub(super) fn tools() -> Vec<Tool> {
     [
@@ -225,7 +225,7 @@ impl From<ValueDistances> for DistanceMetrics {
 async fn validate(call: Call, input: ValidateInput) -> Result<ValidityOutput, Failure> {
     let validity =
         call.services.journal.validate_value(&call.caller, &input.text, &input.cluster_id).await?;
-    let reason = format!("the sentence {}", too_far(&validity.distances));
+    let reason = format!("the sentence {}", distance_error(&validity.distances));
     Ok(ValidityOutput {
         valid: validity.is_valid,
         cluster_id: input.cluster_id,

@@ -13,9 +13,9 @@ mod run;
 mod wait;
 
 pub use policy::{
-    AllowRule, SessionDenial, SessionParty, SessionSight, SessionsPolicy, SessionsVisibility,
+    AllowRule, SessionDenial, SessionParty, SessionRelation, SessionsPolicy, SessionsVisibility,
 };
 pub use provenance::{Provenance, ProvenanceKind, SourceTool};
 pub use redact::redacted;
 pub use run::{RunMode, RunState, SendStatus, TurnReply, next_turn};
-pub use wait::{WaitEdge, wait_circle};
+pub use wait::{WaitEdge, wait_cycle};

@@ -59,7 +59,7 @@ impl std::str::FromStr for SessionsVisibility {
 
 /// The relation of a session to the one that looks at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SessionSight {
+pub struct SessionRelation {
     /// Both are the same session.
     pub is_self: bool,
     /// The session that looks at it started it.
@@ -160,8 +160,8 @@ impl SessionsPolicy {
     ///
     /// # Errors
     /// The reason if it is not.
-    pub const fn may_see(&self, sight: SessionSight) -> Result<(), SessionDenial> {
-        let SessionSight { is_self, is_child, is_of_project } = sight;
+    pub const fn may_see(&self, sight: SessionRelation) -> Result<(), SessionDenial> {
+        let SessionRelation { is_self, is_child, is_of_project } = sight;
         let is_seen = match self.visibility {
             SessionsVisibility::Own => is_self,
             SessionsVisibility::Tree => is_self || is_child,
@@ -232,10 +232,10 @@ mod tests {
             ProjectVisibilityRestricted, SelfVisibilityRestricted, TreeVisibilityRestricted,
         };
         use SessionsVisibility::{All, Own, Project, Tree};
-        let own = SessionSight { is_self: true, ..SessionSight::default() };
-        let child = SessionSight { is_child: true, ..SessionSight::default() };
-        let near = SessionSight { is_of_project: true, ..SessionSight::default() };
-        let far = SessionSight::default();
+        let own = SessionRelation { is_self: true, ..SessionRelation::default() };
+        let child = SessionRelation { is_child: true, ..SessionRelation::default() };
+        let near = SessionRelation { is_of_project: true, ..SessionRelation::default() };
+        let far = SessionRelation::default();
         for (visibility, seen, denial) in [
             (Own, [true, false, false, false], Some(SelfVisibilityRestricted)),
             (Tree, [true, true, false, false], Some(TreeVisibilityRestricted)),

@@ -12,7 +12,7 @@ pub struct WaitEdge {
 
 /// The shortest cycle from `from` back to itself that a wait of `from` for `to` would close; `None`
 /// if it would close none.
-pub fn wait_circle(edges: &[WaitEdge], from: &str, to: &str) -> Option<Vec<String>> {
+pub fn wait_cycle(edges: &[WaitEdge], from: &str, to: &str) -> Option<Vec<String>> {
     let mut next: HashMap<&str, Vec<&str>> = HashMap::new();
     for WaitEdge { waiter, awaited } in edges {
         next.entry(waiter).or_default().push(awaited);
@@ -68,7 +68,7 @@ mod tests {
             (&[("b", "c"), ("c", "b")], "a", "b", None),
             (&[("x", "a"), ("b", "y")], "a", "b", None),
         ] {
-            let found = wait_circle(&edges(waits), from, to).map(|path| path.join(" "));
+            let found = wait_cycle(&edges(waits), from, to).map(|path| path.join(" "));
             assert_eq!(found.as_deref(), circle, "{waits:?} {from}->{to}");
         }
     }
@@ -80,7 +80,7 @@ mod tests {
             .windows(2)
             .map(|pair| WaitEdge { waiter: pair[0].clone(), awaited: pair[1].clone() })
             .collect();
-        let circle = wait_circle(&chain, "9999", "0").expect("a circle");
+        let circle = wait_cycle(&chain, "9999", "0").expect("a circle");
         assert_eq!((circle.len(), circle[0].as_str(), circle[1].as_str()), (10_001, "9999", "0"));
     }
 
@@ -90,7 +90,7 @@ mod tests {
         fn accepted_waits_never_form_a_cycle(pairs in prop::collection::vec(("[a-f]", "[a-f]"), 0..40)) {
             let mut taken: Vec<WaitEdge> = Vec::new();
             for (waiter, awaited) in pairs {
-                match wait_circle(&taken, &waiter, &awaited) {
+                match wait_cycle(&taken, &waiter, &awaited) {
                     None => taken.push(WaitEdge { waiter, awaited }),
                     Some(path) => {
                         prop_assert!(path.first() == path.last() && path[1] == awaited);

@@ -17,7 +17,7 @@ macro_rules! words {
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
         }
 
-        impl $crate::quote::ForModels for $name {}
+        impl $crate::quote::SafeForModels for $name {}
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

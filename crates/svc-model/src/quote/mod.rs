@@ -29,6 +29,6 @@ pub use imitation::{plain, plain_data};
 pub use invisible::{chars_with_visibility, is_invisible};
 pub use json::{json, unimitated_json, unimitated_value, value};
 pub use model_text::model_text;
-pub use model_text::{ForModels, ModelText};
+pub use model_text::{ModelText, SafeForModels};
 pub(crate) use skeleton::skeleton as skeleton_of;
 pub use text::{QuotedLine, QuotedText, excerpt, line};

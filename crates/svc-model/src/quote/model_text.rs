@@ -14,22 +14,22 @@ use crate::{GhapId, HookId, MessageId, OutcomeId, PeerId, TaskId, Timestamp, Val
 pub struct ModelText(String);
 
 /// Types that a [`ModelText`] may contain unchanged: the daemon's own texts, and quotations.
-pub trait ForModels: fmt::Display {}
+pub trait SafeForModels: fmt::Display {}
 
-impl ForModels for &'static str {}
-impl ForModels for ModelText {}
-impl ForModels for QuotedLine {}
-impl ForModels for QuotedText {}
-impl ForModels for Timestamp {}
+impl SafeForModels for &'static str {}
+impl SafeForModels for ModelText {}
+impl SafeForModels for QuotedLine {}
+impl SafeForModels for QuotedText {}
+impl SafeForModels for Timestamp {}
 
 macro_rules! for_models {
-    ($($type:ty),+ $(,)?) => { $(impl ForModels for $type {})+ };
+    ($($type:ty),+ $(,)?) => { $(impl SafeForModels for $type {})+ };
 }
 
 for_models!(u32, u64, usize, i32, i64);
 for_models!(PeerId, MessageId, TaskId, GhapId, OutcomeId, HookId, ValueId);
 
-/// Like `format!`, for a [`ModelText`]. Each argument has to implement [`ForModels`]; none is
+/// Like `format!`, for a [`ModelText`]. Each argument has to implement [`SafeForModels`]; none is
 /// captured by name.
 #[macro_export]
 macro_rules! model_text {
@@ -49,12 +49,12 @@ impl ModelText {
     }
 
     /// Used by `model_text!` only.
-    pub const fn checked<T: ForModels>(argument: &T) -> &T {
+    pub const fn checked<T: SafeForModels>(argument: &T) -> &T {
         argument
     }
 
     /// Appends a text.
-    pub fn push(&mut self, text: &impl ForModels) {
+    pub fn push(&mut self, text: &impl SafeForModels) {
         use fmt::Write as _;
         // Writing to a string never fails.
         let _ = write!(self.0, "{text}");

@@ -164,7 +164,7 @@ impl WordGroup {
     }
 
     /// Whether the group identifies a subject.
-    pub fn is_telling(&self) -> bool {
+    pub fn identifies_subject(&self) -> bool {
         !self.is_common && !self.is_phrase
     }
 

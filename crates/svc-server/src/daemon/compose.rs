@@ -28,7 +28,7 @@ use crate::http::{
     self, App, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics, Parts,
 };
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
-use crate::web::Beat;
+use crate::web::KeepAlive;
 
 /// The number of worker threads of the daemon's runtime.
 ///
@@ -126,7 +126,7 @@ impl ServingDaemon {
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
         let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
         mcp_metrics.register(metrics.registry_mut());
-        let beat = Beat::new(services.tuning().sse_keep_alive);
+        let beat = KeepAlive::new(services.tuning().sse_keep_alive);
         let source_metrics = SourceMetrics::default();
         source_metrics.register(metrics.registry_mut());
         let sources = SourceManager::start(SourceManagerParts {

@@ -53,7 +53,7 @@ async fn sweep_peers(services: Services) {
 
 async fn read_client_records(services: Services) {
     loop {
-        let mut pause = limits::RECORDS_LOOK;
+        let mut pause = limits::RECORDS_POLL;
         if let Err(error) = services.team.read_client_records().await {
             tracing::error!(error = chain(&error), "cannot read what clients have on record");
             pause = limits::PID_CHECK;
@@ -120,7 +120,7 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
     let maintenance = services.tuning().maintenance;
     let mut forgotten: Option<Instant> = None;
     loop {
-        let mut pause = limits::RECORDS_LOOK.min(maintenance);
+        let mut pause = limits::RECORDS_POLL.min(maintenance);
         match drain_hook_spool(&services, &catalogue, &home).await {
             Ok(0) => {}
             Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
@@ -148,7 +148,7 @@ async fn expire(services: Services, messages: Duration, tasks: Duration) {
         if let Err(error) = services.tasks.expire_tasks(tasks).await {
             tracing::error!(error = chain(&error), "cannot end old tasks");
         }
-        tokio::time::sleep(limits::EXPIRY_LOOK).await;
+        tokio::time::sleep(limits::EXPIRY_POLL).await;
     }
 }
 

@@ -229,7 +229,7 @@ impl AnswerReader {
     fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
         match hold {
             Some(hold) => {
-                Bytes::from_owner(UnreadPiece { bytes, hold: Some(hold), reader: self.clone() })
+                Bytes::from_owner(UnreadChunk { bytes, hold: Some(hold), reader: self.clone() })
             }
             None => bytes,
         }
@@ -254,19 +254,19 @@ impl AnswerReader {
 }
 
 /// Bytes that wait to be written.
-struct UnreadPiece {
+struct UnreadChunk {
     bytes: Bytes,
     hold: Option<BudgetHold>,
     reader: AnswerReader,
 }
 
-impl AsRef<[u8]> for UnreadPiece {
+impl AsRef<[u8]> for UnreadChunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for UnreadPiece {
+impl Drop for UnreadChunk {
     fn drop(&mut self) {
         drop(self.hold.take());
         self.reader.unread.0.freed(&self.reader.caller);

@@ -20,9 +20,9 @@ use crate::web::RouteName;
 
 /// A handler that reads much: it waits for its caller's turn, and renders its response within it.
 #[derive(Debug, Clone)]
-struct ReadInTurn<H>(H);
+struct FairRead<H>(H);
 
-impl<H, T> Handler<T, App> for ReadInTurn<H>
+impl<H, T> Handler<T, App> for FairRead<H>
 where
     H: Handler<T, App>,
     T: 'static,
@@ -75,7 +75,7 @@ impl Api {
         H: Handler<T, App>,
         T: 'static,
     {
-        self.add(path, MethodFilter::GET, "get", operation, ReadInTurn(handler))
+        self.add(path, MethodFilter::GET, "get", operation, FairRead(handler))
     }
 
     pub(super) fn post<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self

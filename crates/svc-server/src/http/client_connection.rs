@@ -26,12 +26,12 @@ pub struct ConnectionBounds(Option<Arc<TcpBounds>>);
 struct TcpBounds {
     /// One permit for each possible connection.
     slots: Arc<Semaphore>,
-    newcomers: Newcomers,
+    newcomers: UnauthenticatedConnections,
 }
 
 /// Connections that wait for a client without a valid credential.
 #[derive(Debug)]
-struct Newcomers {
+struct UnauthenticatedConnections {
     most: usize,
     waiting: Mutex<Vec<Arc<ClientConnection>>>,
 }
@@ -61,9 +61,9 @@ pub(super) struct ClientConnection {
 
 /// Counts a request until its response is complete.
 #[derive(Debug)]
-pub(super) struct UnderWay(Arc<ClientConnection>);
+pub(super) struct RequestInProgress(Arc<ClientConnection>);
 
-impl Drop for UnderWay {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Relaxed);
     }
@@ -104,8 +104,8 @@ impl ConnectionBounds {
         let most = most.clamp(limits::LEAST_CONNECTIONS, Semaphore::MAX_PERMITS);
         Self(Some(Arc::new(TcpBounds {
             slots: Arc::new(Semaphore::new(most)),
-            newcomers: Newcomers {
-                most: limits::NEWCOMERS.min(most / 2),
+            newcomers: UnauthenticatedConnections {
+                most: limits::UNAUTHENTICATED_CONNECTIONS.min(most / 2),
                 waiting: Mutex::default(),
             },
         })))
@@ -118,7 +118,7 @@ impl ConnectionBounds {
         if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
             return Some(slot);
         }
-        Newcomers::close_longest_idle(&mut bounds.newcomers.lock());
+        UnauthenticatedConnections::close_longest_idle(&mut bounds.newcomers.lock());
         Arc::clone(&bounds.slots).acquire_owned().await.ok()
     }
 
@@ -133,7 +133,7 @@ impl ConnectionBounds {
     }
 }
 
-impl Newcomers {
+impl UnauthenticatedConnections {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -217,9 +217,9 @@ impl ClientConnection {
     }
 
     /// Counts a request until the guard is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> UnderWay {
+    pub(super) fn begin(self: &Arc<Self>) -> RequestInProgress {
         self.under_way.fetch_add(1, Relaxed);
-        UnderWay(Arc::clone(self))
+        RequestInProgress(Arc::clone(self))
     }
 
     pub(super) fn is_at_work(&self) -> bool {

@@ -139,7 +139,7 @@ fn named_here(error: Error) -> Error {
 /// The events of a task as lines.
 struct LineFeed {
     follower: StreamFollower,
-    pulse: crate::web::Pulse,
+    pulse: crate::web::KeepAliveTimer,
     stop: std::pin::Pin<Box<tokio_util::sync::WaitForCancellationFutureOwned>>,
     guard: Option<CancelGuard>,
 }

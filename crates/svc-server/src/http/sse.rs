@@ -13,7 +13,7 @@ use svc_wire::sse;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{App, Problem, presence::PagePresence};
-use crate::web::Pulse;
+use crate::web::KeepAliveTimer;
 
 /// The response that follows `subscription` until it ends, the client disconnects, or the daemon
 /// shuts down. `from` is the cursor at which it begins, if the client does not know it: the first
@@ -72,7 +72,7 @@ struct SseFeed {
     from: Option<i64>,
     subscription: Subscription,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    pulse: Pulse,
+    pulse: KeepAliveTimer,
     begun: bool,
     /// For a page: the operator is present while it listens.
     _presence: Option<PagePresence>,

@@ -9,7 +9,7 @@ use svc_sources::SourceManager;
 use tokio_util::sync::CancellationToken;
 
 use super::{Code, Doctor, Metrics, Problem};
-use crate::web::Beat;
+use crate::web::KeepAlive;
 
 /// The state that handlers share. Cheap to clone: each request does so several times.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub struct Parts {
     pub metrics: Metrics,
     pub identity: Identity,
     /// Says when a silent stream sends a comment.
-    pub beat: Beat,
+    pub beat: KeepAlive,
     /// Ends the streams.
     pub stop: CancellationToken,
 }

@@ -33,9 +33,9 @@ mod metrics;
 mod notices;
 mod origin;
 mod prompts;
+mod request_state;
 mod resources;
 mod rpc;
-mod seal;
 mod server;
 mod stream;
 

@@ -13,7 +13,7 @@ use std::{
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use svc_core::service::{Error, log::StreamMoves};
+use svc_core::service::{Error, log::StreamChanges};
 use svc_model::{CallId, Caller};
 use svc_store::CallState;
 use svc_wire::mcp::meta;
@@ -103,7 +103,7 @@ pub(crate) struct NoticeQueue {
 
 #[derive(Debug)]
 struct ResourceUpdates {
-    moves: StreamMoves,
+    moves: StreamChanges,
     not_before: Instant,
 }
 

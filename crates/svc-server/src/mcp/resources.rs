@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json};
 use svc_core::service::{Services, log::Selector};
-use svc_model::{Caller, StreamName, holds_answers, limits, quote};
+use svc_model::{Caller, StreamName, holds_call_results, limits, quote};
 use svc_wire::sse::push_item;
 
 use super::rpc::RpcError;
@@ -187,7 +187,7 @@ impl ResourceProvider for StreamResources {
         uri: &'a str,
     ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>> {
         Box::pin(async move {
-            let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_answers(name));
+            let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_call_results(name));
             let Some(name) = name else { return Ok(None) };
             // Who may read it may change. What a subscriber hears is decided by the stream when it
             // moves.

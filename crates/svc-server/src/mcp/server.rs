@@ -29,10 +29,10 @@ use super::{
     call::{OpenQuestions, RunningCalls},
     metrics::McpMetrics,
     prompts::PromptTemplate,
+    request_state::RequestStateSigner,
     resources::ResourceProvider,
-    seal::RequestStateSeal,
 };
-use crate::web::{Beat, Pulse};
+use crate::web::{KeepAlive, KeepAliveTimer};
 
 /// The MCP server. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub struct McpServerParts {
     pub sources: Option<SourceManager>,
     pub metrics: McpMetrics,
     /// Says when a silent stream sends a comment.
-    pub beat: Beat,
+    pub beat: KeepAlive,
     /// Ends the streams, and leaves running calls to the next start.
     pub stop: CancellationToken,
     /// Which tools clients are shown that do not ask; by their credential if this is `None`.
@@ -70,8 +70,8 @@ pub struct McpServerState {
     pub(crate) sessions: McpSessionTable,
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
-    pub(crate) seal: RequestStateSeal,
-    beat: Beat,
+    pub(crate) seal: RequestStateSigner,
+    beat: KeepAlive,
     /// Counts changes of the list of resources. Those of a few seconds count once.
     pub(crate) resources_changed: watch::Sender<u64>,
     pub(crate) tasks_changed: watch::Sender<u64>,
@@ -103,7 +103,7 @@ impl McpServer {
             sessions: McpSessionTable::default(),
             running: RunningCalls::default(),
             questions: OpenQuestions::default(),
-            seal: RequestStateSeal::new(key),
+            seal: RequestStateSigner::new(key),
             beat: parts.beat,
             resources_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),
@@ -112,7 +112,7 @@ impl McpServer {
     }
 
     /// The tick by which a silent stream, or a silent call, gives a sign of life.
-    pub(crate) fn pulse(&self) -> Pulse {
+    pub(crate) fn pulse(&self) -> KeepAliveTimer {
         self.beat.pulse()
     }
 

@@ -2,15 +2,15 @@
 //! idle streams.
 
 mod accept;
-mod beat;
 mod body;
+mod keep_alive;
 mod problem;
 mod route;
 
 pub(crate) use accept::Accept;
-pub use beat::{Beat, Pulse};
 pub(crate) use body::{TOO_HEAVY, is_too_heavy, parse_body};
 pub use body::{is_json, read, text_of};
+pub use keep_alive::{KeepAlive, KeepAliveTimer};
 pub(crate) use problem::ProblemBody;
 pub use problem::{Code, Problem};
 pub use route::RouteName;

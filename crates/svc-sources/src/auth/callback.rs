@@ -24,7 +24,7 @@ use tokio::{
 const STRANGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>svc does not wait for this login. The login that it waits for is still open.";
 const PAGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>The login continues in svc. You can close this page.";
 /// Whether the query of a redirect belongs to the login.
-pub(crate) type OwnRedirect = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+pub(crate) type RedirectCheck = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Capacity of the queue of redirects.
 const WAITING: usize = 16;
@@ -67,7 +67,7 @@ impl CallbackListener {
 
     /// The queries of redirects that belong to the login, until the receiver is dropped. Any web
     /// page can send the browser here with another query, which is ignored.
-    pub(crate) fn redirects(self, is_own: &OwnRedirect) -> mpsc::Receiver<String> {
+    pub(crate) fn redirects(self, is_own: &RedirectCheck) -> mpsc::Receiver<String> {
         let (redirects, taken) = mpsc::channel(WAITING);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         for listener in self.listeners {
@@ -116,7 +116,7 @@ async fn bind_both(port: u16) -> io::Result<CallbackListener> {
 async fn serve(
     stream: TcpStream,
     redirects: mpsc::Sender<String>,
-    is_own: OwnRedirect,
+    is_own: RedirectCheck,
     _permit: OwnedSemaphorePermit,
 ) {
     let closed = redirects.clone();
@@ -179,7 +179,7 @@ mod tests {
     async fn redirect_arrives_among_silent_connections() {
         let listener = CallbackListener::bind(0).await.expect("is bound");
         let port = listener.port;
-        let own: OwnRedirect = Arc::new(|query| query == "state=own");
+        let own: RedirectCheck = Arc::new(|query| query == "state=own");
         let mut redirects = listener.redirects(&own);
         let mut crowd = Vec::new();
         for _ in 0..CONNECTIONS + 8 {

@@ -10,5 +10,5 @@ mod run;
 mod tokens;
 
 pub(super) use discovery::AuthChallenge;
-pub(super) use run::{LoginProgress, LoginRun, LoginWish};
+pub(super) use run::{LoginProgress, LoginRequest, LoginRun};
 pub(super) use tokens::{RenewalFailure, SourceAuth};

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    callback::{CallbackListener, OwnRedirect},
+    callback::{CallbackListener, RedirectCheck},
     discovery::{AuthorizationServer, discover},
     registration::{OauthClient, client_for},
     tokens::{RenewalFailure, SourceAuth, SourceLogin, failure_of},
@@ -48,7 +48,7 @@ impl LoginRun {
     /// the token is stored.
     pub(crate) async fn start(
         auth: Arc<SourceAuth>,
-        mut wish: LoginWish,
+        mut wish: LoginRequest,
         port: u16,
         done: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
@@ -106,7 +106,7 @@ async fn redirect_of(
 
 /// The parameters of a login.
 #[derive(Debug, Clone)]
-pub(crate) struct LoginWish {
+pub(crate) struct LoginRequest {
     pub(crate) url: Url,
     pub(crate) choice: OauthChoice,
     /// The secret of a configured client.
@@ -135,8 +135,8 @@ impl std::fmt::Debug for PendingLogin {
 
 impl PendingLogin {
     /// Discovers the issuer and finds or registers the client. The error is for people.
-    pub(crate) async fn begin(auth: &SourceAuth, wish: LoginWish) -> Result<Self, String> {
-        let LoginWish { url, choice, secret, redirect } = wish;
+    pub(crate) async fn begin(auth: &SourceAuth, wish: LoginRequest) -> Result<Self, String> {
+        let LoginRequest { url, choice, secret, redirect } = wish;
         let challenge = auth.challenge();
         let server = discover(auth.clients(), &url, &challenge).await?;
         let client = client_for(auth.clients(), &server, &choice, secret, &redirect).await?;
@@ -165,7 +165,7 @@ impl PendingLogin {
     }
 
     /// The check whether a redirect belongs to this login.
-    pub(crate) fn redirect_check(&self) -> OwnRedirect {
+    pub(crate) fn redirect_check(&self) -> RedirectCheck {
         let own = self.state.secret().clone();
         Arc::new(move |query| {
             let state = param(query, "state").unwrap_or_default();

@@ -244,7 +244,7 @@ impl Shell {
         session: Option<String>,
         command: ShellCommand,
     ) -> Result<BashResult, ToolError> {
-        self.make_room(&owner)?;
+        self.evict(&owner)?;
         let kill = self.stop.child_token();
         let output = Arc::new(Mutex::new(CommandOutput::default()));
         let end = self.start(command, Arc::clone(&output), kill.clone()).await?;
@@ -280,7 +280,7 @@ impl Shell {
     }
 
     /// Removes the oldest ended command, if the caller has too many.
-    fn make_room(&self, owner: &str) -> Result<(), ToolError> {
+    fn evict(&self, owner: &str) -> Result<(), ToolError> {
         let mut background = lock(&self.background);
         let own = background.iter().filter(|(_, command)| command.owner == owner);
         if own.clone().count() < MAX_BACKGROUND {

@@ -10,7 +10,7 @@ use svc_core::tools::{ErrorType, Output, ToolError};
 
 use super::{
     folder::{BoundPath, FolderBounds},
-    names::{NotSeen, SeenFiles},
+    names::{NotRead, ReadFiles},
 };
 
 /// Longest file that is read, in bytes.
@@ -151,7 +151,7 @@ fn image_type(content: &[u8]) -> Option<&'static str> {
 
 pub(super) fn read(
     bounds: &FolderBounds,
-    seen: &SeenFiles,
+    seen: &ReadFiles,
     session: &str,
     input: &ReadArguments,
 ) -> Result<Output, ToolError> {
@@ -240,7 +240,7 @@ impl LineRange {
 
 pub(super) fn write(
     bounds: &FolderBounds,
-    seen: &SeenFiles,
+    seen: &ReadFiles,
     session: &str,
     input: &WriteArguments,
 ) -> Result<WriteResult, ToolError> {
@@ -276,7 +276,7 @@ fn mode_of(text: &str) -> Result<u32, ToolError> {
 /// Replaces text in a file.
 pub(super) fn edit(
     bounds: &FolderBounds,
-    seen: &SeenFiles,
+    seen: &ReadFiles,
     session: &str,
     input: &EditArguments,
 ) -> Result<EditResult, ToolError> {
@@ -285,8 +285,8 @@ pub(super) fn edit(
     let path = bounds.shown(&found.path);
     seen.check(session, &found.path, &content).map_err(|why| {
         let text = match why {
-            NotSeen::Never => format!("{path} was not read in this session: Read it first"),
-            NotSeen::Changed => {
+            NotRead::Never => format!("{path} was not read in this session: Read it first"),
+            NotRead::Changed => {
                 format!("{path} has changed since this session read or wrote it: Read it again")
             }
         };
@@ -379,14 +379,14 @@ mod tests {
     struct Desk {
         folder: tempfile::TempDir,
         bounds: FolderBounds,
-        seen: SeenFiles,
+        seen: ReadFiles,
     }
 
     impl Desk {
         fn new() -> Self {
             let folder = tempfile::tempdir().expect("a folder");
             let bounds = FolderBounds::new(Some(folder.path()), &[], &[]).expect("bounds");
-            Self { folder, bounds, seen: SeenFiles::default() }
+            Self { folder, bounds, seen: ReadFiles::default() }
         }
 
         fn put(&self, name: &str, content: &[u8]) {

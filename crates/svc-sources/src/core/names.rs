@@ -119,7 +119,7 @@ type ContentHash = [u8; 32];
 
 /// The files that sessions have read or written.
 #[derive(Debug, Default)]
-pub(super) struct SeenFiles(Mutex<SeenTable>);
+pub(super) struct ReadFiles(Mutex<SeenTable>);
 
 #[derive(Debug, Default)]
 struct SeenTable {
@@ -130,12 +130,12 @@ struct SeenTable {
 
 /// Why a file may not be edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotSeen {
+pub(super) enum NotRead {
     Never,
     Changed,
 }
 
-impl SeenFiles {
+impl ReadFiles {
     /// Notes that the session has read or written this content.
     pub(super) fn note(&self, session: &str, path: &Path, content: &[u8]) {
         let key = (session.to_owned(), path.to_owned());
@@ -151,13 +151,13 @@ impl SeenFiles {
     }
 
     /// Checks that the session has seen this content.
-    pub(super) fn check(&self, session: &str, path: &Path, content: &[u8]) -> Result<(), NotSeen> {
+    pub(super) fn check(&self, session: &str, path: &Path, content: &[u8]) -> Result<(), NotRead> {
         let key = (session.to_owned(), path.to_owned());
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match table.files.get(&key) {
-            None => Err(NotSeen::Never),
+            None => Err(NotRead::Never),
             Some(seen) if *seen == ContentHash::from(Sha256::digest(content)) => Ok(()),
-            Some(_) => Err(NotSeen::Changed),
+            Some(_) => Err(NotRead::Changed),
         }
     }
 }

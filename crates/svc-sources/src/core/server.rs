@@ -27,7 +27,7 @@ use super::{
     files::{EditArguments, ReadArguments, WriteArguments, edit, read, write},
     find::{GlobArguments, GrepArguments, glob, grep},
     folder::FolderBounds,
-    names::SeenFiles,
+    names::ReadFiles,
 };
 
 const BASH: &str = "\
@@ -70,7 +70,7 @@ pub(crate) struct CoreServer(Arc<CoreState>);
 #[derive(Debug)]
 struct CoreState {
     shell: Shell,
-    seen: SeenFiles,
+    seen: ReadFiles,
     /// Closed to file tools, whatever the roots are: a caller that reads the operator's token
     /// becomes the operator.
     closed: Arc<[PathBuf]>,
@@ -122,7 +122,7 @@ impl CoreServer {
         let mut closed = private;
         // Environment and memory of processes, the daemon's own among them.
         closed.push(PathBuf::from("/proc"));
-        let (shell, seen) = (Shell::new(services), SeenFiles::default());
+        let (shell, seen) = (Shell::new(services), ReadFiles::default());
         Self(Arc::new(CoreState { shell, seen, closed: closed.into() }))
     }
 

@@ -1,8 +1,8 @@
 //! One running server. `start` starts and ends it, `keeper` restarts it when it ends and is the
 //! handle for callers.
 
-mod keeper;
 mod start;
+mod supervisor;
 
-pub(super) use keeper::Instance;
-pub(super) use start::{InstanceParts, ResourceMove, StartLesson};
+pub(super) use start::{InstanceParts, ResourceChange, StartLists};
+pub(super) use supervisor::Instance;

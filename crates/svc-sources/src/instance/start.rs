@@ -49,11 +49,11 @@ pub(crate) struct InstanceParts {
     /// Limits concurrent starts.
     pub(crate) starts: Arc<Semaphore>,
     /// Receives the lists; `None` if another instance fetches them.
-    pub(crate) learned: Option<mpsc::UnboundedSender<StartLesson>>,
+    pub(crate) learned: Option<mpsc::UnboundedSender<StartLists>>,
     /// Containers of servers.
     pub(crate) containers: Containers,
     /// Receives changes of watched resources.
-    pub(crate) moved: mpsc::Sender<ResourceMove>,
+    pub(crate) moved: mpsc::Sender<ResourceChange>,
     /// Lines of error output, for the server's stream.
     pub(crate) said: StderrLines,
     /// Whether it has worked before, in this process or an earlier one.
@@ -66,7 +66,7 @@ pub(crate) struct InstanceParts {
 
 /// The lists of a server.
 #[derive(Debug)]
-pub(crate) struct StartLesson {
+pub(crate) struct StartLists {
     pub(crate) spec: Arc<SourceSpec>,
     pub(crate) lists: FetchedLists,
     /// Fires when callers see the lists.
@@ -75,7 +75,7 @@ pub(crate) struct StartLesson {
 
 /// A watched resource has changed.
 #[derive(Debug)]
-pub(crate) struct ResourceMove {
+pub(crate) struct ResourceChange {
     /// The stream that gets the event.
     pub(crate) stream: StreamName,
     /// The server's own URI.
@@ -333,7 +333,7 @@ impl ServerStarter {
             let params = json!({ "uri": uri });
             let reply = connection.request("resources/subscribe", &params).await;
             reply.map_err(|_| "it ended in resources/subscribe".to_owned())?.ok();
-            self.parts.moved.send(ResourceMove { stream, uri }).await.ok();
+            self.parts.moved.send(ResourceChange { stream, uri }).await.ok();
         }
         Ok(())
     }
@@ -343,7 +343,7 @@ impl ServerStarter {
         if let Some(learned) = &self.parts.learned {
             let (done, is_done) = oneshot::channel();
             let spec = Arc::clone(&self.parts.spec);
-            if learned.send(StartLesson { spec, lists, done }).is_ok() {
+            if learned.send(StartLists { spec, lists, done }).is_ok() {
                 is_done.await.ok();
             }
         }
@@ -393,7 +393,7 @@ const MOVES_PAUSE: Duration = Duration::from_millis(200);
 async fn report_moves(
     connection: Arc<SourceConnection>,
     watched: WatchedStreams,
-    moved: mpsc::Sender<ResourceMove>,
+    moved: mpsc::Sender<ResourceChange>,
 ) {
     let mut updates = connection.resource_updates.subscribe();
     loop {
@@ -405,7 +405,7 @@ async fn report_moves(
                 watched.get(&uri).map(|known| known.stream.clone())
             };
             if let Some(stream) = stream {
-                moved.send(ResourceMove { stream, uri }).await.ok();
+                moved.send(ResourceChange { stream, uri }).await.ok();
             }
         }
         if had_some {

@@ -13,7 +13,7 @@ use svc_sys::config::sources::{
 
 use super::state::{ManagedSources, SourceManager};
 use crate::{
-    beside::beside_others,
+    blocking::run_blocking,
     pins::{SourceChange, changes, digest},
     spec::{SourceSpec, key_of},
 };
@@ -202,13 +202,13 @@ impl SourceManager {
 
     /// Approves a project's file, if its digest still is `seen`.
     fn approve_file(&self, file: &WaitingFile, seen: &str) -> io::Result<bool> {
-        let read = beside_others(|| SourceDocument::load(&file.path));
+        let read = run_blocking(|| SourceDocument::load(&file.path));
         let Some(Ok((_, text))) = read else { return Ok(false) };
         if file.content != seen || content_hash(&text) != seen {
             return Ok(false);
         }
         let approve = |choices: &mut SourceChoices| choices.approve(file.path.clone(), &text);
-        beside_others(|| SourceChoices::change(&self.0.files.home, approve))?;
+        run_blocking(|| SourceChoices::change(&self.0.files.home, approve))?;
         self.reload();
         Ok(true)
     }
@@ -253,7 +253,7 @@ impl SourceManager {
             pin
         };
         self.tell_catalogue();
-        self.keep_pin(&key, &pin, Vec::new()).await;
+        self.store_pin(&key, &pin, Vec::new()).await;
         Some(true)
     }
 

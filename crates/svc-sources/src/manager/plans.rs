@@ -13,7 +13,7 @@ use std::{
 
 use svc_core::{
     service::sources::{CallEvent, SourceKey, SourceStatus},
-    tools::{Call, ErrorType, Failure, ForeignTools, Output, Tool, ToolError},
+    tools::{Call, ChildTools, ErrorType, Failure, Output, Tool, ToolError},
 };
 use svc_model::{Caller, source::SourceState};
 use svc_sys::config::sources::{
@@ -25,7 +25,7 @@ use super::{
     state::{FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager, SourceTools},
 };
 use crate::{
-    beside::beside_others,
+    blocking::run_blocking,
     call::{Served, ServerRequest, serves, unavailable},
     instance::Instance,
     lists::OpenServer,
@@ -59,7 +59,7 @@ impl SourceManager {
             let before = named.get(folder).or_else(|| named.get(""));
             before.map(|before| Arc::clone(&before.plan)).unwrap_or_default()
         };
-        let (stamp, plan) = beside_others(|| {
+        let (stamp, plan) = run_blocking(|| {
             let path = (!folder.is_empty()).then(|| Path::new(folder));
             (self.stamp(folder), self.0.files.plan_after(path, &before))
         });
@@ -111,7 +111,7 @@ impl SourceManager {
     }
 
     fn refresh(&self, folder: &str) {
-        let stamp = beside_others(|| self.stamp(folder));
+        let stamp = run_blocking(|| self.stamp(folder));
         let is_fresh = self.state().named.get(folder).is_some_and(|named| named.stamp == stamp);
         if !is_fresh {
             self.load(folder);
@@ -324,12 +324,12 @@ fn is_tool_of(tool: &str, server: &str) -> bool {
     tool.strip_prefix(server).is_some_and(|rest| rest.starts_with("__"))
 }
 
-impl ForeignTools for SourceManager {
+impl ChildTools for SourceManager {
     fn offered_to(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>> {
         Arc::clone(&self.plan(caller.folder()).tools)
     }
 
-    fn may_come(&self, caller: &Caller, name: &str) -> bool {
+    fn may_appear(&self, caller: &Caller, name: &str) -> bool {
         use SourceState::{Connected, Connecting, Pending};
         let status = self.status_of_unlisted(caller, name);
         status.is_some_and(|(_, status)| matches!(status.state, Pending | Connecting | Connected))

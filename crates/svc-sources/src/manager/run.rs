@@ -29,7 +29,7 @@ use crate::{
     containers::Containers,
     core::CoreServer,
     http_clients::HttpClients,
-    instance::{Instance, ResourceMove, StartLesson},
+    instance::{Instance, ResourceChange, StartLists},
     lists::{Definition, OfferedLists},
     metrics::SourceMetrics,
     pins::PinnedLists,
@@ -68,7 +68,7 @@ impl SourceManager {
             parts;
         let lists = services.sources.lists().await?;
         let pins = services.sources.pins().await?;
-        let left_marks = services.sources.left_marks().await?;
+        let orphaned_marks = services.sources.orphaned_marks().await?;
         let clients = HttpClients::default();
         let (learned, lessons) = mpsc::unbounded_channel();
         let (said, lines) = mpsc::channel(EVENTS);
@@ -105,7 +105,7 @@ impl SourceManager {
             let pin = PinnedLists { basis: kept.fingerprint, lists, told };
             manager.state().pins.insert(key, pin);
         }
-        for mark in left_marks {
+        for mark in orphaned_marks {
             let this = manager.clone();
             manager.0.ending.spawn(async move {
                 end_leftovers(&mark).await;
@@ -158,8 +158,8 @@ const DROPPED_LOOK: Duration = Duration::from_secs(1);
 const GATHERING: Duration = Duration::from_millis(20);
 
 impl SourceManager {
-    pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<StartLesson>) {
-        while let Some(StartLesson { spec, lists, done }) = lessons.recv().await {
+    pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<StartLists>) {
+        while let Some(StartLists { spec, lists, done }) = lessons.recv().await {
             let (kept, is_new, pin) = {
                 let mut state = self.state();
                 // An instance that is ending, with an earlier entry or approval, must not overwrite
@@ -203,13 +203,14 @@ impl SourceManager {
             }
             done.send(()).ok();
             if is_new
-                && let Err(error) = self.0.services.sources.keep_lists(spec.key.clone(), kept).await
+                && let Err(error) =
+                    self.0.services.sources.store_lists(spec.key.clone(), kept).await
             {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "a server's lists are not on record");
             }
             if let Some((pin, news)) = pin {
-                self.keep_pin(&spec.key, &pin, news).await;
+                self.store_pin(&spec.key, &pin, news).await;
             }
         }
     }
@@ -233,10 +234,10 @@ impl SourceManager {
     }
 
     /// Stores pinned definitions, and writes events for new changes.
-    pub(super) async fn keep_pin(&self, key: &SourceKey, pin: &PinnedLists, news: Vec<String>) {
+    pub(super) async fn store_pin(&self, key: &SourceKey, pin: &PinnedLists, news: Vec<String>) {
         let kept = rows_of(&pin.basis, &pin.lists);
         let told = pin.told.iter().cloned().collect();
-        let written = self.0.services.sources.keep_pin(key.clone(), kept, told, news).await;
+        let written = self.0.services.sources.store_pin(key.clone(), kept, told, news).await;
         if let Err(error) = written {
             let error = telemetry::chain(&error);
             tracing::warn!(
@@ -305,9 +306,9 @@ impl SourceManager {
         }
     }
 
-    pub(super) async fn write_moves(self, mut moves: mpsc::Receiver<ResourceMove>) {
-        while let Some(ResourceMove { stream, uri }) = moves.recv().await {
-            if let Err(error) = self.0.services.sources.tell_update(stream, uri).await {
+    pub(super) async fn write_moves(self, mut moves: mpsc::Receiver<ResourceChange>) {
+        while let Some(ResourceChange { stream, uri }) = moves.recv().await {
+            if let Err(error) = self.0.services.sources.append_resource_update(stream, uri).await {
                 tracing::warn!(error = telemetry::chain(&error), "a change is not told");
             }
         }

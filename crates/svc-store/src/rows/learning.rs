@@ -19,7 +19,7 @@ pub struct MemoryFilter {
 
 /// A version of a record, value or memory. A session is given each version once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SeenItem {
+pub struct ItemVersion {
     /// `experience`, `value` or `memory`.
     pub kind: &'static str,
     pub id: String,
@@ -27,14 +27,14 @@ pub struct SeenItem {
     pub version: Timestamp,
 }
 
-impl From<&Ghap> for SeenItem {
+impl From<&Ghap> for ItemVersion {
     fn from(ghap: &Ghap) -> Self {
         let id = ghap.id.as_str().to_owned();
         Self { kind: "experience", id, version: ghap.updated_at }
     }
 }
 
-impl From<&Memory> for SeenItem {
+impl From<&Memory> for ItemVersion {
     fn from(memory: &Memory) -> Self {
         let id = memory.id.as_str().to_owned();
         Self { kind: "memory", id, version: memory.created_at }
@@ -57,7 +57,7 @@ pub struct GivenItem {
 /// The evidence that a record or memory helped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ShownBy {
+pub enum HelpEvidence {
     /// The session's own record names it.
     Name,
     /// The session was given it earlier, and its record is about the same subject.

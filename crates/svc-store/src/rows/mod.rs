@@ -19,7 +19,8 @@ pub use journal::{
     CalibrationRow, HitRate, LessonKind, ProbabilityBin, SessionLock, SessionStart, VerdictWeek,
 };
 pub use learning::{
-    ClusterRow, Clustering, GivenItem, MemberRow, MemoryFilter, NewCluster, SeenItem, ShownBy,
+    ClusterRow, Clustering, GivenItem, HelpEvidence, ItemVersion, MemberRow, MemoryFilter,
+    NewCluster,
 };
 pub use log::{
     AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, RowPage, StreamState, StreamView,
@@ -28,7 +29,7 @@ pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 pub use team::{
-    ListedMessage, LoginCodeRow, MessageRow, MessageTerms, PeerRow, ProcessSubject, StrandedInbox,
+    DeliveryTerms, ListedMessage, LoginCodeRow, MessageRow, PeerRow, ProcessSubject, StrandedInbox,
     SubjectHolders, TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

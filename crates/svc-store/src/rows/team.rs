@@ -85,7 +85,7 @@ pub struct MessageRow {
 
 /// What only the daemon knows of a stored message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MessageTerms {
+pub struct DeliveryTerms {
     /// For a reply to a reply: the number of the turn that it begins.
     pub turn: Option<u32>,
     /// A call waits for the message until this time; before it, nobody else gets the message.

@@ -3,7 +3,7 @@
 use svc_model::{column, column_words};
 
 use super::json::to_json;
-use crate::{AssignmentState, CallState, GhapPart, McpTransport, ShownBy, TokenEnd, WorkWish};
+use crate::{AssignmentState, CallState, GhapPart, HelpEvidence, McpTransport, TokenEnd, WorkWish};
 
 /// For columns where an empty text means none.
 pub(super) fn non_empty(text: String) -> Option<String> {
@@ -12,7 +12,7 @@ pub(super) fn non_empty(text: String) -> Option<String> {
 
 column!(WorkWish as String, to_json, |text| Ok(serde_json::from_str(&text)?));
 
-column_words!(AssignmentState, CallState, GhapPart, McpTransport, ShownBy, TokenEnd);
+column_words!(AssignmentState, CallState, GhapPart, McpTransport, HelpEvidence, TokenEnd);
 
 #[cfg(test)]
 mod tests {
@@ -40,7 +40,7 @@ mod tests {
         let mut conn = options.connect().await.unwrap();
         assert_eq!(stored(&mut conn, CallState::InputRequired).await, "input_required");
         assert_eq!(stored(&mut conn, McpTransport::Http).await, "http");
-        assert_eq!(stored(&mut conn, ShownBy::Subject).await, "subject");
+        assert_eq!(stored(&mut conn, HelpEvidence::Subject).await, "subject");
         assert_eq!(stored(&mut conn, GhapPart::RootCause).await, "root_cause");
         assert_eq!(stored(&mut conn, RunState::NoReply).await, "no_reply");
         assert_eq!(stored(&mut conn, SourceTool::SendMessage).await, "SendMessage");

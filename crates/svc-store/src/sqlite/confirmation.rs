@@ -7,7 +7,7 @@ use super::{
     json::to_json,
     statement::{change, direct_row, select_all},
 };
-use crate::{GivenItem, ShownBy, StoreError};
+use crate::{GivenItem, HelpEvidence, StoreError};
 
 direct_row!(GivenItem { id, is_memory, aim, lesson, rest });
 
@@ -52,7 +52,7 @@ impl ConfirmationWrites<'_> {
         reader: &Reader,
         ids: &[&str],
         by: &Ghap,
-        shown_by: ShownBy,
+        shown_by: HelpEvidence,
     ) -> Result<(), StoreError> {
         let (ids, id) = (to_json(ids), by.id.as_str());
         let (key, project) = (reader.key(), reader.project());
@@ -124,7 +124,7 @@ mod tests {
                 .write(move |tx| {
                     Box::pin(async move {
                         let ids = ["ghap_1", "nothing_else"];
-                        tx.confirmations().insert(&Reader::All, &ids, &by, ShownBy::Name).await
+                        tx.confirmations().insert(&Reader::All, &ids, &by, HelpEvidence::Name).await
                     })
                 })
                 .await;

@@ -20,7 +20,7 @@ use super::{
     write_queue::WriteQueueSender,
     writer::{WriterCounters, WriterThread},
 };
-use crate::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriteLane, WriterStats};
+use crate::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriteQueueKey, WriterStats};
 
 /// The database. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ impl Store {
             streams: std::collections::HashMap::new(),
             pending: Vec::new(),
             closing: Vec::new(),
-            reseen: Vec::new(),
+            visibility_changed: Vec::new(),
             position: 0,
             undo: Vec::new(),
             now: Timestamp::from_millis(0),
@@ -123,15 +123,15 @@ impl Store {
     }
 
     /// The writes of a caller, queued for its principal.
-    pub fn on_behalf_of(&self, caller: &Caller) -> LaneWrites<'_> {
-        self.writes_in(WriteLane::of_caller(caller))
+    pub fn on_behalf_of(&self, caller: &Caller) -> PrincipalWrites<'_> {
+        self.writes_in(WriteQueueKey::of_caller(caller))
     }
 
-    pub(super) fn writes_in(&self, lane: WriteLane) -> LaneWrites<'_> {
-        LaneWrites { store: self, lane }
+    pub(super) fn writes_in(&self, lane: WriteQueueKey) -> PrincipalWrites<'_> {
+        PrincipalWrites { store: self, lane }
     }
 
-    /// A write of the daemon's own, see [`LaneWrites::write`]. Writes of a caller use
+    /// A write of the daemon's own, see [`PrincipalWrites::write`]. Writes of a caller use
     /// [`Self::on_behalf_of`].
     pub async fn write<T, E, F>(&self, work: F) -> Result<T, E>
     where
@@ -139,21 +139,21 @@ impl Store {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.writes_in(WriteLane::DAEMON).write(work).await
+        self.writes_in(WriteQueueKey::DAEMON).write(work).await
     }
 
-    /// An append of the daemon's own, see [`LaneWrites::append`].
+    /// An append of the daemon's own, see [`PrincipalWrites::append`].
     pub async fn append(
         &self,
         stream: StreamName,
         events: Vec<NewEvent>,
     ) -> Result<AppendedSeqs, StoreError> {
-        self.writes_in(WriteLane::DAEMON).append(stream, events).await
+        self.writes_in(WriteQueueKey::DAEMON).append(stream, events).await
     }
 
     /// Yields to other tasks once the budget is used up: a read on the caller's thread never waits
     /// and would not yield.
-    pub(super) async fn take_turn(&self) {
+    pub(super) async fn yield_if_due(&self) {
         tokio::task::coop::consume_budget().await;
     }
 
@@ -185,12 +185,12 @@ impl Store {
 /// Writes that queue for one principal. The writer takes jobs of principals in turn, so no
 /// principal waits behind all jobs of another.
 #[derive(Debug)]
-pub struct LaneWrites<'a> {
+pub struct PrincipalWrites<'a> {
     store: &'a Store,
-    lane: WriteLane,
+    lane: WriteQueueKey,
 }
 
-impl LaneWrites<'_> {
+impl PrincipalWrites<'_> {
     /// Runs `work` in a write transaction, and answers when the disk has the commit.
     ///
     /// The job runs to its end even if the caller's future is dropped. If the job fails, all its
@@ -233,7 +233,7 @@ impl Writer {
         let Store { jobs, readers, page_readers, frame_readers, row_readers, .. } = store;
         // Clones of the store may still exist, so a job closes the queue.
         let (reply, closed) = oneshot::channel();
-        jobs.send(&WriteLane::DAEMON, WriterJob::Stop { reply }).await?;
+        jobs.send(&WriteQueueKey::DAEMON, WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
         page_readers.close().await;

@@ -69,7 +69,10 @@ pub(super) async fn findings(
     if findings == ["ok"] {
         return Ok(());
     }
-    Err(StoreError::Unsound { file: path.display().to_string(), findings: findings.join("; ") })
+    Err(StoreError::IntegrityCheckFailed {
+        file: path.display().to_string(),
+        findings: findings.join("; "),
+    })
 }
 
 fn failed(error: io::Error) -> StoreError {

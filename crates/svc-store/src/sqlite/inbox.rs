@@ -348,7 +348,7 @@ impl InboxReads<'_> {
     }
 
     /// How many hand-overs with messages of a sender began a turn of a peer since a time.
-    pub async fn wakes_by(
+    pub async fn count_turns_begun_by(
         self,
         peer: &PeerId,
         from: &PeerId,

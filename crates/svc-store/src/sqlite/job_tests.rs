@@ -11,7 +11,7 @@ use svc_model::{
 };
 
 use crate::{
-    AgentMail, AssignmentRow, AssignmentState, MessageTerms, PageSize, PeerRow, StoreError,
+    AgentMail, AssignmentRow, AssignmentState, DeliveryTerms, PageSize, PeerRow, StoreError,
     WriteTx,
     testing::{TestStore, append, event},
 };
@@ -163,7 +163,7 @@ async fn rows_of_one_job_are_visible_to_later_jobs_and_readers() {
             let message = message(id);
             let sent_by = format!("session:agent:pair:{id}");
             let terms =
-                MessageTerms { turn: Some(3), held_until: Some(AT), ..MessageTerms::default() };
+                DeliveryTerms { turn: Some(3), held_until: Some(AT), ..DeliveryTerms::default() };
             tx.messages().insert(&message, &sent_by, Some("key"), terms).await?;
             let ids = [message.id];
             let states = [DeliveryState::Accepted, DeliveryState::Queued];

@@ -73,7 +73,7 @@ impl Upkeep<'_> {
         for index in TEXT_INDEXES {
             let mut rounds = 0..limits::INDEX_MERGES;
             while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&self.store.readers).await?
-                >= limits::INDEX_PIECES
+                >= limits::INDEX_SEGMENTS
             {
                 if rounds.next().is_none() {
                     is_done = false;
@@ -262,10 +262,10 @@ mod tests {
         };
         let before = found().await;
         assert_eq!((before[0].1.len(), before[1].1.as_slice()), (40, [7].as_slice()));
-        assert!(pieces(&TEXT_INDEXES[0]).await >= limits::INDEX_PIECES);
+        assert!(pieces(&TEXT_INDEXES[0]).await >= limits::INDEX_SEGMENTS);
         while !at.store.upkeep().merge_indexes().await.unwrap() {}
         for index in &TEXT_INDEXES {
-            assert!(pieces(index).await < limits::INDEX_PIECES, "{}", index.merge);
+            assert!(pieces(index).await < limits::INDEX_SEGMENTS, "{}", index.merge);
         }
         assert_eq!(found().await, before);
     }

@@ -16,7 +16,7 @@ use super::{
         select_values,
     },
 };
-use crate::{ListedMessage, MessageRow, MessageTerms, PageSize, RowPage, StoreError};
+use crate::{DeliveryTerms, ListedMessage, MessageRow, PageSize, RowPage, StoreError};
 
 direct_row! {
     pub(super) struct RawMessage {
@@ -94,7 +94,7 @@ impl MessageWrites<'_> {
         message: &Message,
         sent_by: &str,
         idempotency_key: Option<&str>,
-        terms: MessageTerms,
+        terms: DeliveryTerms,
     ) -> Result<(), StoreError> {
         let (id, to) = (message.id.as_str(), message.to_peer.as_str());
         let bytes = row_bytes(&message.text);

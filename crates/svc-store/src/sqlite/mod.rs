@@ -71,7 +71,7 @@ mod writer;
 #[cfg(test)]
 mod writer_tests;
 
-pub use db::{LaneWrites, Store, Writer};
+pub use db::{PrincipalWrites, Store, Writer};
 pub use files::{backup, last_backup, note_backup};
 pub use lock::{DatabaseLock, LockError};
 pub use restore::{prepare_restore, schema_difference};

@@ -218,7 +218,7 @@ mod tests {
         };
         for reader in [
             Reader::All,
-            Reader::AllButAnswers,
+            Reader::AllButCallResults,
             session("a", Some("/p")),
             session("b", Some("/p")),
             session("c", Some("/q")),

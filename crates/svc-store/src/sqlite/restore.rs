@@ -84,7 +84,7 @@ async fn prepare(
     findings(conn, path, "pragma integrity_check(20)").await?;
     let migrations = inspect(conn).await?;
     if migrations.current == 0 {
-        return Err(RestoreError::NotOurs);
+        return Err(RestoreError::NoSvcSchema);
     }
     let mut model = model_of(conn, migrations.current).await?;
     let difference = difference(conn, &mut model).await.map_err(StoreError::from)?;

@@ -7,7 +7,7 @@ use super::{
     json::to_json,
     statement::change,
 };
-use crate::{SeenItem, StoreError};
+use crate::{ItemVersion, StoreError};
 
 impl SeenWrites<'_> {
     /// Records that a session is given an item, by a hook call if the session did not ask. Returns
@@ -15,7 +15,7 @@ impl SeenWrites<'_> {
     pub async fn note(
         &mut self,
         session_id: &str,
-        item: &SeenItem,
+        item: &ItemVersion,
         hook_id: Option<&str>,
     ) -> Result<bool, StoreError> {
         let done = change!(
@@ -38,7 +38,7 @@ impl SeenWrites<'_> {
     pub async fn note_found(
         &mut self,
         session_id: &str,
-        item: &SeenItem,
+        item: &ItemVersion,
     ) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -148,12 +148,12 @@ mod tests {
     #[tokio::test]
     async fn a_changed_item_may_be_given_again() {
         let at = TestStore::open().await;
-        let item = |version| SeenItem {
+        let item = |version| ItemVersion {
             kind: "value",
             id: "val_1".to_owned(),
             version: Timestamp::from_millis(version),
         };
-        let note = async |session: &'static str, item: SeenItem| {
+        let note = async |session: &'static str, item: ItemVersion| {
             let done: Result<bool, StoreError> = at
                 .store
                 .write(move |tx| {

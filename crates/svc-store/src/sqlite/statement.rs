@@ -103,7 +103,7 @@ macro_rules! pool_query {
 macro_rules! read_one {
     ($columns:literal, $raw:ty, $store:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
-        $store.take_turn().await;
+        $store.yield_if_due().await;
         let sql = concat!($columns, $tail);
         $store.row_readers.one::<$raw>(sql, rusqlite::params![$($argument),*])?
     }};
@@ -113,7 +113,7 @@ macro_rules! read_one {
 macro_rules! read_all {
     ($columns:literal, $raw:ty, $store:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
-        $store.take_turn().await;
+        $store.yield_if_due().await;
         let sql = concat!($columns, $tail);
         $store.row_readers.all::<$raw>(sql, rusqlite::params![$($argument),*])?
     }};
@@ -123,7 +123,7 @@ macro_rules! read_all {
 macro_rules! read_value {
     ($store:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_scalar!($sql $(, $argument)*);
-        $store.take_turn().await;
+        $store.yield_if_due().await;
         $store.row_readers.value($sql, rusqlite::params![$($argument),*])?
     }};
 }

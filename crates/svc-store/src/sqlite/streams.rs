@@ -171,7 +171,7 @@ impl StreamWrites<'_> {
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
         self.tx.undo.push(Undo::Restore(name.shared(), before));
         self.tx.streams.insert(name.shared(), after);
-        self.tx.reseen.push(name.shared());
+        self.tx.visibility_changed.push(name.shared());
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ pub struct WriteTx {
     /// Streams closed since the last commit, with an event or without.
     pub(super) closing: Vec<Arc<str>>,
     /// Streams whose visibility changed since the last commit.
-    pub(super) reseen: Vec<Arc<str>>,
+    pub(super) visibility_changed: Vec<Arc<str>>,
     /// Highest assigned position.
     pub(super) position: i64,
     /// Steps that revert the current job's changes to `streams`.
@@ -72,7 +72,7 @@ impl WriteTx {
     pub(super) fn reset(&mut self) -> Result<(), StoreError> {
         self.pending.clear();
         self.closing.clear();
-        self.reseen.clear();
+        self.visibility_changed.clear();
         self.undo.clear();
         self.streams.clear();
         self.position =
@@ -190,7 +190,7 @@ impl WriteTx {
             first.seq == 1 && *first.visibility != StreamVisibility::Answers
         });
         if is_new {
-            self.bus.tell_opened();
+            self.bus.notify_opened();
         }
         let firsts = groups.iter().scan(0, |at, (_, len)| {
             let first = *at;
@@ -233,13 +233,13 @@ impl WriteTx {
         }
         drop(pending);
         self.bus.publish(batches);
-        for name in std::mem::take(&mut self.reseen) {
-            self.bus.tell_readers_changed(&name);
+        for name in std::mem::take(&mut self.visibility_changed) {
+            self.bus.notify_readers_changed(&name);
         }
         // A stream may be closed without a last event, and its listeners must not wait for one.
         for name in std::mem::take(&mut self.closing) {
             if self.streams.get(&name).is_none_or(|state| state.closed) {
-                self.bus.tell_closed(&name);
+                self.bus.notify_closed(&name);
             }
         }
     }

@@ -11,7 +11,7 @@ use svc_model::limits;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::write_job::WriterJob;
-use crate::{StoreError, WriteLane};
+use crate::{StoreError, WriteQueueKey};
 
 #[derive(Default)]
 pub(super) struct WriteQueue {
@@ -26,7 +26,7 @@ pub(super) struct WriteQueueSender(Arc<WriteQueue>);
 /// is empty.
 struct WaitingSender<'a> {
     queue: &'a WriteQueue,
-    turn: &'a WriteLane,
+    turn: &'a WriteQueueKey,
     capacity: Option<Arc<Semaphore>>,
 }
 
@@ -40,9 +40,9 @@ impl Drop for WaitingSender<'_> {
 
 #[derive(Default)]
 struct QueuedJobs {
-    lanes: HashMap<WriteLane, Lane>,
+    lanes: HashMap<WriteQueueKey, Lane>,
     /// The principals' queues that have jobs, in the order of their turns.
-    turns: VecDeque<WriteLane>,
+    turns: VecDeque<WriteQueueKey>,
     is_closed: bool,
     /// Whether the writer waits for a job.
     is_awaited: bool,
@@ -67,9 +67,13 @@ impl Drop for WriteQueueSender {
 }
 
 impl QueuedJobs {
-    fn lane(&mut self, lane: &WriteLane) -> &mut Lane {
+    fn lane(&mut self, lane: &WriteQueueKey) -> &mut Lane {
         self.lanes.entry(lane.clone()).or_insert_with(|| {
-            let capacity = if lane.is_daemon() { limits::WRITE_QUEUE } else { limits::WRITE_LANE };
+            let capacity = if lane.is_daemon() {
+                limits::OPERATOR_WRITE_QUEUE
+            } else {
+                limits::SESSION_WRITE_QUEUE
+            };
             Lane { jobs: VecDeque::new(), capacity: Arc::new(Semaphore::new(capacity)) }
         })
     }
@@ -89,12 +93,12 @@ impl QueuedJobs {
 
     /// Reserves capacity for a job, if there is any. Taking the job from the queue releases the
     /// capacity.
-    fn take_capacity(&mut self, turn: &WriteLane) -> bool {
+    fn take_capacity(&mut self, turn: &WriteQueueKey) -> bool {
         self.lane(turn).capacity.try_acquire().map(SemaphorePermit::forget).is_ok()
     }
 
     /// Appends a job to its principal's queue. Returns whether the writer has to be woken.
-    fn push(&mut self, turn: &WriteLane, job: WriterJob) -> bool {
+    fn push(&mut self, turn: &WriteQueueKey, job: WriterJob) -> bool {
         let lane = self.lane(turn);
         let is_first = lane.jobs.is_empty();
         lane.jobs.push_back(job);
@@ -112,7 +116,7 @@ impl QueuedJobs {
     }
 
     /// Removes a principal's queue if it is empty and no sender waits for its capacity.
-    fn remove_if_unused(&mut self, turn: &WriteLane) {
+    fn remove_if_unused(&mut self, turn: &WriteQueueKey) {
         let is_unused =
             |lane: &Lane| lane.jobs.is_empty() && Arc::strong_count(&lane.capacity) == 1;
         if self.lanes.get(turn).is_some_and(is_unused) {
@@ -164,7 +168,11 @@ impl WriteQueueSender {
     }
 
     /// Queues a job as soon as its principal's queue has capacity.
-    pub(super) async fn send(&self, turn: &WriteLane, job: WriterJob) -> Result<(), StoreError> {
+    pub(super) async fn send(
+        &self,
+        turn: &WriteQueueKey,
+        job: WriterJob,
+    ) -> Result<(), StoreError> {
         let waiting = {
             let mut state = self.0.lock();
             if state.is_closed {
@@ -220,9 +228,9 @@ mod tests {
     #[tokio::test]
     async fn an_empty_lane_is_removed_when_its_last_waiting_sender_is_dropped() {
         let (sender, queue) = WriteQueueSender::open();
-        let lane = WriteLane::for_principal(&Principal::Session("greedy".into()));
+        let lane = WriteQueueKey::for_principal(&Principal::Session("greedy".into()));
         let send = || sender.send(&lane, job());
-        join_all((0..limits::WRITE_LANE).map(|_| send())).await;
+        join_all((0..limits::SESSION_WRITE_QUEUE).map(|_| send())).await;
         let mut waiting = Box::pin(send());
         assert!(waiting.as_mut().now_or_never().is_none(), "the lane is full");
         while queue.lock().next().is_some() {}

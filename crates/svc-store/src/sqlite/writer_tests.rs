@@ -7,7 +7,7 @@ use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
 use tokio::sync::oneshot;
 
 use crate::{
-    Store, StoreError, WriteLane, WriteTx,
+    Store, StoreError, WriteQueueKey, WriteTx,
     testing::{TestStore, append, event},
 };
 
@@ -49,7 +49,7 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
         })
     });
     let order = Arc::new(Mutex::new(Vec::new()));
-    let write = |lane: WriteLane, name: &'static str| {
+    let write = |lane: WriteQueueKey, name: &'static str| {
         let (store, order) = (test.store.clone(), Arc::clone(&order));
         async move {
             let done: Result<(), StoreError> = store
@@ -64,11 +64,11 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
             done.unwrap();
         }
     };
-    let lane = |key: &str| WriteLane::for_principal(&Principal::Session(key.into()));
+    let lane = |key: &str| WriteQueueKey::for_principal(&Principal::Session(key.into()));
     let flood = |count| (0..count).map(|_| write(lane("greedy"), "greedy"));
-    let others = [write(lane("other"), "other"), write(WriteLane::DAEMON, "operator")];
+    let others = [write(lane("other"), "other"), write(WriteQueueKey::DAEMON, "operator")];
     // More jobs than the capacity of one queue: the last ones wait for capacity.
-    let writes = flood(10).chain(others).chain(flood(limits::WRITE_LANE));
+    let writes = flood(10).chain(others).chain(flood(limits::SESSION_WRITE_QUEUE));
     let queue_all = async {
         busy.await.unwrap();
         let release = async { open.send(()).unwrap() };
@@ -78,7 +78,7 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
     released.unwrap();
     let order = order.lock().unwrap();
     assert_eq!(order[..3], ["greedy", "other", "operator"], "one job of each lane in turn");
-    assert_eq!(order.len(), limits::WRITE_LANE + 12, "every job is committed");
+    assert_eq!(order.len(), limits::SESSION_WRITE_QUEUE + 12, "every job is committed");
     assert_eq!(test.store.queued(), 0);
 }
 

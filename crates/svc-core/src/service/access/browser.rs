@@ -15,8 +15,8 @@ use svc_store::{LoginCodeRow, TokenRow};
 
 use super::{
     Access, Credential,
-    credentials::{Browser, Seen},
-    tokens::only_operator,
+    credentials::{Browser, CachedToken},
+    tokens::require_operator,
 };
 use crate::service::Error;
 
@@ -73,7 +73,7 @@ impl Access {
     }
 
     async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp, Error> {
-        only_operator(caller)?;
+        require_operator(caller)?;
         let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
         self.core
             .store
@@ -164,10 +164,10 @@ impl Access {
         let Some(operator_credential) = row.operator_credential.clone() else {
             return Ok(None);
         };
-        let browser = Browser { seen: Seen::from_row(row, read_at), operator_credential };
+        let browser = Browser { seen: CachedToken::from_row(row, read_at), operator_credential };
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
-            known.make_room();
+            known.evict();
             known.by_cookie.insert(*hash, browser.clone());
             known.good.insert(browser.seen.id.clone(), read_at);
         }

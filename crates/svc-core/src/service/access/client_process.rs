@@ -11,7 +11,7 @@ use crate::service::Error;
 
 /// A client's process, according to the system.
 #[derive(Debug, Clone)]
-pub(super) struct FoundClient {
+pub(super) struct ClientProcess {
     pub(super) process: ProcessIdentity,
     pub(super) name: String,
     /// The processes from the client down to the one on the socket, inclusive. None of them may be
@@ -22,7 +22,7 @@ pub(super) struct FoundClient {
     peer_started: u64,
 }
 
-impl FoundClient {
+impl ClientProcess {
     /// The client that the process on the socket names, which must be this process or one of its
     /// ancestors; without a name, its nearest ancestor that is no shell.
     pub(super) fn find(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
@@ -95,8 +95,8 @@ impl FoundClient {
     }
 }
 
-/// Whether the process that [`FoundClient::bearer`] identifies still runs.
-pub(super) fn bears_still(bearer: &str) -> bool {
+/// Whether the process that [`ClientProcess::bearer`] identifies still runs.
+pub(super) fn bearer_is_running(bearer: &str) -> bool {
     let Some((pid, started)) = bearer.split_once(':') else { return false };
     let entry = pid.parse().ok().and_then(ProcessEntry::read);
     entry.is_some_and(|entry| entry.is_running && entry.started.to_string() == started)
@@ -154,7 +154,7 @@ mod tests {
         let (mut other, cousin) = family();
         let own = std::process::id();
         let found =
-            |named| FoundClient::find(on_socket(child), named).map(|found| found.process.pid);
+            |named| ClientProcess::find(on_socket(child), named).map(|found| found.process.pid);
         assert_eq!(found(None).unwrap(), own, "past the shell");
         assert_eq!(found(Some(own)).unwrap(), own);
         assert_eq!(found(Some(shell.id())).unwrap(), shell.id());
@@ -162,7 +162,7 @@ mod tests {
         for stranger in [other.id(), cousin, 1, u32::MAX] {
             assert!(matches!(found(Some(stranger)), Err(Error::Forbidden(_))), "{stranger}");
         }
-        let client = FoundClient::find(on_socket(child), Some(own)).unwrap();
+        let client = ClientProcess::find(on_socket(child), Some(own)).unwrap();
         let between: Vec<u32> = client.between.iter().map(|process| process.pid).collect();
         assert_eq!(between, [child, shell.id()]);
         assert!(client.cwd().is_some());
@@ -181,7 +181,7 @@ mod tests {
     fn without_a_process_there_is_no_client() {
         for pid in [None, Some(0)] {
             let nobody = LocalProcess { uid: 0, pid, started: None };
-            assert!(matches!(FoundClient::find(nobody, None), Err(Error::Forbidden(_))));
+            assert!(matches!(ClientProcess::find(nobody, None), Err(Error::Forbidden(_))));
         }
     }
 
@@ -193,12 +193,13 @@ mod tests {
         let (mut shell, child) = family();
         let own = std::process::id();
         let connected = on_socket(child);
-        assert!(FoundClient::find(connected, Some(own)).is_ok());
+        assert!(ClientProcess::find(connected, Some(own)).is_ok());
         // The id belongs to another process by now.
         let earlier = connected.started.map(|started| started - 1);
         for started in [earlier, None] {
             let ended = LocalProcess { started, ..connected };
-            let refused = FoundClient::find(ended, Some(own)).map(drop).expect_err("it is refused");
+            let refused =
+                ClientProcess::find(ended, Some(own)).map(drop).expect_err("it is refused");
             assert!(refused.to_string().contains("has ended"), "{refused}");
         }
         shell.kill().unwrap();

@@ -32,7 +32,7 @@ pub struct Tokens(pub(super) Arc<SharedCredentials>);
 pub(super) struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
-    seen: Mutex<SeenTokens>,
+    seen: Mutex<TokenCache>,
     /// Credentials with open streams, which end with them.
     watched: Mutex<HashMap<WatchKey, WatchedCredential>>,
     /// Counts revocations, so that a lookup that began before one does not cache the token again.
@@ -41,11 +41,11 @@ pub(super) struct SharedCredentials {
 
 /// Recently read rows.
 #[derive(Default)]
-pub(super) struct SeenTokens {
+pub(super) struct TokenCache {
     /// Tokens by their hash.
-    pub(super) by_hash: HashMap<[u8; 32], Seen>,
+    pub(super) by_hash: HashMap<[u8; 32], CachedToken>,
     /// Tokens of processes that the socket identifies.
-    pub(super) by_process: HashMap<ProcessIdentity, Seen>,
+    pub(super) by_process: HashMap<ProcessIdentity, CachedToken>,
     /// Browsers by the hash of their cookie.
     pub(super) by_cookie: HashMap<[u8; 32], Browser>,
     /// When the row of a token was last read as valid.
@@ -109,7 +109,7 @@ impl Drop for CredentialWatch {
 }
 
 #[derive(Clone)]
-pub(super) struct Seen {
+pub(super) struct CachedToken {
     pub(super) caller: Caller,
     pub(super) id: TokenId,
     pub(super) expires_at: Timestamp,
@@ -119,19 +119,19 @@ pub(super) struct Seen {
 
 #[derive(Clone)]
 pub(super) struct Browser {
-    pub(super) seen: Seen,
+    pub(super) seen: CachedToken,
     /// The operator's credential under which it was signed in.
     pub(super) operator_credential: String,
 }
 
-impl SeenTokens {
+impl TokenCache {
     /// Whether this daemon revoked the token recently.
     pub(super) fn has_ended(&self, id: &TokenId) -> bool {
         self.ended.contains_key(id)
     }
 
     /// Evicts entries; a miss reads the table.
-    pub(super) fn make_room(&mut self) {
+    pub(super) fn evict(&mut self) {
         if self.by_hash.len() >= limits::STREAMS_CACHED {
             self.by_hash.clear();
         }
@@ -147,7 +147,7 @@ impl SeenTokens {
     }
 }
 
-impl Seen {
+impl CachedToken {
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         now.since(self.read_at) < limits::TOKEN_CACHE
     }
@@ -246,7 +246,7 @@ impl Tokens {
         format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(*operator)[..16]))
     }
 
-    pub(super) fn seen(&self) -> MutexGuard<'_, SeenTokens> {
+    pub(super) fn seen(&self) -> MutexGuard<'_, TokenCache> {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

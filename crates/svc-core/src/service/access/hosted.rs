@@ -18,7 +18,7 @@ const HOST_ROW_WAIT: Duration = Duration::from_secs(5);
 const HOST_ROW_POLL: Duration = Duration::from_millis(10);
 
 /// What is above a process.
-enum Above {
+enum HostLookup {
     /// The host of a live agent.
     Agent(Box<AgentRow>),
     /// A host that no row names, while some agent's host is not known yet.
@@ -39,9 +39,9 @@ impl Access {
         let deadline = Instant::now() + HOST_ROW_WAIT;
         let agent = loop {
             match self.find_host_above(process).await? {
-                Above::Agent(agent) => break agent,
-                Above::UnknownHost if Instant::now() < deadline => sleep(HOST_ROW_POLL).await,
-                Above::UnknownHost | Above::Nobody => return Ok(None),
+                HostLookup::Agent(agent) => break agent,
+                HostLookup::UnknownHost if Instant::now() < deadline => sleep(HOST_ROW_POLL).await,
+                HostLookup::UnknownHost | HostLookup::Nobody => return Ok(None),
             }
         };
         let token = match &agent.token_id {
@@ -62,7 +62,7 @@ impl Access {
         }))
     }
 
-    async fn find_host_above(&self, process: &ProcessIdentity) -> Result<Above, Error> {
+    async fn find_host_above(&self, process: &ProcessIdentity) -> Result<HostLookup, Error> {
         let (mut pid, mut started) = (process.pid, u64::MAX);
         let mut has_unknown_host = false;
         for _ in 0..limits::PROCESS_DEPTH {
@@ -73,13 +73,13 @@ impl Access {
             started = entry.started;
             let host = HostProcess { pid, started };
             if let Some(agent) = self.core.store.agents().of_host(host).await? {
-                return Ok(Above::Agent(Box::new(agent)));
+                return Ok(HostLookup::Agent(Box::new(agent)));
             }
             has_unknown_host |= is_host_program(pid);
             let identity = entry.identity(pid);
             if pid == process.pid {
                 if identity != *process {
-                    return Ok(Above::Nobody);
+                    return Ok(HostLookup::Nobody);
                 }
             } else if self
                 .core
@@ -89,7 +89,7 @@ impl Access {
                 .await?
                 .is_some()
             {
-                return Ok(Above::Nobody);
+                return Ok(HostLookup::Nobody);
             }
             if entry.parent <= 1 {
                 break;
@@ -99,10 +99,10 @@ impl Access {
         if has_unknown_host {
             let live = self.core.store.agents().live().await?;
             if live.iter().any(|agent| agent.host.is_none()) {
-                return Ok(Above::UnknownHost);
+                return Ok(HostLookup::UnknownHost);
             }
         }
-        Ok(Above::Nobody)
+        Ok(HostLookup::Nobody)
     }
 }
 

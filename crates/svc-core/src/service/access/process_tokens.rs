@@ -14,8 +14,8 @@ use svc_store::{ProcessSubject, TokenRow, WriteTx};
 
 use super::{
     Access, Credential,
-    client_process::{FoundClient, bears_still},
-    credentials::Seen,
+    client_process::{ClientProcess, bearer_is_running},
+    credentials::CachedToken,
 };
 use crate::service::{Error, check, process, project::project_root};
 
@@ -128,8 +128,8 @@ impl Access {
         &self,
         peer: LocalProcess,
         named: Option<u32>,
-    ) -> Result<FoundClient, Error> {
-        let client = FoundClient::find(peer, named)?;
+    ) -> Result<ClientProcess, Error> {
+        let client = ClientProcess::find(peer, named)?;
         let now = self.core.now();
         for nearer in &client.between {
             if self.core.store.tokens().of_process(nearer, now).await?.is_some() {
@@ -144,24 +144,24 @@ impl Access {
 
     /// The valid token of a process. The first call stores one whose secret nobody has: the socket
     /// identifies the process.
-    async fn token_of(&self, client: FoundClient) -> Result<Seen, Error> {
+    async fn token_of(&self, client: ClientProcess) -> Result<CachedToken, Error> {
         let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
         let process = client.process.clone();
         let row = match self.core.store.tokens().of_process(&process, read_at).await? {
             Some(row) => row,
             None => Box::pin(self.insert_secretless(client)).await?,
         };
-        let seen = Seen::from_row(row, read_at);
+        let seen = CachedToken::from_row(row, read_at);
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
-            known.make_room();
+            known.evict();
             known.good.insert(seen.id.clone(), read_at);
             known.by_process.insert(process, seen.clone());
         }
         Ok(seen)
     }
 
-    async fn insert_secretless(&self, client: FoundClient) -> Result<TokenRow, Error> {
+    async fn insert_secretless(&self, client: ClientProcess) -> Result<TokenRow, Error> {
         let fresh = self.subject_of_unseen(&client.process, &client.name, client.cwd()).await?;
         self.insert_row_of(client.process, fresh).await
     }
@@ -245,7 +245,7 @@ impl Access {
             });
             self.forget(&ended.await?);
         }
-        Ok(Seen::from_row(row, self.core.now()).caller)
+        Ok(CachedToken::from_row(row, self.core.now()).caller)
     }
 
     /// Revokes the tokens of processes that have ended.
@@ -289,7 +289,7 @@ async fn replace_tokens(
     let mut replaced = Vec::new();
     for known in tx.tokens().bearers(process).await? {
         let kept = if known == bearer { limits::BEARER_TOKENS - 1 } else { 0 };
-        if known == bearer || !bears_still(&known) {
+        if known == bearer || !bearer_is_running(&known) {
             replaced.extend(tx.tokens().trim_of_bearer(process, &known, kept, limit).await?);
         }
     }

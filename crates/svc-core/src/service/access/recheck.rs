@@ -6,7 +6,7 @@ use svc_model::{Caller, Principal, TokenId, limits};
 
 use super::{
     Access,
-    credentials::{Credential, OPERATOR_PREFIX, Seen},
+    credentials::{CachedToken, Credential, OPERATOR_PREFIX},
 };
 use crate::service::Error;
 
@@ -108,7 +108,7 @@ impl Access {
             Some(row) if *row.session == **key => {
                 let is_good = row.revoked_at.is_none() && row.expires_at > now;
                 if is_good {
-                    RecordedCaller::Good(Seen::from_row(row, now).caller)
+                    RecordedCaller::Good(CachedToken::from_row(row, now).caller)
                 } else {
                     RecordedCaller::Revoked
                 }
@@ -153,7 +153,7 @@ impl Access {
         let is_good = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now);
         let mut seen = self.tokens.seen();
         if is_good && self.tokens.0.revocations.load(SeqCst) == revocations {
-            seen.make_room();
+            seen.evict();
             seen.good.insert(id.clone(), now);
         }
         is_good && !seen.has_ended(id)

@@ -18,7 +18,7 @@ use svc_store::{PeerRow, TokenRow};
 
 use super::{
     Access,
-    credentials::{Credential, Seen, SeenTokens},
+    credentials::{CachedToken, Credential, TokenCache},
 };
 use crate::service::{
     Candidate, Error, Listed, Page, PageBounds, ResourceKind, check, project::project_root,
@@ -155,7 +155,7 @@ impl Access {
         Ok(self.core.store.tokens().good_between(&least, &greatest, self.core.now()).await?)
     }
 
-    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
+    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>, Error> {
         let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
         let Some(row) = self.core.store.tokens().by_hash(hash).await? else {
             return Ok(None);
@@ -167,10 +167,10 @@ impl Access {
         if row.revoked_at.is_some() || is_browser || is_reserved {
             return Ok(None);
         }
-        let seen = Seen::from_row(row, read_at);
+        let seen = CachedToken::from_row(row, read_at);
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
-            known.make_room();
+            known.evict();
             known.by_hash.insert(*hash, seen.clone());
             known.good.insert(seen.id.clone(), read_at);
         }
@@ -178,14 +178,14 @@ impl Access {
     }
 
     /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
-    pub(super) async fn record_use(&self, seen: &Seen, now: Timestamp) {
+    pub(super) async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
         let fresh = seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
         if fresh {
             return;
         }
         {
             let mut known = self.tokens.seen();
-            let SeenTokens { by_hash, by_process, by_cookie, .. } = &mut *known;
+            let TokenCache { by_hash, by_process, by_cookie, .. } = &mut *known;
             let browsers = by_cookie.values_mut().map(|browser| &mut browser.seen);
             let known = by_hash.values_mut().chain(by_process.values_mut()).chain(browsers);
             known.filter(|known| known.id == seen.id).for_each(|known| known.used_at = Some(now));
@@ -214,7 +214,7 @@ impl Access {
         input: NewToken,
         of_servers: &BTreeSet<String>,
     ) -> Result<MintedToken, Error> {
-        only_operator(caller)?;
+        require_operator(caller)?;
         check_scopes(&input.scopes, of_servers)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
@@ -314,7 +314,7 @@ impl Access {
     /// Revokes a session token, by its id or a prefix of it, from the next request on. Only the
     /// operator may.
     pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
-        only_operator(caller)?;
+        require_operator(caller)?;
         let unknown = || Error::not_found(ResourceKind::Token, id);
         let id = match IdReference::parse(id, TokenId::PREFIX) {
             Some(IdReference::Prefix(prefix)) => {
@@ -338,7 +338,7 @@ impl Access {
     /// Replaces the operator's token. Only the operator may. Browsers that were signed in under the
     /// old one are signed out.
     pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
-        only_operator(caller)?;
+        require_operator(caller)?;
         let token = self.tokens.rotate().map_err(|error| {
             Error::Conflict(format!(
                 "the token is as it was: {}",
@@ -356,7 +356,7 @@ fn candidate(row: &TokenRow) -> Candidate {
     Candidate { id: row.token_id.as_str().to_owned(), about }
 }
 
-impl Seen {
+impl CachedToken {
     /// The cached form of a valid row.
     pub(super) fn from_row(row: TokenRow, read_at: Timestamp) -> Self {
         Self {
@@ -403,7 +403,7 @@ impl From<TokenRow> for TokenInfo {
     }
 }
 
-pub(super) fn only_operator(caller: &Caller) -> Result<(), Error> {
+pub(super) fn require_operator(caller: &Caller) -> Result<(), Error> {
     if caller.is_operator() {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use svc_model::{
     hook::HookClient, limits,
 };
 use svc_store::{
-    AssignmentEnd, AssignmentRow, AssignmentState, MessageTerms, PeerRow, TaskRow, WriteTx,
+    AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx,
 };
 
 use super::{Agents, queue::give_to, records::set_reason};
@@ -105,7 +105,7 @@ impl Agents {
             run_id: Some(work.run_id.clone()),
         };
         let to = row.peer.peer_id.clone();
-        let terms = MessageTerms::default();
+        let terms = DeliveryTerms::default();
         let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
         let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
         let session = session.to_owned();

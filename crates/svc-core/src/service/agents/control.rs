@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::{
     Agents,
     records::{stream_of, unknown},
-    room::may_steer,
+    state::may_steer,
 };
 use crate::service::{Error, Listed, Page, PageBounds, check};
 

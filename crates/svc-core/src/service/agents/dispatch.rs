@@ -15,7 +15,7 @@ use svc_sys::config::ResolvedInstance;
 use super::{
     Agents,
     allowance::RequestedStart,
-    room::{may_run, may_steer},
+    state::{may_run, may_steer},
 };
 use crate::service::{Error, ResourceKind, check, core::Core, tasks, team};
 
@@ -223,7 +223,7 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let prompt = new_task.prompt.clone();
-                    peer_to_be_told(tx, &core, &caller).await?;
+                    ensure_requester_peer(tx, &core, &caller).await?;
                     let created = tasks::make(tx, &core, &caller, new_task).await?;
                     let task = created.task;
                     if !created.is_new {
@@ -488,7 +488,11 @@ pub(super) fn conversation_of(
 
 /// The end of the work is told to the caller's peer. A session that asks for something first of all
 /// has none yet.
-async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<(), Error> {
+async fn ensure_requester_peer(
+    tx: &mut WriteTx,
+    core: &Core,
+    caller: &Caller,
+) -> Result<(), Error> {
     // An agent got its peer when it started, and one that has ended is told nothing.
     if let Some(session) = caller.session()
         && !tx.agents().was_run(session).await?

@@ -243,7 +243,7 @@ impl Agents {
             let news = tokio::select! {
                 news = feed.recv() => news,
                 () = words.due() => {
-                    self.give_words(id, &mut words, true).await?;
+                    self.append_delta(id, &mut words, true).await?;
                     continue;
                 }
             };

@@ -17,7 +17,9 @@ use svc_store::{
 
 use super::{
     presence,
-    records::{set_reason, stream_of, tell_operator, tell_team, unknown, withdraw_from_operator},
+    records::{
+        append_team_event, notify_operator, set_reason, stream_of, unknown, withdraw_from_operator,
+    },
 };
 use crate::service::{
     Error,
@@ -82,7 +84,7 @@ pub(super) async fn take_in(
         for event in &fresh {
             apply(tx, core, &mut row, event).await?;
             follow_mail(tx, core, &row, event).await?;
-            give_words(tx, core, &row, &mut work, event, &mut taken).await?;
+            append_delta(tx, core, &row, &mut work, event, &mut taken).await?;
         }
         if let Some(end) = fresh.iter().find_map(exit_of) {
             row.info.state = end;
@@ -221,8 +223,8 @@ async fn open_request(
         return Ok(());
     }
     let about = json!({ "request_id": asked.request_id, "kind": asked.kind });
-    tell_team(tx, "request.opened", row, about).await?;
-    tell_operator(tx, core, row, &asked).await
+    append_team_event(tx, "request.opened", row, about).await?;
+    notify_operator(tx, core, row, &asked).await
 }
 
 async fn close_request(
@@ -240,12 +242,12 @@ async fn close_request(
     tx.agent_requests().close(&request.request_id, &answer).await?;
     withdraw_from_operator(tx, row, &request).await?;
     let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
-    tell_team(tx, "request.closed", row, about).await?;
+    append_team_event(tx, "request.closed", row, about).await?;
     Ok(())
 }
 
 /// What an event is to the work that the agent has.
-async fn give_words(
+async fn append_delta(
     tx: &mut WriteTx,
     core: &Core,
     row: &AgentRow,
@@ -269,7 +271,7 @@ async fn give_words(
             if let Some(assigned) = under_way(work) {
                 let is_cut = output.truncated;
                 add_frames(tx, assigned, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
-                note_words(tx, assigned).await?;
+                store_delta(tx, assigned).await?;
             }
         }
         AgentEventBody::ChatEntry { chat_entry } => {
@@ -292,7 +294,7 @@ async fn give_words(
             let is_failure = chat_entry.is_error == Some(true);
             let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);
             if is_word && !is_failure {
-                note_words(tx, assigned).await?;
+                store_delta(tx, assigned).await?;
             }
         }
         AgentEventBody::Stderr(output) => {
@@ -408,7 +410,7 @@ fn lines_left(text: &str, given: usize) -> Vec<String> {
     lines
 }
 
-async fn note_words(tx: &mut WriteTx, assigned: &mut AssignmentRow) -> Result<(), StoreError> {
+async fn store_delta(tx: &mut WriteTx, assigned: &mut AssignmentRow) -> Result<(), StoreError> {
     if assigned.has_words {
         return Ok(());
     }
@@ -520,7 +522,7 @@ pub(super) async fn finish(
     end_presence(tx, &row.info.session_key, taken).await?;
     taken.has_ended = true;
     let about = json!({ "exit_code": row.info.exit_code, "signal": row.info.signal });
-    tell_team(tx, "agent.ended", row, about).await?;
+    append_team_event(tx, "agent.ended", row, about).await?;
     Ok(())
 }
 

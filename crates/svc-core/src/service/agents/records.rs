@@ -5,7 +5,7 @@ use svc_model::{
     AgentId, DeliveryState, NewEvent, StreamName, StreamVisibility, Task, conversation::SourceTool,
     limits,
 };
-use svc_store::{AgentRow, MessageTerms, RequestRow, StoreError, TaskRow, WriteTx};
+use svc_store::{AgentRow, DeliveryTerms, RequestRow, StoreError, TaskRow, WriteTx};
 
 use crate::service::{
     Error, ResourceKind,
@@ -25,7 +25,7 @@ pub(super) fn unknown(id: &str) -> Error {
 }
 
 /// Tells everybody about an agent. Everybody reads it, so it holds presence and no more.
-pub(super) async fn tell_team(
+pub(super) async fn append_team_event(
     tx: &mut WriteTx,
     kind: &'static str,
     row: &AgentRow,
@@ -69,7 +69,7 @@ pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> 
 }
 
 /// A request opened: the operator's peers hear of it.
-pub(super) async fn tell_operator(
+pub(super) async fn notify_operator(
     tx: &mut WriteTx,
     core: &Core,
     row: &AgentRow,
@@ -89,8 +89,8 @@ pub(super) async fn tell_operator(
         options.join(", ")
     );
     let own = sender_of(tx, &info.session_key).await?;
-    for peer in tx.peers().of_operator(limits::TOLD_PEERS).await? {
-        let terms = (Some(message_key(request)), MessageTerms::default());
+    for peer in tx.peers().of_operator(limits::NOTIFIED_PEERS).await? {
+        let terms = (Some(message_key(request)), DeliveryTerms::default());
         let from = AgentSender {
             session: &info.session_key,
             peer: own.clone(),

@@ -18,8 +18,8 @@ use svc_wire::host_protocol::AnswerAgent;
 use super::{
     Agents,
     control::{check_live, of_host},
-    records::{tell_team, withdraw_from_operator},
-    room::has_scope,
+    records::{append_team_event, withdraw_from_operator},
+    state::has_scope,
 };
 use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
 
@@ -236,7 +236,7 @@ impl Agents {
                         withdraw_from_operator(tx, &agent, &known).await?;
                         let about =
                             json!({ "request_id": id, "kind": known.kind, "by": answer.by });
-                        tell_team(tx, "request.closed", &agent, about).await?;
+                        append_team_event(tx, "request.closed", &agent, about).await?;
                     }
                     let known = tx.agent_requests().get(&id).await?.ok_or_else(unknown)?;
                     Ok(known)

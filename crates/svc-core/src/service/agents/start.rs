@@ -23,8 +23,8 @@ use super::{
     allowance::RequestedStart,
     control::AgentView,
     dispatch::conversation_of,
-    records::{stream_of, tell_team, unknown},
-    room::may_run,
+    records::{append_team_event, stream_of, unknown},
+    state::may_run,
 };
 use crate::service::{Error, check, project::project_root, team};
 
@@ -426,7 +426,7 @@ impl Agents {
             plan.task.as_deref().filter(|_| plan.task_id.is_some()),
         )
         .await?;
-        tell_team(tx, "agent.started", &row, json!({})).await?;
+        append_team_event(tx, "agent.started", &row, json!({})).await?;
         let asked_by = parent.map(|parent| parent.info.backend);
         Ok(PlannedAgent { row, plan, answer_key, asked_by })
     }

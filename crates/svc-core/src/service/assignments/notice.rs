@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use svc_model::{Caller, MessageType, NewMessage, PeerId, TokenId, conversation::SourceTool};
-use svc_store::{MessageTerms, StoreError, WriteTx};
+use svc_store::{DeliveryTerms, StoreError, WriteTx};
 
 use crate::service::{Error, core::Core, team};
 
@@ -44,7 +44,7 @@ pub(in crate::service) async fn tell(
     sender: AgentSender<'_>,
     to: PeerId,
     (tool, text): (SourceTool, String),
-    (key, terms): (Option<String>, MessageTerms),
+    (key, terms): (Option<String>, DeliveryTerms),
 ) -> Result<(), Error> {
     let input = NewMessage {
         text,

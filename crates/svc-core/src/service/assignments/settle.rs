@@ -11,7 +11,7 @@ use svc_model::{
     limits,
 };
 use svc_store::{
-    AgentRow, AssignmentEnd, AssignmentRow, MessageTerms, StoreError, TaskRow, WriteTx,
+    AgentRow, AssignmentEnd, AssignmentRow, DeliveryTerms, StoreError, TaskRow, WriteTx,
 };
 
 use super::{
@@ -258,7 +258,7 @@ pub(in crate::service) async fn end(
     task.task.result = end.result.map(shortened);
     let change = TaskChange { status, report: end.report, runner: None };
     tasks::apply(tx, task, &change, None).await?;
-    tell_asker(tx, core, work, task).await
+    notify_requester(tx, core, work, task).await
 }
 
 /// Ends an assignment that is a message with what its turn, or an answer by a call, came to; and
@@ -299,7 +299,7 @@ fn shortened(mut text: String) -> String {
 }
 
 /// The word to whoever gave it: a message in its own peer's inbox.
-async fn tell_asker(
+async fn notify_requester(
     tx: &mut WriteTx,
     core: &Core,
     work: &AssignmentRow,
@@ -323,14 +323,14 @@ async fn tell_asker(
             return Ok(());
         }
     }
-    let text = end_in_words(&task.task, &work.instance);
+    let text = describe_end(&task.task, &work.instance);
     let session = writer_of(work, task);
     let from = writing_peer(tx, work, &session).await?;
     let key = end_key(&task.task);
     let project = task.owned.project.as_deref();
     let tool = work.source_tool.unwrap_or(SourceTool::SendMessage);
     let held_until = work.waits_until.filter(|until| *until > tx.now());
-    let terms = MessageTerms { held_until, ..MessageTerms::default() };
+    let terms = DeliveryTerms { held_until, ..DeliveryTerms::default() };
     let from = AgentSender { session: &session, peer: from, project };
     tell(tx, core, from, peer.peer.peer_id, (tool, text), (Some(key), terms)).await
 }
@@ -387,14 +387,14 @@ fn end_key(task: &Task) -> String {
     format!("task-end-{}", task.task_id)
 }
 
-fn end_in_words(task: &Task, instance: &str) -> String {
+fn describe_end(task: &Task, instance: &str) -> String {
     let mut text = format!("Task {} for {instance} is {}.", task.task_id, task.status.as_str());
     if let Some(error) = &task.report.error {
         write!(text, "\nError: {error}").expect("writing to a string does not fail");
     }
     if let Some(result) = task.result.as_deref().filter(|result| !result.is_empty()) {
         text.push('\n');
-        text.extend(result.chars().take(limits::TOLD_RESULT_CHARS));
+        text.extend(result.chars().take(limits::NOTIFIED_RESULT_CHARS));
     }
     text
 }

@@ -10,7 +10,7 @@ use svc_model::{
     conversation::{Provenance, SourceTool, TurnReply, next_turn},
     limits, stamp,
 };
-use svc_store::{AgentRow, AssignmentRow, MessageTerms, PeerRow, StoreError, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, DeliveryTerms, PeerRow, StoreError, WriteTx};
 use svc_wire::host_protocol::NO_TURN;
 
 use super::{
@@ -31,7 +31,7 @@ const SESSION_ENDED: &str = "the session ended in the turn: what came of it is n
 
 /// How a turn ended that a message began.
 #[derive(Debug)]
-enum TurnWords {
+enum TurnOutput {
     /// With these words.
     Said(TurnReply),
     /// Without an answer, for a reason: a code, and the same in words.
@@ -43,9 +43,9 @@ enum TurnWords {
 pub(in crate::service) fn terms_of_reply(
     tx: &WriteTx,
     row: Option<&AssignmentRow>,
-) -> MessageTerms {
+) -> DeliveryTerms {
     let now = tx.now();
-    row.map_or_else(MessageTerms::default, |row| MessageTerms {
+    row.map_or_else(DeliveryTerms::default, |row| DeliveryTerms {
         turn: Some(1),
         held_until: row.waits_until.filter(|until| *until > now),
         by_call: false,
@@ -84,10 +84,10 @@ pub(in crate::service) async fn turn_ended(
     }
 }
 
-fn words_of(turn: &TurnEnd) -> TurnWords {
+fn words_of(turn: &TurnEnd) -> TurnOutput {
     match failure_of(turn) {
-        Some((code, why)) => TurnWords::Failed(code, why),
-        None => TurnWords::Said(TurnReply::from_text(turn.result.as_deref().unwrap_or_default())),
+        Some((code, why)) => TurnOutput::Failed(code, why),
+        None => TurnOutput::Said(TurnReply::from_text(turn.result.as_deref().unwrap_or_default())),
     }
 }
 
@@ -100,7 +100,7 @@ pub(in crate::service) async fn turn_said(
     words: &str,
 ) -> Result<(), Error> {
     for question in end_turn(tx, peer).await? {
-        reply(tx, core, question, TurnWords::Said(TurnReply::from_text(words))).await?;
+        reply(tx, core, question, TurnOutput::Said(TurnReply::from_text(words))).await?;
     }
     Ok(())
 }
@@ -115,7 +115,7 @@ pub(in crate::service) async fn turn_failed(
 ) -> Result<(), Error> {
     let (code, why) = failure.map_or(("interrupted", INTERRUPTED), |why| ("failed", why));
     for question in end_turn(tx, peer).await? {
-        reply(tx, core, question, TurnWords::Failed(code, why.to_owned())).await?;
+        reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
     }
     Ok(())
 }
@@ -140,7 +140,7 @@ pub(in crate::service) async fn silent_turn_ended(
     for question in end_turn(tx, peer).await? {
         // The host of a hosted agent reports its turns.
         if !is_hosted {
-            reply(tx, core, question, TurnWords::Failed(code, why.to_owned())).await?;
+            reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
         }
     }
     Ok(())
@@ -179,7 +179,7 @@ pub(in crate::service) async fn turn_prompted(
     tx.messages().note_turn(&ids(&over), false).await?;
     for question in over {
         if !given.iter().any(|message| message.id == question.id) {
-            reply(tx, core, question, TurnWords::Failed("interrupted", INTERRUPTED.to_owned()))
+            reply(tx, core, question, TurnOutput::Failed("interrupted", INTERRUPTED.to_owned()))
                 .await?;
         }
     }
@@ -216,7 +216,7 @@ pub(in crate::service) async fn mail_refused(
     let Some(message) = tx.messages().get(id).await?.filter(waits) else { return Ok(()) };
     let code = if reason == NO_TURN { "not_running" } else { "refused" };
     let (to, mut refused) = (message.to_peer.clone(), message.clone());
-    reply(tx, core, message, TurnWords::Failed(code, reason)).await?;
+    reply(tx, core, message, TurnOutput::Failed(code, reason)).await?;
     let state = DeliveryState::Undeliverable;
     let why = Some("its host did not take it");
     Ok(advance(tx, &to, std::slice::from_mut(&mut refused), state, why).await?)
@@ -236,13 +236,13 @@ pub(in crate::service) async fn agent_ended(
         let Some(id) = &row.message_id else { continue };
         let Some(question) = tx.messages().get(id).await? else { continue };
         let why = if row.begun_at.is_some() { IN_TURN } else { UNSEEN };
-        reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
+        reply(tx, core, question, TurnOutput::Failed("target_ended", why.to_owned())).await?;
     }
     // Who asked by `peer_send` hears of it, too.
     for question in tx.inboxes().waiting(&peer, limits::ENDED_MESSAGES_PER_JOB).await? {
         if question.kind == MessageType::Query {
             let why = if question.state >= DeliveryState::Injected { IN_TURN } else { UNSEEN };
-            reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
+            reply(tx, core, question, TurnOutput::Failed("target_ended", why.to_owned())).await?;
         }
     }
     let has_more = give_up(tx, &peer, AGENT_ENDED).await?;
@@ -270,7 +270,7 @@ async fn reply(
     tx: &mut WriteTx,
     core: &Core,
     mut question: Message,
-    words: TurnWords,
+    words: TurnOutput,
 ) -> Result<(), Error> {
     let mut assignment = tx.assignments().of_message(&question.id).await?;
     let is_answered = assignment
@@ -281,14 +281,14 @@ async fn reply(
     }
     let id = &question.id;
     let (outcome, kind, text, why) = match words {
-        TurnWords::Said(TurnReply::Text(text)) => {
+        TurnOutput::Said(TurnReply::Text(text)) => {
             (AssignmentOutcome::Answered, MessageType::Response, text, None)
         }
-        TurnWords::Said(TurnReply::Silence) => {
+        TurnOutput::Said(TurnReply::Silence) => {
             let text = format!("No answer to {id}: the turn ended without text.");
             (AssignmentOutcome::Silent, MessageType::Notification, text, None)
         }
-        TurnWords::Failed(code, error) => {
+        TurnOutput::Failed(code, error) => {
             let text = format!("No answer to {id}: {error}");
             (AssignmentOutcome::Failed, MessageType::Notification, text, Some((code, error)))
         }
@@ -331,13 +331,13 @@ async fn answer_reply(
     tx: &mut WriteTx,
     core: &Core,
     received: &Message,
-    words: TurnWords,
+    words: TurnOutput,
 ) -> Result<(), Error> {
-    let TurnWords::Said(words) = words else { return Ok(()) };
+    let TurnOutput::Said(words) = words else { return Ok(()) };
     let Some(turn) = tx.messages().turn_of(&received.id).await? else { return Ok(()) };
     let next = next_turn(turn, core.sessions().max_ping_pong, &words);
     if let (Some(next), TurnReply::Text(text)) = (next, words) {
-        let terms = MessageTerms { turn: Some(next), ..MessageTerms::default() };
+        let terms = DeliveryTerms { turn: Some(next), ..DeliveryTerms::default() };
         put_reply(tx, core, received, (MessageType::Response, text), terms).await?;
     }
     Ok(())
@@ -350,7 +350,7 @@ async fn put_reply(
     core: &Core,
     question: &Message,
     (kind, mut text): (MessageType, String),
-    terms: MessageTerms,
+    terms: DeliveryTerms,
 ) -> Result<Option<MessageId>, StoreError> {
     let Some(to) = PeerId::parse(&question.from_peer) else { return Ok(None) };
     let asker =

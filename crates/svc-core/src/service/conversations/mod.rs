@@ -10,14 +10,14 @@ mod history;
 mod list;
 mod party;
 mod reply;
-mod room;
 mod send;
 mod spawn;
+mod state;
 mod status;
 
 pub use history::{HistoryText, SessionHistory, SessionHistoryQuery};
 pub use list::{LastMessage, ListSessions, SessionEntry, SessionKind, SessionsPage};
-pub use room::Conversations;
 pub use send::{SendDelivery, SendToSession, SessionReply};
 pub use spawn::{Cleanup, SpawnSession, SpawnedSession};
+pub use state::Conversations;
 pub use status::{SessionStatusView, SessionWaiting, SessionWaitingKind};

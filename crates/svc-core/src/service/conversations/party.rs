@@ -2,7 +2,7 @@
 
 use svc_model::{
     AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal, READ_ALL, Timestamp,
-    conversation::{SessionDenial, SessionParty, SessionSight},
+    conversation::{SessionDenial, SessionParty, SessionRelation},
     is_agent_key, limits,
     stamp::address,
 };
@@ -169,9 +169,9 @@ impl Requester {
     }
 
     /// What a session is to it.
-    pub(super) fn sight(&self, row: &SessionRow) -> SessionSight {
+    pub(super) fn sight(&self, row: &SessionRow) -> SessionRelation {
         let own = row.peer().map(|peer| &peer.peer.peer_id);
-        SessionSight {
+        SessionRelation {
             is_self: match row {
                 // What a session is called gives nobody the right to it.
                 SessionRow::Hosted(agent, _) if self.agent.as_ref() == Some(&agent.info.id) => true,

@@ -9,10 +9,10 @@ use svc_model::{
     Caller, Delivery, DeliveryState, ExpectedDelivery, Message, MessageId, MessageType, NOT_BLANK,
     NewMessage, PeerId, PeerStatus, RunId, Timestamp,
     agent::AgentState,
-    conversation::{RunMode, RunState, SendStatus, SourceTool, wait_circle},
+    conversation::{RunMode, RunState, SendStatus, SourceTool, wait_cycle},
     limits,
 };
-use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, MessageTerms, WriteTx};
+use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx};
 
 use super::{
     Conversations,
@@ -487,7 +487,7 @@ impl SendJob {
             run_id: Some(run_id.clone()),
         };
         let to = self.target.peer.clone();
-        let message = team::deliver(tx, &outgoing, to, kind, MessageTerms::default()).await?;
+        let message = team::deliver(tx, &outgoing, to, kind, DeliveryTerms::default()).await?;
         let mut row = AssignmentRow {
             message_id: Some(message.id),
             source_peer: own,
@@ -545,7 +545,7 @@ impl SendJob {
         }
         if waits
             && let Some(path) =
-                wait_circle(&tx.assignments().waits_from(target).await?, source, target)
+                wait_cycle(&tx.assignments().waits_from(target).await?, source, target)
         {
             let path = path.join(" -> ");
             let error = format!(

@@ -17,9 +17,9 @@ use svc_store::PeerRow;
 use svc_sys::{session_secret::SessionSecrets, telemetry};
 
 use super::{
-    earlier_words::ToldWords,
-    room::Hooks,
-    unseen,
+    earlier_output::ToldWords,
+    state::Hooks,
+    lost_replies,
     write_job::{HookWriteJob, HookWrites},
 };
 use crate::service::{
@@ -97,7 +97,7 @@ impl Hooks {
         let (hook_id, timing) = (call.id.clone(), call.timing);
         let writes = self.write(caller, &event, &known, call).await?;
         self.access.forget(&writes.ended_tokens);
-        self.follow_words(caller, &event, (timing, told), &writes);
+        self.follow_output(caller, &event, (timing, told), &writes);
         // Only now it is certain that the session is the caller's.
         self.announce_call(caller, &event, timing, known.arrived);
         self.reply(caller, &event, &known, hook_id, writes).await
@@ -150,7 +150,7 @@ impl Hooks {
 
     /// Remembers what a turn said before it goes on with messages, until one begins with the words
     /// of a person.
-    fn follow_words(
+    fn follow_output(
         &self,
         caller: &Caller,
         event: &HookEvent,
@@ -426,7 +426,7 @@ fn check_call(event: &HookEvent, call: &HookCall) -> Result<(), Error> {
     for (field, text) in [("id", &call.id), ("tmux_pane", &call.tmux_pane)] {
         check::short(field, text.as_deref())?;
     }
-    unseen::check_lost(&call.lost)?;
+    lost_replies::check_lost(&call.lost)?;
     check::key("cwd", event.cwd.as_deref())
 }
 

@@ -10,8 +10,8 @@ use svc_store::PeerRow;
 
 use super::{
     mail::{self, HandedMail, TurnOfMail},
-    room::Hooks,
-    unseen,
+    state::Hooks,
+    lost_replies,
 };
 use crate::service::{Error, ResourceKind, check, process, team};
 
@@ -78,7 +78,7 @@ impl Hooks {
             standing => return Err(team::refusal(caller, session_id, standing)),
         }
         let credential = self.access.credential_name(caller);
-        unseen::check_lost(&waiter.lost)?;
+        lost_replies::check_lost(&waiter.lost)?;
         if !waiter.lost.is_empty() {
             self.take_back(caller, session_id.to_owned(), waiter.lost).await?;
         }

@@ -6,7 +6,7 @@ use svc_model::{
 };
 use svc_store::StoreError;
 
-use super::{mail_wait::is_gone, room::Hooks};
+use super::{mail_wait::is_gone, state::Hooks};
 use crate::service::{Error, ResourceKind};
 
 impl Hooks {
@@ -78,7 +78,7 @@ impl Hooks {
         let Some(key) = caller.session() else { return Ok(true) };
         let Some(from) = store.peers().of_key(key).await? else { return Ok(true) };
         let since = self.core.now().minus(limits::WAKES_WINDOW);
-        let wakes = store.inboxes().wakes_by(to, &from.peer.peer_id, since).await?;
+        let wakes = store.inboxes().count_turns_begun_by(to, &from.peer.peer_id, since).await?;
         Ok(wakes < limits::WAKES)
     }
 }

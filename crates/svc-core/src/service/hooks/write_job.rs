@@ -17,7 +17,7 @@ use svc_sys::session_secret::SessionSecrets;
 
 use super::{
     mail::{self, TurnOfMail},
-    unseen,
+    lost_replies,
 };
 use crate::service::{
     Error, assignments,
@@ -136,7 +136,7 @@ impl HookWriteJob {
     /// taken for seen, and remembers the event.
     async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, Error> {
         let session_id = &self.event.session_id;
-        unseen::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
+        lost_replies::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
         let history = match &self.id {
             Some(id) if !tx.hooks().remember(id).await? => HookIdHistory::Repeated,
             Some(id) if tx.hooks().is_lost(id).await? => HookIdHistory::GivenUp,
@@ -146,7 +146,7 @@ impl HookWriteJob {
         if let (HookReception::Repeated { first_reply_unseen: true }, Some(id)) =
             (reception, &self.id)
         {
-            unseen::take_back(
+            lost_replies::take_back(
                 tx,
                 (&self.caller, &self.budget),
                 session_id,

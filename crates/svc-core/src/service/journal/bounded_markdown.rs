@@ -8,7 +8,7 @@ use svc_model::{
     limits,
     quote::{self, ModelText, model_text},
 };
-use svc_store::SeenItem;
+use svc_store::ItemVersion;
 
 /// A text for a session, as Markdown of a bounded size.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
@@ -55,7 +55,7 @@ pub(super) struct BoundedMarkdown {
 
 /// An item in its written form.
 struct MarkdownItem {
-    item: Option<SeenItem>,
+    item: Option<ItemVersion>,
     text: ModelText,
 }
 
@@ -72,7 +72,7 @@ impl BoundedMarkdown {
         self.sections.is_empty()
     }
 
-    pub(super) fn items(&self) -> impl Iterator<Item = &SeenItem> {
+    pub(super) fn items(&self) -> impl Iterator<Item = &ItemVersion> {
         self.sections
             .iter()
             .flat_map(|(_, items)| items)
@@ -84,7 +84,7 @@ impl BoundedMarkdown {
     pub(super) fn add(
         &mut self,
         heading: &'static str,
-        item: Option<SeenItem>,
+        item: Option<ItemVersion>,
         lead: &ModelText,
         texts: &[(&'static str, String)],
     ) {
@@ -113,7 +113,7 @@ impl BoundedMarkdown {
     }
 
     /// Removes the items that `keep` refuses.
-    pub(super) fn retain(&mut self, keep: impl Fn(&SeenItem) -> bool) {
+    pub(super) fn retain(&mut self, keep: impl Fn(&ItemVersion) -> bool) {
         for (_, items) in &mut self.sections {
             items.retain(|written| written.item.as_ref().is_none_or(&keep));
         }

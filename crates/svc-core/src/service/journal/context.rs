@@ -16,7 +16,7 @@ use svc_model::{
     quote::{ModelText, model_text},
     text::Prompt,
 };
-use svc_store::{MemoryFilter, SearchFilter, SeenItem};
+use svc_store::{ItemVersion, MemoryFilter, SearchFilter};
 
 use super::{
     bounded_markdown::{AssembledContext, BoundedMarkdown},
@@ -112,9 +112,9 @@ impl Journal {
             return Ok(markdown.finish());
         };
         // Of two concurrent calls only one gives an item; the other leaves it out.
-        let items: Vec<SeenItem> = markdown.items().cloned().collect();
+        let items: Vec<ItemVersion> = markdown.items().cloned().collect();
         let hook_id = request.hook_id;
-        let fresh: HashSet<SeenItem> = self
+        let fresh: HashSet<ItemVersion> = self
             .core
             .store
             .on_behalf_of(caller)
@@ -263,7 +263,7 @@ fn leave_out(candidates: &mut Vec<ContextItem>, seen: &HashSet<SeenKey>) {
 /// A candidate for a context.
 struct ContextItem {
     kind: ContextKind,
-    item: SeenItem,
+    item: ItemVersion,
     /// The attempt failed.
     is_failed: bool,
     /// The beginning of its first line.
@@ -277,7 +277,7 @@ impl ContextItem {
         Self {
             kind: ContextKind::Experiences,
             lead: model_text!("**{}, {}** {}", ghap.domain, ghap.status, ghap.id),
-            item: SeenItem::from(ghap),
+            item: ItemVersion::from(ghap),
             is_failed: ghap.status == GhapStatus::Falsified,
             texts: ghap_texts(ghap),
         }
@@ -287,7 +287,7 @@ impl ContextItem {
         let id = value.id.as_str().to_owned();
         Self {
             kind: ContextKind::Values,
-            item: SeenItem { kind: "value", id, version: value.validated_at },
+            item: ItemVersion { kind: "value", id, version: value.validated_at },
             is_failed: false,
             lead: ModelText::default(),
             texts: vec![("", value.text.clone())],
@@ -297,7 +297,7 @@ impl ContextItem {
     fn of_memory(memory: &Memory) -> Self {
         Self {
             kind: ContextKind::Memories,
-            item: SeenItem::from(memory),
+            item: ItemVersion::from(memory),
             is_failed: false,
             lead: model_text!("**{}**", memory.category),
             texts: vec![("", memory.content.clone())],

@@ -15,7 +15,7 @@ use svc_store::{MemoryFilter, PageSize, StoreError};
 
 use super::{
     state::Journal,
-    texts::{check_share, check_text},
+    texts::{check_fraction, check_text},
 };
 use crate::service::{
     Error, ResourceKind, check,
@@ -66,7 +66,7 @@ impl Journal {
     ) -> Result<StoredMemory, Error> {
         check_text("content", &new.content, limits::MEMORY_CHARS)?;
         let importance = new.importance.unwrap_or(0.5);
-        check_share("importance", importance)?;
+        check_fraction("importance", importance)?;
         let (tags, global) = (tidy(new.tags.unwrap_or_default())?, new.global.unwrap_or(false));
         let digest = hex::encode(Sha256::digest(&new.content));
         let terms = text::terms(&new.content);

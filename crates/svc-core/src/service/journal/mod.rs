@@ -18,6 +18,6 @@ pub use outcomes::NewOutcome;
 pub use premortem::PremortemRequest;
 pub use records::GhapDetail;
 pub use state::Journal;
-pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, too_far};
+pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, distance_error};
 
 pub(super) use outcomes::put_outcome;

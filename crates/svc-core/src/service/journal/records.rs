@@ -15,7 +15,7 @@ use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx
 
 use super::{
     state::Journal,
-    texts::{check_share, check_text},
+    texts::{check_fraction, check_text},
 };
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind,
@@ -55,7 +55,7 @@ impl Journal {
         ] {
             check_text(field, text, limits::GHAP_TEXT_CHARS)?;
         }
-        draft.probability.map_or(Ok(()), |share| check_share("probability", share))?;
+        draft.probability.map_or(Ok(()), |share| check_fraction("probability", share))?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
         self.core
@@ -101,7 +101,7 @@ impl Journal {
                 check_text(field, text, most)?;
             }
         }
-        change.probability.map_or(Ok(()), |share| check_share("probability", share))?;
+        change.probability.map_or(Ok(()), |share| check_fraction("probability", share))?;
         self.core
             .store
             .on_behalf_of(caller)

@@ -14,7 +14,7 @@ pub(super) fn check_text(field: &'static str, text: &str, max_chars: usize) -> R
 }
 
 /// Refuses a number that is not from 0 to 1.
-pub(super) fn check_share(field: &'static str, share: f64) -> Result<(), Error> {
+pub(super) fn check_fraction(field: &'static str, share: f64) -> Result<(), Error> {
     if (0.0..=1.0).contains(&share) {
         return Ok(());
     }

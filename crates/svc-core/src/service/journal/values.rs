@@ -185,7 +185,7 @@ impl Journal {
         }
         let validity = self.validate_value(caller, &text, &cluster_id).await?;
         if !validity.is_valid {
-            return Err(Error::invalid("text", too_far(&validity.distances)));
+            return Err(Error::invalid("text", distance_error(&validity.distances)));
         }
         let terms = text::terms(&text);
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
@@ -241,7 +241,7 @@ impl Journal {
 }
 
 /// The error text for a sentence that does not belong to its cluster.
-pub fn too_far(distances: &ValueDistances) -> String {
+pub fn distance_error(distances: &ValueDistances) -> String {
     format!(
         "says something else than the records of the cluster: its distance is {:.3}, and at most {:.3} would do; use \
          the words that they have in common",

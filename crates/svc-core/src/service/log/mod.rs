@@ -11,7 +11,7 @@ mod reading;
 mod retention;
 mod source;
 mod state;
-mod stream_moves;
+mod stream_changes;
 mod subscription;
 mod upkeep;
 
@@ -21,7 +21,7 @@ pub use pages::EventPage;
 pub use reading::EventReading;
 pub use retention::Retention;
 pub use state::Log;
-pub use stream_moves::{StreamEnd, StreamMoves};
+pub use stream_changes::{StreamChanges, StreamEnd};
 pub use subscription::{Subscription, SubscriptionChunk};
 pub use upkeep::LogStatus;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use svc_model::{Event, Framing, GapReason, Reader, StreamName, StreamVisibility};
 use svc_store::{
-    Batch, Commit, FeedScope, FramePage, Heard, HeardWords, LogPage, PageSize, SaidAfter,
-    SayingListener, Store, StoreError, StreamListener, StreamView,
+    Batch, Commit, EntryDelta, EntryListener, FeedScope, FramePage, Heard, LogPage, PageSize,
+    PrecedingEvent, Store, StoreError, StreamListener, StreamView,
 };
 use tokio::sync::mpsc;
 
@@ -98,7 +98,7 @@ impl LogSource {
     /// may.
     pub(super) async fn is_readable(&mut self) -> Result<bool, StoreError> {
         let has_changed = match &mut self.followed {
-            Followed::Stream { listener, .. } => listener.take_readers_changed(),
+            Followed::Stream { listener, .. } => listener.take_visibility_changed(),
             Followed::Feed { .. } => false,
         };
         if has_changed { self.is_readable_now().await } else { Ok(true) }
@@ -113,7 +113,7 @@ impl LogSource {
             return Ok(true);
         };
         // Reset first, so that a later change wakes the reader again.
-        listener.take_readers_changed();
+        listener.take_visibility_changed();
         // Only a session's reader can lose a stream that it began with.
         let Some(reader @ Reader::Session { .. }) = reader else { return Ok(true) };
         let view = self.store.streams().view(name).await?;
@@ -204,7 +204,7 @@ impl LogSource {
     pub(super) async fn wait(&mut self, cursor: i64) {
         match &mut self.followed {
             Followed::Stream { listener, reader: Some(_), .. } => {
-                listener.wait_as_reader(cursor).await;
+                listener.wait_or_visibility_change(cursor).await;
             }
             Followed::Stream { listener, .. } => listener.wait(cursor).await,
             Followed::Feed { listener, .. } => listener.wait(cursor).await,
@@ -212,24 +212,23 @@ impl LogSource {
     }
 
     /// Listens to partial output of agents, too.
-    pub(super) fn listen_to_words(&self) -> SayingListener {
+    pub(super) fn listen_to_deltas(&self) -> EntryListener {
         self.store.bus().sayings().listen()
     }
 
     /// Partial output that this reader has not received yet, for a reader at the cursor.
-    pub(super) fn words(&self, listener: &mut SayingListener, cursor: i64) -> Option<HeardWords> {
-        let may_hear =
-            |stream: &StreamName, visibility: &StreamVisibility, after: SaidAfter| match &self
-                .followed
-            {
-                Followed::Stream { name, reader, .. } => {
-                    let may_read = reader.as_ref().is_none_or(|it| it.may_read(visibility));
-                    name == stream && cursor >= after.seq && may_read
-                }
-                Followed::Feed { scope, .. } => {
-                    cursor >= after.position && scope.has(stream, visibility)
-                }
-            };
+    pub(super) fn words(&self, listener: &mut EntryListener, cursor: i64) -> Option<EntryDelta> {
+        let may_hear = |stream: &StreamName,
+                        visibility: &StreamVisibility,
+                        after: PrecedingEvent| match &self.followed {
+            Followed::Stream { name, reader, .. } => {
+                let may_read = reader.as_ref().is_none_or(|it| it.may_read(visibility));
+                name == stream && cursor >= after.seq && may_read
+            }
+            Followed::Feed { scope, .. } => {
+                cursor >= after.position && scope.has(stream, visibility)
+            }
+        };
         self.store.bus().sayings().hear(listener, may_hear)
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde_json::json;
 use svc_model::{Caller, Event, Framing, Reader, StreamName, limits};
 use svc_store::{
-    Batch, FeedScope, FramePage, HeardWords, LogPage, PageSize, SayingListener, StoreError,
+    Batch, EntryDelta, EntryListener, FeedScope, FramePage, LogPage, PageSize, StoreError,
 };
 use svc_wire::sse;
 use tokio::sync::mpsc;
@@ -51,7 +51,7 @@ pub struct Subscription {
     /// The table has been read to its end; from here on the tail is read.
     live: bool,
     /// Partial output of agents, which is not in the log.
-    words: Option<Box<SayingListener>>,
+    words: Option<Box<EntryListener>>,
     /// The next pages of the table, read while the last one is sent to the client.
     ahead: Option<PagesAhead>,
 }
@@ -125,7 +125,7 @@ impl Log {
         };
         let subscription = Subscription::start(source, bounds, after, framing, kind).await?;
         let hears = subscription.kind.as_deref().is_none_or(|kind| kind == WORDS);
-        let words = hears.then(|| Box::new(subscription.source.listen_to_words()));
+        let words = hears.then(|| Box::new(subscription.source.listen_to_deltas()));
         Ok(Subscription { endless: true, words, ..subscription })
     }
 
@@ -290,7 +290,7 @@ impl Subscription {
 
     /// New partial output, as an event without an id.
     fn read_words(&mut self) -> Option<Bytes> {
-        let HeardWords { stream, words, at } =
+        let EntryDelta { stream, words, at } =
             self.source.words(self.words.as_mut()?, self.cursor)?;
         let item = json!({ "stream": stream.as_str(), "kind": WORDS, "data": words, "at": at });
         Some(sse::notice(WORDS, &item).into())

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use svc_model::{Caller, GhapId, Reader, fit, journal::Ghap, limits, text::Prompt};
-use svc_store::{SeenItem, ShownBy, StoreError, WriteTx};
+use svc_store::{HelpEvidence, ItemVersion, StoreError, WriteTx};
 
 use super::{
     prompt::{RankingPrompt, Rarity, members},
@@ -34,7 +34,7 @@ pub(in crate::service) fn confirmation_factor(confirmed_again: i64) -> f64 {
 
 impl Search {
     /// Records what a session's search returned. A failure to record does not fail the search.
-    pub async fn note_found(&self, caller: &Caller, session_id: &str, items: Vec<SeenItem>) {
+    pub async fn note_found(&self, caller: &Caller, session_id: &str, items: Vec<ItemVersion>) {
         if items.is_empty() {
             return;
         }
@@ -69,7 +69,7 @@ pub(in crate::service) async fn note_confirmed(
     let notes = tx.ghaps().notes(&ghap.id).await?;
     let named = named(ghap.texts().chain(notes.iter().map(String::as_str)));
     if !named.is_empty() {
-        tx.confirmations().insert(reader, &named, ghap, ShownBy::Name).await?;
+        tx.confirmations().insert(reader, &named, ghap, HelpEvidence::Name).await?;
     }
     let given = tx.confirmations().given(&ghap.session_id, limits::GIVEN_COMPARED).await?;
     if given.is_empty() {
@@ -92,7 +92,7 @@ pub(in crate::service) async fn note_confirmed(
         .map(|item| item.id.as_str())
         .collect();
     if !about_it.is_empty() {
-        tx.confirmations().insert(reader, &about_it, ghap, ShownBy::Subject).await?;
+        tx.confirmations().insert(reader, &about_it, ghap, HelpEvidence::Subject).await?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use svc_store::{PageSize, SearchCandidate, SearchFilter, Store, StoreError};
 use super::{
     candidates,
     confirmations::confirmation_factor,
-    lead::{Contender, lead},
+    lead::{RankedRecord, lead},
     prompt::{RankingPrompt, TermMatch, float},
     state::Search,
 };
@@ -186,9 +186,9 @@ fn rank(
 fn keep_relevant(prompt: &RankingPrompt, ranked: &mut Vec<RankedCandidate>) {
     ranked.sort_by(|a, b| b.fit.total_cmp(&a.fit).then(b.candidate.id.cmp(&a.candidate.id)));
     let Some(best) = ranked.first() else { return };
-    let contenders: Vec<Contender<'_>> = ranked
+    let contenders: Vec<RankedRecord<'_>> = ranked
         .iter()
-        .map(|RankedCandidate { candidate, met, fit, .. }| Contender {
+        .map(|RankedCandidate { candidate, met, fit, .. }| RankedRecord {
             aim: &candidate.aim,
             met,
             fit: *fit,
@@ -262,7 +262,7 @@ fn trust(tier: Option<Tier>) -> f64 {
 mod tests {
     use svc_model::journal::{Domain, Verdict};
     use svc_store::{
-        ShownBy,
+        HelpEvidence,
         testing::{
             TestStore,
             journal::{ended, record},
@@ -413,7 +413,9 @@ mod tests {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        tx.confirmations().insert(&Reader::All, &[id], &by, ShownBy::Subject).await
+                        tx.confirmations()
+                            .insert(&Reader::All, &[id], &by, HelpEvidence::Subject)
+                            .await
                     })
                 })
                 .await;

@@ -24,7 +24,7 @@ const MET: f64 = 0.4;
 
 /// A record that matches a prompt.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Contender<'a> {
+pub(super) struct RankedRecord<'a> {
     /// The terms of its goal and hypothesis.
     pub(super) aim: &'a str,
     pub(super) met: &'a TermMatch,
@@ -33,11 +33,11 @@ pub(super) struct Contender<'a> {
 }
 
 /// The match of the first of `ranked`, the best first, divided by the mean of the next two others.
-pub(super) fn lead(prompt: &RankingPrompt, ranked: &[Contender<'_>]) -> f64 {
+pub(super) fn lead(prompt: &RankingPrompt, ranked: &[RankedRecord<'_>]) -> f64 {
     let Some(best) = ranked.first() else { return 0.0 };
     let is_repeated = best.met.share >= MET
         && ranked.iter().filter(|next| shares_telling_words(prompt, best, next)).count() >= OFTEN;
-    let is_other = |next: &&Contender<'_>| {
+    let is_other = |next: &&RankedRecord<'_>| {
         !(has_the_same_aim(best, next)
             || meets_all(prompt, next.met.telling)
             || (is_repeated && shares_telling_words(prompt, best, next)))
@@ -49,7 +49,7 @@ pub(super) fn lead(prompt: &RankingPrompt, ranked: &[Contender<'_>]) -> f64 {
 }
 
 /// Whether two records have most words of their goals and hypotheses in common.
-fn has_the_same_aim(one: &Contender<'_>, other: &Contender<'_>) -> bool {
+fn has_the_same_aim(one: &RankedRecord<'_>, other: &RankedRecord<'_>) -> bool {
     let [one, other]: [HashSet<&str>; 2] =
         [one, other].map(|record| record.aim.split(' ').collect());
     2 * one.intersection(&other).count() >= one.union(&other).count()
@@ -62,8 +62,8 @@ fn meets_all(prompt: &RankingPrompt, words: TellingWords) -> bool {
 
 fn shares_telling_words(
     prompt: &RankingPrompt,
-    best: &Contender<'_>,
-    next: &Contender<'_>,
+    best: &RankedRecord<'_>,
+    next: &RankedRecord<'_>,
 ) -> bool {
     let shared = best.met.telling.shared_with(next.met.telling);
     shared.count() >= SHARED_WORDS

@@ -196,7 +196,7 @@ impl RankingPrompt {
             b.score.total_cmp(&a.score).then(a.group.cmp(&b.group)).then(a.term.cmp(&b.term))
         });
         for group in uses.iter().map(|term_use| term_use.group) {
-            if self.groups[group].is_telling() {
+            if self.groups[group].identifies_subject() {
                 telling.add(group);
             }
         }
@@ -228,7 +228,7 @@ impl RankingPrompt {
     pub(super) fn telling(&self) -> TellingWords {
         let mut telling = TellingWords::default();
         for (index, group) in self.groups.iter().enumerate() {
-            if group.is_telling() {
+            if group.identifies_subject() {
                 telling.add(index);
             }
         }
@@ -248,7 +248,7 @@ impl RankingPrompt {
         let met = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|word| word == term));
         let is_met = |group: &&WordGroup| {
-            group.is_telling() && group.members.iter().any(|(term, _)| has(term))
+            group.identifies_subject() && group.members.iter().any(|(term, _)| has(term))
         };
         self.relevance(&met, met.score, 1.0) >= ABOUT
             || (met.share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)

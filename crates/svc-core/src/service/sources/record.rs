@@ -98,7 +98,7 @@ impl Sources {
     }
 
     /// Stores the lists of a server.
-    pub async fn keep_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
+    pub async fn store_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
         let row = list_row(key, lists);
         self.core
             .store
@@ -123,7 +123,7 @@ impl Sources {
     }
 
     /// Stores the definitions that a person has approved, and announces new changes to everybody.
-    pub async fn keep_pin(
+    pub async fn store_pin(
         &self,
         key: SourceKey,
         lists: SourceLists,
@@ -151,7 +151,7 @@ impl Sources {
     }
 
     /// Stores the state of a server, and announces it to everybody.
-    pub async fn keep_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
+    pub async fn store_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
         let event = NewEvent::new("source.state", &state_event(&key, &status));
         let SourceStatus { state, reason, next_action, attempt, next_at } = status;
         let state = state.as_str().to_owned();
@@ -207,7 +207,7 @@ impl Sources {
     }
 
     /// The marks of processes that an earlier daemon started and did not see end.
-    pub async fn left_marks(&self) -> Result<Vec<String>, Error> {
+    pub async fn orphaned_marks(&self) -> Result<Vec<String>, Error> {
         let rows = self.core.store.sources().processes().await?;
         Ok(rows.into_iter().map(|row| row.mark).collect())
     }
@@ -230,7 +230,11 @@ impl Sources {
     }
 
     /// Notifies subscribers of a resource that it has changed.
-    pub async fn tell_update(&self, stream: StreamName, uri: String) -> Result<(), Error> {
+    pub async fn append_resource_update(
+        &self,
+        stream: StreamName,
+        uri: String,
+    ) -> Result<(), Error> {
         let event = NewEvent::new("resource.updated", &json!({ "uri": uri }));
         self.core
             .store

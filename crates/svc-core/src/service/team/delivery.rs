@@ -10,7 +10,7 @@ use svc_model::{
     conversation::{Provenance, SourceTool},
     is_agent_key, limits,
 };
-use svc_store::{MessageTerms, StoreError, WriteTx};
+use svc_store::{DeliveryTerms, StoreError, WriteTx};
 
 use super::session_stream::append_to_peer;
 use crate::service::{
@@ -76,7 +76,7 @@ pub(in crate::service) async fn put(
     tx: &mut WriteTx,
     message: &mut Message,
     (sent_by, key): (&str, Option<&str>),
-    terms: MessageTerms,
+    terms: DeliveryTerms,
 ) -> Result<(), StoreError> {
     let path = [DeliveryState::Accepted, DeliveryState::Queued];
     message.state = path[1];
@@ -94,7 +94,7 @@ pub(in crate::service) async fn deliver(
     outgoing: &OutgoingMessage,
     to: PeerId,
     kind: MessageType,
-    terms: MessageTerms,
+    terms: DeliveryTerms,
 ) -> Result<Message, Error> {
     let OutgoingMessage { core, caller, from, input, .. } = outgoing;
     let key = input.idempotency_key.as_deref();

@@ -15,7 +15,7 @@ use svc_model::{
     quote::{self, ModelText},
     stamp::{self, MessageSender, MessageStamp},
 };
-use svc_store::{AssignmentRow, ListedMessage, MessageRow, MessageTerms, StoreError, WriteTx};
+use svc_store::{AssignmentRow, DeliveryTerms, ListedMessage, MessageRow, StoreError, WriteTx};
 
 use super::{
     Team,
@@ -450,7 +450,7 @@ pub(in crate::service) async fn send_answer(
     if let Some(row) = &answered {
         outgoing.run_id = Some(row.run_id.clone());
     }
-    let terms = MessageTerms {
+    let terms = DeliveryTerms {
         by_call: outgoing.tool == SourceTool::SessionsSend,
         ..terms_of_reply(tx, answered.as_ref())
     };

@@ -8,13 +8,13 @@ mod inbox;
 mod ownership;
 mod peers;
 mod records;
-mod room;
 mod session_stream;
 mod sessions;
+mod state;
 
 pub use inbox::{BroadcastReach, MessageDetail, Stamped};
-pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
+pub use state::Team;
 
 pub(super) use delivery::{
     AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, end_deliveries, give_up,

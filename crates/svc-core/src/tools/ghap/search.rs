@@ -7,7 +7,7 @@ use svc_model::{
     journal::{Domain, Ghap, GhapStatus, Lesson, RootCause, Strategy, Tier, Verdict},
     limits,
 };
-use svc_store::{GhapPart, SearchFilter, SeenItem};
+use svc_store::{GhapPart, ItemVersion, SearchFilter};
 
 use crate::{
     service::search::ExperienceQuery,
@@ -183,7 +183,7 @@ async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences,
             },
         )
         .await?;
-    let given = hits.iter().map(|hit| SeenItem::from(&hit.ghap)).collect();
+    let given = hits.iter().map(|hit| ItemVersion::from(&hit.ghap)).collect();
     call.services.search.note_found(&call.caller, &acting.session_id, given).await;
     let results: Vec<Experience> =
         hits.into_iter().map(|hit| Experience::new(hit.ghap, axis, hit.score)).collect();

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     http::{App, Edge, EntryRules, Identity, Metrics, Parts, Transport, listener::LocalAddress},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
-    web::Beat,
+    web::KeepAlive,
 };
 
 /// How far the clock advances with a request.
@@ -79,7 +79,7 @@ impl TestServer {
     }
 
     pub(super) async fn ready(&self) {
-        let (beat, stop) = (Beat::new(limits::SSE_KEEP_ALIVE), CancellationToken::new());
+        let (beat, stop) = (KeepAlive::new(limits::SSE_KEEP_ALIVE), CancellationToken::new());
         let mcp = McpServer::start(McpServerParts {
             services: self.services.clone(),
             catalogue: svc_core::tools::catalogue(),

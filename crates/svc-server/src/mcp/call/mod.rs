@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::{
         mcp::{McpMetrics, McpServerParts, era::ModernClient, metrics::RequestOutcome},
-        web::Beat,
+        web::KeepAlive,
     };
 
     async fn server() -> (TestStore, McpServer) {
@@ -238,7 +238,7 @@ mod tests {
             prompts: Vec::new(),
             sources: None,
             metrics: McpMetrics::default(),
-            beat: Beat::new(limits::SSE_KEEP_ALIVE),
+            beat: KeepAlive::new(limits::SSE_KEEP_ALIVE),
             stop: CancellationToken::new(),
             exposure: None,
         });

@@ -16,8 +16,8 @@ use svc_model::Caller;
 use super::{
     super::{
         McpServer,
+        request_state::{RequestState, RequestStateBinding},
         rpc::{EraResult, ResultType, RpcError, object_or_empty, request_message},
-        seal::{RequestState, RequestStateBinding},
         server::McpSession,
     },
     active::CallRecord,

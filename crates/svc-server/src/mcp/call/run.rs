@@ -23,8 +23,8 @@ use super::{
         era::ModernClient,
         metrics::{RequestEra, RequestMeter, RequestOutcome},
         origin::RequestOrigin,
+        request_state::RequestState,
         rpc::{AnswerEra, RpcError, notification_message},
-        seal::RequestState,
     },
     active::{ActiveCall, CallRecord, GivenAnswers, RequestKey},
     answer::{CallAnswer, CallMode, cancelled, end_call, say, still_permitted, task_end},
@@ -85,7 +85,7 @@ enum RunEvent<T> {
     Signal(ToolSignal),
     Given(GivenAnswers),
     Patience,
-    Pulse,
+    KeepAliveTimer,
 }
 
 impl CallRun {
@@ -262,7 +262,7 @@ impl CallRun {
                 Some(given) = next(given) => RunEvent::Given(given),
                 outcome = &mut work => RunEvent::End(WorkEnd::Outcome(outcome)),
                 () = until(patience) => RunEvent::Patience,
-                () = pulse.due(), if beats => RunEvent::Pulse,
+                () = pulse.due(), if beats => RunEvent::KeepAliveTimer,
             };
             match event {
                 RunEvent::End(end) => {
@@ -279,7 +279,7 @@ impl CallRun {
                         tracing::warn!(?error, "a call cannot become a task");
                     }
                 }
-                RunEvent::Pulse => {
+                RunEvent::KeepAliveTimer => {
                     Box::pin(self.report_alive(started.elapsed())).await;
                     pulse.spoke();
                 }

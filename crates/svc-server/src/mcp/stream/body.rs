@@ -21,7 +21,7 @@ use super::super::{
     McpServer,
     call::{CallAnswer, PendingAnswer},
 };
-use crate::web::{Accept, Pulse};
+use crate::web::{Accept, KeepAliveTimer};
 
 const JSON: &str = "application/json";
 
@@ -79,7 +79,7 @@ pub(crate) struct McpResponseBody<S> {
     /// The end of what the stream belongs to.
     closed: CancellationToken,
     stop: CancellationToken,
-    pulse: Pulse,
+    pulse: KeepAliveTimer,
     is_over: bool,
 }
 

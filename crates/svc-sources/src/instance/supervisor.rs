@@ -23,7 +23,7 @@ use super::start::{
     WatchedStreams,
 };
 use crate::{
-    connection::SourceConnection, lists::fetch, pace::RefetchPace, spec::SourceSpec,
+    connection::SourceConnection, lists::fetch, pace::RefetchBackoff, spec::SourceSpec,
     stdio::ServerLog,
 };
 
@@ -57,7 +57,7 @@ impl Instance {
             log: Arc::clone(&log),
             stop: stop.clone(),
         };
-        let keeper = Keeper { starter, status: sender, wake: Arc::clone(&wake) };
+        let keeper = Supervisor { starter, status: sender, wake: Arc::clone(&wake) };
         let task = tokio::spawn(keeper.run());
         Arc::new(Self {
             spec,
@@ -142,13 +142,13 @@ impl Instance {
 const STEADY: Duration = Duration::from_mins(1);
 
 /// The task that keeps one server running.
-pub(super) struct Keeper {
+pub(super) struct Supervisor {
     pub(super) starter: ServerStarter,
     pub(super) status: watch::Sender<SourceInstanceStatus>,
     pub(super) wake: Arc<Notify>,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Runs until the instance ends.
     pub(super) async fn run(self) {
         let (mut failures, mut has_worked) = (0_u32, self.starter.parts.has_worked);
@@ -256,7 +256,8 @@ impl Keeper {
         });
         if self.starter.parts.learned.is_some() {
             let key = self.starter.parts.spec.key.clone();
-            if let Err(error) = self.starter.parts.services.sources.keep_status(key, status).await {
+            if let Err(error) = self.starter.parts.services.sources.store_status(key, status).await
+            {
                 tracing::warn!(
                     error = telemetry::chain(&error),
                     "a server's state is not on record"
@@ -304,7 +305,7 @@ impl Keeper {
         // A caller that sees the server work may change its lists at once.
         let mut changes = running.changes.clone();
         let learns = self.starter.parts.learned.is_some();
-        let (mut pace, mut refetch_at) = (RefetchPace::new(), None);
+        let (mut pace, mut refetch_at) = (RefetchBackoff::new(), None);
         self.show(SourceStatus::from_state(SourceState::Connected), Some(&running)).await;
         self.show_problem(&running, running.list_problem.clone()).await;
         let is_wanted_anew = loop {

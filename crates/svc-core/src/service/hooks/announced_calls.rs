@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_mins(1);
 
 /// Tool calls that hooks have announced, the latest last.
 #[derive(Debug, Default)]
-pub struct CallTies(Mutex<VecDeque<AnnouncedCall>>);
+pub struct AnnouncedCalls(Mutex<VecDeque<AnnouncedCall>>);
 
 #[derive(Debug)]
 struct AnnouncedCall {
@@ -41,7 +41,7 @@ fn fingerprint(arguments: &Value) -> [u8; 32] {
     Sha256::digest(arguments.to_string()).into()
 }
 
-impl CallTies {
+impl AnnouncedCalls {
     fn lock(&self) -> MutexGuard<'_, VecDeque<AnnouncedCall>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_call_is_known_by_its_id_or_by_its_tool_and_arguments() {
-        let (ties, a) = (CallTies::default(), principal());
+        let (ties, a) = (AnnouncedCalls::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
         let of = |use_id, tool, arguments: Value| {
             ties.session_of(&a, use_id, tool, &arguments, now).map(|session| session.to_string())
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn two_sessions_with_the_same_call_are_not_mixed_up() {
-        let (ties, a) = (CallTies::default(), principal());
+        let (ties, a) = (AnnouncedCalls::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
         ties.expect(&a, "one", &tool_use("svc_peer_list", None, json!({})), now);
         ties.expect(&a, "two", &tool_use("svc_peer_list", None, json!({})), now);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_another_announces_ties_nothing() {
-        let (ties, a) = (CallTies::default(), principal());
+        let (ties, a) = (AnnouncedCalls::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
         let inbox = || tool_use("mcp__svc__peer_inbox", Some("toolu_1"), json!({}));
         for other in [Principal::Session("b".into()), Principal::Operator] {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn who_announces_much_takes_nobody_elses_room_and_keeps_no_arguments() {
-        let ties = CallTies::default();
+        let ties = AnnouncedCalls::default();
         let now = Timestamp::from_millis(1_000_000);
         let [greedy, other] = ["greedy", "other"].map(|key| Principal::Session(key.into()));
         ties.expect(&other, "o", &tool_use("svc_get_session", None, json!({})), now);

@@ -15,14 +15,14 @@ use tokio_util::sync::ReusableBoxFuture;
 
 /// The timer of all streams. It stops when its last clone and pulse are dropped. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Beat {
+pub struct KeepAlive {
     ticks: watch::Receiver<Instant>,
     half: Duration,
 }
 
 /// The timer for one stream.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct KeepAliveTimer {
     /// Waits for the next tick. Kept between two waits, so that a busy stream does not register
     /// with the timer at each of its chunks.
     tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
@@ -31,7 +31,7 @@ pub struct Pulse {
     last: Instant,
 }
 
-impl Beat {
+impl KeepAlive {
     /// A timer for streams that may be silent for `silence`.
     ///
     /// # Panics
@@ -53,10 +53,10 @@ impl Beat {
     }
 
     /// The timer for one stream, which has just sent something.
-    pub fn pulse(&self) -> Pulse {
+    pub fn pulse(&self) -> KeepAliveTimer {
         let mut ticks = self.ticks.clone();
         ticks.mark_unchanged();
-        Pulse {
+        KeepAliveTimer {
             tick: ReusableBoxFuture::new(next_tick(ticks)),
             half: self.half,
             last: Instant::now(),
@@ -71,7 +71,7 @@ async fn next_tick(
     (tick, ticks)
 }
 
-impl Pulse {
+impl KeepAliveTimer {
     /// Notes that the stream has sent something.
     pub fn spoke(&mut self) {
         self.last = Instant::now();

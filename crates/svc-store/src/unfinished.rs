@@ -14,7 +14,7 @@ const MOST: usize = 64 * 1024;
 
 /// The unfinished entry of each stream that has one.
 #[derive(Debug)]
-pub struct Sayings {
+pub struct UnfinishedEntries {
     said: Mutex<HashMap<StreamName, Said>>,
     /// Incremented on each [`Self::say`], to wake listeners.
     count: watch::Sender<u64>,
@@ -23,7 +23,7 @@ pub struct Sayings {
 #[derive(Debug)]
 struct Said {
     visibility: Arc<StreamVisibility>,
-    after: SaidAfter,
+    after: PrecedingEvent,
     /// The whole text so far.
     words: AgentDelta,
     /// Time of the last delta.
@@ -32,7 +32,7 @@ struct Said {
 
 /// The last event before an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SaidAfter {
+pub struct PrecedingEvent {
     pub seq: i64,
     /// Position of that event in the log, or a later position.
     pub position: i64,
@@ -40,7 +40,7 @@ pub struct SaidAfter {
 
 /// Text that a reader has not received yet.
 #[derive(Debug)]
-pub struct HeardWords {
+pub struct EntryDelta {
     pub stream: StreamName,
     pub words: AgentDelta,
     /// Time of the last delta.
@@ -49,12 +49,12 @@ pub struct HeardWords {
 
 /// A reader's progress: for each stream, the entry's id and the bytes that the reader has received.
 #[derive(Debug)]
-pub struct SayingListener {
+pub struct EntryListener {
     count: watch::Receiver<u64>,
     heard: HashMap<StreamName, (String, usize)>,
 }
 
-impl Sayings {
+impl UnfinishedEntries {
     pub(crate) fn new() -> Self {
         Self { said: Mutex::default(), count: watch::Sender::default() }
     }
@@ -64,7 +64,7 @@ impl Sayings {
         &self,
         stream: &StreamName,
         visibility: &Arc<StreamVisibility>,
-        after: SaidAfter,
+        after: PrecedingEvent,
         delta: &AgentDelta,
         at: Timestamp,
     ) {
@@ -89,16 +89,16 @@ impl Sayings {
     }
 
     /// Listens from the beginning of each unfinished entry.
-    pub fn listen(&self) -> SayingListener {
-        SayingListener { count: self.count.subscribe(), heard: HashMap::new() }
+    pub fn listen(&self) -> EntryListener {
+        EntryListener { count: self.count.subscribe(), heard: HashMap::new() }
     }
 
     /// The next text that the reader has not received, of a stream for which `may_hear` is true.
     pub fn hear(
         &self,
-        listener: &mut SayingListener,
-        may_hear: impl Fn(&StreamName, &StreamVisibility, SaidAfter) -> bool,
-    ) -> Option<HeardWords> {
+        listener: &mut EntryListener,
+        may_hear: impl Fn(&StreamName, &StreamVisibility, PrecedingEvent) -> bool,
+    ) -> Option<EntryDelta> {
         let said = self.lock();
         for (stream, Said { visibility, after, words, at }) in &*said {
             if !may_hear(stream, visibility, *after) {
@@ -113,7 +113,7 @@ impl Sayings {
             let stream = stream.clone();
             listener.heard.insert(stream.clone(), (words.of.clone(), heard + text.len()));
             let (role, of, at) = (words.role, words.of.clone(), *at);
-            return Some(HeardWords { stream, words: AgentDelta { role, text, of }, at });
+            return Some(EntryDelta { stream, words: AgentDelta { role, text, of }, at });
         }
         // Progress in a stream without an entry is kept for a while: after a broken connection the
         // host repeats the entry from its beginning.
@@ -129,7 +129,7 @@ impl Sayings {
     }
 }
 
-impl SayingListener {
+impl EntryListener {
     /// Waits until any entry grows.
     pub async fn changed(&mut self) {
         // The bus owns the sender, and the reader's store owns the bus.
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_reader_gets_each_delta_once_and_nothing_of_finished_entries() {
-        let (sayings, stream) = (Sayings::new(), StreamName::new("agent", "ag_1"));
+        let (sayings, stream) = (UnfinishedEntries::new(), StreamName::new("agent", "ag_1"));
         let visibility = Arc::new(StreamVisibility::Team);
-        let after = SaidAfter { seq: 3, position: 9 };
+        let after = PrecedingEvent { seq: 3, position: 9 };
         let say = |of: &str, text: &str| {
             sayings.say(&stream, &visibility, after, &delta(of, text), Timestamp::from_millis(1));
         };
-        let hear = |listener: &mut SayingListener, cursor: i64| {
+        let hear = |listener: &mut EntryListener, cursor: i64| {
             let heard = sayings.hear(listener, |_, _, after| cursor >= after.seq);
             heard.map(|heard| (heard.words.of, heard.words.text))
         };

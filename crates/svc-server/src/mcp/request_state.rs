@@ -22,7 +22,7 @@ pub(crate) struct RequestState {
 }
 
 #[derive(Serialize, Deserialize)]
-struct SealedState {
+struct SignedState {
     // Clients hold states with this name across an update of the daemon.
     #[serde(rename = "carried")]
     state: RequestState,
@@ -33,15 +33,15 @@ struct SealedState {
 
 /// Signs with the daemon's key.
 #[derive(Clone)]
-pub(crate) struct RequestStateSeal(Vec<u8>);
+pub(crate) struct RequestStateSigner(Vec<u8>);
 
-impl std::fmt::Debug for RequestStateSeal {
+impl std::fmt::Debug for RequestStateSigner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("RequestStateSeal").finish()
+        f.debug_tuple("RequestStateSigner").finish()
     }
 }
 
-impl RequestStateSeal {
+impl RequestStateSigner {
     pub(crate) fn new(key: Vec<u8>) -> Self {
         Self(key)
     }
@@ -53,7 +53,7 @@ impl RequestStateSeal {
         binding: &RequestStateBinding<'_>,
         now: Timestamp,
     ) -> String {
-        let sealed = SealedState {
+        let sealed = SignedState {
             state,
             expires_at: now.plus(limits::MCP_STATE_TTL).as_millis(),
             bound_to: binding.digest(),
@@ -79,7 +79,7 @@ impl RequestStateSeal {
         let body = BASE64.decode(body).map_err(|_| refused())?;
         let tag = BASE64.decode(tag).map_err(|_| refused())?;
         self.mac(&body).verify_slice(&tag).map_err(|_| refused())?;
-        let sealed: SealedState = serde_json::from_slice(&body).map_err(|_| refused())?;
+        let sealed: SignedState = serde_json::from_slice(&body).map_err(|_| refused())?;
         if sealed.expires_at < now.as_millis() || sealed.bound_to != binding.digest() {
             return Err(refused());
         }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_state_is_valid_for_its_call_and_for_its_time() {
-        let seal = RequestStateSeal::new(vec![7; 32]);
+        let seal = RequestStateSigner::new(vec![7; 32]);
         let arguments = json!({"a": 1});
         let of_session = |principal, session| RequestStateBinding {
             principal,
@@ -143,7 +143,7 @@ mod tests {
         seal.open(&text, &binding("operator"), later).unwrap_err();
         seal.open(&text, &binding("session:x"), now).unwrap_err();
         seal.open(&text, &of_session("operator", "two"), now).unwrap_err();
-        RequestStateSeal::new(vec![8; 32]).open(&text, &binding("operator"), now).unwrap_err();
+        RequestStateSigner::new(vec![8; 32]).open(&text, &binding("operator"), now).unwrap_err();
         for index in 0..text.len() {
             let mut other = text.clone().into_bytes();
             other[index] = if other[index] == b'A' { b'B' } else { b'A' };

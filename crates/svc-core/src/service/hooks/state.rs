@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use svc_model::{McpSessionId, hook::HookPolicy, limits};
 
-use super::{call_ties::CallTies, earlier_words::EarlierWords, waiters::MailWaiters};
+use super::{announced_calls::AnnouncedCalls, earlier_output::EarlierWords, waiters::MailWaiters};
 use crate::service::{Error, access::Access, core::Core, journal::Journal, team::Team};
 
 /// The room of hooks: what coding agents' events change, and the replies to them.
@@ -15,7 +15,7 @@ pub struct Hooks {
     pub(super) team: Team,
     pub(super) journal: Journal,
     /// Which session an MCP tool is called in.
-    pub ties: Arc<CallTies>,
+    pub ties: Arc<AnnouncedCalls>,
     pub(super) waiters: Arc<MailWaiters>,
     pub(super) earlier_words: Arc<EarlierWords>,
     pub(super) policy: HookPolicy,

@@ -6,7 +6,7 @@
 use svc_model::{Caller, limits};
 use svc_store::WriteTx;
 
-use super::room::Hooks;
+use super::state::Hooks;
 use crate::service::{Error, budget::Budget, check, team::note_unseen};
 
 impl Hooks {

@@ -8,7 +8,7 @@ use svc_model::{
     AgentId, StreamName, StreamVisibility,
     agent::{AgentDelta, AgentEventBody, HistoryRole},
 };
-use svc_store::{SaidAfter, Store, StoreError};
+use svc_store::{PrecedingEvent, Store, StoreError};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Agents, intake::give_unfinished, records::stream_of};
@@ -20,18 +20,18 @@ const LINE_PATIENCE: Duration = Duration::from_secs(1);
 /// The unfinished entry of an agent that is followed. Nobody hears of it any more once this is
 /// gone.
 #[derive(Debug)]
-pub(super) struct AgentWords {
+pub(super) struct AgentDeltas {
     store: Store,
     stream: StreamName,
     visibility: Arc<StreamVisibility>,
-    after: SaidAfter,
+    after: PrecedingEvent,
     of: Option<String>,
     text: String,
     /// When what is no whole line yet becomes a frame.
     due: Option<Instant>,
 }
 
-impl AgentWords {
+impl AgentDeltas {
     /// Waits until words without an end of their line are due; for ever if there are none.
     pub(super) async fn due(&self) {
         match self.due {
@@ -58,7 +58,7 @@ impl AgentWords {
     }
 }
 
-impl Drop for AgentWords {
+impl Drop for AgentDeltas {
     fn drop(&mut self) {
         self.store.bus().sayings().finish(&self.stream);
     }
@@ -66,14 +66,14 @@ impl Drop for AgentWords {
 
 impl Agents {
     /// Nothing was said yet.
-    pub(super) async fn words_of(&self, id: &AgentId) -> Result<AgentWords, Error> {
+    pub(super) async fn words_of(&self, id: &AgentId) -> Result<AgentDeltas, Error> {
         let stream = stream_of(id);
         let view = self.core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
-        Ok(AgentWords {
+        Ok(AgentDeltas {
             store: self.core.store.clone(),
             stream,
             visibility: Arc::new(view.visibility),
-            after: SaidAfter { seq: 0, position: 0 },
+            after: PrecedingEvent { seq: 0, position: 0 },
             of: None,
             text: String::new(),
             due: None,
@@ -84,13 +84,13 @@ impl Agents {
     pub(super) async fn hear(
         &self,
         id: &AgentId,
-        words: &mut AgentWords,
+        words: &mut AgentDeltas,
         delta: &AgentDelta,
         head: i64,
     ) -> Result<(), Error> {
         if words.of.as_ref() != Some(&delta.of) {
             let (_, position) = self.core.store.events().bounds().await?;
-            words.after = SaidAfter { seq: head, position };
+            words.after = PrecedingEvent { seq: head, position };
             words.of = Some(delta.of.clone());
             words.text.clear();
             words.due = None;
@@ -103,16 +103,16 @@ impl Agents {
         }
         words.due.get_or_insert_with(|| Instant::now() + LINE_PATIENCE);
         if delta.text.contains('\n') {
-            self.give_words(id, words, false).await?;
+            self.append_delta(id, words, false).await?;
         }
         Ok(())
     }
 
     /// Makes frames of whole lines, and of the rest if it `is_due`.
-    pub(super) async fn give_words(
+    pub(super) async fn append_delta(
         &self,
         id: &AgentId,
-        words: &mut AgentWords,
+        words: &mut AgentDeltas,
         is_due: bool,
     ) -> Result<(), Error> {
         let (key, said) = (id.clone(), words.text.clone());

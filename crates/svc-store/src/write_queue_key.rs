@@ -7,9 +7,9 @@ use svc_model::{Caller, Principal};
 /// Names the queue in which a write job waits. Each principal has its own; the operator and the
 /// daemon share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct WriteLane(Option<Arc<str>>);
+pub struct WriteQueueKey(Option<Arc<str>>);
 
-impl WriteLane {
+impl WriteQueueKey {
     /// The queue of the operator and of the daemon itself.
     pub const DAEMON: Self = Self(None);
 

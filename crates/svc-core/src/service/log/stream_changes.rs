@@ -24,7 +24,7 @@ pub struct StreamEnd {
 }
 
 #[derive(Debug)]
-pub struct StreamMoves {
+pub struct StreamChanges {
     log: Log,
     reader: Reader,
     listener: StreamListener<Commit>,
@@ -40,7 +40,7 @@ impl Log {
         caller: &Caller,
         names: Vec<String>,
         from: Option<i64>,
-    ) -> Result<(StreamMoves, Vec<(String, i64)>), Error> {
+    ) -> Result<(StreamChanges, Vec<(String, i64)>), Error> {
         let reader = Reader::for_tool(caller);
         // Listen first and read second, or a commit in between is missed.
         let listener = self.core.store.bus().listen_all();
@@ -51,7 +51,7 @@ impl Log {
         } else {
             Vec::new()
         };
-        Ok((StreamMoves { log: self.clone(), reader, listener, cursor: head }, missed))
+        Ok((StreamChanges { log: self.clone(), reader, listener, cursor: head }, missed))
     }
 
     /// Position of the last event of the log.
@@ -85,7 +85,7 @@ impl Log {
     }
 }
 
-impl StreamMoves {
+impl StreamChanges {
     /// Position up to which moves were returned.
     pub fn cursor(&self) -> i64 {
         self.cursor
