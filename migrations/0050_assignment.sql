@@ -44,7 +44,7 @@ create table assignment (
     -- failover: instances to try next
     instance text not null default '',
     backend text not null default '',
-    wish text not null default '{}' check (json_valid(wish)),
+    requirements text not null default '{}' check (json_valid(requirements)),
     attempt integer not null default 1,
     deadline integer,
     -- whether the agent was started for it, and its peer goes with it
@@ -61,7 +61,7 @@ create table assignment (
 
 insert into assignment (run_id, project_id, task_id, message_id, mode, state, source_session, source_peer, source_agent,
     source_tool, target_session, target_peer, target_agent, reason, error, reply_id, waits_until, answered, idempotency_key,
-    created_at, begun_at, ended_at, instance, backend, wish, attempt, deadline, is_spawned, removes_peer,
+    created_at, begun_at, ended_at, instance, backend, requirements, attempt, deadline, is_spawned, removes_peer,
     taken_at, has_words, said, turn)
 select run_id, project, task_id, message_id, mode, state, source_session, source_peer, source_agent, source_tool,
     target_session, target_peer, target_agent, reason, error, reply_id, waits_until, answered, idempotency_key, created_at,
@@ -139,3 +139,6 @@ select
 from assignment a
 where a.message_id is not null
 order by a.id desc;
+
+-- the hash of a request under an idempotency key
+alter table agent rename column wish to request_fingerprint;

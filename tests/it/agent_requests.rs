@@ -88,8 +88,8 @@ pub(crate) fn asked(d: &Caller) -> Value {
 }
 
 pub(crate) fn minted(d: &Daemon, session: &str, project: &str, scopes: &[&str]) -> Caller {
-    let wish = json!({ "session": session, "project": project, "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+    let input = json!({ "session": session, "project": project, "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
 }
 
 #[track_caller]
@@ -154,8 +154,8 @@ fn request_is_a_row_that_is_answered_once() {
     let itself = minted(&d, &key, &project, &["approve", "agents"]);
     problem(&itself.post(&path, &allow), 403, "forbidden");
     let steered = format!("/v1/hosts/{key}/answer");
-    let wish = json!({ "request_id": id, "option_id": "allow" });
-    problem(&itself.post(&steered, &wish), 403, "forbidden");
+    let input = json!({ "request_id": id, "option_id": "allow" });
+    problem(&itself.post(&steered, &input), 403, "forbidden");
     let agents_alone = minted(&d, "starter", &project, &["agents"]);
     problem(&agents_alone.post(&path, &allow), 403, "forbidden");
 

@@ -202,13 +202,13 @@ fn agent_process_survives_fifty_daemon_restarts() {
 fn concurrent_starts_with_one_name_start_one_agent() {
     let d = Arc::new(with_config(ECHO));
     let body = json!({ "instance": "echo", "name": "One", "cwd": d.home.user() });
-    let wishes: Vec<_> = (0..8)
+    let inputs: Vec<_> = (0..8)
         .map(|_| {
             let (d, body) = (Arc::clone(&d), body.clone());
             thread::spawn(move || d.post("/v1/hosts", &body))
         })
         .collect();
-    let replies: Vec<_> = wishes.into_iter().map(|it| it.join().expect("it answers")).collect();
+    let replies: Vec<_> = inputs.into_iter().map(|it| it.join().expect("it answers")).collect();
     let made = replies.iter().filter(|reply| reply.status() == 201).count();
     assert_eq!(made, 1, "{replies:?}");
     for reply in replies.iter().filter(|reply| reply.status() != 201) {

@@ -118,9 +118,9 @@ fn frames(d: &Caller, task: &str) -> Vec<(String, bool)> {
 #[test]
 fn task_frames_have_the_agents_text_as_it_streams_and_once() {
     let mut d = with_config(CONFIG);
-    let wish =
+    let input =
         json!({ "instance": "speaker", "prompt": "speak", "opts": { "cwd": d.home.user() } });
-    let task = dispatch(&d, wish);
+    let task = dispatch(&d, input);
     let begun = [("one".to_owned(), false), ("two".to_owned(), true)];
     until(BOUND, || (frames(&d, &task) == begun).then_some(()));
     d.kill9();
@@ -141,8 +141,8 @@ fn task_frames_have_the_agents_text_as_it_streams_and_once() {
 #[test]
 fn truncated_text_is_marked() {
     let d = with_config(CONFIG);
-    let wish = json!({ "agent": "long", "prompt": "x", "async": false, "cwd": d.home.user() });
-    let said = call(&d, "SendMessage", &wish);
+    let input = json!({ "agent": "long", "prompt": "x", "async": false, "cwd": d.home.user() });
+    let said = call(&d, "SendMessage", &input);
     assert_eq!((&said["status"], &said["truncated"]), (&json!("done"), &json!(true)));
     let content = text(&said, "content");
     assert!(content.len() > 1024 * 1024 && content.ends_with("are in the stream]"));

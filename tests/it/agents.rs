@@ -364,10 +364,10 @@ fn each_kind_of_end_is_recorded() {
     problem(&d.post("/v1/hosts", &other), 409, "conflict");
     // The input of an agent may be secret, and is not stored.
     let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
-    let wishes = "select count(*), count(distinct wish), max(length(wish)) from agent where wish is not null";
-    let wishes: (u32, u32, u32) =
-        db.query_row(wishes, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).expect("a row");
-    assert_eq!(wishes, (1, 1, 64), "a hash of the one that has a key");
+    let inputs = "select count(*), count(distinct request_fingerprint), max(length(request_fingerprint)) from agent where request_fingerprint is not null";
+    let inputs: (u32, u32, u32) =
+        db.query_row(inputs, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).expect("a row");
+    assert_eq!(inputs, (1, 1, 64), "a hash of the one that has a key");
 }
 
 #[test]
@@ -432,10 +432,10 @@ fn dispatched_work_is_a_task_with_the_agents_output_as_frames() {
     }
 
     // The response, and its repetition, name the agent that wrote it.
-    let wish = json!({ "agent": "gone", "prompt": "you", "async": false, "idempotency_key": "f",
+    let input = json!({ "agent": "gone", "prompt": "you", "async": false, "idempotency_key": "f",
         "cwd": d.home.user() });
     for _ in 0..2 {
-        let said = crate::picture_hosted::call(&d, "SendMessage", &wish);
+        let said = crate::picture_hosted::call(&d, "SendMessage", &input);
         assert_eq!(
             (&said["instance"], &said["backend"], &said["content"]),
             (&json!("hello"), &json!("exec"), &json!("hello you")),
@@ -580,8 +580,8 @@ fn prompt_queued_in_an_agent_can_be_cancelled() {
 #[test]
 fn end_of_work_is_sent_to_the_asker() {
     let d = world();
-    let wish = json!({ "session": "asker", "project": d.home.user(), "scopes": ["agents"] });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let input = json!({ "session": "asker", "project": d.home.user(), "scopes": ["agents"] });
+    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
     let own = json!({ "display_name": "asker", "backend": "test", "session_id": "asker" });
     let peer = text(&asker.post("/v1/peers/register", &own).ok(200), "peer_id");
     let task = dispatch(&asker, json!({ "instance": "hello", "prompt": "you" }));

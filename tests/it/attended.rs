@@ -137,8 +137,8 @@ fn a_session_that_hooks_made_known_takes_work() {
 fn a_session_of_another_project_is_not_asked() {
     let d = with_config(CONFIG);
     hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
-    let wish = json!({ "session": "asker", "project": "/elsewhere", "scopes": ["agents"] });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let input = json!({ "session": "asker", "project": "/elsewhere", "scopes": ["agents"] });
+    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
     let work = |target: &str| json!({ "instance": target, "prompt": "x", "opts": { "mode": "peer-only" } });
     problem(&asker.post("/v1/send_message", &work("coder")), 503, "unavailable");
     problem(&asker.post("/v1/send_message", &work("agent:claude:s-1")), 422, "invalid_request");
@@ -153,8 +153,8 @@ fn whoever_asks_without_a_peer_gets_the_answer_of_a_turn() {
     let peer = peer_of(&d, "s-1");
     let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
     let project = peers.iter().find(|it| it["session_id"] == "s-1").expect("it")["path"].clone();
-    let wish = json!({ "session": "stranger", "project": project, "scopes": ["agents"] });
-    let stranger = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let input = json!({ "session": "stranger", "project": project, "scopes": ["agents"] });
+    let stranger = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
     let work =
         json!({ "instance": "coder", "prompt": "DO-THE-WORK", "opts": { "mode": "peer-only" } });
     let task = dispatch(&stranger, work);

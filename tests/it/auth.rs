@@ -311,9 +311,9 @@ fn session_tokens_end_with_their_session() {
 fn stream_ends_with_the_token_that_opened_it() {
     let d = Daemon::start();
     let old = d.home.token().unwrap();
-    let wish = |session: &str| json!({ "session": session, "scopes": ["read_all"] });
-    let minted = d.post("/v1/tokens", &wish("s-1")).ok(201);
-    let mut brief = wish("s-2");
+    let input = |session: &str| json!({ "session": session, "scopes": ["read_all"] });
+    let minted = d.post("/v1/tokens", &input("s-1")).ok(201);
+    let mut brief = input("s-2");
     // Long enough to open a stream on a busy machine.
     brief["ttl_seconds"] = json!(8);
     let short = d.post("/v1/tokens", &brief).ok(201);

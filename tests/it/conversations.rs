@@ -61,8 +61,8 @@ fn start(d: &Daemon, name: &str) -> Value {
 /// A token of a session in the project of the test's agents.
 #[track_caller]
 fn mint(d: &Daemon, session: &str, project: &Value, scopes: &[&str]) -> Caller {
-    let wish = json!({ "session": session, "project": project, "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+    let input = json!({ "session": session, "project": project, "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
 }
 
 /// The result of a call, whether or not it succeeded.
@@ -240,11 +240,11 @@ fn late_reply_arrives_once_as_a_message() {
     let d = world("[sessions]\nmax_ping_pong = 5");
     let agent = start(&d, "main");
     let asker = mint(&d, "s-1", &agent["project"], &[]);
-    let wish = |message: &str| json!({ "sessionKey": "agent:echo:main", "message": message, "timeoutSeconds": 1, "idempotencyKey": "k" });
+    let input = |message: &str| json!({ "sessionKey": "agent:echo:main", "message": message, "timeoutSeconds": 1, "idempotencyKey": "k" });
     // The caller's timeout was too short; a longer one would have returned the reply.
-    let first = call(&asker, "sessions_send", &wish("wait 2"));
+    let first = call(&asker, "sessions_send", &input("wait 2"));
     assert_eq!(first["status"], "accepted", "{first}");
-    let conflict = error(&asker, "sessions_send", &wish("wait 3"));
+    let conflict = error(&asker, "sessions_send", &input("wait 3"));
     assert_eq!(conflict["type"], "conflict", "{conflict}");
     let late = until(SOON, || Some(inbox(&asker)).filter(|messages| !messages.is_empty()));
     assert_eq!(late.len(), 1, "{late:?}");
@@ -255,7 +255,7 @@ fn late_reply_arrives_once_as_a_message() {
     );
     assert_eq!(late[0]["provenance"]["runId"], first["runId"], "{late:?}");
     // The same key returns the first response and has no effect.
-    let again = call(&asker, "sessions_send", &wish("wait 2"));
+    let again = call(&asker, "sessions_send", &input("wait 2"));
     assert_eq!((&again["status"], &again["runId"]), (&json!("accepted"), &first["runId"]));
     assert_eq!(inbox(&asker).len(), 1);
     assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1);
@@ -886,14 +886,14 @@ fn end_of_a_child_is_sent_to_its_parent() {
     let mut at = text(&live[0], "childSessionKey");
     for depth in 1..=3 {
         let caller = mint(&d, &at, &json!(null), &["agents"]);
-        let wish = json!({ "task": "x", "agentId": "stay" });
+        let input = json!({ "task": "x", "agentId": "stay" });
         if depth == 3 {
-            let deep = error(&caller, "sessions_spawn", &wish);
+            let deep = error(&caller, "sessions_spawn", &input);
             assert!(text(&deep, "message").contains("3 deep"), "{deep}");
             let deep = error(&caller, "SendMessage", &json!({ "prompt": "x", "agent": "stay" }));
             assert!(text(&deep, "message").contains("3 deep"), "{deep}");
         } else {
-            at = text(&call(&caller, "sessions_spawn", &wish), "childSessionKey");
+            at = text(&call(&caller, "sessions_spawn", &input), "childSessionKey");
         }
     }
     let yielded = call(&parent, "sessions_yield", &json!({ "message": "the kids" }));
@@ -917,9 +917,9 @@ fn concurrently_started_children_count_against_the_limit() {
     let spawned: Vec<Value> = std::thread::scope(|scope| {
         let calls: Vec<_> = (0..9)
             .map(|_| {
-                let wish = json!({ "task": "x", "agentId": "stay" });
+                let input = json!({ "task": "x", "agentId": "stay" });
                 let parent = parent.clone();
-                scope.spawn(move || result(&parent, "sessions_spawn", &wish))
+                scope.spawn(move || result(&parent, "sessions_spawn", &input))
             })
             .collect();
         calls.into_iter().map(|call| call.join().expect("it answers")).collect()
@@ -994,12 +994,12 @@ fn work_beyond_the_child_limit_waits() {
     let d = world("");
     let parent = mint(&d, "s-1", &json!(d.home.user()), &["agents"]);
     let live = || d.get("/v1/hosts?live=true").ok(200)["count"].as_u64().expect("a number");
-    let wish = json!({ "prompt": "x", "agent": "stay" });
+    let input = json!({ "prompt": "x", "agent": "stay" });
     let tasks: Vec<String> =
-        (0..5).map(|_| text(&call(&parent, "SendMessage", &wish), "task_id")).collect();
+        (0..5).map(|_| text(&call(&parent, "SendMessage", &input), "task_id")).collect();
     let waits = {
         // The sixth is accepted if it is faster than the first five.
-        let sixth = result(&parent, "SendMessage", &wish);
+        let sixth = result(&parent, "SendMessage", &input);
         (sixth["isError"] != true).then(|| text(&sixth["structuredContent"], "task_id"))
     };
     eventually(SOON, || live() == 5);
@@ -1019,7 +1019,7 @@ fn work_beyond_the_child_limit_waits() {
 fn unregistered_session_gets_the_end_of_its_work() {
     let d = world("");
     let project = json!(d.home.user());
-    for (session, key, tool, wish) in [
+    for (session, key, tool, input) in [
         (
             "s-1",
             "agent:mcp:s-1",
@@ -1036,7 +1036,7 @@ fn unregistered_session_gets_the_end_of_its_work() {
         ),
     ] {
         let parent = mint(&d, session, &project, &["agents"]);
-        let work = call(&parent, tool, &wish);
+        let work = call(&parent, tool, &input);
         if let Some(child) = work["childSessionKey"].as_str() {
             let list = call(&parent, "sessions_list", &json!({}));
             let sessions = list["sessions"].as_array().expect("sessions");
@@ -1290,8 +1290,8 @@ fn label_prefers_the_living_agent_and_else_the_last_ended_one() {
     assert_eq!((&sent["status"], &sent["reply"]), (&json!("ok"), &json!("got again")), "{sent}");
     let mut last = Value::Null;
     for _ in 0..3 {
-        let wish = json!({ "task": "x", "agentId": "task", "label": "digger" });
-        last = call(&caller, "sessions_spawn", &wish);
+        let input = json!({ "task": "x", "agentId": "task", "label": "digger" });
+        last = call(&caller, "sessions_spawn", &input);
         // However soon it ended, it had a process.
         assert!(last["pid"].as_u64().is_some_and(|pid| pid > 0), "{last}");
         let id = text(&last, "taskId");
@@ -1304,9 +1304,9 @@ fn label_prefers_the_living_agent_and_else_the_last_ended_one() {
     let error = sent["error"].as_str().expect("why");
     assert!(error.contains(&text(&last, "childSessionKey")), "{sent}");
     // A living agent of that name wins over earlier ones.
-    let wish = json!({ "task": "x", "agentId": "stay", "label": "digger" });
-    let living = call(&caller, "sessions_spawn", &wish);
-    let wish = json!({ "label": "digger", "message": "hello", "timeoutSeconds": 0 });
-    let sent = call(&caller, "sessions_send", &wish);
+    let input = json!({ "task": "x", "agentId": "stay", "label": "digger" });
+    let living = call(&caller, "sessions_spawn", &input);
+    let input = json!({ "label": "digger", "message": "hello", "timeoutSeconds": 0 });
+    let sent = call(&caller, "sessions_send", &input);
     assert_eq!(sent["sessionKey"], living["childSessionKey"], "{sent}");
 }

@@ -327,8 +327,8 @@ impl Daemon {
     /// Mints a session token that reads the things of every project.
     #[track_caller]
     pub(crate) fn reader(&self, session: &str) -> Caller {
-        let wish = serde_json::json!({ "session": session, "scopes": ["read_all"] });
-        let minted = self.post("/v1/tokens", &wish).ok(201);
+        let input = serde_json::json!({ "session": session, "scopes": ["read_all"] });
+        let minted = self.post("/v1/tokens", &input).ok(201);
         self.with_token(minted["token"].as_str().expect("a token"))
     }
 

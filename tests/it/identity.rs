@@ -453,8 +453,8 @@ fn nobody_waits_in_the_operators_session() {
         a.forbidden("start_session", &json!({ "session_id": session }));
         let peer = json!({ "display_name": "a", "backend": "claude-code", "session_id": session });
         a.forbidden("peer_register", &peer);
-        let wish = json!({ "session": session });
-        problem(&d.post("/v1/tokens", &wish), 403, "forbidden");
+        let input = json!({ "session": session });
+        problem(&d.post("/v1/tokens", &input), 403, "forbidden");
     }
     // A name that the call carries is not taken for the agent's session either.
     let meta = json!({ "threadId": "default" });
@@ -499,8 +499,8 @@ fn over_socket(home: &Home, method: &str, path: &str, headers: &str, body: &str)
 /// A token for this process, as `svc stdio` gets one for its client.
 #[track_caller]
 pub(crate) fn process_token(home: &Home) -> String {
-    let wish = json!({ "client_pid": std::process::id() }).to_string();
-    let (status, traded) = over_socket(home, "POST", "/v1/process_tokens", "", &wish);
+    let input = json!({ "client_pid": std::process::id() }).to_string();
+    let (status, traded) = over_socket(home, "POST", "/v1/process_tokens", "", &input);
     assert_eq!(status, 201, "{traded}");
     traded["token"].as_str().expect("a token").to_owned()
 }

@@ -67,8 +67,8 @@ async fn http(d: &Daemon, ears: Ears, mode: ClientLifecycleMode) -> Client {
 
 async fn child(d: &Daemon, mode: ClientLifecycleMode) -> Client {
     // With a scope, as the tasks that it waits for belong to the operator.
-    let wish = json!({ "session": "bridge", "scopes": ["read_all"] });
-    let minted = d.post("/v1/tokens", &wish).ok(201);
+    let input = json!({ "session": "bridge", "scopes": ["read_all"] });
+    let minted = d.post("/v1/tokens", &input).ok(201);
     let mut command = tokio::process::Command::from(d.home.command(&["stdio"]));
     command.env("SVC_TOKEN", minted["token"].as_str().expect("a token"));
     let transport = TokioChildProcess::new(command).expect("the bridge starts");

@@ -28,8 +28,8 @@ struct World {
 }
 
 fn mint(d: &Daemon, session: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
-    let wish = json!({ "session": session, "project": project, "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+    let input = json!({ "session": session, "project": project, "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
 }
 
 impl World {
@@ -83,8 +83,8 @@ impl World {
     /// A new agent of the owner.
     fn fresh_agent(&self, name: &str) -> String {
         let owner = mint(&self.d, "maker", Some("/p"), &["agents"]);
-        let wish = json!({ "instance": "cat", "name": name, "cwd": "/", "description": SECRET });
-        text(&owner.post("/v1/hosts", &wish).ok(201), "id")
+        let input = json!({ "instance": "cat", "name": name, "cwd": "/", "description": SECRET });
+        text(&owner.post("/v1/hosts", &input).ok(201), "id")
     }
 
     fn owner(&self) -> &Caller {
@@ -763,9 +763,9 @@ fn subscribes(caller: &Caller, uri: &str) -> bool {
         let call = json!({ "jsonrpc": "2.0", "id": 2, "method": method, "params": { "uri": uri } });
         post().header("Mcp-Session-Id", &session).json(&call).send().json()
     });
-    let wishes = json!({ "notifications": { "resourceSubscriptions": [uri] } });
+    let inputs = json!({ "notifications": { "resourceSubscriptions": [uri] } });
     let listen = json!({ "jsonrpc": "2.0", "id": 3, "method": "subscriptions/listen", "params": {
-        "notifications": wishes["notifications"],
+        "notifications": inputs["notifications"],
         "_meta": {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {},
@@ -777,7 +777,7 @@ fn subscribes(caller: &Caller, uri: &str) -> bool {
         .json(&listen);
     let mut stream = listen.follow().expect("an answer").expect("a stream");
     let granted = stream.event().data["params"]["notifications"].clone();
-    let is_granted = granted == wishes["notifications"];
+    let is_granted = granted == inputs["notifications"];
     if subscribed["error"].is_null() {
         assert!(is_granted && subscribed["result"] == json!({}), "{subscribed} {granted}");
         return true;

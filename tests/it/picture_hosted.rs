@@ -111,8 +111,8 @@ fn hook(caller: &Caller, client: &str, event: &str, more: &Value) -> String {
 /// A token of a session in the project of the test's agents.
 #[track_caller]
 fn mint(d: &Daemon, session: &str, scopes: &[&str]) -> Caller {
-    let wish = json!({ "session": session, "project": d.home.user(), "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+    let input = json!({ "session": session, "project": d.home.user(), "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
 }
 
 /// A session with a participant, which gets answers.
@@ -524,11 +524,11 @@ fn waiting_call_fails_with_the_attended_turn() {
 fn answer_returned_by_a_call_is_not_sent_again() {
     let d = world();
     let asker = mint(&d, "s-1", &["agents"]);
-    let wish = |is_async: bool| json!({ "agent": "task", "prompt": "this", "async": is_async });
-    let said = call(&asker, "SendMessage", &wish(false));
+    let input = |is_async: bool| json!({ "agent": "task", "prompt": "this", "async": is_async });
+    let said = call(&asker, "SendMessage", &input(false));
     assert_eq!((&said["status"], &said["content"]), (&json!("done"), &json!("did this")), "{said}");
     assert!(inbox(&asker).is_empty(), "{:?}", inbox(&asker));
-    let later = call(&asker, "SendMessage", &wish(true));
+    let later = call(&asker, "SendMessage", &input(true));
     let told = until(SOON, || Some(inbox(&asker)).filter(|told| !told.is_empty()));
     assert!(told.len() == 1 && told[0].contains(&text(&later, "task_id")), "{told:?}");
 }

@@ -213,8 +213,8 @@ fn send_reports_when_its_message_arrives() {
     let d = with_config(CONFIG);
     home_start(&d, "echo", "main");
     let held = home_start(&d, "held", "main");
-    let wish = json!({ "session": "asker", "project": held["project"] });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let input = json!({ "session": "asker", "project": held["project"] });
+    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
     let send = |to: &str, mode: &str| {
         let arguments =
             json!({ "sessionKey": to, "message": "hello", "timeoutSeconds": 0, "mode": mode });

@@ -150,10 +150,10 @@ fn session_sets_only_allowed_options_within_its_project() {
         let opts = json!({ "default_cwd": cwd, "async": true });
         let body = json!({ "instance": "cat", "prompt": "x", "opts": opts });
         problem(&session.post("/v1/send_message", &body), 403, "forbidden");
-        let wish = json!({ "agent": "cat", "prompt": "x", "cwd": cwd });
-        assert_eq!(refusal(&session, "SendMessage", &wish), "forbidden");
-        let wish = json!({ "agentId": "cat", "task": "x", "cwd": cwd });
-        assert_eq!(refusal(&session, "sessions_spawn", &wish), "forbidden");
+        let input = json!({ "agent": "cat", "prompt": "x", "cwd": cwd });
+        assert_eq!(refusal(&session, "SendMessage", &input), "forbidden");
+        let input = json!({ "agentId": "cat", "task": "x", "cwd": cwd });
+        assert_eq!(refusal(&session, "sessions_spawn", &input), "forbidden");
     }
     assert_eq!(hosts(&d), 0);
 
@@ -261,18 +261,18 @@ fn session_cannot_answer_for_itself_or_its_children() {
         let id = text(request, "request_id");
         let allow = json!({ "option_id": "allow" });
         problem(&caller.post(&format!("/v1/requests/{id}/answer"), &allow), 403, "forbidden");
-        let wish = json!({ "request_id": id, "option_id": "allow" });
+        let input = json!({ "request_id": id, "option_id": "allow" });
         let path = format!("/v1/hosts/{}/answer", text(request, "session_key"));
-        problem(&caller.post(&path, &wish), 403, "forbidden");
-        assert_eq!(refusal(caller, "RequestAnswer", &wish), "forbidden");
+        problem(&caller.post(&path, &input), 403, "forbidden");
+        assert_eq!(refusal(caller, "RequestAnswer", &input), "forbidden");
     };
     let request = asked(&d);
     refused(&boss, &request);
     // Starting agents does not include answering for them.
     let starter = own(&d, "starter", &["agents"]);
     let id = text(&request, "request_id");
-    let wish = json!({ "request_id": id, "option_id": "allow" });
-    problem(&starter.post(&format!("/v1/hosts/{child}/answer"), &wish), 403, "forbidden");
+    let input = json!({ "request_id": id, "option_id": "allow" });
+    problem(&starter.post(&format!("/v1/hosts/{child}/answer"), &input), 403, "forbidden");
     let allow = json!({ "option_id": "allow" });
     problem(&starter.post(&format!("/v1/requests/{id}/answer"), &allow), 403, "forbidden");
     // A session that sees it from another project cannot answer it.

@@ -119,8 +119,8 @@ fn hard_link_of_the_token_in_a_project_is_not_read() {
     fs::create_dir_all(project.join(".git")).expect("a folder");
     // After the start: a check of the token at the start alone would not help.
     fs::hard_link(home.path("token"), project.join("notes.txt")).expect("is linked");
-    let wish = json!({ "session": "s", "project": project, "scopes": ["read", "exec"] });
-    let minted = d.post("/v1/tokens", &wish).ok(201);
+    let input = json!({ "session": "s", "project": project, "scopes": ["read", "exec"] });
+    let minted = d.post("/v1/tokens", &input).ok(201);
     let model = d.with_token(minted["token"].as_str().expect("a token"));
     let started = call(&model, "start_session", &json!({ "cwd": project }));
     assert!(started.get("error").is_none_or(Value::is_null), "{started}");

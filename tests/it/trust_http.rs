@@ -211,8 +211,8 @@ fn idle_stream_ends_with_its_credential() {
     let d = Daemon::with(|plan| plan.env("SVC_SSE_KEEPALIVE_MS", "3600000"));
     let target = "/v1/events?stream_prefix=task/&after=latest";
     let mint = |session: &str, ttl: u64| {
-        let wish = json!({ "session": session, "ttl_seconds": ttl });
-        d.post("/v1/tokens", &wish).ok(201)
+        let input = json!({ "session": session, "ttl_seconds": ttl });
+        d.post("/v1/tokens", &input).ok(201)
     };
     let follow = |token: &serde_json::Value| d.with_token(token.as_str().expect("a token"));
     let (revoked, expires, stays) =

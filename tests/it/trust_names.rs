@@ -118,8 +118,8 @@ fn daemon_assigned_ids_cannot_be_claimed() {
     assert_eq!(d.get("/v1/sessions").ok(200)["count"], 0);
 
     // Names are free for the callers that the daemon grants them to.
-    let wish = json!({ "instance": "cat", "cwd": d.home.user(), "prompt": "a secret word" });
-    let agent = d.post("/v1/hosts", &wish).ok(201);
+    let input = json!({ "instance": "cat", "cwd": d.home.user(), "prompt": "a secret word" });
+    let agent = d.post("/v1/hosts", &input).ok(201);
     assert_eq!(agent["session_key"], "agent:cat:main");
     x.ok("start_session", &json!({ "session_id": "s-x" }));
     x.ok("peer_register", &json!({ "display_name": "x", "backend": "test" }));
@@ -151,8 +151,8 @@ fn claimed_agent_name_does_not_block_the_agent() {
     .expect("rows are changed");
     drop(db);
     d.restart();
-    let wish = json!({ "instance": "cat", "cwd": d.home.user() });
-    let agent = d.post("/v1/hosts", &wish).ok(201);
+    let input = json!({ "instance": "cat", "cwd": d.home.user() });
+    let agent = d.post("/v1/hosts", &input).ok(201);
     let key = text(&agent, "session_key");
     let held = d.session(&key);
     let session = text(&bare(&held, "start_session", &json!({})), "session_id");
@@ -247,29 +247,29 @@ fn agent_of_another_project_inherits_nothing() {
         folder
     };
     let (p, q) = (folder("p"), folder("q"));
-    let wish = |name: Option<&str>, cwd: &PathBuf| {
-        let mut wish = json!({ "instance": "cat", "cwd": cwd });
+    let input = |name: Option<&str>, cwd: &PathBuf| {
+        let mut input = json!({ "instance": "cat", "cwd": cwd });
         if let Some(name) = name {
-            wish["name"] = json!(name);
+            input["name"] = json!(name);
         }
-        wish
+        input
     };
     let end = |agent: &Value| {
         let id = text(agent, "id");
         d.post(&format!("/v1/hosts/{id}/stop"), &json!({ "force": true })).ok(200);
         eventually(SOON, || d.get(&format!("/v1/hosts/{id}")).ok(200)["ended_at"].is_string());
     };
-    let named = d.post("/v1/hosts", &wish(Some("own"), &p)).ok(201);
-    let first = d.post("/v1/hosts", &wish(None, &p)).ok(201);
+    let named = d.post("/v1/hosts", &input(Some("own"), &p)).ok(201);
+    let first = d.post("/v1/hosts", &input(None, &p)).ok(201);
     assert_eq!(text(&first, "session_key"), "agent:cat:main");
     end(&named);
     end(&first);
-    let refused = d.post("/v1/hosts", &wish(Some("own"), &q));
+    let refused = d.post("/v1/hosts", &input(Some("own"), &q));
     problem(&refused, 409, "conflict");
-    let other = d.post("/v1/hosts", &wish(None, &q)).ok(201);
+    let other = d.post("/v1/hosts", &input(None, &q)).ok(201);
     assert_eq!(text(&other, "session_key"), "agent:cat:main-2");
     // In its own project an agent continues where its predecessor ended.
-    let again = d.post("/v1/hosts", &wish(Some("own"), &p)).ok(201);
+    let again = d.post("/v1/hosts", &input(Some("own"), &p)).ok(201);
     assert_eq!(text(&again, "session_key"), "agent:cat:own");
     end(&again);
     end(&other);
@@ -400,8 +400,8 @@ fn codex_thread_of_another_process_is_forbidden() {
 }
 
 fn spawner(d: &Daemon) -> Caller {
-    let wish = json!({ "session": "spawner", "project": d.home.user(), "scopes": ["agents"] });
-    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+    let input = json!({ "session": "spawner", "project": d.home.user(), "scopes": ["agents"] });
+    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
 }
 
 #[test]
@@ -432,8 +432,8 @@ fn names_that_imitate_the_operator_are_refused() {
         assert_eq!(refused["error"]["field"], "label", "{refused}");
     }
     for name in ["operator", "operators", "boss", "the-person", "user-2", "svc", "latest"] {
-        let wish = json!({ "instance": "cat", "name": name, "cwd": d.home.user() });
-        problem(&d.post("/v1/hosts", &wish), 403, "forbidden");
+        let input = json!({ "instance": "cat", "name": name, "cwd": d.home.user() });
+        problem(&d.post("/v1/hosts", &input), 403, "forbidden");
     }
     for name in ["user-service", "design-system", "k8s-operator", "claude-code@operator"] {
         let peer = json!({ "display_name": name, "backend": "test" });
@@ -441,7 +441,7 @@ fn names_that_imitate_the_operator_are_refused() {
     }
     for name in ["user-service", "design-system", "k8s-operator"] {
         d.post("/v1/tokens", &json!({ "session": name })).ok(201);
-        let wish = json!({ "instance": "cat", "name": name, "cwd": d.home.user() });
-        d.post("/v1/hosts", &wish).ok(201);
+        let input = json!({ "instance": "cat", "name": name, "cwd": d.home.user() });
+        d.post("/v1/hosts", &input).ok(201);
     }
 }

@@ -154,8 +154,7 @@ fn migrate_command_keeps_every_row() {
             let count = format!("select count(*) from {table}");
             assert_eq!(one::<i64>(&file, &count), rows, "version {version}: {table}");
         }
-        let states =
-            "select group_concat(state || ' ' || coalesce(wish ->> 'mode', mode)) from assignment";
+        let states = "select group_concat(state || ' ' || coalesce(requirements ->> 'mode', mode)) from assignment";
         assert_eq!(one::<String>(&file, states), "no_reply notify,ok spawn-only");
         let names = "select group_concat(display_name) from peer";
         assert_eq!(one::<String>(&file, names), "old,old", "nobody is put aside");

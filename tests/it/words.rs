@@ -204,8 +204,8 @@ fn texts_for_models_match_their_fixtures() {
     words.say_message("answer_to_a_notification", &told(), key);
     // The session of the hooks belongs to the project in which its client runs.
     let project = d.get(&format!("/v1/peers/{to}")).ok(200)["path"].clone();
-    let wish = json!({ "session": "s-7", "project": project });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let input = json!({ "session": "s-7", "project": project });
+    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
     let arguments = json!({ "sessionKey": "agent:claude:s-1", "message": "Is main green?", "timeoutSeconds": 0 });
     let params = json!({ "name": "sessions_send", "arguments": arguments });
     let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });

@@ -50,8 +50,8 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 
 /// Starts an agent; returns its id and its socket.
 fn start(daemon: &Daemon, instance: &str, name: &str) -> anyhow::Result<(String, Value)> {
-    let wish = json!({ "instance": instance, "name": name, "cwd": "/" });
-    let view = daemon.target.call("POST", "/v1/hosts", &wish.to_string())?;
+    let input = json!({ "instance": instance, "name": name, "cwd": "/" });
+    let view = daemon.target.call("POST", "/v1/hosts", &input.to_string())?;
     Ok((view["id"].as_str().context("an agent has an id")?.to_owned(), view))
 }
 

@@ -281,9 +281,9 @@ impl Ground {
             Flood::HalfOpen => held(address, b"GET /health HTT", sizes.connections),
             Flood::TaskPages => {
                 // The flooding session has `read_all`, so each page is full.
-                let wish =
+                let input =
                     json!({ "session": "greedy-reader", "scopes": ["read_all"] }).to_string();
-                let minted = self.daemon.target.call("POST", "/v1/tokens", &wish)?;
+                let minted = self.daemon.target.call("POST", "/v1/tokens", &input)?;
                 let token = minted["token"].as_str().context("a token")?.to_owned();
                 let reader = Target { address, token: Some(token) };
                 loops(address, &[reader.request("GET", "/v1/tasks?limit=500", "")], sizes.loops)

@@ -156,13 +156,13 @@ struct Asking {
 impl Asking {
     fn start(daemon: &Daemon, number: usize) -> anyhow::Result<Self> {
         let start = |name: &str| {
-            let wish = json!({ "instance": "pair", "name": name, "cwd": "/" }).to_string();
-            let view = daemon.target.call("POST", "/v1/hosts", &wish)?;
+            let input = json!({ "instance": "pair", "name": name, "cwd": "/" }).to_string();
+            let view = daemon.target.call("POST", "/v1/hosts", &input)?;
             anyhow::Ok(view["id"].as_str().context("an agent has an id")?.to_owned())
         };
         let agents = [start(&format!("asks-{number}"))?, start(&format!("answers-{number}"))?];
-        let wish = json!({ "session": format!("agent:pair:asks-{number}") }).to_string();
-        let token = daemon.target.call("POST", "/v1/tokens", &wish)?["token"].clone();
+        let input = json!({ "session": format!("agent:pair:asks-{number}") }).to_string();
+        let token = daemon.target.call("POST", "/v1/tokens", &input)?["token"].clone();
         let token = Some(token.as_str().context("a token")?.to_owned());
         let target = Target { address: daemon.target.address, token };
         let arguments = json!({

@@ -32,7 +32,7 @@
 //!    (`child_task.rs`). A result above the bound becomes a file (`results.rs`).
 //! 6. A server that floods is throttled: `pace.rs` bounds its unsolicited messages, `stdio.rs` the
 //!    part of its error output that becomes events.
-//! 7. The server dies. `instance/keeper.rs` closes the connection, so calls end with an unknown
+//! 7. The server dies. `instance/supervisor.rs` closes the connection, so calls end with an unknown
 //!    outcome, kills all processes with the mark of the server (`svc-sys/server_process.rs`), and
 //!    restarts it after a backoff.
 //!

@@ -57,7 +57,7 @@ impl SourceManager {
             ));
         }
         let port = port.or(oauth.callback_port).unwrap_or(0);
-        let wish = LoginRequest {
+        let request = LoginRequest {
             url: filled.url,
             choice: oauth.clone(),
             secret: secrets.get(CLIENT_SECRET).cloned(),
@@ -71,7 +71,7 @@ impl SourceManager {
                 manager.reconnect_all(&name);
             }
         };
-        let run = LoginRun::start(self.auth_of(key), wish, port, done).await;
+        let run = LoginRun::start(self.auth_of(key), request, port, done).await;
         let run = run.map_err(|problem| filled.redactor.hide(&problem).into_owned())?;
         let open = OpenLogin {
             authorization_url: run.authorization_url.clone(),

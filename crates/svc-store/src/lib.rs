@@ -2,8 +2,8 @@
 //! engine holds the rows.
 //!
 //! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
-//! commit. `saying` holds, in memory, text of agents that no event has yet. `lane` names the queue
-//! of a principal's write jobs. `sqlite` is the engine, and the only place with SQL.
+//! commit. `unfinished` holds, in memory, text of agents that no event has yet. `write_queue_key`
+//! names the queue of a principal's write jobs. `sqlite` is the engine, and the only place with SQL.
 //!
 //! # Where a row is read and written
 //!
@@ -59,7 +59,7 @@ pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use rows::{
     AgentMail, AgentRow, AssignmentEnd, AssignmentRow, AssignmentState, HostProcess,
-    RequestAnswerRow, RequestRow, WorkMode, WorkWish,
+    RequestAnswerRow, RequestRow, WorkMode, WorkRequirements,
 };
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, DeliveryTerms,

@@ -33,10 +33,10 @@ impl ProjectClient {
         let project = std::env::current_dir().ok();
         let mut scopes = vec!["read", "exec"];
         scopes.extend(more);
-        let wish = json!({
+        let input = json!({
             "session": format!("svc-mcp-{}", std::process::id()), "project": project, "scopes": scopes, "ttl_seconds": TTL,
         });
-        let Ok(ProjectToken { token_id, token }) = operator.post("/v1/tokens", &wish).await else {
+        let Ok(ProjectToken { token_id, token }) = operator.post("/v1/tokens", &input).await else {
             return Ok(Self { client: operator, minted: None });
         };
         let mut target = operator.target().clone();

@@ -215,8 +215,8 @@ impl DaemonLink {
             _ => {}
         }
         let client = Client::new(self.discovery.open_target()?);
-        let wish = json!({ "client_pid": process::client_or_own() });
-        let Traded { token } = client.post(PROCESS_TOKENS_PATH, &wish).await?;
+        let input = json!({ "client_pid": process::client_or_own() });
+        let Traded { token } = client.post(PROCESS_TOKENS_PATH, &input).await?;
         let token = Token::parse(&token, Path::new(PROCESS_TOKENS_PATH))?;
         Ok(kept.insert(token).clone())
     }

@@ -25,8 +25,8 @@ fn with_core(home: &Home, config: &str) -> Daemon {
 /// A session's token with scopes, in a project.
 fn caller(d: &Daemon, project: &Path, scopes: &[&str]) -> Caller {
     let session = format!("s-{}", scopes.join("-"));
-    let wish = json!({ "session": session, "project": project, "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+    let input = json!({ "session": session, "project": project, "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
 }
 
 #[track_caller]

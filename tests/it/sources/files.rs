@@ -418,8 +418,8 @@ fn project_file_cannot_enable_the_built_in_server() {
     let d = Daemon::with(|plan| plan.home(&home));
     approve(&home, &file);
     let root = project.display().to_string();
-    let wish = json!({ "session": "s-1", "project": root, "scopes": ["read", "exec"] });
-    let token = d.post("/v1/tokens", &wish).ok(201)["token"].clone();
+    let input = json!({ "session": "s-1", "project": root, "scopes": ["read", "exec"] });
+    let token = d.post("/v1/tokens", &input).ok(201)["token"].clone();
     let inside = d.with_token(token.as_str().expect("a token"));
     let shown = source(&inside, "ci");
     assert_eq!(shown["state"], "misconfigured", "{shown}");

@@ -92,8 +92,8 @@ pub(super) fn body(reply: &Reply) -> String {
 
 /// A session's token in a project.
 pub(super) fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
-    let wish = json!({ "session": session, "project": project });
-    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+    let input = json!({ "session": session, "project": project });
+    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
 }
 
 const BOTH: &str = "application/json, text/event-stream";

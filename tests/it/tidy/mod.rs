@@ -214,7 +214,11 @@ fn services_use_each_other_through_mod_rs() {
             strays.push(describe("svc-core", &arrow));
         }
     }
-    assert!(strays.is_empty(), "these name a file behind the mod.rs of another service:\n{}", strays.join("\n"));
+    assert!(
+        strays.is_empty(),
+        "these name a file behind the mod.rs of another service:\n{}",
+        strays.join("\n")
+    );
 }
 
 /// Every line of code with its position, without comments.

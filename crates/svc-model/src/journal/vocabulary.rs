@@ -36,7 +36,7 @@ words! {
         Startup,
         /// From where it was.
         Resume,
-        /// Afresh, by the person's wish.
+        /// Again from the beginning, as the person asked.
         Clear,
         /// With its memory cut down.
         Compact,

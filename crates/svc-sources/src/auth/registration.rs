@@ -79,7 +79,7 @@ pub(super) async fn client_for(
                 format!("the issuer {} takes none of this client's ways to log in", server.issuer)
             })?,
     };
-    let wish = json!({
+    let registration = json!({
         "client_name": "svc",
         "redirect_uris": [redirect],
         "grant_types": ["authorization_code", "refresh_token"],
@@ -87,7 +87,7 @@ pub(super) async fn client_for(
         "token_endpoint_auth_method": wanted,
         "application_type": "native",
     });
-    let body = Bytes::from(wish.to_string());
+    let body = Bytes::from(registration.to_string());
     let response = post(clients, endpoint, "application/json", body)
         .await
         .map_err(|error| error.to_string())?;

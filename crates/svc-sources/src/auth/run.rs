@@ -48,14 +48,14 @@ impl LoginRun {
     /// the token is stored.
     pub(crate) async fn start(
         auth: Arc<SourceAuth>,
-        mut wish: LoginRequest,
+        mut request: LoginRequest,
         port: u16,
         done: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
         let listener = CallbackListener::bind(port).await?;
         let redirect = listener.redirect();
-        wish.redirect.clone_from(&redirect);
-        let pending = PendingLogin::begin(&auth, wish).await?;
+        request.redirect.clone_from(&redirect);
+        let pending = PendingLogin::begin(&auth, request).await?;
         let authorization_url = pending.authorization_url.to_string();
         let (progress, shown) = watch::channel(LoginProgress::Waiting);
         let (pasted, by_hand) = mpsc::channel(1);
@@ -135,8 +135,8 @@ impl std::fmt::Debug for PendingLogin {
 
 impl PendingLogin {
     /// Discovers the issuer and finds or registers the client. The error is for people.
-    pub(crate) async fn begin(auth: &SourceAuth, wish: LoginRequest) -> Result<Self, String> {
-        let LoginRequest { url, choice, secret, redirect } = wish;
+    pub(crate) async fn begin(auth: &SourceAuth, request: LoginRequest) -> Result<Self, String> {
+        let LoginRequest { url, choice, secret, redirect } = request;
         let challenge = auth.challenge();
         let server = discover(auth.clients(), &url, &challenge).await?;
         let client = client_for(auth.clients(), &server, &choice, secret, &redirect).await?;

@@ -62,10 +62,10 @@ pub enum WorkMode {
     PeerPrefer,
 }
 
-/// What a task wants of its agent.
+/// What a task requires of its agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WorkWish {
+pub struct WorkRequirements {
     /// Which agents may take it.
     pub mode: WorkMode,
     /// The vendor's model.
@@ -147,7 +147,7 @@ pub struct AssignmentRow {
     /// The kind of agent.
     pub backend: String,
     /// What it wants of its agent.
-    pub wish: WorkWish,
+    pub requirements: WorkRequirements,
     /// Which attempt this is, from 1 on.
     pub attempt: u32,
     /// When the task is given up.

@@ -13,7 +13,7 @@ mod tool_call;
 
 pub use agent::{AgentRow, HostProcess, RequestAnswerRow, RequestRow};
 pub use assignment::{
-    AgentMail, AssignmentEnd, AssignmentRow, AssignmentState, WorkMode, WorkWish,
+    AgentMail, AssignmentEnd, AssignmentRow, AssignmentState, WorkMode, WorkRequirements,
 };
 pub use journal::{
     CalibrationRow, HitRate, LessonKind, ProbabilityBin, SessionLock, SessionStart, VerdictWeek,

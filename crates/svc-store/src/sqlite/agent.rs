@@ -157,17 +157,17 @@ impl AgentWrites<'_> {
         created_by: &str,
         key: &str,
     ) -> Result<Option<(AgentRow, Option<String>)>, StoreError> {
-        let wish = select_fields!(
+        let request_fingerprint = select_fields!(
             select_one,
             self.tx,
-            { agent_id: String, wish: Option<String> },
-            r#"select agent_id as "agent_id!", wish as "wish?" from agent where created_by = ? and idempotency_key = ?"#,
+            { agent_id: String, request_fingerprint: Option<String> },
+            r#"select agent_id as "agent_id!", request_fingerprint as "request_fingerprint?" from agent where created_by = ? and idempotency_key = ?"#,
             created_by,
             key
         );
-        let Some(found) = wish else { return Ok(None) };
+        let Some(found) = request_fingerprint else { return Ok(None) };
         let row = self.get(&AgentId::from(found.agent_id)).await?;
-        Ok(row.map(|row| (row, found.wish)))
+        Ok(row.map(|row| (row, found.request_fingerprint)))
     }
 
     /// The number of live agents of an instance.
@@ -245,7 +245,7 @@ impl AgentWrites<'_> {
         key: Option<(&str, &str)>,
         answer_key: &AnswerKey,
     ) -> Result<(), StoreError> {
-        let (idempotency_key, wish) = key.unzip();
+        let (idempotency_key, request_fingerprint) = key.unzip();
         let info = &row.info;
         let (id, backend) = (info.id.as_str(), info.backend.as_str());
         let created_by = row.owned.owner.as_ref().map_or_else(String::new, ToString::to_string);
@@ -257,7 +257,7 @@ impl AgentWrites<'_> {
         change!(
             self.tx,
             "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
-                created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, wish, \
+                created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, request_fingerprint, \
                 started_at, answer_key) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             stream,
@@ -276,7 +276,7 @@ impl AgentWrites<'_> {
             task_id,
             timeout,
             idempotency_key,
-            wish,
+            request_fingerprint,
             info.started_at,
             answer_key
         );

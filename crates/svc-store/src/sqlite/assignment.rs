@@ -12,13 +12,13 @@ use super::{
     families::{AssignmentReads, AssignmentWrites},
     statement::{change, direct_row, pool_query, read_one, select_all, select_one, select_value},
 };
-use crate::{AssignmentRow, AssignmentState, StoreError, WorkWish};
+use crate::{AssignmentRow, AssignmentState, StoreError, WorkRequirements};
 
 direct_row! {
     AssignmentRow {
         run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, source_tool, target_session,
         target_peer, target_agent, reason, error, reply_id, waits_until, answered, idempotency_key, created_at, begun_at,
-        ended_at, instance, backend, wish, attempt, deadline, is_spawned, removes_peer, taken_at, has_words, said, turn,
+        ended_at, instance, backend, requirements, attempt, deadline, is_spawned, removes_peer, taken_at, has_words, said, turn,
     }
 }
 
@@ -34,7 +34,7 @@ macro_rules! assignments {
                 a.target_session as "target_session!", a.target_peer as "target_peer!: PeerId", a.target_agent as "target_agent: AgentId", a.reason,
                 a.error, a.reply_id as "reply_id: MessageId", a.waits_until as "waits_until: Timestamp", a.answered as "answered: RunState",
                 a.idempotency_key, a.created_at as "created_at!: Timestamp", a.begun_at as "begun_at: Timestamp",
-                a.ended_at as "ended_at: Timestamp", a.instance as "instance!", a.backend as "backend!", a.wish as "wish!: WorkWish",
+                a.ended_at as "ended_at: Timestamp", a.instance as "instance!", a.backend as "backend!", a.requirements as "requirements!: WorkRequirements",
                 a.attempt as "attempt!: u32", a.deadline as "deadline: Timestamp",
                 a.is_spawned as "is_spawned!: bool", a.removes_peer as "removes_peer!: bool", a.taken_at,
                 a.has_words as "has_words!: bool", a.said as "said!: u32",
@@ -56,7 +56,7 @@ impl AssignmentWrites<'_> {
             self.tx,
             "insert into assignment (run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, \
                 source_tool, target_session, target_peer, target_agent, waits_until, answered, idempotency_key, created_at, \
-                instance, backend, wish, deadline, removes_peer, project_id) \
+                instance, backend, requirements, deadline, removes_peer, project_id) \
             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
                 coalesce((select project from task where task_id = ?2), (select project from peer where peer_id = ?7), ''))",
             row.run_id,
@@ -77,7 +77,7 @@ impl AssignmentWrites<'_> {
             row.created_at,
             row.instance,
             row.backend,
-            row.wish,
+            row.requirements,
             row.deadline,
             row.removes_peer
         );
@@ -90,7 +90,7 @@ impl AssignmentWrites<'_> {
             self.tx,
             "update assignment set message_id = ?, state = ?, source_peer = ?, source_agent = ?, target_session = ?, \
                 target_peer = ?, target_agent = ?, reason = ?, error = ?, reply_id = ?, waits_until = ?, answered = ?, \
-                begun_at = ?, ended_at = ?, instance = ?, backend = ?, wish = ?, attempt = ?, is_spawned = ?, \
+                begun_at = ?, ended_at = ?, instance = ?, backend = ?, requirements = ?, attempt = ?, is_spawned = ?, \
                 taken_at = ?, has_words = ?, said = ?, turn = ? where run_id = ?",
             row.message_id,
             row.state,
@@ -108,7 +108,7 @@ impl AssignmentWrites<'_> {
             row.ended_at,
             row.instance,
             row.backend,
-            row.wish,
+            row.requirements,
             row.attempt,
             row.is_spawned,
             row.taken_at,

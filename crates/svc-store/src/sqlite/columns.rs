@@ -3,14 +3,16 @@
 use svc_model::{column, column_words};
 
 use super::json::to_json;
-use crate::{AssignmentState, CallState, GhapPart, HelpEvidence, McpTransport, TokenEnd, WorkWish};
+use crate::{
+    AssignmentState, CallState, GhapPart, HelpEvidence, McpTransport, TokenEnd, WorkRequirements,
+};
 
 /// For columns where an empty text means none.
 pub(super) fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-column!(WorkWish as String, to_json, |text| Ok(serde_json::from_str(&text)?));
+column!(WorkRequirements as String, to_json, |text| Ok(serde_json::from_str(&text)?));
 
 column_words!(AssignmentState, CallState, GhapPart, McpTransport, HelpEvidence, TokenEnd);
 

@@ -127,8 +127,8 @@ impl Store {
         self.writes_in(WriteQueueKey::of_caller(caller))
     }
 
-    pub(super) fn writes_in(&self, lane: WriteQueueKey) -> PrincipalWrites<'_> {
-        PrincipalWrites { store: self, lane }
+    pub(super) fn writes_in(&self, queue_key: WriteQueueKey) -> PrincipalWrites<'_> {
+        PrincipalWrites { store: self, queue_key }
     }
 
     /// A write of the daemon's own, see [`PrincipalWrites::write`]. Writes of a caller use
@@ -187,7 +187,7 @@ impl Store {
 #[derive(Debug)]
 pub struct PrincipalWrites<'a> {
     store: &'a Store,
-    lane: WriteQueueKey,
+    queue_key: WriteQueueKey,
 }
 
 impl PrincipalWrites<'_> {
@@ -203,7 +203,7 @@ impl PrincipalWrites<'_> {
     {
         let (reply, answer) = oneshot::channel();
         let job = ClosureJob { work: Some(work), outcome: None, reply };
-        self.store.jobs.send(&self.lane, WriterJob::Run(Box::new(job))).await?;
+        self.store.jobs.send(&self.queue_key, WriterJob::Run(Box::new(job))).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
@@ -221,7 +221,7 @@ impl PrincipalWrites<'_> {
     ) -> Result<AppendedSeqs, StoreError> {
         assert!(!events.is_empty(), "an append has at least one event");
         let (reply, answer) = oneshot::channel();
-        self.store.jobs.send(&self.lane, WriterJob::Append { stream, events, reply }).await?;
+        self.store.jobs.send(&self.queue_key, WriterJob::Append { stream, events, reply }).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 }

@@ -23,12 +23,12 @@ const ROWS: &str = "
     insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team'), ('task/t', 2, 'team');
     insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, created_by,
         state, host_pid, host_started, pid, vendor_session, exit_code, signal, error, token_id, task_id, request_timeout,
-        idempotency_key, wish, started_at, ended_at)
+        idempotency_key, request_fingerprint, started_at, ended_at)
     values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'exec', 'agent:pair:one', '/p', '/c', 'a task',
-        'words', 'operator', 'idle', 11, 12, 13, 'vendor', 14, 15, 'broken', 'tok_1', 't', 16, 'key', 'wish', 17, null);
+        'words', 'operator', 'idle', 11, 12, 13, 'vendor', 14, 15, 'broken', 'tok_1', 't', 16, 'key', 'hash', 17, null);
     insert into task (task_id, stream_id, status, created_by, created_at)
         values ('t', (select id from stream where name = 'task/t'), 'active', 'operator', 3);
-    insert into assignment (run_id, task_id, mode, source_session, created_at, instance, backend, wish, attempt, state,
+    insert into assignment (run_id, task_id, mode, source_session, created_at, instance, backend, requirements, attempt, state,
         target_agent, is_spawned, taken_at, has_words, said, turn)
     values ('run_t', 't', 'followup', 'operator', 3, 'pair', 'exec', '{\"mode\":\"peer-prefer\",\"failover\":[\"other\"]}', 2, 'running',
         'ag_1', 1, 21, 0, 22, null);";

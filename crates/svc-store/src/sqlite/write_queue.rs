@@ -40,7 +40,7 @@ impl Drop for WaitingSender<'_> {
 
 #[derive(Default)]
 struct QueuedJobs {
-    lanes: HashMap<WriteQueueKey, Lane>,
+    queues: HashMap<WriteQueueKey, PrincipalQueue>,
     /// The principals' queues that have jobs, in the order of their turns.
     turns: VecDeque<WriteQueueKey>,
     is_closed: bool,
@@ -48,7 +48,7 @@ struct QueuedJobs {
     is_awaited: bool,
 }
 
-struct Lane {
+struct PrincipalQueue {
     jobs: VecDeque<WriterJob>,
     /// One permit for each job that may still queue.
     capacity: Arc<Semaphore>,
@@ -67,23 +67,23 @@ impl Drop for WriteQueueSender {
 }
 
 impl QueuedJobs {
-    fn lane(&mut self, lane: &WriteQueueKey) -> &mut Lane {
-        self.lanes.entry(lane.clone()).or_insert_with(|| {
-            let capacity = if lane.is_daemon() {
+    fn queue_of(&mut self, key: &WriteQueueKey) -> &mut PrincipalQueue {
+        self.queues.entry(key.clone()).or_insert_with(|| {
+            let capacity = if key.is_daemon() {
                 limits::OPERATOR_WRITE_QUEUE
             } else {
                 limits::SESSION_WRITE_QUEUE
             };
-            Lane { jobs: VecDeque::new(), capacity: Arc::new(Semaphore::new(capacity)) }
+            PrincipalQueue { jobs: VecDeque::new(), capacity: Arc::new(Semaphore::new(capacity)) }
         })
     }
 
     fn next(&mut self) -> Option<WriterJob> {
         let turn = self.turns.pop_front()?;
-        let lane = self.lanes.get_mut(&turn)?;
-        let job = lane.jobs.pop_front()?;
-        lane.capacity.add_permits(1);
-        if lane.jobs.is_empty() {
+        let queue = self.queues.get_mut(&turn)?;
+        let job = queue.jobs.pop_front()?;
+        queue.capacity.add_permits(1);
+        if queue.jobs.is_empty() {
             self.remove_if_unused(&turn);
         } else {
             self.turns.push_back(turn);
@@ -94,14 +94,14 @@ impl QueuedJobs {
     /// Reserves capacity for a job, if there is any. Taking the job from the queue releases the
     /// capacity.
     fn take_capacity(&mut self, turn: &WriteQueueKey) -> bool {
-        self.lane(turn).capacity.try_acquire().map(SemaphorePermit::forget).is_ok()
+        self.queue_of(turn).capacity.try_acquire().map(SemaphorePermit::forget).is_ok()
     }
 
     /// Appends a job to its principal's queue. Returns whether the writer has to be woken.
     fn push(&mut self, turn: &WriteQueueKey, job: WriterJob) -> bool {
-        let lane = self.lane(turn);
-        let is_first = lane.jobs.is_empty();
-        lane.jobs.push_back(job);
+        let queue = self.queue_of(turn);
+        let is_first = queue.jobs.is_empty();
+        queue.jobs.push_back(job);
         if is_first {
             self.turns.push_back(turn.clone());
         }
@@ -110,17 +110,18 @@ impl QueuedJobs {
 
     fn close(&mut self) {
         self.is_closed = true;
-        for lane in self.lanes.values() {
-            lane.capacity.close();
+        for queue in self.queues.values() {
+            queue.capacity.close();
         }
     }
 
     /// Removes a principal's queue if it is empty and no sender waits for its capacity.
     fn remove_if_unused(&mut self, turn: &WriteQueueKey) {
-        let is_unused =
-            |lane: &Lane| lane.jobs.is_empty() && Arc::strong_count(&lane.capacity) == 1;
-        if self.lanes.get(turn).is_some_and(is_unused) {
-            self.lanes.remove(turn);
+        let is_unused = |queue: &PrincipalQueue| {
+            queue.jobs.is_empty() && Arc::strong_count(&queue.capacity) == 1
+        };
+        if self.queues.get(turn).is_some_and(is_unused) {
+            self.queues.remove(turn);
         }
     }
 }
@@ -184,7 +185,7 @@ impl WriteQueueSender {
                 self.wake(is_awaited);
                 return Ok(());
             }
-            let capacity = Some(Arc::clone(&state.lane(turn).capacity));
+            let capacity = Some(Arc::clone(&state.queue_of(turn).capacity));
             WaitingSender { queue: &self.0, turn, capacity }
         };
         if let Some(capacity) = &waiting.capacity {
@@ -209,7 +210,7 @@ impl WriteQueueSender {
 
     /// Number of queued jobs.
     pub(super) fn queued(&self) -> usize {
-        self.0.lock().lanes.values().map(|lane| lane.jobs.len()).sum()
+        self.0.lock().queues.values().map(|queue| queue.jobs.len()).sum()
     }
 }
 
@@ -228,17 +229,17 @@ mod tests {
     #[tokio::test]
     async fn an_empty_lane_is_removed_when_its_last_waiting_sender_is_dropped() {
         let (sender, queue) = WriteQueueSender::open();
-        let lane = WriteQueueKey::for_principal(&Principal::Session("greedy".into()));
-        let send = || sender.send(&lane, job());
+        let key = WriteQueueKey::for_principal(&Principal::Session("greedy".into()));
+        let send = || sender.send(&key, job());
         join_all((0..limits::SESSION_WRITE_QUEUE).map(|_| send())).await;
         let mut waiting = Box::pin(send());
-        assert!(waiting.as_mut().now_or_never().is_none(), "the lane is full");
+        assert!(waiting.as_mut().now_or_never().is_none(), "the queue is full");
         while queue.lock().next().is_some() {}
-        assert_eq!(queue.lock().lanes.len(), 1, "a sender still waits for the lane");
+        assert_eq!(queue.lock().queues.len(), 1, "a sender still waits for the queue");
         drop(waiting);
-        assert!(queue.lock().lanes.is_empty());
+        assert!(queue.lock().queues.is_empty());
         send().await.unwrap();
         assert!(queue.lock().next().is_some());
-        assert!(queue.lock().lanes.is_empty());
+        assert!(queue.lock().queues.is_empty());
     }
 }

@@ -49,11 +49,11 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
         })
     });
     let order = Arc::new(Mutex::new(Vec::new()));
-    let write = |lane: WriteQueueKey, name: &'static str| {
+    let write = |queue_key: WriteQueueKey, name: &'static str| {
         let (store, order) = (test.store.clone(), Arc::clone(&order));
         async move {
             let done: Result<(), StoreError> = store
-                .writes_in(lane)
+                .writes_in(queue_key)
                 .write(move |_| {
                     Box::pin(async move {
                         order.lock().unwrap().push(name);
@@ -64,9 +64,9 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
             done.unwrap();
         }
     };
-    let lane = |key: &str| WriteQueueKey::for_principal(&Principal::Session(key.into()));
-    let flood = |count| (0..count).map(|_| write(lane("greedy"), "greedy"));
-    let others = [write(lane("other"), "other"), write(WriteQueueKey::DAEMON, "operator")];
+    let queue_key = |key: &str| WriteQueueKey::for_principal(&Principal::Session(key.into()));
+    let flood = |count| (0..count).map(|_| write(queue_key("greedy"), "greedy"));
+    let others = [write(queue_key("other"), "other"), write(WriteQueueKey::DAEMON, "operator")];
     // More jobs than the capacity of one queue: the last ones wait for capacity.
     let writes = flood(10).chain(others).chain(flood(limits::SESSION_WRITE_QUEUE));
     let queue_all = async {
@@ -77,7 +77,7 @@ async fn a_principal_with_many_writes_does_not_delay_others() {
     let (released, _) = future::join(held, queue_all).await;
     released.unwrap();
     let order = order.lock().unwrap();
-    assert_eq!(order[..3], ["greedy", "other", "operator"], "one job of each lane in turn");
+    assert_eq!(order[..3], ["greedy", "other", "operator"], "one job of each queue in turn");
     assert_eq!(order.len(), limits::SESSION_WRITE_QUEUE + 12, "every job is committed");
     assert_eq!(test.store.queued(), 0);
 }

@@ -22,7 +22,7 @@ use crate::service::{Error, check, process, project::project_root};
 /// Characters of a client's name in the subject of its process.
 const NAME_CHARS: usize = 24;
 
-/// Wish for the token of a client's process.
+/// Request for the token of a client's process.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct NewProcessToken {
     /// The client's process, which started the one that asks. By default the nearest one that is no
@@ -385,8 +385,8 @@ mod tests {
         let services = services(&test);
         let access = &services.access;
         let trade = async |child: &Child| {
-            let wish = NewProcessToken { client_pid: Some(std::process::id()), client: None };
-            access.trade(on_socket(child), wish).await.unwrap().token
+            let input = NewProcessToken { client_pid: Some(std::process::id()), client: None };
+            access.trade(on_socket(child), input).await.unwrap().token
         };
         let is_good = async |token: &str| access.authenticate(token).await.unwrap().is_some();
         let mut bearers: Vec<Child> = (0..40).map(|_| bearer()).collect();

@@ -35,7 +35,7 @@ fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), 
     Err(Error::invalid("scopes", why))
 }
 
-/// Wish for a session token.
+/// Request for a session token.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct NewToken {
     /// The session that its holder will speak for. Not blank.

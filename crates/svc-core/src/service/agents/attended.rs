@@ -190,10 +190,10 @@ impl Agents {
                 let (text, outcome) = (Some(text), AssignmentOutcome::Answered);
                 return end_answered(tx, &self.core, &mut work, outcome, text).await;
             }
-            NoAnswer::Gone(why) if !work.wish.failover.is_empty() => {
+            NoAnswer::Gone(why) if !work.requirements.failover.is_empty() => {
                 take_back(tx, message).await?;
-                let next = work.wish.failover.remove(0);
-                work.wish.peer_id = None;
+                let next = work.requirements.failover.remove(0);
+                work.requirements.peer_id = None;
                 return retry(tx, &mut work, &task, next, why).await;
             }
             NoAnswer::Gone(why) => TaskEnd::new(AssignmentOutcome::Failed, Some(why.to_owned())),

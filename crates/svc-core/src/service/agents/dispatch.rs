@@ -9,7 +9,7 @@ use svc_model::{
     Timestamp, agent::AgentBackend, conversation::SourceTool, hook::HookClient, is_agent_key,
     limits,
 };
-use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkWish, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, WriteTx};
 use svc_sys::config::ResolvedInstance;
 
 use super::{
@@ -149,7 +149,7 @@ impl Agents {
             None if target.is_live() => WorkMode::PeerOnly,
             Some(WantedMode::SpawnOnly) | None => WorkMode::SpawnOnly,
         };
-        let mut wish = WorkWish {
+        let mut requirements = WorkRequirements {
             mode,
             failover: target.failover.clone(),
             model: input.model.clone(),
@@ -175,8 +175,8 @@ impl Agents {
                 ..RequestedStart::default()
             };
             let folder = self.permitted_start(caller, &instance, request)?;
-            (wish.cwd, wish.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
-            wish.resume = self.resumed(caller, &input, instance.backend).await?;
+            (requirements.cwd, requirements.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
+            requirements.resume = self.resumed(caller, &input, instance.backend).await?;
         } else if input.session.is_some() {
             return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
         }
@@ -190,7 +190,7 @@ impl Agents {
             waits_until: patience.map(|patience| now.plus(patience)),
             instance: instance.clone(),
             backend: backend.clone(),
-            wish,
+            requirements,
             deadline: input.deadline,
             removes_peer: input.removes_peer,
             // The task names it, once there is one.
@@ -237,8 +237,8 @@ impl Agents {
                         let AssignmentRow { instance, backend, .. } = known;
                         return Ok(DispatchedTask { task, instance, backend });
                     }
-                    let is_named = row.wish.agent_id.is_some() || row.wish.peer_id.is_some();
-                    if row.wish.mode == WorkMode::PeerOnly && !is_named {
+                    let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
+                    if row.requirements.mode == WorkMode::PeerOnly && !is_named {
                         let owned = Ownership {
                             owner: Some(caller.principal()),
                             runner: None,
@@ -253,7 +253,7 @@ impl Agents {
                             )));
                         }
                     }
-                    if row.wish.mode == WorkMode::SpawnOnly && !caller.is_operator() {
+                    if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
                         let children = tx.agents().count_children(&caller.principal()).await?;
                         if children >= limits::SPAWN_CHILDREN {
                             return Err(Error::LimitReached(format!(

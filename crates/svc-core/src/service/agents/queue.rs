@@ -1,5 +1,5 @@
 //! The queue of dispatches: first come, first served, as far as each instance's bounds let them;
-//! and what a wish to cancel does to those that have an agent.
+//! and what a cancellation does to tasks that an agent has.
 
 use std::{
     collections::HashSet,
@@ -155,7 +155,7 @@ impl Agents {
             .await
     }
 
-    /// The time of a task is over: it is cancelled as somebody's wish would.
+    /// Cancels a task past its deadline.
     async fn give_up(&self, id: TaskId) -> Result<(), Error> {
         self.core
             .store
@@ -195,7 +195,7 @@ impl Agents {
             let why = "the owner of this task is unknown".to_owned();
             return self.fail(tx, &mut work, &mut task, why).await;
         }
-        if let Some(named) = work.wish.agent_id.clone() {
+        if let Some(named) = work.requirements.agent_id.clone() {
             let row = tx.agents().get(&named).await?.filter(|row| row.ended_at.is_none());
             return if let Some(row) = row {
                 self.assign(tx, &mut work, &mut task, &row).await
@@ -204,7 +204,7 @@ impl Agents {
                 self.fail(tx, &mut work, &mut task, why).await
             };
         }
-        if let Some(named) = work.wish.peer_id.clone() {
+        if let Some(named) = work.requirements.peer_id.clone() {
             let row = tx.peers().get(&named).await?;
             return if let Some(row) = row.filter(|row| row.peer.status != PeerStatus::Offline) {
                 self.ask_attended(tx, &mut work, &mut task, &row).await?;
@@ -214,7 +214,7 @@ impl Agents {
                 self.fail(tx, &mut work, &mut task, why).await
             };
         }
-        if work.wish.mode != WorkMode::SpawnOnly {
+        if work.requirements.mode != WorkMode::SpawnOnly {
             if let Some(row) = tx.agents().find_free(&work.instance, &task.owned).await? {
                 return self.assign(tx, &mut work, &mut task, &row).await;
             }
@@ -222,7 +222,7 @@ impl Agents {
                 self.ask_attended(tx, &mut work, &mut task, &row).await?;
                 return Ok(QueueStep::Nothing);
             }
-            if work.wish.mode == WorkMode::PeerOnly {
+            if work.requirements.mode == WorkMode::PeerOnly {
                 let why = format!(
                     "no live peer: no agent of instance {} runs, and no session of its kind is there",
                     work.instance
@@ -290,13 +290,14 @@ impl Agents {
         if work.attempt > 1 {
             name = format!("{name}-{}", work.attempt);
         }
-        let cwd = match (&work.wish.cwd, &instance.cwd) {
+        let cwd = match (&work.requirements.cwd, &instance.cwd) {
             (_, Some(cwd)) if work.attempt > 1 => cwd.to_string_lossy().into_owned(),
             (Some(cwd), _) => cwd.clone(),
             (None, Some(cwd)) => cwd.to_string_lossy().into_owned(),
             (None, None) => "/".to_owned(),
         };
-        let is_chosen = work.wish.has_chosen_cwd && work.wish.cwd.as_ref() == Some(&cwd);
+        let is_chosen =
+            work.requirements.has_chosen_cwd && work.requirements.cwd.as_ref() == Some(&cwd);
         if is_chosen && let Err(why) = still_permits(&instance, &task.owned, &cwd) {
             return self.fail(tx, work, task, why).await;
         }
@@ -317,8 +318,8 @@ impl Agents {
             description: None,
             args: Vec::new(),
             env: std::collections::BTreeMap::new(),
-            model: work.wish.model.clone(),
-            resume: work.wish.resume.clone().filter(|_| work.attempt == 1),
+            model: work.requirements.model.clone(),
+            resume: work.requirements.resume.clone().filter(|_| work.attempt == 1),
             task_id: Some(id),
             instance,
         };
@@ -336,8 +337,8 @@ impl Agents {
         task: &mut TaskRow,
         why: String,
     ) -> Result<QueueStep, Error> {
-        if work.wish.agent_id.is_none() && !work.wish.failover.is_empty() {
-            let next = work.wish.failover.remove(0);
+        if work.requirements.agent_id.is_none() && !work.requirements.failover.is_empty() {
+            let next = work.requirements.failover.remove(0);
             retry(tx, work, task, next, &why).await?;
             self.core.work.notify_one();
             return Ok(QueueStep::Nothing);

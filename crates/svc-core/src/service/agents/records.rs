@@ -1,4 +1,4 @@
-//! What all files of this room say of an agent's records.
+//! Functions on an agent's rows that the files of this service share.
 
 use serde_json::{Value, json};
 use svc_model::{

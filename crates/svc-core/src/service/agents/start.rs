@@ -28,7 +28,7 @@ use super::{
 };
 use crate::service::{Error, check, project::project_root, team};
 
-/// Wish for an agent.
+/// Request to start an agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAgent {
@@ -62,7 +62,7 @@ pub struct NewAgent {
     pub idempotency_key: Option<String>,
 }
 
-/// What came of a wish for an agent.
+/// Result of a request to start an agent.
 #[derive(Debug)]
 pub struct StartedAgent {
     pub agent: AgentView,
@@ -100,15 +100,15 @@ pub(super) struct PlannedAgent {
     asked_by: Option<AgentBackend>,
 }
 
-/// What tells the wish for an agent from another under the same key. The wish itself may hold
+/// Detects another request under the same idempotency key. The request itself may hold
 /// secrets, and is stored nowhere.
 #[derive(Debug)]
-pub(super) struct WishFingerprint(String);
+pub(super) struct RequestFingerprint(String);
 
-impl WishFingerprint {
+impl RequestFingerprint {
     fn from_input(input: &NewAgent) -> Self {
-        let wish = serde_json::to_vec(input).unwrap_or_default();
-        Self(hex::encode(Sha256::digest(wish)))
+        let fingerprint = serde_json::to_vec(input).unwrap_or_default();
+        Self(hex::encode(Sha256::digest(fingerprint)))
     }
 }
 
@@ -126,7 +126,7 @@ impl Agents {
         let key = input.idempotency_key.clone();
         check::key("idempotency_key", key.as_deref())?;
         check::key("resume", input.resume.as_deref())?;
-        let wish = WishFingerprint::from_input(&input);
+        let fingerprint = RequestFingerprint::from_input(&input);
         let resumed = match input.resume.take() {
             Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
             None => None,
@@ -153,7 +153,7 @@ impl Agents {
                         && let Some((row, known)) = tx.agents().by_key(&created_by, key).await?
                     {
                         // One of before fingerprints has none.
-                        if known.is_none_or(|known| known == wish.0) {
+                        if known.is_none_or(|known| known == fingerprint.0) {
                             return Ok((None, Some(row)));
                         }
                         return Err(Error::Conflict(format!(
@@ -164,8 +164,9 @@ impl Agents {
                     if let Some(reason) = agents.full(tx, &plan.instance).await? {
                         return Err(Error::LimitReached(reason));
                     }
-                    let planned =
-                        agents.make_row(tx, plan, key.as_deref().map(|key| (key, &wish))).await?;
+                    let planned = agents
+                        .make_row(tx, plan, key.as_deref().map(|key| (key, &fingerprint)))
+                        .await?;
                     Ok((Some(planned), None))
                 })
             })
@@ -357,7 +358,7 @@ impl Agents {
         &self,
         tx: &mut WriteTx,
         plan: AgentPlan,
-        key: Option<(&str, &WishFingerprint)>,
+        key: Option<(&str, &RequestFingerprint)>,
     ) -> Result<PlannedAgent, Error> {
         let session_key = free_key(tx, &plan).await?;
         let now = tx.now();
@@ -410,7 +411,7 @@ impl Agents {
         let stream = stream_of(&row.info.id);
         let stream = tx.streams().open(&stream, &StreamVisibility::shared(&row.owned)).await?;
         let answer_key = AnswerKey::random();
-        let key = key.map(|(key, wish)| (key, wish.0.as_str()));
+        let key = key.map(|(key, fingerprint)| (key, fingerprint.0.as_str()));
         tx.agents().insert(&row, stream.id, key, &answer_key).await?;
         let parent = match &plan.owner {
             Principal::Session(key) => tx.agents().live(key).await?,

@@ -1,4 +1,4 @@
-//! The room itself: what its calls stand on, and who may use it.
+//! The state of the service, and who may use it.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::service::{Error, access::Access, core::Core};
 
-/// The room of agents.
+/// The service of agents.
 #[derive(Debug, Clone)]
 pub struct Agents {
     pub(super) core: Core,

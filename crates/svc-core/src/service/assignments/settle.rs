@@ -198,8 +198,8 @@ async fn settle(
             let same = work.instance.clone();
             return retry(tx, work, &task, same, &error).await;
         }
-        if work.wish.agent_id.is_none() && !work.wish.failover.is_empty() {
-            let next = work.wish.failover.remove(0);
+        if work.requirements.agent_id.is_none() && !work.requirements.failover.is_empty() {
+            let next = work.requirements.failover.remove(0);
             return retry(tx, work, &task, next, &error).await;
         }
     }

@@ -1,10 +1,10 @@
-//! The room itself: what its calls stand on.
+//! The state of the service.
 
 use svc_model::conversation::SessionsPolicy;
 
 use crate::service::{agents::Agents, core::Core, hooks::Hooks};
 
-/// The room of conversations between sessions.
+/// The service of conversations between sessions.
 #[derive(Debug, Clone)]
 pub struct Conversations {
     pub(super) core: Core,

@@ -18,8 +18,8 @@ use svc_sys::{session_secret::SessionSecrets, telemetry};
 
 use super::{
     earlier_output::ToldWords,
-    state::Hooks,
     lost_replies,
+    state::Hooks,
     write_job::{HookWriteJob, HookWrites},
 };
 use crate::service::{

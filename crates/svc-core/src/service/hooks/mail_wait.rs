@@ -9,9 +9,9 @@ use svc_model::{
 use svc_store::PeerRow;
 
 use super::{
+    lost_replies,
     mail::{self, HandedMail, TurnOfMail},
     state::Hooks,
-    lost_replies,
 };
 use crate::service::{Error, ResourceKind, check, process, team};
 

@@ -1,4 +1,4 @@
-//! The room of hooks, and what it does beside taking in events.
+//! The state of the service, and what it does beside storing events.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use svc_model::{McpSessionId, hook::HookPolicy, limits};
 use super::{announced_calls::AnnouncedCalls, earlier_output::EarlierWords, waiters::MailWaiters};
 use crate::service::{Error, access::Access, core::Core, journal::Journal, team::Team};
 
-/// The room of hooks: what coding agents' events change, and the replies to them.
+/// The service of hooks: what coding agents' events change, and the replies to them.
 #[derive(Debug, Clone)]
 pub struct Hooks {
     pub(super) core: Core,

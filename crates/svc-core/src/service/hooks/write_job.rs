@@ -16,8 +16,8 @@ use svc_store::{PeerRow, SessionStart, StoreError, WriteTx};
 use svc_sys::session_secret::SessionSecrets;
 
 use super::{
-    mail::{self, TurnOfMail},
     lost_replies,
+    mail::{self, TurnOfMail},
 };
 use crate::service::{
     Error, assignments,

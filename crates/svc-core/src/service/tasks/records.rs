@@ -28,7 +28,7 @@ pub struct Created {
     pub is_new: bool,
 }
 
-/// What came of a wish to cancel.
+/// Result of a cancellation.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Cancelled {
     /// The task.
@@ -60,14 +60,14 @@ impl Tasks {
             .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    let wish = input.clone();
+                    let requested = input.clone();
                     let created = make(tx, &core, &caller, input).await?;
-                    if created.is_new || wish.is_for(&created.task) {
+                    if created.is_new || requested.is_for(&created.task) {
                         return Ok(created);
                     }
                     Err(Error::Conflict(format!(
                         "idempotency_key {:?} stands for another task, {}",
-                        wish.idempotency_key.unwrap_or_default(),
+                        requested.idempotency_key.unwrap_or_default(),
                         created.task.task_id
                     )))
                 })

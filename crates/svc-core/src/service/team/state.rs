@@ -1,11 +1,11 @@
-//! The room itself: what its calls stand on.
+//! The state of the service.
 
 use svc_model::Peer;
 
 use crate::service::{Page, access::Access, core::Core, read_cache::ReadCache};
 use std::sync::Arc;
 
-/// The room of peers, inboxes and sessions.
+/// The service of peers, inboxes and sessions.
 #[derive(Debug, Clone)]
 pub struct Team {
     pub(super) core: Core,

@@ -140,7 +140,7 @@ struct Acknowledgement<'a> {
     notifications: GrantedNotices<'a>,
 }
 
-/// The wishes that the server grants.
+/// The subscriptions that the server grants.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct GrantedNotices<'a> {
@@ -164,13 +164,13 @@ impl McpServer {
         client: &ModernClient,
         request: &ClientRequest,
     ) -> Result<Response, RpcError> {
-        let Some(Value::Object(wishes)) = request.params.get("notifications") else {
+        let Some(Value::Object(requested)) = request.params.get("notifications") else {
             return Err(RpcError::invalid_params("params.notifications: must be an object"));
         };
         let mut filter = NoticeFilter {
-            tools: wants(wishes, "toolsListChanged"),
-            prompts: wants(wishes, "promptsListChanged") && !self.prompts.borrow().is_empty(),
-            resources: wants(wishes, "resourcesListChanged"),
+            tools: wants(requested, "toolsListChanged"),
+            prompts: wants(requested, "promptsListChanged") && !self.prompts.borrow().is_empty(),
+            resources: wants(requested, "resourcesListChanged"),
             ..NoticeFilter::default()
         };
         let mut granted = GrantedNotices {
@@ -179,12 +179,12 @@ impl McpServer {
             resources_list_changed: filter.resources.then_some(true),
             ..GrantedNotices::default()
         };
-        for uri in texts(wishes, "resourceSubscriptions")? {
+        for uri in texts(requested, "resourceSubscriptions")? {
             let Some(stream) = self.stream_of_resource(caller, uri).await? else { continue };
             filter.watched.entry(stream.as_str().to_owned()).or_default().insert(uri.to_owned());
             granted.resource_subscriptions.push(uri);
         }
-        for id in texts(wishes, "taskIds")? {
+        for id in texts(requested, "taskIds")? {
             let task = self.services.mcp.call(caller, id).await?.filter(|row| row.is_task);
             if let Some(row) = task.filter(|_| client.has_tasks()) {
                 granted.task_ids.push(row.call_id.clone());
@@ -204,15 +204,15 @@ impl McpServer {
     }
 }
 
-fn wants(wishes: &Map<String, Value>, name: &str) -> bool {
-    wishes.get(name).and_then(Value::as_bool).unwrap_or(false)
+fn wants(requested: &Map<String, Value>, name: &str) -> bool {
+    requested.get(name).and_then(Value::as_bool).unwrap_or(false)
 }
 
-fn texts<'a>(wishes: &'a Map<String, Value>, name: &str) -> Result<Vec<&'a str>, RpcError> {
+fn texts<'a>(requested: &'a Map<String, Value>, name: &str) -> Result<Vec<&'a str>, RpcError> {
     let wrong = || {
         RpcError::invalid_params(format!("params.notifications.{name}: must be a list of strings"))
     };
-    match wishes.get(name) {
+    match requested.get(name) {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(texts)) => {
             texts.iter().map(|text| text.as_str().ok_or_else(wrong)).collect()
