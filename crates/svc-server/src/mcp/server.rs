@@ -236,6 +236,7 @@ impl McpSessions {
         self.remove(&session.id);
         Ok(())
     }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<McpSessionId, Arc<McpSession>>> {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
