@@ -57,7 +57,6 @@ mod headers_helper;
 mod http_clients;
 mod instance;
 mod lists;
-mod login;
 mod manager;
 pub mod markdown;
 mod message;
@@ -74,12 +73,13 @@ mod stdio;
 mod suspended;
 mod view;
 
-pub use login::{LoginOutcome, OpenLogin};
-pub use manager::{SourceManager, SourceManagerParts};
+pub use manager::{
+    FolderSources, LoginOutcome, OpenLogin, SourceLogin, SourceManager, SourceManagerParts,
+};
 pub use markdown::{CONVERTER, convert_page};
 pub use message::read_message;
 pub use metrics::SourceMetrics;
 pub use pins::SourceChange;
-pub use relay::RelayTarget;
+pub use relay::{CallerSources, RelayTarget};
 pub use resource_tools::resource_tools;
-pub use results::{KeptResult, ResultBounds};
+pub use results::{KeptResult, KeptResults, ResultBounds};

@@ -10,16 +10,16 @@ use svc_core::{
     tools::{Call, Failure},
 };
 use svc_model::{
-    Caller, Ownership, StreamName, StreamVisibility, quote,
+    Ownership, StreamName, StreamVisibility, quote,
     source::{Sharing, child_tool_name, matches_glob},
 };
 use svc_wire::json_rpc::INVALID_PARAMS;
 
 use super::{
     call::{ServerRequest, serves},
+    instance::Instance,
     lists::{Definition, OfferedLists, OpenServer},
     manager::SourceManager,
-    results::KeptResult,
     spec::SourceSpec,
     view::name_of,
 };
@@ -168,65 +168,66 @@ fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str,
     all
 }
 
-impl SourceManager {
-    /// Resources of all servers that a caller may use.
-    pub fn offered_resources(&self, caller: &Caller) -> Vec<Box<RawValue>> {
-        with_uris(&self.open_servers(caller), |lists| &lists.resources, "uri")
+/// The servers that a caller may use, by name, with what each offers.
+#[derive(Debug)]
+pub struct CallerSources {
+    pub(super) manager: SourceManager,
+    pub(super) servers: Vec<OpenServer>,
+}
+
+impl CallerSources {
+    /// Resources of all servers.
+    pub fn resources(&self) -> Vec<Box<RawValue>> {
+        with_uris(&self.servers, |lists| &lists.resources, "uri")
     }
 
-    pub fn offered_templates(&self, caller: &Caller) -> Vec<Box<RawValue>> {
-        with_uris(&self.open_servers(caller), |lists| &lists.templates, "uriTemplate")
+    pub fn templates(&self) -> Vec<Box<RawValue>> {
+        with_uris(&self.servers, |lists| &lists.templates, "uriTemplate")
     }
 
-    pub fn offered_prompts(&self, caller: &Caller) -> Vec<Box<RawValue>> {
-        let servers = self.open_servers(caller);
-        let prompts = named_prompts(&servers).into_iter();
+    pub fn prompts(&self) -> Vec<Box<RawValue>> {
+        let prompts = named_prompts(&self.servers).into_iter();
         prompts.map(|(name, _, _, prompt)| prompt.shown_with(&[("name", json!(name))])).collect()
     }
 
-    /// Large results that are kept for the caller.
-    pub fn kept_results(&self, caller: &Caller) -> Vec<KeptResult> {
-        self.results().list(caller)
+    /// The resources of each server.
+    pub(super) fn resources_by_server(&self) -> Vec<(String, Vec<Value>)> {
+        let read = self.servers.iter().map(|(spec, lists)| {
+            let resources = lists.resources.iter().map(|it| Value::clone(it));
+            (spec.key.name.clone(), resources.collect())
+        });
+        read.collect()
     }
 
-    /// A large result; `None` if the caller has none with that URI.
-    pub async fn kept_result(&self, caller: &Caller, uri: &str) -> Option<String> {
-        let (results, caller, uri) = (self.results().clone(), caller.clone(), uri.to_owned());
-        let read = tokio::task::spawn_blocking(move || {
-            let (path, _) = results.find(&caller, &uri)?;
-            std::fs::read_to_string(path).ok()
-        });
-        read.await.ok().flatten()
+    /// The instance of a server that serves a call; `None` if there is no server of that name.
+    pub(super) fn instance_of(&self, call: &Call, name: &str) -> Option<Arc<Instance>> {
+        let (spec, _) = self.servers.iter().find(|(spec, _)| spec.key.name == name)?;
+        self.manager.instance(spec, serves(spec, call))
     }
 
     /// Whether the caller may read this resource of a server. For a server with pinned definitions:
     /// only approved resources, and URIs of approved templates.
-    pub(super) fn may_read_resource(&self, caller: &Caller, server: &str, uri: &str) -> bool {
-        let servers = self.open_servers(caller);
-        let Some((spec, lists)) = servers.iter().find(|(spec, _)| spec.key.name == server) else {
+    pub(super) fn may_read_resource(&self, server: &str, uri: &str) -> bool {
+        let Some((spec, lists)) = self.servers.iter().find(|(spec, _)| spec.key.name == server)
+        else {
             return true;
         };
         !spec.is_pinned() || offers_resource(lists, uri)
     }
 
     /// The subject of `resources/read`, `prompts/get` or `completion/complete` with these params;
-    /// `None` if no server of the caller has it.
-    pub fn relay_target(
-        &self,
-        caller: &Caller,
-        method: &str,
-        params: &Map<String, Value>,
-    ) -> Option<RelayTarget> {
+    /// `None` if no server has it.
+    pub fn relay_target(&self, method: &str, params: &Map<String, Value>) -> Option<RelayTarget> {
         let text = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default();
-        let servers = self.open_servers(caller);
+        let Self { manager, servers } = self;
         let prompt = |name: &str| {
-            let mut prompts = named_prompts(&servers).into_iter();
+            let mut prompts = named_prompts(servers).into_iter();
             prompts
                 .find_map(|(shown, spec, own, _)| (shown == name).then(|| (spec, own.to_owned())))
         };
         let (spec, request) = match method {
             "resources/read" => {
-                let (spec, own) = server_of_resource(&servers, text("uri"))?;
+                let (spec, own) = server_of_resource(servers, text("uri"))?;
                 (spec, ServerRequest::relayed("resources/read", "uri", own, params))
             }
             "prompts/get" => {
@@ -242,7 +243,7 @@ impl SourceManager {
                         let has = |lists: &OfferedLists, uri: &str| {
                             has_text(&lists.templates, "uriTemplate", uri)
                         };
-                        (server_of_uri(&servers, text("uri")?, has)?, "uri")
+                        (server_of_uri(servers, text("uri")?, has)?, "uri")
                     }
                     _ => return None,
                 };
@@ -253,7 +254,7 @@ impl SourceManager {
             }
             _ => return None,
         };
-        Some(RelayTarget { manager: self.clone(), spec: Arc::clone(spec), request })
+        Some(RelayTarget { manager: manager.clone(), spec: Arc::clone(spec), request })
     }
 
     /// Subscribes to a resource, and returns the stream that has an event for each of its changes;
@@ -264,13 +265,13 @@ impl SourceManager {
         uri: &str,
         again: bool,
     ) -> Option<Result<StreamName, Failure>> {
-        let servers = self.open_servers(&call.caller);
-        let (spec, own) = server_of_resource(&servers, uri)?;
+        let manager = &self.manager;
+        let (spec, own) = server_of_resource(&self.servers, uri)?;
         let serves = serves(spec, call);
-        let instance = self.instance(spec, serves.clone())?;
+        let instance = manager.instance(spec, serves.clone())?;
         let stream = stream_of(&spec.key, &serves.key, &own);
         let visibility = visibility_of(spec, &serves.key, call);
-        let opened = self.services().sources.open_stream(stream.clone(), visibility).await;
+        let opened = manager.services().sources.open_stream(stream.clone(), visibility).await;
         if let Err(error) = opened {
             return Some(Err(error.into()));
         }
@@ -279,7 +280,7 @@ impl SourceManager {
             return Some(Ok(stream));
         }
         let request = ServerRequest::written("resources/subscribe", &json!({ "uri": own }));
-        Some(match request.result(&instance, self.suspended(), call).await {
+        Some(match request.result(&instance, manager.suspended(), call).await {
             Ok(_) => Ok(stream),
             Err(failure) => {
                 instance.forget_resource(&own);
@@ -290,12 +291,12 @@ impl SourceManager {
 
     /// Unsubscribes. The server is told when the last subscription ends.
     pub async fn unwatch_resource(&self, call: &Call, uri: &str) {
-        let servers = self.open_servers(&call.caller);
-        let Some((spec, own)) = server_of_resource(&servers, uri) else { return };
-        let Some(instance) = self.instance(spec, serves(spec, call)) else { return };
+        let manager = &self.manager;
+        let Some((spec, own)) = server_of_resource(&self.servers, uri) else { return };
+        let Some(instance) = manager.instance(spec, serves(spec, call)) else { return };
         if instance.forget_resource(&own) {
             let request = ServerRequest::written("resources/unsubscribe", &json!({ "uri": own }));
-            if let Err(failure) = request.result(&instance, self.suspended(), call).await {
+            if let Err(failure) = request.result(&instance, manager.suspended(), call).await {
                 tracing::debug!(?failure, "a server did not take back a subscription");
             }
         }

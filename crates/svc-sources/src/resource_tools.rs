@@ -111,7 +111,7 @@ fn list(
     call: &Call,
     input: &ListMcpResourcesArguments,
 ) -> Result<ListMcpResourcesResult, Failure> {
-    let servers = sources.resources(&call.caller);
+    let servers = sources.of_caller(&call.caller).resources_by_server();
     if let Some(wanted) = &input.server
         && !servers.iter().any(|(server, _)| server == wanted)
     {
@@ -168,11 +168,12 @@ async fn read(
         };
         return Ok(ReadMcpResourceResult { contents: vec![contents] });
     }
-    let Some(instance) = sources.instance_of(call, &server) else {
-        let servers = sources.resources(&call.caller);
+    let servers = sources.of_caller(&call.caller);
+    let Some(instance) = servers.instance_of(call, &server) else {
+        let servers = servers.resources_by_server();
         return Err(unknown(&server, servers.iter().map(|(server, _)| server.as_str())));
     };
-    if !sources.may_read_resource(&call.caller, &server, &uri) {
+    if !servers.may_read_resource(&server, &uri) {
         let text = format!("server {server} has no approved resource {uri}");
         let error = ToolError::new(ErrorType::NotFound, text);
         return Err(ToolError { field: Some("uri".to_owned()), ..error }.into());

@@ -27,7 +27,7 @@ const MAX_RAISED: usize = 500_000;
 
 /// The folder of large results. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct KeptResults {
+pub struct KeptResults {
     folder: Arc<Path>,
     bounds: ResultBounds,
 }
@@ -140,7 +140,7 @@ impl KeptResults {
     }
 
     /// The caller's own results, by their URIs.
-    pub(super) fn list(&self, caller: &Caller) -> Vec<KeptResult> {
+    pub fn list(&self, caller: &Caller) -> Vec<KeptResult> {
         let own = hex::encode(&Sha256::digest(caller.principal().to_string())[..8]);
         let entries = fs::read_dir(self.folder.join(&own)).into_iter().flatten().flatten();
         let mut all: Vec<KeptResult> = entries
@@ -157,6 +157,16 @@ impl KeptResults {
             .collect();
         all.sort_by(|a, b| a.uri.cmp(&b.uri));
         all
+    }
+
+    /// A result that the caller may read; `None` if there is none with that URI.
+    pub async fn read(&self, caller: &Caller, uri: &str) -> Option<String> {
+        let (results, caller, uri) = (self.clone(), caller.clone(), uri.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let (path, _) = results.find(&caller, &uri)?;
+            fs::read_to_string(path).ok()
+        });
+        read.await.ok().flatten()
     }
 
     /// Removes what is older than a week. `now` is the system's time.

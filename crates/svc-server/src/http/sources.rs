@@ -144,7 +144,7 @@ const MAX_LOGIN_WAIT: u64 = 25_000;
 /// The server of a name that is in force for the caller; the operator only.
 fn key_of(app: &App, caller: &Caller, query: &OfProject, name: &str) -> Result<SourceKey, Problem> {
     operators_own(caller)?;
-    sources(app)?.key_of(folder_of(caller, query), name).ok_or_else(|| unknown(name))
+    sources(app)?.in_folder(folder_of(caller, query)).key_of(name).ok_or_else(|| unknown(name))
 }
 
 async fn log_in(
@@ -155,7 +155,7 @@ async fn log_in(
     Json(body): Json<LoginBody>,
 ) -> Result<Json<LoginPage>, Problem> {
     let key = key_of(&app, &caller, &query, &name)?;
-    let open = sources(&app)?.log_in(&key, body.port.filter(|port| *port > 0)).await;
+    let open = sources(&app)?.login(&key).begin(body.port.filter(|port| *port > 0)).await;
     let OpenLogin { authorization_url, redirect: redirect_uri } =
         open.map_err(|reason| Problem::new(Code::Conflict, format!("{name}: {reason}")))?;
     Ok(Json(LoginPage { authorization_url, redirect_uri }))
@@ -170,7 +170,8 @@ async fn wait_for_login(
 ) -> Result<Json<LoginState>, Problem> {
     let key = key_of(&app, &caller, &query, &name)?;
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
-    let outcome = sources(&app)?.login_outcome(&key, body.redirect.as_deref(), wait);
+    let login = sources(&app)?.login(&key);
+    let outcome = login.outcome(body.redirect.as_deref(), wait);
     // The wait must not delay shutdown.
     let outcome = app.stop.run_until_cancelled(outcome).await;
     let outcome = outcome.unwrap_or(Some(LoginOutcome::Waiting));
@@ -191,7 +192,7 @@ async fn log_out(
     Query(query): Query<OfProject>,
 ) -> Result<Json<LogoutState>, Problem> {
     let key = key_of(&app, &caller, &query, &name)?;
-    let outcome = sources(&app)?.log_out(&key).await.map_err(|error| {
+    let outcome = sources(&app)?.login(&key).end().await.map_err(|error| {
         tracing::error!(error = %error, "a login cannot be forgotten");
         Problem::new(Code::Internal, "the login cannot be forgotten: see the daemon's log")
     })?;
@@ -277,10 +278,10 @@ fn listed(
     project: Option<&str>,
     page: &PageQuery,
 ) -> Result<SourceList, Problem> {
-    let manager = sources(app)?;
-    let views = manager.views(project).into_iter();
+    let sources = sources(app)?.in_folder(project);
+    let views = sources.views().into_iter();
     let page = Page::part_or_all(views.map(|view| for_caller(caller, view)).collect(), page)?;
-    let mut problems = manager.problems(project);
+    let mut problems = sources.problems().to_vec();
     // A session sees only problems with its project's files.
     problems.retain(|problem| {
         caller.has_scope(READ_ALL) || caller.project().is_some_and(|root| problem.starts_with(root))
@@ -294,7 +295,7 @@ fn one(
     project: Option<&str>,
     name: &str,
 ) -> Result<Json<SourceView>, Problem> {
-    let found = sources(app)?.find(project, name);
+    let found = sources(app)?.in_folder(project).find(name);
     found.map(|view| Json(for_caller(caller, view))).ok_or_else(|| unknown(name))
 }
 
@@ -340,7 +341,7 @@ async fn log(
     Query(query): Query<OfProject>,
 ) -> Result<Json<SourceLog>, Problem> {
     reads_everything(&caller)?;
-    let log = sources(&app)?.log(folder_of(&caller, &query), &name);
+    let log = sources(&app)?.in_folder(folder_of(&caller, &query)).log(&name);
     log.map(|log| Json(SourceLog { log })).ok_or_else(|| unknown(&name))
 }
 
@@ -352,7 +353,8 @@ async fn changes(
 ) -> Result<Json<SourceChanges>, Problem> {
     reads_everything(&caller)?;
     let query = OfProject { project };
-    let found = sources(&app)?.changes(folder_of(&caller, &query), &name, from.as_deref());
+    let sources = sources(&app)?.in_folder(folder_of(&caller, &query));
+    let found = sources.changes(&name, from.as_deref());
     let (changes, digest) = found.ok_or_else(|| unknown(&name))?;
     Ok(Json(SourceChanges { count: changes.len(), changes, digest }))
 }
@@ -367,7 +369,8 @@ async fn approve(
     operators_own(&caller)?;
     let query = OfProject { project };
     let folder = folder_of(&caller, &query);
-    let approved = sources(&app)?.approve(folder, &name, from.as_deref(), &body.digest).await;
+    let own = sources(&app)?.in_folder(folder);
+    let approved = own.approve(&name, from.as_deref(), &body.digest).await;
     let approved = approved.map_err(|error| {
         tracing::error!(error = %error, "an approval cannot be kept");
         Problem::new(Code::Internal, "the approval cannot be kept: see the daemon's log")
@@ -397,7 +400,7 @@ async fn reconnect(
     operators_own(&caller)?;
     let project = folder_of(&caller, &query);
     let found = one(&app, &caller, project, &name)?;
-    if !sources(&app)?.reconnect(project, &name) {
+    if !sources(&app)?.in_folder(project).reconnect(&name) {
         let reason = found.0.reason.unwrap_or_default();
         return Err(Problem::new(Code::Conflict, format!("{name} is not to run: {reason}")));
     }

@@ -39,7 +39,8 @@ async fn mint(
     caller: Caller,
     Json(input): Json<NewToken>,
 ) -> Result<(StatusCode, Json<MintedToken>), Problem> {
-    let of_servers = app.sources.as_ref().map(|sources| sources.scopes(input.project.as_deref()));
+    let folder = input.project.as_deref();
+    let of_servers = app.sources.as_ref().map(|sources| sources.in_folder(folder).scopes());
     let of_servers = of_servers.unwrap_or_default();
     let minted = app.services.access.mint_token(&caller, input, &of_servers).await?;
     Ok((StatusCode::CREATED, Json(minted)))

@@ -55,8 +55,8 @@ impl McpServer {
     pub async fn start(parts: McpServerParts) -> Result<Self, service::Error> {
         let server = Self::assemble(parts).await?;
         recover_calls(&server).await?;
-        server.background.spawn(server.clone().watch_new_streams());
-        server.background.spawn(server.clone().watch_servers());
+        server.background.spawn(watch_new_streams(server.clone()));
+        server.background.spawn(watch_servers(server.clone()));
         Ok(server)
     }
 
@@ -65,39 +65,39 @@ impl McpServer {
         self.background.close();
         self.background.wait().await;
     }
+}
 
-    /// Tells clients that the resources or prompts of servers behind the daemon have changed.
-    async fn watch_servers(self) {
-        let Some(sources) = &self.sources else { return };
-        let (mut resources, mut prompts) = (sources.resource_changes(), sources.prompt_changes());
-        loop {
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                Ok(()) = resources.changed() => {
-                    self.resources_changed.send_modify(|count| *count += 1);
-                }
-                // The daemon's own are as they were; who is told reads all of them again.
-                Ok(()) = prompts.changed() => self.prompts.send_modify(|_| {}),
-                else => return,
+/// Tells clients that the resources or prompts of servers behind the daemon have changed.
+async fn watch_servers(server: McpServer) {
+    let Some(sources) = &server.sources else { return };
+    let (mut resources, mut prompts) = (sources.resource_changes(), sources.prompt_changes());
+    loop {
+        tokio::select! {
+            () = server.stop.cancelled() => return,
+            Ok(()) = resources.changed() => {
+                server.resources_changed.send_modify(|count| *count += 1);
             }
+            // The daemon's own are as they were; who is told reads all of them again.
+            Ok(()) = prompts.changed() => server.prompts.send_modify(|_| {}),
+            else => return,
         }
     }
+}
 
-    /// Tells clients that new streams have changed the list of resources: of the first at once, and
-    /// then no oftener than every few seconds, as every client reads the list again.
-    async fn watch_new_streams(self) {
-        let mut opened = self.services.log.streams_opened();
-        let pause = self.services.tuning().list_changed_pause;
-        loop {
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                changed = opened.changed() => if changed.is_err() { return },
-            }
-            self.resources_changed.send_modify(|count| *count += 1);
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
+/// Tells clients that new streams have changed the list of resources: of the first at once, and
+/// then no oftener than every few seconds, as every client reads the list again.
+async fn watch_new_streams(server: McpServer) {
+    let mut opened = server.services.log.streams_opened();
+    let pause = server.services.tuning().list_changed_pause;
+    loop {
+        tokio::select! {
+            () = server.stop.cancelled() => return,
+            changed = opened.changed() => if changed.is_err() { return },
+        }
+        server.resources_changed.send_modify(|count| *count += 1);
+        tokio::select! {
+            () = server.stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }

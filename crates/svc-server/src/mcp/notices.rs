@@ -19,7 +19,10 @@ use svc_store::CallState;
 use svc_wire::mcp::meta;
 use tokio::{sync::watch, time::Instant};
 
-use super::{McpServer, call::TaskView, prompts::PromptTemplate, rpc::notification_message};
+use super::{
+    McpServer, call::TaskView, methods::CallerResources, prompts::PromptTemplate,
+    rpc::notification_message,
+};
 
 /// Notices of resources come no oftener than this, as a client reads the resource each time.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -217,7 +220,8 @@ async fn resource_updates(
         return Ok((None, VecDeque::new()));
     }
     let of_servers = watched.iter().filter(|(stream, _)| stream.starts_with("source/"));
-    server.watch_again(caller, of_servers.flat_map(|(_, uris)| uris.iter().cloned()).collect());
+    let resources = CallerResources { server, caller };
+    resources.watch_again(of_servers.flat_map(|(_, uris)| uris.iter().cloned()).collect());
     let names: Vec<String> = watched.keys().cloned().collect();
     let (moves, missed) = server.services.log.watch_streams(caller, names, from).await?;
     let updates = ResourceUpdates { moves, not_before: Instant::now() };

@@ -147,16 +147,21 @@ fn session_in_header(headers: &HeaderMap) -> Result<Option<&str>, RpcError> {
     }
 }
 
-impl McpServer {
+/// What tells which session a request, or a call of a tool, acts in.
+#[derive(Clone, Copy)]
+pub(crate) struct SessionSearch<'a> {
+    pub(crate) server: &'a McpServer,
+    pub(crate) caller: &'a Caller,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) origin: &'a RequestOrigin,
+}
+
+impl SessionSearch<'_> {
     /// The session that the header names, which a token's holder must own; else the caller's own,
     /// or the MCP session.
-    pub(crate) async fn named_session(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        origin: &RequestOrigin,
-    ) -> Result<Option<Arc<str>>, RpcError> {
-        let team = &self.services.team;
+    pub(crate) async fn named(self) -> Result<Option<Arc<str>>, RpcError> {
+        let Self { server, caller, headers, origin } = self;
+        let team = &server.services.team;
         match (caller.session(), session_in_header(headers)?) {
             (_, Some(named)) => match team.check_named(caller, named).await {
                 Ok(()) => Ok(Some(named.into())),
@@ -176,26 +181,24 @@ impl McpServer {
 
     /// The session that a call of a tool acts in: as the header names it, else as the client's
     /// hooks have shown, else `named`.
-    pub(crate) async fn acting_session(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        origin: &RequestOrigin,
+    pub(crate) async fn of_call(
+        self,
         named: Option<Arc<str>>,
         params: &Map<String, Value>,
     ) -> Result<Option<Arc<str>>, RpcError> {
+        let Self { caller, headers, origin, .. } = self;
         if headers.contains_key(ACTING_SESSION) {
             return Ok(named);
         }
         if !caller.is_operator() {
-            return self.own_session_of_call(caller, origin, named, params).await;
+            return self.own_of_call(named, params).await;
         }
         Ok(match origin {
             RequestOrigin::Bare => named,
-            RequestOrigin::Modern(_) => self.session_of_call(caller, params).or(named),
+            RequestOrigin::Modern(_) => self.named_by(params).or(named),
             RequestOrigin::Legacy(session) => {
-                let Some(client_session) = self.session_of_call(caller, params) else {
-                    let of_process = self.session_of_process(headers).await;
+                let Some(client_session) = self.named_by(params) else {
+                    let of_process = self.of_process().await;
                     return Ok(of_process.or_else(|| session.client_session()).or(named));
                 };
                 self.keep_client_session(session, &client_session);
@@ -206,15 +209,14 @@ impl McpServer {
 
     /// The session that a call with a token names in its own way, if it is the caller's; else
     /// `named`.
-    async fn own_session_of_call(
-        &self,
-        caller: &Caller,
-        origin: &RequestOrigin,
+    async fn own_of_call(
+        self,
         named: Option<Arc<str>>,
         params: &Map<String, Value>,
     ) -> Result<Option<Arc<str>>, RpcError> {
-        let Some(client_session) = self.session_of_call(caller, params) else { return Ok(named) };
-        let team = &self.services.team;
+        let Self { server, caller, origin, .. } = self;
+        let Some(client_session) = self.named_by(params) else { return Ok(named) };
+        let team = &server.services.team;
         if !team.owns(caller, &client_session).await? {
             if thread_of(params).is_none() {
                 return Ok(named);
@@ -245,13 +247,13 @@ impl McpServer {
     }
 
     /// Keeps the client's session with the connection. The call does not wait for the row.
-    fn keep_client_session(&self, session: &McpSession, client_session: &Arc<str>) {
+    fn keep_client_session(self, session: &McpSession, client_session: &Arc<str>) {
         if !session.set_client_session(client_session) {
             return;
         }
-        let (server, id) = (self.clone(), session.id.clone());
+        let (server, id) = (self.server.clone(), session.id.clone());
         let client_session = Arc::clone(client_session);
-        self.background.spawn(async move {
+        self.server.background.spawn(async move {
             if let Err(error) = server.services.hooks.tie_mcp_session(&id, &client_session).await {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "cannot note whose a connection is");
@@ -260,13 +262,13 @@ impl McpServer {
     }
 
     /// The session that the client's process works for, if `svc stdio` names the process.
-    async fn session_of_process(&self, headers: &HeaderMap) -> Option<Arc<str>> {
-        let pid = headers.get(CLIENT_PROCESS)?.to_str().ok()?.parse().ok()?;
-        self.services.hooks.session_of_process(pid).await.ok().flatten().map(Arc::from)
+    async fn of_process(self) -> Option<Arc<str>> {
+        let pid = self.headers.get(CLIENT_PROCESS)?.to_str().ok()?.parse().ok()?;
+        self.server.services.hooks.session_of_process(pid).await.ok().flatten().map(Arc::from)
     }
 
     /// The session that the call itself names, or that a hook has reported for it.
-    fn session_of_call(&self, caller: &Caller, params: &Map<String, Value>) -> Option<Arc<str>> {
+    fn named_by(self, params: &Map<String, Value>) -> Option<Arc<str>> {
         let tool = params.get("name")?.as_str()?;
         let arguments = params.get("arguments").unwrap_or(&Value::Null);
         let id = |value: &Value| value.as_str().filter(|id| !id.trim().is_empty()).map(Arc::from);
@@ -279,8 +281,8 @@ impl McpServer {
             return Some(thread.into());
         }
         let use_id = meta["claudecode/toolUseId"].as_str();
-        let (ties, now) = (&self.services.hooks.ties, self.services.now());
-        let known = ties.session_of(&caller.principal(), use_id, tool, arguments, now);
+        let (ties, now) = (&self.server.services.hooks.ties, self.server.services.now());
+        let known = ties.session_of(&self.caller.principal(), use_id, tool, arguments, now);
         // A client that begins a session by name goes on in it.
         let begun = || id(&arguments["session_id"]).filter(|id| !is_daemons_session_id(id));
         known.or_else(|| begun().filter(|_| tool == "start_session"))
@@ -293,21 +295,18 @@ fn thread_of(params: &Map<String, Value>) -> Option<&str> {
     (!thread.trim().is_empty()).then_some(thread)
 }
 
-impl McpServer {
-    /// Which tools a caller is shown: as the header asks, else as configured. By default a session
-    /// gets a few, as each of them costs its model tokens in every turn, and the operator gets all.
-    pub(crate) fn exposure(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-    ) -> Result<ToolExposure, RpcError> {
-        let by_default =
-            if caller.is_operator() { ToolExposure::All } else { ToolExposure::Search };
-        match headers.get(EXPOSE).map(HeaderValue::to_str) {
-            None => Ok(self.exposure.unwrap_or(by_default)),
-            Some(asked) => asked.ok().and_then(|asked| asked.parse().ok()).ok_or_else(|| {
-                RpcError::invalid_params("Svc-Expose: must be search or all").status(400)
-            }),
-        }
+/// Which tools a caller is shown: as the header asks, else as configured. By default a session
+/// gets a few, as each of them costs its model tokens in every turn, and the operator gets all.
+pub(crate) fn exposure_of(
+    server: &McpServer,
+    caller: &Caller,
+    headers: &HeaderMap,
+) -> Result<ToolExposure, RpcError> {
+    let by_default = if caller.is_operator() { ToolExposure::All } else { ToolExposure::Search };
+    match headers.get(EXPOSE).map(HeaderValue::to_str) {
+        None => Ok(server.exposure.unwrap_or(by_default)),
+        Some(asked) => asked.ok().and_then(|asked| asked.parse().ok()).ok_or_else(|| {
+            RpcError::invalid_params("Svc-Expose: must be search or all").status(400)
+        }),
     }
 }

@@ -67,7 +67,7 @@ pub struct McpServerState {
     pub metrics: McpMetrics,
     pub stop: CancellationToken,
     pub exposure: Option<ToolExposure>,
-    pub(crate) sessions: McpSessionTable,
+    pub(crate) sessions: McpSessions,
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
     pub(crate) seal: RequestStateSigner,
@@ -91,7 +91,9 @@ impl McpServer {
     /// Puts a server together. Calls that the last stop or crash cut off are not taken up.
     pub(crate) async fn assemble(parts: McpServerParts) -> Result<Self, service::Error> {
         let key = parts.services.mcp.secret("mcp.request_state").await?;
+        let background = TaskTracker::new();
         Ok(Self(Arc::new(McpServerState {
+            sessions: McpSessions::new(parts.services.clone(), background.clone()),
             services: parts.services,
             catalogue: parts.catalogue,
             resources: parts.resources,
@@ -100,14 +102,13 @@ impl McpServer {
             metrics: parts.metrics,
             stop: parts.stop,
             exposure: parts.exposure,
-            sessions: McpSessionTable::default(),
             running: RunningCalls::default(),
             questions: OpenQuestions::default(),
             seal: RequestStateSigner::new(key),
             beat: parts.beat,
             resources_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),
-            background: TaskTracker::new(),
+            background,
         })))
     }
 
@@ -125,28 +126,40 @@ impl McpServer {
     }
 }
 
-impl McpServer {
+/// The sessions of legacy clients: their rows, and copies of those in use.
+#[derive(Debug)]
+pub(crate) struct McpSessions {
+    services: Services,
+    background: TaskTracker,
+    cached: Mutex<HashMap<McpSessionId, Arc<McpSession>>>,
+}
+
+impl McpSessions {
+    fn new(services: Services, background: TaskTracker) -> Self {
+        Self { services, background, cached: Mutex::default() }
+    }
+
     /// Opens a session for this caller.
-    pub(crate) async fn open_session(
+    pub(crate) async fn open(
         &self,
         caller: &Caller,
         new: NewMcpSession,
     ) -> Result<Arc<McpSession>, service::Error> {
         let row = self.services.mcp.open_mcp_session(caller, new).await?;
-        Ok(self.sessions.insert(McpSession::new(row)))
+        Ok(self.insert(McpSession::new(row)))
     }
 
     /// An open session of this caller; `None` if there is none of that id, or it is another
     /// caller's.
-    pub(crate) async fn session(
+    pub(crate) async fn find(
         &self,
         caller: &Caller,
         id: &str,
     ) -> Result<Option<Arc<McpSession>>, service::Error> {
-        let session = match self.sessions.get(id) {
+        let session = match self.cached(id) {
             Some(session) => session,
             None => match Box::pin(self.services.mcp.mcp_session(caller, id)).await? {
-                Some(row) => self.sessions.insert(McpSession::new(row)),
+                Some(row) => self.insert(McpSession::new(row)),
                 None => return Ok(None),
             },
         };
@@ -154,21 +167,21 @@ impl McpServer {
             return Ok(None);
         }
         if self.services.now().since(session.seen_at()) >= limits::MCP_SESSION_IDLE {
-            self.sessions.remove(&session.id);
+            self.remove(&session.id);
             return Ok(None);
         }
-        self.touch_session(&session);
+        self.touch(&session);
         Ok(Some(session))
     }
 
     /// Notes, once in a while, that a session is alive. The caller does not wait for the row.
-    pub(crate) fn touch_session(&self, session: &Arc<McpSession>) {
+    pub(crate) fn touch(&self, session: &Arc<McpSession>) {
         if !session.note_alive(self.services.now()) {
             return;
         }
-        let (server, session) = (self.clone(), Arc::clone(session));
+        let (services, session) = (self.services.clone(), Arc::clone(session));
         self.background.spawn(async move {
-            if let Err(error) = server.services.mcp.touch_mcp_session(&session.id).await {
+            if let Err(error) = services.mcp.touch_mcp_session(&session.id).await {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "cannot note that a session is alive");
             }
@@ -176,7 +189,7 @@ impl McpServer {
     }
 
     /// The result of `initialize` in a session that was opened before it.
-    pub(crate) async fn describe_session(
+    pub(crate) async fn describe(
         &self,
         session: &McpSession,
         revision: Revision,
@@ -202,10 +215,13 @@ impl McpServer {
         Ok(())
     }
 
-    /// Remembers which list of tools the client was given, so that it hears of a change, also after
-    /// a restart.
-    pub(crate) async fn note_tools_seen(&self, session: &McpSession) -> Result<(), service::Error> {
-        let tools = self.catalogue.fingerprint(self.exposure);
+    /// Remembers which list of tools the client was given, by its fingerprint, so that it hears of a
+    /// change, also after a restart.
+    pub(crate) async fn note_tools_seen(
+        &self,
+        session: &McpSession,
+        tools: i64,
+    ) -> Result<(), service::Error> {
         if session.tools() == Some(tools) {
             return Ok(());
         }
@@ -214,11 +230,35 @@ impl McpServer {
     }
 
     /// Ends a session, its streams and its calls.
-    pub(crate) async fn close_session(&self, session: &McpSession) -> Result<(), service::Error> {
+    pub(crate) async fn close(&self, session: &McpSession) -> Result<(), service::Error> {
         self.services.mcp.close_mcp_session(&session.id).await?;
         session.closed.cancel();
-        self.sessions.remove(&session.id);
+        self.remove(&session.id);
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<McpSessionId, Arc<McpSession>>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cached(&self, id: &str) -> Option<Arc<McpSession>> {
+        let id = McpSessionId::parse(id)?;
+        self.lock().get(&id).cloned()
+    }
+
+    fn insert(&self, session: McpSession) -> Arc<McpSession> {
+        let mut sessions = self.lock();
+        if sessions.len() >= limits::MCP_SESSIONS_CACHED {
+            // Those that nobody holds are read from their rows again.
+            sessions.retain(|_, session| Arc::strong_count(session) > 1);
+        }
+        // Another request may have been faster. There is one copy of each, or streams would not
+        // hear each other.
+        Arc::clone(sessions.entry(session.id.clone()).or_insert_with(|| Arc::new(session)))
+    }
+
+    fn remove(&self, id: &McpSessionId) {
+        self.lock().remove(id);
     }
 }
 
@@ -252,9 +292,6 @@ struct ClientDescription {
     /// Its own session (a conversation, with its hooks and its peer), if that is known.
     client_session: Option<Arc<str>>,
 }
-
-#[derive(Debug, Default)]
-pub(crate) struct McpSessionTable(Mutex<HashMap<McpSessionId, Arc<McpSession>>>);
 
 impl McpSession {
     pub(crate) fn new(row: McpSessionRow) -> Self {
@@ -345,30 +382,4 @@ impl McpSession {
 
 fn parse_capabilities(json: &str) -> Arc<Map<String, Value>> {
     Arc::new(serde_json::from_str(json).unwrap_or_default())
-}
-
-impl McpSessionTable {
-    fn lock(&self) -> MutexGuard<'_, HashMap<McpSessionId, Arc<McpSession>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn get(&self, id: &str) -> Option<Arc<McpSession>> {
-        let id = McpSessionId::parse(id)?;
-        self.lock().get(&id).cloned()
-    }
-
-    pub(crate) fn insert(&self, session: McpSession) -> Arc<McpSession> {
-        let mut sessions = self.lock();
-        if sessions.len() >= limits::MCP_SESSIONS_CACHED {
-            // Those that nobody holds are read from their rows again.
-            sessions.retain(|_, session| Arc::strong_count(session) > 1);
-        }
-        // Another request may have been faster. There is one copy of each, or streams would not
-        // hear each other.
-        Arc::clone(sessions.entry(session.id.clone()).or_insert_with(|| Arc::new(session)))
-    }
-
-    pub(crate) fn remove(&self, id: &McpSessionId) {
-        self.lock().remove(id);
-    }
 }

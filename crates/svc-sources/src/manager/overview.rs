@@ -8,10 +8,14 @@ use svc_model::{
     source::{SourceInstance, SourceState, SourceView},
 };
 use svc_sys::config::sources::{
-    ApprovedEntry, PlannedSource, SourceChoices, SourceDocument, SourceStanding, content_hash,
+    ApprovedEntry, PlannedSource, SourceChoices, SourceDocument, SourcePlan, SourceStanding,
+    content_hash,
 };
 
-use super::state::{ManagedSources, SourceManager};
+use super::{
+    records::store_pin,
+    state::{ManagedSources, SourceManager},
+};
 use crate::{
     blocking::run_blocking,
     pins::{SourceChange, changes, digest},
@@ -26,28 +30,33 @@ struct WaitingFile {
     entries: Vec<SourceChange>,
 }
 
-impl SourceManager {
-    /// All servers in the files for callers of a folder, also hidden ones.
-    pub fn views(&self, folder: Option<&str>) -> Vec<SourceView> {
-        self.keyed_views(folder).into_iter().map(|(_, view)| view).collect()
+/// The servers in the files for callers of a folder.
+#[derive(Debug)]
+pub struct FolderSources {
+    pub(super) manager: SourceManager,
+    pub(super) plan: Arc<SourcePlan>,
+}
+
+impl FolderSources {
+    /// All servers, also hidden ones.
+    pub fn views(&self) -> Vec<SourceView> {
+        self.keyed_views().into_iter().map(|(_, view)| view).collect()
     }
 
-    fn keyed_views(&self, folder: Option<&str>) -> Vec<(SourceKey, SourceView)> {
-        let named = self.plan_now(folder);
-        let state = self.state();
-        let sources = named.plan.sources.iter();
+    fn keyed_views(&self) -> Vec<(SourceKey, SourceView)> {
+        let state = self.manager.state();
+        let sources = self.plan.sources.iter();
         sources.map(|planned| (key_of(planned), self.view(&state, planned))).collect()
     }
 
-    /// Problems with the files that name servers for callers of a folder.
-    pub fn problems(&self, project: Option<&str>) -> Vec<String> {
-        self.plan_now(project).plan.problems.clone()
+    /// Problems with the files.
+    pub fn problems(&self) -> &[String] {
+        &self.plan.problems
     }
 
-    /// The scopes that servers require of callers of a folder.
-    pub fn scopes(&self, folder: Option<&str>) -> BTreeSet<String> {
-        let named = self.plan_now(folder);
-        let entries = named.plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
+    /// The scopes that servers require of callers.
+    pub fn scopes(&self) -> BTreeSet<String> {
+        let entries = self.plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
         entries.filter_map(|entry| entry.scope.clone()).collect()
     }
 
@@ -56,7 +65,7 @@ impl SourceManager {
         let is_in_force = planned.standing == SourceStanding::InForce;
         let learner = state.instances.get(&(key.clone(), String::new())).filter(|_| is_in_force);
         let now = learner.map(|learner| learner.status());
-        let since = now.as_ref().map_or_else(|| self.0.services.now(), |now| now.since);
+        let since = now.as_ref().map_or_else(|| self.manager.services().now(), |now| now.since);
         let status =
             now.as_ref().map_or_else(|| standing_status(planned), |now| now.status.clone());
         let is_builtin = SourceSpec::parse(planned).is_some_and(|spec| spec.is_builtin());
@@ -94,7 +103,7 @@ impl SourceManager {
             next_action: status.next_action,
             attempt: status.attempt,
             // The remaining processes of a server may take longer to end than the backoff.
-            next_at: status.next_at.map(|at| at.max(self.0.services.now())),
+            next_at: status.next_at.map(|at| at.max(self.manager.services().now())),
             transport: entry.map(|entry| entry.transport_name().to_owned()),
             sharing: entry.map(|entry| entry.sharing),
             tools: own.map_or(0, |own| own.tools.len()),
@@ -116,17 +125,17 @@ impl SourceManager {
     }
 
     /// The server of this name that is in force.
-    pub fn find(&self, folder: Option<&str>, name: &str) -> Option<SourceView> {
-        self.find_keyed(folder, name).map(|(_, view)| view)
+    pub fn find(&self, name: &str) -> Option<SourceView> {
+        self.find_keyed(name).map(|(_, view)| view)
     }
 
     /// The key of the server of this name that is in force.
-    pub fn key_of(&self, folder: Option<&str>, name: &str) -> Option<SourceKey> {
-        self.find_keyed(folder, name).map(|(key, _)| key)
+    pub fn key_of(&self, name: &str) -> Option<SourceKey> {
+        self.find_keyed(name).map(|(key, _)| key)
     }
 
-    fn find_keyed(&self, folder: Option<&str>, name: &str) -> Option<(SourceKey, SourceView)> {
-        let named = self.keyed_views(folder).into_iter().filter(|(key, _)| key.name == name);
+    fn find_keyed(&self, name: &str) -> Option<(SourceKey, SourceView)> {
+        let named = self.keyed_views().into_iter().filter(|(key, _)| key.name == name);
         let mut views = named.collect::<Vec<_>>();
         let best = views.iter().position(|(_, view)| {
             !matches!(view.state, SourceState::Hidden | SourceState::PendingApproval)
@@ -137,47 +146,21 @@ impl SourceManager {
     /// The changes that wait for a person's approval, and their digest: the entries of a project's
     /// file, if the server is named there, else the server's changed definitions. `None` if there
     /// is no server of that name, or none in the file `from`.
-    pub fn changes(
-        &self,
-        folder: Option<&str>,
-        name: &str,
-        from: Option<&str>,
-    ) -> Option<(Vec<SourceChange>, String)> {
-        if let Some(file) = self.waiting_file(folder, name, from) {
+    pub fn changes(&self, name: &str, from: Option<&str>) -> Option<(Vec<SourceChange>, String)> {
+        if let Some(file) = self.waiting_file(name, from) {
             return Some((file.entries, file.content));
         }
         if from.is_some() {
             return None;
         }
-        let key = self.key_of(folder, name)?;
-        Some(Self::changes_of(&self.state(), &key))
-    }
-
-    fn changes_of(state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, String) {
-        let learner = state.instances.get(&(key.clone(), String::new()));
-        let pin = learner.and_then(|learner| {
-            state.pins.get(key).filter(|pin| pin.basis == learner.spec.pin_basis())
-        });
-        let known = learner.and_then(|learner| {
-            state.lists.get(key).filter(|known| known.fingerprint == learner.spec.fingerprint)
-        });
-        let changes = match (pin, known) {
-            (Some(pin), Some(known)) => changes(&pin.lists, &known.lists),
-            _ => Vec::new(),
-        };
-        let digest = digest(&changes);
-        (changes, digest)
+        let key = self.key_of(name)?;
+        Some(changes_of(&self.manager.state(), &key))
     }
 
     /// The project's file that names a server and waits for approval. Without `from` only if no
     /// other file's server of that name is in force.
-    fn waiting_file(
-        &self,
-        folder: Option<&str>,
-        name: &str,
-        from: Option<&str>,
-    ) -> Option<WaitingFile> {
-        let plan = &self.plan_now(folder).plan;
+    fn waiting_file(&self, name: &str, from: Option<&str>) -> Option<WaitingFile> {
+        let plan = &self.plan;
         let waits = |source: &&PlannedSource| source.standing == SourceStanding::PendingApproval;
         let meant = match from {
             None => plan.meant(name),
@@ -208,8 +191,8 @@ impl SourceManager {
             return Ok(false);
         }
         let approve = |choices: &mut SourceChoices| choices.approve(file.path.clone(), &text);
-        run_blocking(|| SourceChoices::change(&self.0.files.home, approve))?;
-        self.reload();
+        run_blocking(|| SourceChoices::change(self.manager.home(), approve))?;
+        self.manager.reload();
         Ok(true)
     }
 
@@ -217,27 +200,22 @@ impl SourceManager {
     /// if their digest is not `seen`.
     pub async fn approve(
         &self,
-        folder: Option<&str>,
         name: &str,
         from: Option<&str>,
         seen: &str,
     ) -> io::Result<Option<bool>> {
-        if let Some(file) = self.waiting_file(folder, name, from) {
+        if let Some(file) = self.waiting_file(name, from) {
             return self.approve_file(&file, seen).map(Some);
         }
-        Ok(self.approve_definitions(folder, name, seen).await)
+        Ok(self.approve_definitions(name, seen).await)
     }
 
-    async fn approve_definitions(
-        &self,
-        folder: Option<&str>,
-        name: &str,
-        seen: &str,
-    ) -> Option<bool> {
-        let key = self.key_of(folder, name)?;
+    async fn approve_definitions(&self, name: &str, seen: &str) -> Option<bool> {
+        let manager = &self.manager;
+        let key = self.key_of(name)?;
         let pin = {
-            let mut state = self.state();
-            if Self::changes_of(&state, &key).1 != seen {
+            let mut state = manager.state();
+            if changes_of(&state, &key).1 != seen {
                 return Some(false);
             }
             let known = state
@@ -248,24 +226,26 @@ impl SourceManager {
             let Some(pin) = state.pins.get_mut(&key) else { return Some(true) };
             (pin.lists, pin.told) = (lists, BTreeSet::new());
             let pin = pin.clone();
-            self.settle(&mut state);
-            self.tell_of_lists(&state, &key, Some(&before));
+            manager.settle(&mut state);
+            if let Some(known) = state.lists.get(&key) {
+                manager.0.changes.count(Some(&before), &known.shown);
+            }
             pin
         };
-        self.tell_catalogue();
-        self.store_pin(&key, &pin, Vec::new()).await;
+        manager.tell_catalogue();
+        store_pin(manager.services(), &key, &pin, Vec::new()).await;
         Some(true)
     }
 
     /// Restarts all instances of a server; `false` if none of that name is to run.
-    pub fn reconnect(&self, project: Option<&str>, name: &str) -> bool {
-        self.key_of(project, name).is_some_and(|key| self.reconnect_all(&key))
+    pub fn reconnect(&self, name: &str) -> bool {
+        self.key_of(name).is_some_and(|key| self.manager.reconnect_all(&key))
     }
 
     /// The end of a server's error output, of all its instances.
-    pub fn log(&self, project: Option<&str>, name: &str) -> Option<String> {
-        let key = self.key_of(project, name)?;
-        let state = self.state();
+    pub fn log(&self, name: &str) -> Option<String> {
+        let key = self.key_of(name)?;
+        let state = self.manager.state();
         let mut own: Vec<_> = state.instances.iter().filter(|((of, _), _)| *of == key).collect();
         own.sort_by(|((_, a), _), ((_, b), _)| a.cmp(b));
         let logs = own.into_iter().map(|((_, serves), instance)| {
@@ -274,6 +254,22 @@ impl SourceManager {
         });
         Some(logs.collect())
     }
+}
+
+fn changes_of(state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, String) {
+    let learner = state.instances.get(&(key.clone(), String::new()));
+    let pin = learner.and_then(|learner| {
+        state.pins.get(key).filter(|pin| pin.basis == learner.spec.pin_basis())
+    });
+    let known = learner.and_then(|learner| {
+        state.lists.get(key).filter(|known| known.fingerprint == learner.spec.fingerprint)
+    });
+    let changes = match (pin, known) {
+        (Some(pin), Some(known)) => changes(&pin.lists, &known.lists),
+        _ => Vec::new(),
+    };
+    let digest = digest(&changes);
+    (changes, digest)
 }
 
 pub(super) fn standing_status(planned: &PlannedSource) -> SourceStatus {

@@ -1,8 +1,7 @@
-//! The servers of each caller, and the tools that call them.
+//! The servers of each caller.
 //!
 //! A plan is read from files and is immutable: one watcher polls the files and replaces the plan. A
-//! call looks its plan up and reads no file; it is counted, reported as an event, and sent by the
-//! instance that serves the caller.
+//! call looks its plan up and reads no file.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,8 +11,8 @@ use std::{
 };
 
 use svc_core::{
-    service::sources::{CallEvent, SourceKey, SourceStatus},
-    tools::{Call, ChildTools, ErrorType, Failure, Output, Tool, ToolError},
+    service::sources::{SourceKey, SourceStatus},
+    tools::{ChildTools, Tool, ToolError},
 };
 use svc_model::{Caller, source::SourceState};
 use svc_sys::config::sources::{
@@ -21,17 +20,19 @@ use svc_sys::config::sources::{
 };
 
 use super::{
-    overview::standing_status,
-    state::{FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager, SourceTools},
+    login::SourceLogin,
+    overview::{FolderSources, standing_status},
+    state::{FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager},
+    tools::{core_tools, server_tools},
 };
 use crate::{
     blocking::run_blocking,
-    call::{Served, ServerRequest, serves, unavailable},
+    call::{Served, unavailable},
     instance::Instance,
     lists::OpenServer,
-    metrics::{CallMeter, CallOutcome},
+    relay::CallerSources,
     spec::SourceSpec,
-    view::{OfferedTools, tools_of},
+    view::tools_of,
 };
 
 /// Interval at which the files are polled.
@@ -72,8 +73,7 @@ impl SourceManager {
         drop(state);
         if is_changed {
             self.tell_catalogue();
-            self.0.resources_changed.send_modify(|count| *count += 1);
-            self.0.prompts_changed.send_modify(|count| *count += 1);
+            self.0.changes.count_all();
         }
     }
 
@@ -166,9 +166,9 @@ impl SourceManager {
             .iter()
             .map(|(key, spec)| {
                 let tools = if spec.is_builtin() {
-                    self.core_tools(spec)
+                    core_tools(self, spec)
                 } else {
-                    self.tools(spec, tools_of(spec, &state.shown(spec)))
+                    server_tools(self, spec, tools_of(spec, &state.shown(spec)))
                 };
                 (key.clone(), tools)
             })
@@ -206,31 +206,6 @@ impl SourceManager {
         wanted
     }
 
-    /// The servers that a caller may use, by name, with what each offers.
-    pub(crate) fn open_servers(&self, caller: &Caller) -> Vec<OpenServer> {
-        let mut servers = self.plan(caller.folder()).servers.clone();
-        servers.retain(|(spec, _)| !spec.is_builtin() && is_open(spec, caller));
-        servers
-    }
-
-    /// The resources of each server that a caller may use.
-    pub(crate) fn resources(&self, caller: &Caller) -> Vec<(String, Vec<serde_json::Value>)> {
-        let servers = self.open_servers(caller).into_iter();
-        let read = servers.map(|(spec, lists)| {
-            let resources = lists.resources.iter().map(|it| serde_json::Value::clone(it));
-            (spec.key.name.clone(), resources.collect())
-        });
-        read.collect()
-    }
-
-    /// The instance of a server that serves a call; `None` if the caller has no server of that
-    /// name.
-    pub(crate) fn instance_of(&self, call: &Call, name: &str) -> Option<Arc<Instance>> {
-        let servers = self.open_servers(&call.caller);
-        let (spec, _) = servers.iter().find(|(spec, _)| spec.key.name == name)?;
-        self.instance(spec, serves(spec, call))
-    }
-
     /// The instance that serves a project, a session, or everybody. Starts it if needed.
     pub(crate) fn instance(&self, spec: &Arc<SourceSpec>, served: Served) -> Option<Arc<Instance>> {
         let mut state = self.state();
@@ -263,6 +238,24 @@ impl SourceManager {
         }
         let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
         Some((spec.key.name.clone(), learner.status().status))
+    }
+
+    /// The servers that a caller may use.
+    pub fn of_caller(&self, caller: &Caller) -> CallerSources {
+        let mut servers = self.plan(caller.folder()).servers.clone();
+        servers.retain(|(spec, _)| !spec.is_builtin() && is_open(spec, caller));
+        CallerSources { manager: self.clone(), servers }
+    }
+
+    /// The servers in the files for callers of a folder, from the files' present content.
+    pub fn in_folder(&self, folder: Option<&str>) -> FolderSources {
+        let plan = Arc::clone(&self.plan_now(folder).plan);
+        FolderSources { manager: self.clone(), plan }
+    }
+
+    /// The login to a server.
+    pub fn login<'a>(&'a self, key: &'a SourceKey) -> SourceLogin<'a> {
+        SourceLogin { manager: self, key }
     }
 
     /// Turns a server on or off permanently.
@@ -350,102 +343,5 @@ impl ChildTools for SourceManager {
             all.entry(name.clone()).or_insert_with(|| Arc::clone(tool));
         }
         all.into_values().collect()
-    }
-}
-
-impl SourceManager {
-    pub(super) fn tools(&self, spec: &Arc<SourceSpec>, offered: OfferedTools) -> SourceTools {
-        let tools = offered.tools.into_iter().map(|(name, tool)| {
-            let bound = self.0.results.bound_of(&tool.declaration.entry.read);
-            let (manager, spec) = (Arc::downgrade(&self.0), Arc::clone(spec));
-            let (own_name, traits) = (tool.own_name, tool.traits);
-            let run = move |call: Call, arguments| {
-                let (manager, spec) = (manager.clone(), Arc::clone(&spec));
-                let (own_name, traits) = (Arc::clone(&own_name), Arc::clone(&traits));
-                async move {
-                    let Some(manager) = manager.upgrade() else {
-                        let text = "the daemon is about to end";
-                        return Err(ToolError::new(ErrorType::Unavailable, text).into());
-                    };
-                    let manager = Self(manager);
-                    let shown = format!("{}__{own_name}", spec.key.name);
-                    let request = ServerRequest::tool(&own_name, &traits, arguments);
-                    let output = manager.call(&spec, &own_name, &call, request).await?;
-                    Ok(manager.0.results.shorten(&call.caller, &shown, bound, output).await)
-                }
-            };
-            (name, Arc::new(Tool::foreign(tool.declaration, run)))
-        });
-        SourceTools { tools: Arc::new(tools.collect()), problems: offered.problems }
-    }
-
-    async fn call(
-        &self,
-        spec: &Arc<SourceSpec>,
-        tool: &str,
-        call: &Call,
-        request: ServerRequest,
-    ) -> Result<Output, Failure> {
-        let meter = self.meter(spec, tool, call);
-        let Some(instance) = self.instance(spec, serves(spec, call)) else {
-            meter.end(CallOutcome::Unavailable);
-            let text = format!("{} is turned off or gone", spec.key.name);
-            return Err(ToolError::new(ErrorType::Unavailable, text).retryable(false).into());
-        };
-        let (outcome, answer) = request.make(&instance, &self.0.suspended, call).await;
-        match &answer {
-            Err(Failure::NeedsInput) => meter.ask(),
-            _ => meter.end(outcome),
-        }
-        answer
-    }
-
-    /// Counts a call, and reports it as an event.
-    fn meter(
-        &self,
-        spec: &Arc<SourceSpec>,
-        tool: &str,
-        call: &Call,
-    ) -> CallMeter<impl FnMut(CallOutcome, Duration) + use<>> {
-        let (manager, spec, tool) = (self.clone(), Arc::clone(spec), tool.to_owned());
-        let session = call.session.as_deref().or(call.caller.session()).map(str::to_owned);
-        CallMeter::new(move |outcome: CallOutcome, took: Duration| {
-            manager.0.metrics.count(&spec.key.name, &tool, outcome.as_str(), took);
-            let event = CallEvent {
-                tool: tool.clone(),
-                duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-                outcome: outcome.as_str(),
-                session: session.clone(),
-            };
-            // In a flood calls are counted, but their events may be dropped.
-            manager.0.events.try_send((spec.key.clone(), event)).ok();
-        })
-    }
-
-    /// The tools of the built-in server, metered like those of others.
-    pub(super) fn core_tools(&self, spec: &Arc<SourceSpec>) -> SourceTools {
-        let tools = self.0.core.tools(&spec.entry, &self.0.env).into_iter().filter_map(|tool| {
-            let declaration = tool.foreign_declaration()?.clone();
-            let (manager, spec, tool) = (Arc::downgrade(&self.0), Arc::clone(spec), Arc::new(tool));
-            let name = tool.name().to_owned();
-            let run = move |call: Call, arguments| {
-                let (manager, spec, tool) = (manager.clone(), Arc::clone(&spec), Arc::clone(&tool));
-                async move {
-                    let meter =
-                        manager.upgrade().map(|it| Self(it).meter(&spec, tool.name(), &call));
-                    let caller = call.caller.clone();
-                    let answer = tool.call(call, arguments).await;
-                    if let Some(meter) = meter {
-                        meter.end(CallOutcome::from_answer(&answer));
-                    }
-                    let Some(manager) = manager.upgrade() else { return answer };
-                    let results = &manager.results;
-                    let bound = results.bound_of(&serde_json::Value::Null);
-                    Ok(results.shorten(&caller, tool.name(), bound, answer?).await)
-                }
-            };
-            Some((name, Arc::new(Tool::foreign(declaration, run))))
-        });
-        SourceTools { tools: Arc::new(tools.collect()), problems: Vec::new() }
     }
 }

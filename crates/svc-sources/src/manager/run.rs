@@ -1,18 +1,15 @@
-//! The start and the end of all servers, and background work: recording what servers report,
-//! removing what is old.
+//! The start and the end of all servers, and background work: learning what servers offer, removing
+//! what is old.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, Mutex, RwLock, Weak},
     time::{Duration, SystemTime},
 };
 
 use svc_core::{
-    service::{
-        Services,
-        sources::{CallEvent, SourceKey, SourceLists},
-    },
+    service::{Services, sources::SourceKey},
     tools::Catalogue,
 };
 use svc_model::{Caller, source::Sharing};
@@ -21,21 +18,21 @@ use svc_sys::{
     server_process::end_leftovers,
     telemetry,
 };
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::state::{InstanceKey, LearnedLists, ManagedSources, ManagerState, SourceManager};
+use super::{
+    records::{lists_of, rows_of, store_pin, write_calls, write_lines, write_moves},
+    state::{InstanceKey, LearnedLists, ManagedSources, ManagerState, OfferChanges, SourceManager},
+};
 use crate::{
     containers::Containers,
     core::CoreServer,
     http_clients::HttpClients,
-    instance::{Instance, ResourceChange, StartLists},
-    lists::{Definition, OfferedLists},
+    instance::{Instance, StartLists},
     metrics::SourceMetrics,
     pins::PinnedLists,
     results::{KeptResults, ResultBounds, remove_old},
-    spec::SourceSpec,
-    stdio::stderr_event,
     suspended::SuspendedCalls,
 };
 
@@ -79,8 +76,7 @@ impl SourceManager {
             results: KeptResults::new(&files.home, results),
             suspended: SuspendedCalls::default(),
             moved,
-            resources_changed: watch::Sender::new(0),
-            prompts_changed: watch::Sender::new(0),
+            changes: OfferChanges::default(),
             services,
             files,
             env: Arc::new(env),
@@ -116,14 +112,14 @@ impl SourceManager {
             });
         }
         let background = [
-            tokio::spawn(manager.clone().learn(lessons)),
-            tokio::spawn(manager.clone().write_lines(lines)),
-            tokio::spawn(manager.clone().write_calls(calls)),
-            tokio::spawn(manager.clone().write_moves(moves)),
-            tokio::spawn(manager.clone().sweep_files()),
-            tokio::spawn(manager.clone().end_idle_instances()),
+            tokio::spawn(learn(manager.clone(), lessons)),
+            tokio::spawn(write_lines(manager.clone(), lines)),
+            tokio::spawn(write_calls(manager.services().clone(), calls)),
+            tokio::spawn(write_moves(manager.services().clone(), moves)),
+            tokio::spawn(sweep_files(manager.clone())),
+            tokio::spawn(end_idle_instances(manager.clone())),
             tokio::spawn(manager.clone().watch_files()),
-            tokio::spawn(manager.clone().end_with_sessions()),
+            tokio::spawn(end_with_sessions(manager.clone())),
         ];
         let stop = manager.0.stop.clone();
         tokio::spawn(async move {
@@ -150,241 +146,134 @@ impl SourceManager {
 const SESSION_SILENCE: Duration = Duration::from_mins(10);
 /// How often to check for sessions that have ended, while something runs for a session.
 const SESSION_LOOK: Duration = Duration::from_secs(1);
-/// Most events of one write.
-const EVENTS_AT_ONCE: usize = 256;
-/// How often to check for dropped lines of error output.
-const DROPPED_LOOK: Duration = Duration::from_secs(1);
-/// How long events of calls wait for others, to be written in one batch.
-const GATHERING: Duration = Duration::from_millis(20);
-
-impl SourceManager {
-    pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<StartLists>) {
-        while let Some(StartLists { spec, lists, done }) = lessons.recv().await {
-            let (kept, is_new, pin) = {
-                let mut state = self.state();
-                // An instance that is ending, with an earlier entry or approval, must not overwrite
-                // the present lists.
-                let learner = state.instances.get(&(spec.key.clone(), String::new()));
-                if learner.is_none_or(|learner| *learner.spec != *spec) {
-                    continue;
-                }
-                let known = state.lists.get(&spec.key);
-                let of_this = known.filter(|known| known.fingerprint == spec.fingerprint);
-                let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
-                let lists = lists.or_last_known(&last_known);
-                let kept = rows_of(&spec.fingerprint, &lists);
-                // The text counts, too: the same definitions may be written differently.
-                let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
-                let before = known.map(|known| Arc::clone(&known.shown));
-                // The first connection after an approval: the server's present definitions are
-                // approved.
-                let basis = spec.pin_basis();
-                let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
-                if is_new {
-                    let learned = LearnedLists::new(spec.fingerprint.clone(), lists);
-                    state.lists.insert(spec.key.clone(), learned);
-                }
-                if is_first && let Some(known) = state.lists.get(&spec.key) {
-                    let lists = Arc::clone(&known.lists);
-                    let pin = PinnedLists { basis, lists, told: BTreeSet::new() };
-                    state.pins.insert(spec.key.clone(), pin);
-                }
-                if is_new || is_first {
-                    self.settle(&mut state);
-                    self.tell_of_lists(&state, &spec.key, before.as_deref());
-                }
-                let news = note_changes(&mut state, &spec.key);
-                let is_changed = is_first || !news.is_empty();
-                let pin = state.pins.get(&spec.key).filter(|_| is_changed).cloned();
-                (kept, is_new, pin.map(|pin| (pin, news)))
-            };
-            if is_new || pin.is_some() {
-                self.tell_catalogue();
+/// Takes in the lists that servers give at their starts.
+async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<StartLists>) {
+    while let Some(StartLists { spec, lists, done }) = lessons.recv().await {
+        let (kept, is_new, pin) = {
+            let mut state = manager.state();
+            // An instance that is ending, with an earlier entry or approval, must not overwrite
+            // the present lists.
+            let learner = state.instances.get(&(spec.key.clone(), String::new()));
+            if learner.is_none_or(|learner| *learner.spec != *spec) {
+                continue;
             }
-            done.send(()).ok();
-            if is_new
-                && let Err(error) =
-                    self.0.services.sources.store_lists(spec.key.clone(), kept).await
-            {
-                let error = telemetry::chain(&error);
-                tracing::warn!(error, "a server's lists are not on record");
+            let known = state.lists.get(&spec.key);
+            let of_this = known.filter(|known| known.fingerprint == spec.fingerprint);
+            let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
+            let lists = lists.or_last_known(&last_known);
+            let kept = rows_of(&spec.fingerprint, &lists);
+            // The text counts, too: the same definitions may be written differently.
+            let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
+            let before = known.map(|known| Arc::clone(&known.shown));
+            // The first connection after an approval: the server's present definitions are
+            // approved.
+            let basis = spec.pin_basis();
+            let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
+            if is_new {
+                let learned = LearnedLists::new(spec.fingerprint.clone(), lists);
+                state.lists.insert(spec.key.clone(), learned);
             }
-            if let Some((pin, news)) = pin {
-                self.store_pin(&spec.key, &pin, news).await;
+            if is_first && let Some(known) = state.lists.get(&spec.key) {
+                let lists = Arc::clone(&known.lists);
+                let pin = PinnedLists { basis, lists, told: BTreeSet::new() };
+                state.pins.insert(spec.key.clone(), pin);
             }
+            if is_new || is_first {
+                manager.settle(&mut state);
+                if let Some(known) = state.lists.get(&spec.key) {
+                    manager.0.changes.count(before.as_deref(), &known.shown);
+                }
+            }
+            let news = note_changes(&mut state, &spec.key);
+            let is_changed = is_first || !news.is_empty();
+            let pin = state.pins.get(&spec.key).filter(|_| is_changed).cloned();
+            (kept, is_new, pin.map(|pin| (pin, news)))
+        };
+        if is_new || pin.is_some() {
+            manager.tell_catalogue();
         }
-    }
-
-    /// Counts changes of resources and prompts, as callers see them.
-    pub(super) fn tell_of_lists(
-        &self,
-        state: &ManagedSources,
-        key: &SourceKey,
-        before: Option<&OfferedLists>,
-    ) {
-        let Some(after) = state.lists.get(key).map(|known| &known.shown) else { return };
-        if before.is_none_or(|before| {
-            before.resources != after.resources || before.templates != after.templates
-        }) {
-            self.0.resources_changed.send_modify(|count| *count += 1);
-        }
-        if before.is_none_or(|before| before.prompts != after.prompts) {
-            self.0.prompts_changed.send_modify(|count| *count += 1);
-        }
-    }
-
-    /// Stores pinned definitions, and writes events for new changes.
-    pub(super) async fn store_pin(&self, key: &SourceKey, pin: &PinnedLists, news: Vec<String>) {
-        let kept = rows_of(&pin.basis, &pin.lists);
-        let told = pin.told.iter().cloned().collect();
-        let written = self.0.services.sources.store_pin(key.clone(), kept, told, news).await;
-        if let Err(error) = written {
+        done.send(()).ok();
+        if is_new
+            && let Err(error) = manager.services().sources.store_lists(spec.key.clone(), kept).await
+        {
             let error = telemetry::chain(&error);
-            tracing::warn!(
-                error,
-                "the definitions of a server that were approved are not on record"
-            );
+            tracing::warn!(error, "a server's lists are not on record");
         }
-    }
-
-    pub(super) async fn write_lines(self, mut lines: mpsc::Receiver<(Arc<SourceSpec>, String)>) {
-        let mut some = Vec::new();
-        let mut tick = tokio::time::interval(DROPPED_LOOK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
-            tokio::select! {
-                received = lines.recv_many(&mut some, EVENTS_AT_ONCE) => {
-                    if received == 0 {
-                        return;
-                    }
-                    for (spec, line) in some.drain(..) {
-                        by_key.entry(spec.key.clone()).or_default().push(stderr_event(&line));
-                    }
-                }
-                _ = tick.tick() => {
-                    let now = tokio::time::Instant::now();
-                    for (key, quota) in &self.state().stderr {
-                        if let Some(dropped) = quota.report(now) {
-                            by_key.entry(key.clone()).or_default().push(dropped.event());
-                        }
-                    }
-                }
-            }
-            for (key, events) in by_key {
-                if let Err(error) = self.0.services.sources.tell(key, "stderr", events).await {
-                    tracing::warn!(
-                        error = telemetry::chain(&error),
-                        "what a server said is not told"
-                    );
-                }
-            }
-        }
-    }
-
-    pub(super) async fn write_calls(self, mut calls: mpsc::Receiver<(SourceKey, CallEvent)>) {
-        let mut some = Vec::new();
-        while calls.recv_many(&mut some, EVENTS_AT_ONCE).await > 0 {
-            if some.len() < EVENTS_AT_ONCE {
-                // Calls come in bursts, and a commit for each would cost more than the call.
-                tokio::time::sleep(GATHERING).await;
-                while some.len() < EVENTS_AT_ONCE
-                    && let Ok(more) = calls.try_recv()
-                {
-                    some.push(more);
-                }
-            }
-            let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
-            for (key, event) in some.drain(..) {
-                by_key.entry(key).or_default().push(event);
-            }
-            for (key, events) in by_key {
-                if let Err(error) = self.0.services.sources.tell(key, "call", events).await {
-                    tracing::warn!(error = telemetry::chain(&error), "calls are not told");
-                }
-            }
-        }
-    }
-
-    pub(super) async fn write_moves(self, mut moves: mpsc::Receiver<ResourceChange>) {
-        while let Some(ResourceChange { stream, uri }) = moves.recv().await {
-            if let Err(error) = self.0.services.sources.append_resource_update(stream, uri).await {
-                tracing::warn!(error = telemetry::chain(&error), "a change is not told");
-            }
-        }
-    }
-
-    /// Removes large results and files of resources that are older than a week.
-    pub(super) async fn sweep_files(self) {
-        loop {
-            let (results, files) = (self.0.results.clone(), self.home().join("files"));
-            let now = self.0.services.now().as_millis();
-            let now =
-                SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now).unwrap_or(0));
-            let sweep = tokio::task::spawn_blocking(move || {
-                results.sweep(now);
-                remove_old(&files, now);
-            });
-            sweep.await.ok();
-            tokio::time::sleep(Duration::from_hours(1)).await;
-        }
-    }
-
-    /// When a session ends, ends what runs for it alone: background commands and its own instances.
-    pub(super) async fn end_with_sessions(self) {
-        loop {
-            tokio::time::sleep(SESSION_LOOK).await;
-            let mut sessions = self.0.core.sessions();
-            {
-                let state = self.state();
-                let own = state.instances.iter().filter(|((_, serves), instance)| {
-                    !serves.is_empty() && instance.spec.entry.sharing == Sharing::Session
-                });
-                sessions.extend(own.map(|((_, serves), _)| serves.clone()));
-            }
-            for session in sessions {
-                let detail = self.0.services.team.session_detail(&Caller::Operator, &session).await;
-                if detail.is_ok_and(|detail| detail.session.ended_at.is_some()) {
-                    self.0.core.end_session(&session);
-                    self.end_instances(|serves, instance| {
-                        serves == session && instance.spec.entry.sharing == Sharing::Session
-                    });
-                }
-            }
-        }
-    }
-
-    /// Ends instances and removes them.
-    fn end_instances(&self, is_over: impl Fn(&str, &Instance) -> bool) {
-        let mut state = self.state();
-        let over: Vec<InstanceKey> = state
-            .instances
-            .iter()
-            .filter(|((_, serves), instance)| is_over(serves, instance))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in over {
-            if let Some(instance) = state.instances.remove(&key) {
-                self.0.ending.spawn(async move { instance.end().await });
-            }
-        }
-    }
-
-    /// Ends instances of sessions that were not called for long.
-    pub(super) async fn end_idle_instances(self) {
-        loop {
-            tokio::time::sleep(Duration::from_secs(30)).await;
-            self.end_instances(|serves, instance| {
-                !serves.is_empty()
-                    && instance.spec.entry.sharing == Sharing::Session
-                    && instance.silent_for() >= SESSION_SILENCE
-            });
+        if let Some((pin, news)) = pin {
+            store_pin(manager.services(), &spec.key, &pin, news).await;
         }
     }
 }
 
+/// Removes large results and files of resources that are older than a week.
+async fn sweep_files(manager: SourceManager) {
+    loop {
+        let (results, files) = (manager.results().clone(), manager.home().join("files"));
+        let now = manager.services().now().as_millis();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now).unwrap_or(0));
+        let sweep = tokio::task::spawn_blocking(move || {
+            results.sweep(now);
+            remove_old(&files, now);
+        });
+        sweep.await.ok();
+        tokio::time::sleep(Duration::from_hours(1)).await;
+    }
+}
+
+/// When a session ends, ends what runs for it alone: background commands and its own instances.
+async fn end_with_sessions(manager: SourceManager) {
+    loop {
+        tokio::time::sleep(SESSION_LOOK).await;
+        let mut sessions = manager.0.core.sessions();
+        {
+            let state = manager.state();
+            let own = state.instances.iter().filter(|((_, serves), instance)| {
+                !serves.is_empty() && instance.spec.entry.sharing == Sharing::Session
+            });
+            sessions.extend(own.map(|((_, serves), _)| serves.clone()));
+        }
+        for session in sessions {
+            let detail = manager.services().team.session_detail(&Caller::Operator, &session).await;
+            if detail.is_ok_and(|detail| detail.session.ended_at.is_some()) {
+                manager.0.core.end_session(&session);
+                end_instances(&manager, |serves, instance| {
+                    serves == session && instance.spec.entry.sharing == Sharing::Session
+                });
+            }
+        }
+    }
+}
+
+/// Ends instances and removes them.
+fn end_instances(manager: &SourceManager, is_over: impl Fn(&str, &Instance) -> bool) {
+    let mut state = manager.state();
+    let over: Vec<InstanceKey> = state
+        .instances
+        .iter()
+        .filter(|((_, serves), instance)| is_over(serves, instance))
+        .map(|(key, _)| key.clone())
+        .collect();
+    for key in over {
+        if let Some(instance) = state.instances.remove(&key) {
+            manager.0.ending.spawn(async move { instance.end().await });
+        }
+    }
+}
+
+/// Ends instances of sessions that were not called for long.
+async fn end_idle_instances(manager: SourceManager) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        end_instances(&manager, |serves, instance| {
+            !serves.is_empty()
+                && instance.spec.entry.sharing == Sharing::Session
+                && instance.silent_for() >= SESSION_SILENCE
+        });
+    }
+}
+
 /// Returns the changes of a server that were not reported yet, and marks them as reported.
-pub(super) fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<String> {
+fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<String> {
     let changed = state.lists.get(key).map(|known| Arc::clone(&known.changed));
     let (Some(changed), Some(pin)) = (changed, state.pins.get_mut(key)) else { return Vec::new() };
     let is_news = |change: &&String| !pin.told.contains(*change);
@@ -394,26 +283,4 @@ pub(super) fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<S
         pin.told = changed.iter().cloned().collect();
     }
     news
-}
-
-pub(super) fn lists_of(kept: &SourceLists) -> OfferedLists {
-    let list = |text: &str| serde_json::from_str::<Vec<Definition>>(text).unwrap_or_default();
-    OfferedLists {
-        tools: list(&kept.tools),
-        resources: list(&kept.resources),
-        templates: list(&kept.templates),
-        prompts: list(&kept.prompts),
-    }
-}
-
-fn rows_of(fingerprint: &str, lists: &OfferedLists) -> SourceLists {
-    let text =
-        |list: &[Definition]| serde_json::to_string(list).unwrap_or_else(|_| "[]".to_owned());
-    SourceLists {
-        fingerprint: fingerprint.to_owned(),
-        tools: text(&lists.tools),
-        resources: text(&lists.resources),
-        templates: text(&lists.templates),
-        prompts: text(&lists.prompts),
-    }
 }

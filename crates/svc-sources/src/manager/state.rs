@@ -64,8 +64,7 @@ pub(super) struct ManagerState {
     pub(super) results: KeptResults,
     pub(super) suspended: SuspendedCalls,
     pub(super) moved: mpsc::Sender<ResourceChange>,
-    pub(super) resources_changed: watch::Sender<u64>,
-    pub(super) prompts_changed: watch::Sender<u64>,
+    pub(super) changes: OfferChanges,
     pub(super) state: Mutex<ManagedSources>,
     /// By the folders of callers; `settle` replaces all of them.
     pub(super) plans: RwLock<HashMap<String, Arc<FolderPlan>>>,
@@ -75,6 +74,33 @@ pub(super) struct ManagerState {
     pub(super) events: mpsc::Sender<(SourceKey, CallEvent)>,
     pub(super) stop: CancellationToken,
     pub(super) ending: TaskTracker,
+}
+
+/// Counts of the changes of what servers offer.
+#[derive(Default)]
+pub(super) struct OfferChanges {
+    resources: watch::Sender<u64>,
+    prompts: watch::Sender<u64>,
+}
+
+impl OfferChanges {
+    /// The set of servers has changed.
+    pub(super) fn count_all(&self) {
+        self.resources.send_modify(|count| *count += 1);
+        self.prompts.send_modify(|count| *count += 1);
+    }
+
+    /// The lists of a server have changed, as callers see them.
+    pub(super) fn count(&self, before: Option<&OfferedLists>, after: &OfferedLists) {
+        if before.is_none_or(|before| {
+            before.resources != after.resources || before.templates != after.templates
+        }) {
+            self.resources.send_modify(|count| *count += 1);
+        }
+        if before.is_none_or(|before| before.prompts != after.prompts) {
+            self.prompts.send_modify(|count| *count += 1);
+        }
+    }
 }
 
 pub(super) type ToolMap = Arc<BTreeMap<String, Arc<Tool>>>;
@@ -243,18 +269,6 @@ impl SourceManager {
         self.auth(key, &mut self.state())
     }
 
-    pub(crate) fn login_of(&self, key: &SourceKey) -> Option<Arc<LoginRun>> {
-        self.state().logins.get(key).cloned()
-    }
-
-    pub(crate) fn end_login(&self, key: &SourceKey) {
-        self.state().logins.remove(key);
-    }
-
-    pub(crate) fn keep_login(&self, key: SourceKey, login: Arc<LoginRun>) {
-        self.state().logins.insert(key, login);
-    }
-
     /// Restarts all instances of a server; `false` if it is not to run.
     pub(crate) fn reconnect_all(&self, key: &SourceKey) -> bool {
         let instances: Vec<_> = {
@@ -280,7 +294,8 @@ impl SourceManager {
         &self.0.files.home
     }
 
-    pub(crate) fn results(&self) -> &KeptResults {
+    /// Large results that are kept for callers.
+    pub fn results(&self) -> &KeptResults {
         &self.0.results
     }
 
@@ -295,11 +310,11 @@ impl SourceManager {
 
     /// Counts changes of the resources that servers offer.
     pub fn resource_changes(&self) -> watch::Receiver<u64> {
-        self.0.resources_changed.subscribe()
+        self.0.changes.resources.subscribe()
     }
 
     /// Counts changes of the prompts that servers offer.
     pub fn prompt_changes(&self) -> watch::Receiver<u64> {
-        self.0.prompts_changed.subscribe()
+        self.0.changes.prompts.subscribe()
     }
 }

@@ -11,8 +11,8 @@ use svc_model::{
     StartSettings, is_agent_key, limits,
 };
 
-use super::Agents;
-use crate::service::Error;
+use super::AgentSettings;
+use crate::service::{Error, core::Core};
 
 /// What a request sets of the agent that it asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,54 +39,54 @@ pub(super) struct StartFolder {
     pub(super) is_chosen: bool,
 }
 
-impl Agents {
-    /// Whether the caller may start another agent: agents start agents only so deep.
-    ///
-    /// # Errors
-    /// [`Error::LimitReached`] if they may not. [`Error::NotNow`] if the agent that asks has ended.
-    pub(super) async fn check_depth(&self, caller: &Caller) -> Result<(), Error> {
-        let Some(key) = caller.session().filter(|key| is_agent_key(key)) else { return Ok(()) };
-        let Some(agent) = self.core.store.agents().of_key(key).await? else { return Ok(()) };
-        if agent.ended_at.is_some() {
-            return Err(Error::NotNow("the agent of this token has ended".to_owned()));
-        }
-        let (mut depth, mut at) = (0, Some(agent.info.id));
-        while let Some(id) = at {
-            depth += 1;
-            at = self.core.store.agents().parent_of(&id).await?;
-            if depth >= limits::SPAWN_DEPTH {
-                return Err(Error::LimitReached(format!(
-                    "agents start agents at most {} deep: do it yourself, or ask who started you",
-                    limits::SPAWN_DEPTH
-                )));
-            }
-        }
-        Ok(())
+/// Whether the caller may start another agent: agents start agents only so deep.
+///
+/// # Errors
+/// [`Error::LimitReached`] if they may not. [`Error::NotNow`] if the agent that asks has ended.
+pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<(), Error> {
+    let Some(key) = caller.session().filter(|key| is_agent_key(key)) else { return Ok(()) };
+    let Some(agent) = core.store.agents().of_key(key).await? else { return Ok(()) };
+    if agent.ended_at.is_some() {
+        return Err(Error::NotNow("the agent of this token has ended".to_owned()));
     }
+    let (mut depth, mut at) = (0, Some(agent.info.id));
+    while let Some(id) = at {
+        depth += 1;
+        at = core.store.agents().parent_of(&id).await?;
+        if depth >= limits::SPAWN_DEPTH {
+            return Err(Error::LimitReached(format!(
+                "agents start agents at most {} deep: do it yourself, or ask who started you",
+                limits::SPAWN_DEPTH
+            )));
+        }
+    }
+    Ok(())
+}
 
+impl RequestedStart<'_> {
     /// Where an agent works, if the request may set what it sets: as it is asked for, as its entry
     /// says, or where the caller works.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what nobody's request sets, and [`Error::Forbidden`] for what this
     /// caller's does not.
-    pub(super) fn permitted_start(
+    pub(super) fn permitted_folder(
         &self,
+        settings: &AgentSettings,
         caller: &Caller,
         instance: &AgentInstance,
-        request: RequestedStart<'_>,
     ) -> Result<StartFolder, Error> {
-        let named = request.cwd.filter(|cwd| !cwd.trim().is_empty()).map(str::to_owned);
+        let named = self.cwd.filter(|cwd| !cwd.trim().is_empty()).map(str::to_owned);
         let of_entry = instance.cwd.as_ref().map(|cwd| cwd.to_string_lossy().into_owned());
-        let is_chosen = named.is_some() || of_entry.is_none() && request.default_cwd.is_some();
+        let is_chosen = named.is_some() || of_entry.is_none() && self.default_cwd.is_some();
         let home = || {
-            let home = self.settings.env.os("HOME")?.to_str()?;
+            let home = settings.env.os("HOME")?.to_str()?;
             caller.is_operator().then(|| home.to_owned())
         };
         let path = named
             .or(of_entry)
-            .or_else(|| request.default_cwd.map(str::to_owned))
-            .or_else(|| request.own_cwd.map(str::to_owned))
+            .or_else(|| self.default_cwd.map(str::to_owned))
+            .or_else(|| self.own_cwd.map(str::to_owned))
             .or_else(|| caller.folder().map(str::to_owned))
             .or_else(home)
             .ok_or_else(|| Error::invalid("cwd", "must name the folder that it works in"))?;
@@ -95,13 +95,13 @@ impl Agents {
         }
         let real = real_path(Path::new(&path));
         let nothing = BTreeMap::new();
-        let settings = StartSettings {
-            env: request.env.unwrap_or(&nothing),
-            args: request.args,
+        let asked = StartSettings {
+            env: self.env.unwrap_or(&nothing),
+            args: self.args,
             folder: real.as_deref().filter(|_| is_chosen),
         };
         let requester = requester(&caller.principal(), caller.project());
-        permits(&instance.allow, &requester, &settings)?;
+        permits(&instance.allow, &requester, &asked)?;
         let is_bound = is_chosen && !caller.is_operator();
         if is_bound && real.is_none() {
             return Err(forbidden(&StartRefusal::Folder(path)));

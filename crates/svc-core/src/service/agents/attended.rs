@@ -13,7 +13,7 @@ use svc_store::{
     AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx,
 };
 
-use super::{Agents, queue::give_to, records::set_reason};
+use super::records::{give_to, set_reason};
 use crate::service::{
     Error,
     assignments::{
@@ -35,122 +35,119 @@ enum NoAnswer {
     Answered(String),
 }
 
-impl Agents {
-    /// The attended session with this key, if the caller may see it.
-    pub(super) async fn attended_of_key(
-        &self,
-        caller: &Caller,
-        named: &str,
-    ) -> Result<Option<PeerRow>, Error> {
-        let Some(PeerReference::SessionKey(key)) = PeerReference::parse(named) else {
-            return Ok(None);
-        };
-        let reader = Reader::from_caller(caller);
-        let rows =
-            self.core.store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-        let is_meant = |row: &PeerRow| {
-            let is_there = row.peer.status != PeerStatus::Offline && row.peer.session_id.is_some();
-            is_there && key.is_of(&row.clone().shown_to(&reader))
-        };
-        Ok(rows.into_iter().find(is_meant))
-    }
+/// The attended session with this key, if the caller may see it.
+pub(super) async fn attended_of_key(
+    core: &Core,
+    caller: &Caller,
+    named: &str,
+) -> Result<Option<PeerRow>, Error> {
+    let Some(PeerReference::SessionKey(key)) = PeerReference::parse(named) else {
+        return Ok(None);
+    };
+    let reader = Reader::from_caller(caller);
+    let rows = core.store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+    let is_meant = |row: &PeerRow| {
+        let is_there = row.peer.status != PeerStatus::Offline && row.peer.session_id.is_some();
+        is_there && key.is_of(&row.clone().shown_to(&reader))
+    };
+    Ok(rows.into_iter().find(is_meant))
+}
 
-    /// An attended session that may take a dispatch: of this backend, seen by who asks, of its
-    /// project first.
-    pub(super) async fn attended_for(
-        &self,
-        tx: &mut WriteTx,
-        backend: &str,
-        owned: &Ownership,
-    ) -> Result<Option<PeerRow>, Error> {
-        let Some(client) = HookClient::parse(backend) else { return Ok(None) };
-        let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_DEFAULT).await?;
-        let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
-        rows.retain(|row| match &owned.owner {
-            Some(Principal::Operator) => true,
-            Some(Principal::Session(key)) => {
-                // Nobody asks itself.
-                row.owner.as_deref() != Some(&**key) && is_near(row)
-            }
-            None => false,
-        });
-        rows.sort_by_key(|row| !is_near(row));
-        Ok(rows.into_iter().next())
-    }
-
-    /// Puts the prompt into the inbox of an attended session.
-    pub(super) async fn ask_attended(
-        &self,
-        tx: &mut WriteTx,
-        work: &mut AssignmentRow,
-        task: &mut TaskRow,
-        row: &PeerRow,
-    ) -> Result<(), Error> {
-        let (caller, from) = asker(tx, &self.core, task).await?;
-        work.source_peer = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
-        let input = NewMessage {
-            text: task.task.prompt.clone().unwrap_or_default(),
-            kind: Some(MessageType::Query),
-            from_peer: None,
-            correlation_id: None,
-            idempotency_key: Some(format!("task-{}", task.task.task_id)),
-        };
-        let outgoing = team::OutgoingMessage {
-            core: self.core.clone(),
-            caller,
-            from,
-            input: Arc::new(input),
-            text_id: None,
-            tool: SourceTool::SendMessage,
-            run_id: Some(work.run_id.clone()),
-        };
-        let to = row.peer.peer_id.clone();
-        let terms = DeliveryTerms::default();
-        let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
-        let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
-        let session = session.to_owned();
-        work.set_target(AssignmentEnd { session, peer: to, agent: None });
-        work.message_id = Some(message.id);
-        assignments::apply(tx, work, AssignmentEvent::Stored).await?;
-        give_to(tx, task, &work.target_session).await?;
-        set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
-    }
-
-    /// Ends the tasks whose questions will not be answered.
-    pub(super) async fn look_at_attended(&self) -> Result<(), Error> {
-        let store = &self.core.store;
-        let mut work = store.assignments().in_state(AssignmentState::Sent).await?;
-        work.extend(store.assignments().in_state(AssignmentState::Running).await?);
-        for work in work {
-            let (Some(id), Some(task_id)) = (work.message_id, work.task_id) else { continue };
-            let message = store.messages().get(&id).await?;
-            let Some(end) = self.no_answer(message.as_ref(), &task_id).await? else { continue };
-            let (agents, task) = (self.clone(), task_id.clone());
-            store
-                .write(move |tx| {
-                    Box::pin(async move { agents.end_attended(tx, &task, message, end).await })
-                })
-                .await
-                .or_else(|error| match error {
-                    Error::Unavailable(_) | Error::StorageFull(_) | Error::Internal(_) => {
-                        Err(error)
-                    }
-                    error => {
-                        tracing::warn!(task = %task_id, %error, "a task stays as it is");
-                        Ok(())
-                    }
-                })?;
+/// An attended session that may take a dispatch: of this backend, seen by who asks, of its
+/// project first.
+pub(super) async fn attended_for(
+    tx: &mut WriteTx,
+    backend: &str,
+    owned: &Ownership,
+) -> Result<Option<PeerRow>, Error> {
+    let Some(client) = HookClient::parse(backend) else { return Ok(None) };
+    let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_DEFAULT).await?;
+    let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
+    rows.retain(|row| match &owned.owner {
+        Some(Principal::Operator) => true,
+        Some(Principal::Session(key)) => {
+            // Nobody asks itself.
+            row.owner.as_deref() != Some(&**key) && is_near(row)
         }
-        Ok(())
-    }
+        None => false,
+    });
+    rows.sort_by_key(|row| !is_near(row));
+    Ok(rows.into_iter().next())
+}
 
-    async fn no_answer(
-        &self,
-        message: Option<&Message>,
-        task: &TaskId,
-    ) -> Result<Option<NoAnswer>, Error> {
+/// Puts the prompt into the inbox of an attended session.
+pub(super) async fn ask_attended(
+    tx: &mut WriteTx,
+    core: &Core,
+    work: &mut AssignmentRow,
+    task: &mut TaskRow,
+    row: &PeerRow,
+) -> Result<(), Error> {
+    let (caller, from) = asker(tx, core, task).await?;
+    work.source_peer = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
+    let input = NewMessage {
+        text: task.task.prompt.clone().unwrap_or_default(),
+        kind: Some(MessageType::Query),
+        from_peer: None,
+        correlation_id: None,
+        idempotency_key: Some(format!("task-{}", task.task.task_id)),
+    };
+    let outgoing = team::OutgoingMessage {
+        core: core.clone(),
+        caller,
+        from,
+        input: Arc::new(input),
+        text_id: None,
+        tool: SourceTool::SendMessage,
+        run_id: Some(work.run_id.clone()),
+    };
+    let to = row.peer.peer_id.clone();
+    let terms = DeliveryTerms::default();
+    let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
+    let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
+    let session = session.to_owned();
+    work.set_target(AssignmentEnd { session, peer: to, agent: None });
+    work.message_id = Some(message.id);
+    assignments::apply(tx, work, AssignmentEvent::Stored).await?;
+    give_to(tx, task, &work.target_session).await?;
+    set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
+}
+
+/// Ends the tasks whose questions will not be answered.
+pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
+    let store = &core.store;
+    let mut work = store.assignments().in_state(AssignmentState::Sent).await?;
+    work.extend(store.assignments().in_state(AssignmentState::Running).await?);
+    for work in work {
+        let (Some(id), Some(task)) = (work.message_id, work.task_id) else { continue };
+        let message = store.messages().get(&id).await?;
+        let question = AttendedQuestion { core: core.clone(), task: task.clone(), message };
+        let Some(end) = question.no_answer().await? else { continue };
+        store.write(move |tx| Box::pin(async move { question.end(tx, end).await })).await.or_else(
+            |error| match error {
+                Error::Unavailable(_) | Error::StorageFull(_) | Error::Internal(_) => Err(error),
+                error => {
+                    tracing::warn!(%task, %error, "a task stays as it is");
+                    Ok(())
+                }
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// A question to an attended session, which a task waits for.
+struct AttendedQuestion {
+    core: Core,
+    task: TaskId,
+    message: Option<Message>,
+}
+
+impl AttendedQuestion {
+    /// Why no answer will come; `None` if one still may.
+    async fn no_answer(&self) -> Result<Option<NoAnswer>, Error> {
         let store = &self.core.store;
-        let Some(message) = message else {
+        let Some(message) = &self.message else {
             return Ok(Some(NoAnswer::Gone("its message is gone")));
         };
         if let Some(answer) = store.messages().answer_to(&message.id, &message.to_peer).await?
@@ -158,7 +155,7 @@ impl Agents {
         {
             return Ok(Some(NoAnswer::Answered(answer.text)));
         }
-        let task = store.tasks().get(task).await?;
+        let task = store.tasks().get(&self.task).await?;
         if task.is_some_and(|row| row.task.cancel_requested_at.is_some()) {
             return Ok(Some(NoAnswer::Cancelled));
         }
@@ -174,21 +171,16 @@ impl Agents {
         })
     }
 
-    async fn end_attended(
-        &self,
-        tx: &mut WriteTx,
-        id: &TaskId,
-        message: Option<Message>,
-        why: NoAnswer,
-    ) -> Result<(), Error> {
-        let known = tx.assignments().of_task(id).await?.filter(|it| it.ended_at.is_none());
-        let (Some(mut work), Some(mut task)) = (known, tx.tasks().get(id).await?) else {
+    async fn end(self, tx: &mut WriteTx, why: NoAnswer) -> Result<(), Error> {
+        let Self { core, task: id, message } = self;
+        let known = tx.assignments().of_task(&id).await?.filter(|it| it.ended_at.is_none());
+        let (Some(mut work), Some(mut task)) = (known, tx.tasks().get(&id).await?) else {
             return Ok(());
         };
         let end = match why {
             NoAnswer::Answered(text) => {
                 let (text, outcome) = (Some(text), AssignmentOutcome::Answered);
-                return end_answered(tx, &self.core, &mut work, outcome, text).await;
+                return end_answered(tx, &core, &mut work, outcome, text).await;
             }
             NoAnswer::Gone(why) if !work.requirements.failover.is_empty() => {
                 take_back(tx, message).await?;
@@ -203,7 +195,7 @@ impl Agents {
             NoAnswer::Cancelled => TaskEnd::new(AssignmentOutcome::Cancelled, None),
         };
         take_back(tx, message).await?;
-        assignments::end(tx, &self.core, &mut work, &mut task, end).await
+        assignments::end(tx, &core, &mut work, &mut task, end).await
     }
 }
 

@@ -1,4 +1,5 @@
-//! Looking at agents, and asking their hosts.
+//! All that callers do with agents, but for requests: starting them, giving them work, looking at
+//! them, and asking their hosts.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_client::hosts::{HostError, socket_path};
 use svc_model::{
-    AccessLevel, AgentFilter, AgentId, Caller, LATEST, Reader, Timestamp,
+    AccessLevel, AgentFilter, AgentId, Caller, FrameKind, LATEST, Reader, Task, TaskId, Timestamp,
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     limits,
 };
@@ -18,10 +19,13 @@ use tokio::time::timeout;
 
 use super::{
     Agents,
+    dispatch::{DispatchRequest, DispatchedTask, NewDispatch},
     records::{stream_of, unknown},
-    state::may_steer,
+    run::run_agents,
+    start::{AgentStart, MadeAgent, NewAgent, WishFingerprint},
+    state::{may_run, may_steer},
 };
-use crate::service::{Error, Listed, Page, PageBounds, check};
+use crate::service::{Error, Listed, Page, PageBounds, assignments::note_returned, check, tasks};
 
 /// How long the end of an agent that was stopped may take to be on record.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
@@ -59,11 +63,80 @@ pub struct SendToAgent {
     pub mode: SendMode,
 }
 
+/// What came of a wish for an agent.
+#[derive(Debug)]
+pub struct StartedAgent {
+    pub agent: AgentView,
+    /// False if it was started before, with the same key.
+    pub is_new: bool,
+}
+
 impl Agents {
+    /// Follows all live agents, and those that start, until it is dropped. Gives work to agents and
+    /// denies what nobody answers meanwhile.
+    pub async fn run(self) {
+        run_agents(self).await;
+    }
+
+    /// Starts an agent, and answers when its program runs.
+    ///
+    /// # Errors
+    /// [`Error::NotNow`] with the reason if it does not.
+    pub async fn start_agent(
+        &self,
+        caller: &Caller,
+        mut input: NewAgent,
+    ) -> Result<StartedAgent, Error> {
+        may_run(caller)?;
+        check::key("idempotency_key", input.idempotency_key.as_deref())?;
+        check::key("resume", input.resume.as_deref())?;
+        let wish = WishFingerprint::from_input(&input);
+        let resumed = match input.resume.take() {
+            Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
+            None => None,
+        };
+        let start = AgentStart::new(&self.settings, caller, (input, wish), resumed.as_ref())?;
+        let (core, created_by) = (self.core.clone(), caller.principal().to_string());
+        let made = self
+            .core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| Box::pin(async move { start.make(tx, &core, &created_by).await }));
+        let planned = match made.await? {
+            MadeAgent::New(planned) => planned,
+            MadeAgent::Known(row) => {
+                return Ok(StartedAgent { agent: self.view(*row), is_new: false });
+            }
+        };
+        let id = planned.row.info.id.clone();
+        // Whoever asked may go away: the start goes on.
+        let agents = self.clone();
+        let launched = tokio::spawn(async move { planned.launch(&agents).await });
+        launched
+            .await
+            .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
+            .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
+        let row = self.core.store.agents().get(&id).await?;
+        let row = row.ok_or_else(|| unknown(id.as_str()))?;
+        Ok(StartedAgent { agent: self.view(row), is_new: true })
+    }
+
+    /// Makes a task for an agent. It begins when its turn comes.
+    pub async fn dispatch(
+        &self,
+        caller: &Caller,
+        input: NewDispatch,
+    ) -> Result<DispatchedTask, Error> {
+        may_run(caller)?;
+        let dispatched = DispatchRequest::new(self, caller, input)?.store().await?;
+        self.core.work.notify_one();
+        Ok(dispatched)
+    }
+
     pub(super) fn view(&self, row: AgentRow) -> AgentView {
         let socket = socket_path(&self.settings.folder, &row.info.id);
         let mut row = row;
-        if row.ended_at.is_none() && self.is_unreachable(&row.info.id) {
+        if row.ended_at.is_none() && self.reach.is_unreachable(&row.info.id) {
             row.info.state = AgentState::Unreachable;
         }
         AgentView {
@@ -262,6 +335,74 @@ impl Agents {
         Ok(HistoryPage { agent_id: id, entries: entries.into(), offset, total })
     }
 
+    /// The result of a task, or what its agent has said so far; and whether there was more than
+    /// that.
+    pub async fn content_of(&self, task: &Task) -> Result<(String, bool), Error> {
+        if let Some(result) = &task.result
+            // One that was cut, at a character, may have some bytes less than the bound.
+            && result.len() + char::MAX_LEN_UTF8 <= limits::TASK_RESULT_BYTES
+        {
+            return Ok((result.clone(), false));
+        }
+        let name = tasks::stream_of(&task.task_id);
+        let Some(view) = self.core.store.streams().view(&name).await? else {
+            return Ok((String::new(), false));
+        };
+        let (mut content, mut after) = (String::new(), 0);
+        // Nothing, and a line that the next frame goes on in, have no end to be written.
+        let (mut is_open, mut is_cut) = (true, false);
+        loop {
+            let size = PageSize::rows(limits::PAGE_MAX);
+            let page = self
+                .core
+                .store
+                .events()
+                .of_stream(view.id, &name, after, Some("frame"), size)
+                .await?;
+            for event in &page.events {
+                after = event.seq;
+                let Ok(said) = serde_json::from_str::<SaidLine>(&event.data) else { continue };
+                if said.kind != FrameKind::Stdout {
+                    continue;
+                }
+                if content.len() + said.line.len() + 1 > limits::TASK_CONTENT_BYTES {
+                    return Ok((content, true));
+                }
+                if !is_open {
+                    content.push('\n');
+                }
+                content.push_str(&said.line);
+                is_open = said.partial;
+                is_cut |= said.truncated;
+            }
+            if !page.more {
+                return Ok((content, is_cut));
+            }
+        }
+    }
+
+    /// The call that waited for a task has its answer, so it is told to nobody once more. Answers
+    /// whose words they are: the instance, and its kind of agent.
+    pub async fn return_answer(
+        &self,
+        caller: &Caller,
+        task: &TaskId,
+    ) -> Result<Option<(String, String)>, Error> {
+        let task = task.clone();
+        self.core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let work = tx.assignments().of_task(&task).await?;
+                    let Some(mut work) = work else { return Ok(None) };
+                    note_returned(tx, &mut work).await?;
+                    Ok(Some((work.instance, work.backend)))
+                })
+            })
+            .await
+    }
+
     /// The agent that is named, if the caller may see it.
     pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         if named == LATEST {
@@ -316,6 +457,34 @@ impl Agents {
         check_live(&row)?;
         Ok(row)
     }
+
+    /// The agent whose conversation a caller wants to go on with.
+    pub(super) async fn ended_agent(
+        &self,
+        caller: &Caller,
+        field: &'static str,
+        named: &str,
+    ) -> Result<AgentRow, Error> {
+        let row = self.find(caller, named).await?;
+        may_steer(caller, &row)?;
+        if row.ended_at.is_none() {
+            return Err(Error::invalid(field, "lives: send to it"));
+        }
+        Ok(row)
+    }
+}
+
+/// A frame, as the log has it.
+#[derive(Deserialize)]
+struct SaidLine {
+    line: String,
+    kind: FrameKind,
+    /// Whether the next frame goes on in the line.
+    #[serde(default)]
+    partial: bool,
+    /// Whether what it is of went on.
+    #[serde(default)]
+    truncated: bool,
 }
 
 /// Nothing can be asked of one that has ended.

@@ -14,8 +14,10 @@ use svc_sys::config::ResolvedInstance;
 
 use super::{
     Agents,
-    allowance::RequestedStart,
-    state::{may_run, may_steer},
+    allowance::{RequestedStart, check_depth},
+    attended::{attended_for, attended_of_key},
+    start::{conversation_of, full, limited},
+    state::may_steer,
 };
 use crate::service::{Error, ResourceKind, check, core::Core, tasks, team};
 
@@ -102,14 +104,19 @@ impl DispatchTarget {
     }
 }
 
-impl Agents {
-    /// Makes a task for an agent. It begins when its turn comes.
-    pub async fn dispatch(
-        &self,
-        caller: &Caller,
+/// A caller's requirements for a dispatch, as it becomes a task.
+pub(super) struct DispatchRequest<'a> {
+    agents: &'a Agents,
+    caller: &'a Caller,
+    input: NewDispatch,
+}
+
+impl<'a> DispatchRequest<'a> {
+    pub(super) fn new(
+        agents: &'a Agents,
+        caller: &'a Caller,
         input: NewDispatch,
-    ) -> Result<DispatchedTask, Error> {
-        may_run(caller)?;
+    ) -> Result<Self, Error> {
         check::not_blank("prompt", &input.prompt)?;
         check::long("prompt", &input.prompt, limits::V1_BODY_BYTES)?;
         for (field, text) in [
@@ -127,10 +134,55 @@ impl Agents {
                 return Err(Error::invalid(field, "must not begin with `-`, or have a zero byte"));
             }
         }
+        Ok(Self { agents, caller, input })
+    }
+
+    /// Makes the task, with its work.
+    pub(super) async fn store(self) -> Result<DispatchedTask, Error> {
         // Whoever chooses at the same moment counts this work, too.
-        let is_choosing = input.agent.is_none() && input.tag.is_some();
-        let _choice = if is_choosing { Some(self.live.choosing.lock().await) } else { None };
-        let target = self.target(caller, &input).await?;
+        let is_choosing = self.input.agent.is_none() && self.input.tag.is_some();
+        let _choice = if is_choosing { Some(self.agents.live.choosing.lock().await) } else { None };
+        let target = self.target().await?;
+        let requirements = self.requirements(&target).await?;
+        let Self { agents, caller, input } = self;
+        let DispatchTarget { instance, backend, .. } = target;
+        let now = agents.core.now();
+        let patience = Some(input.patience).filter(|patience| !patience.is_zero());
+        let asks = caller.session().unwrap_or(PeerId::OPERATOR).to_owned();
+        let row = AssignmentRow {
+            source_agent: input.asker,
+            source_tool: input.tool,
+            waits_until: patience.map(|patience| now.plus(patience)),
+            instance: instance.clone(),
+            backend,
+            requirements,
+            deadline: input.deadline,
+            removes_peer: input.removes_peer,
+            // The task names it, once there is one.
+            ..AssignmentRow::new(RunId::default(), asks, now)
+        };
+        let new_task = NewTask {
+            agent: Some(instance),
+            prompt: Some(input.prompt),
+            title: input.title,
+            from: input.from_peer_id,
+            idempotency_key: input.idempotency_key,
+            ..NewTask::default()
+        };
+        let dispatch = DispatchRows {
+            agents: agents.clone(),
+            caller: caller.clone(),
+            new_task,
+            row,
+            is_at_once: input.is_at_once,
+        };
+        let store = agents.core.store.on_behalf_of(caller);
+        store.write(move |tx| Box::pin(async move { dispatch.insert(tx).await })).await
+    }
+
+    /// Which agents may take the work, and what a new one is started with.
+    async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements, Error> {
+        let Self { agents, caller, input } = self;
         let mode = match input.mode {
             Some(WantedMode::AutoTmux) => {
                 let why = "auto-tmux is not offered: agents run in hosts that outlive the daemon, and not in terminals; \
@@ -162,129 +214,32 @@ impl Agents {
         if !target.is_live() && mode != WorkMode::PeerOnly {
             // One whose program is missing fails over on record.
             let names = std::iter::once(&target.instance).chain(&target.failover);
-            let mut tried = names.map(|name| self.callable(name)).collect::<Vec<_>>().into_iter();
+            let mut tried =
+                names.map(|name| agents.settings.callable(name)).collect::<Vec<_>>().into_iter();
             let first = tried.next().unwrap_or_else(|| Err("there is no instance".to_owned()));
             let instance = first
                 .or_else(|why| tried.find_map(Result::ok).ok_or(why))
                 .map_err(|why| Error::invalid("agent", why))?;
-            self.check_depth(caller).await?;
+            check_depth(&agents.core, caller).await?;
             let request = RequestedStart {
                 cwd: input.cwd.as_deref(),
                 default_cwd: input.default_cwd.as_deref(),
                 own_cwd: input.own_cwd.as_deref(),
                 ..RequestedStart::default()
             };
-            let folder = self.permitted_start(caller, &instance, request)?;
+            let folder = request.permitted_folder(&agents.settings, caller, &instance)?;
             (requirements.cwd, requirements.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
-            requirements.resume = self.resumed(caller, &input, instance.backend).await?;
+            requirements.resume = self.resumed(instance.backend).await?;
         } else if input.session.is_some() {
             return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
         }
-        let DispatchTarget { instance, backend, .. } = target;
-        let now = self.core.now();
-        let patience = Some(input.patience).filter(|patience| !patience.is_zero());
-        let asks = caller.session().unwrap_or(PeerId::OPERATOR).to_owned();
-        let row = AssignmentRow {
-            source_agent: input.asker,
-            source_tool: input.tool,
-            waits_until: patience.map(|patience| now.plus(patience)),
-            instance: instance.clone(),
-            backend: backend.clone(),
-            requirements,
-            deadline: input.deadline,
-            removes_peer: input.removes_peer,
-            // The task names it, once there is one.
-            ..AssignmentRow::new(RunId::default(), asks, now)
-        };
-        let new_task = NewTask {
-            agent: Some(instance),
-            prompt: Some(input.prompt),
-            title: input.title,
-            from: input.from_peer_id,
-            idempotency_key: input.idempotency_key,
-            ..NewTask::default()
-        };
-        let dispatched = self.store_dispatch(caller, new_task, row, input.is_at_once).await?;
-        self.core.work.notify_one();
-        Ok(dispatched)
-    }
-
-    async fn store_dispatch(
-        &self,
-        caller: &Caller,
-        new_task: NewTask,
-        mut row: AssignmentRow,
-        is_at_once: bool,
-    ) -> Result<DispatchedTask, Error> {
-        let (caller, core, agents) = (caller.clone(), self.core.clone(), self.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let prompt = new_task.prompt.clone();
-                    ensure_requester_peer(tx, &core, &caller).await?;
-                    let created = tasks::make(tx, &core, &caller, new_task).await?;
-                    let task = created.task;
-                    if !created.is_new {
-                        let known = tx.assignments().of_task(&task.task_id).await?;
-                        let Some(known) = known.filter(|_| task.prompt == prompt) else {
-                            return Err(Error::Conflict(format!(
-                                "idempotency_key stands for another task, {}",
-                                task.task_id
-                            )));
-                        };
-                        let AssignmentRow { instance, backend, .. } = known;
-                        return Ok(DispatchedTask { task, instance, backend });
-                    }
-                    let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
-                    if row.requirements.mode == WorkMode::PeerOnly && !is_named {
-                        let owned = Ownership {
-                            owner: Some(caller.principal()),
-                            runner: None,
-                            project: caller.project().map(str::to_owned),
-                        };
-                        let is_there = tx.agents().find_free(&row.instance, &owned).await?.is_some()
-                            || agents.attended_for(tx, &row.backend, &owned).await?.is_some();
-                        if !is_there {
-                            return Err(Error::NotNow(format!(
-                                "no live peer: no agent of instance {} runs, and no session of its kind is there",
-                                row.instance
-                            )));
-                        }
-                    }
-                    if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
-                        let children = tx.agents().count_children(&caller.principal()).await?;
-                        if children >= limits::SPAWN_CHILDREN {
-                            return Err(Error::LimitReached(format!(
-                                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
-                            )));
-                        }
-                    }
-                    if is_at_once && let Ok(instance) = agents.callable(&row.instance) {
-                        if let Some(why) = agents.full(tx, &instance).await? {
-                            return Err(Error::LimitReached(why));
-                        }
-                        if let Some(why) = agents.limited(tx, &instance).await? {
-                            return Err(Error::NotNow(why));
-                        }
-                    }
-                    if let (None, Some(key)) = (&row.source_agent, caller.session()) {
-                        row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
-                    }
-                    row.run_id = RunId::from_task(&task.task_id);
-                    row.task_id = Some(task.task_id.clone());
-                    tx.assignments().insert(&row).await?;
-                    let AssignmentRow { instance, backend, .. } = row;
-                    Ok(DispatchedTask { task, instance, backend })
-                })
-            })
-            .await
+        Ok(requirements)
     }
 
     /// Whom a dispatch is for.
-    async fn target(&self, caller: &Caller, input: &NewDispatch) -> Result<DispatchTarget, Error> {
-        let all = self.resolved();
+    async fn target(&self) -> Result<DispatchTarget, Error> {
+        let Self { agents, input, .. } = self;
+        let all = agents.settings.resolved();
         let of = |it: &ResolvedInstance| DispatchTarget {
             instance: it.view.instance.clone(),
             backend: it.view.backend.clone(),
@@ -294,7 +249,7 @@ impl Agents {
         };
         if let Some(named) = input.agent.as_deref() {
             if named.starts_with(AgentId::PREFIX) || named.starts_with("agent:") {
-                return self.live_target(caller, named).await;
+                return self.live_target(named).await;
             }
             if let Some(it) = all.iter().find(|it| it.view.instance == named) {
                 if !it.view.callable && !fails_over(it, &all) {
@@ -306,14 +261,14 @@ impl Agents {
             let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == named).collect();
             return match of_backend[..] {
                 [one] if one.view.callable => Ok(of(one)),
-                [] => self.live_target(caller, named).await,
+                [] => self.live_target(named).await,
                 _ => {
                     Err(choices("agent", &format!("backend {named} has no single instance"), &all))
                 }
             };
         }
         if let Some(tag) = input.tag.as_deref() {
-            let counts = self.core.store.agents().busy_counts().await?;
+            let counts = agents.core.store.agents().busy_counts().await?;
             let busy = |it: &ResolvedInstance| {
                 counts.iter().find(|(name, _)| *name == it.view.instance).map_or(0, |it| it.1)
             };
@@ -332,7 +287,7 @@ impl Agents {
                 Error::invalid("tag", why)
             });
         }
-        let default = &self.settings.config.default_agent;
+        let default = &agents.settings.config.default_agent;
         let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
         match (default, &callable[..]) {
             (Some(name), _) => {
@@ -346,44 +301,46 @@ impl Agents {
         }
     }
 
-    async fn live_target(&self, caller: &Caller, named: &str) -> Result<DispatchTarget, Error> {
-        let row = match self.find(caller, named).await {
+    async fn live_target(&self, named: &str) -> Result<DispatchTarget, Error> {
+        let Self { agents, caller, .. } = self;
+        let row = match agents.find(caller, named).await {
             Err(Error::NotFound { .. }) => {
-                if let Some(attended) = self.attended_of_key(caller, named).await? {
+                if let Some(attended) = attended_of_key(&agents.core, caller, named).await? {
                     return Ok(attended_target(named, attended));
                 }
-                return self.named_target(caller, named).await;
+                return self.named_target(named).await;
             }
             found => found?,
         };
-        self.hosted_target(caller, named, row)
+        self.hosted_target(named, row)
     }
 
     /// The living participant of that name: an agent that the daemon runs, or a session that a
     /// person started.
-    async fn named_target(&self, caller: &Caller, named: &str) -> Result<DispatchTarget, Error> {
-        let nobody = |why: String| choices("agent", &why, &self.resolved());
-        let id = match team::find_peer(&self.core, caller, named, ResourceKind::Peer).await {
+    async fn named_target(&self, named: &str) -> Result<DispatchTarget, Error> {
+        let (core, caller) = (&self.agents.core, self.caller);
+        let nobody = |why: String| choices("agent", &why, &self.agents.settings.resolved());
+        let id = match team::find_peer(core, caller, named, ResourceKind::Peer).await {
             Err(Error::NotFound { .. }) => {
                 return Err(nobody(format!("there is no agent {named:?}")));
             }
             found => found?,
         };
-        let Some(row) = self.core.store.peers().get(&id).await? else {
+        let Some(row) = core.store.peers().get(&id).await? else {
             return Err(nobody(format!("there is no agent {named:?}")));
         };
         if let Some(key) = row.owner.as_deref().filter(|key| is_agent_key(key))
-            && let Some(agent) = self.core.store.agents().of_key(key).await?
+            && let Some(agent) = core.store.agents().of_key(key).await?
             && agent.ended_at.is_none()
         {
-            return self.hosted_target(caller, named, agent);
+            return self.hosted_target(named, agent);
         }
         // Work begins with its prompt in the session's inbox, and its hooks, which made it known,
         // say what came of it.
         let is_near = caller.is_operator()
             || row.project.is_some() && row.project.as_deref() == caller.project();
         let session = match row.peer.session_id.as_deref().filter(|_| is_near) {
-            Some(id) => self.core.store.sessions().get(id).await?,
+            Some(id) => core.store.sessions().get(id).await?,
             None => None,
         };
         let is_open = session.is_some_and(|session| session.ended_at.is_none());
@@ -398,16 +355,11 @@ impl Agents {
         Ok(attended_target(named, row))
     }
 
-    fn hosted_target(
-        &self,
-        caller: &Caller,
-        named: &str,
-        row: AgentRow,
-    ) -> Result<DispatchTarget, Error> {
-        may_steer(caller, &row)?;
+    fn hosted_target(&self, named: &str, row: AgentRow) -> Result<DispatchTarget, Error> {
+        may_steer(self.caller, &row)?;
         if row.ended_at.is_some() {
             let why = format!("agent {named} has ended: `session` continues its conversation");
-            return Err(choices("agent", &why, &self.resolved()));
+            return Err(choices("agent", &why, &self.agents.settings.resolved()));
         }
         Ok(DispatchTarget {
             instance: row.info.instance.clone(),
@@ -419,12 +371,8 @@ impl Agents {
     }
 
     /// The vendor's id of the conversation that a dispatch goes on with.
-    async fn resumed(
-        &self,
-        caller: &Caller,
-        input: &NewDispatch,
-        backend: AgentBackend,
-    ) -> Result<Option<String>, Error> {
+    async fn resumed(&self, backend: AgentBackend) -> Result<Option<String>, Error> {
+        let Self { agents, caller, input } = self;
         let Some(session) = input.session.as_deref() else { return Ok(None) };
         if backend == AgentBackend::Exec {
             return Err(Error::invalid("session", "backend exec cannot continue a conversation"));
@@ -437,23 +385,79 @@ impl Agents {
             let why = "session: name an agent's id or its session key; the vendor's own id is for the operator";
             return Err(Error::Forbidden(why.to_owned()));
         }
-        let ended = self.ended_agent(caller, "session", session).await?;
+        let ended = agents.ended_agent(caller, "session", session).await?;
         conversation_of(&ended, "session", backend).map(Some)
     }
+}
 
-    /// The agent whose conversation a caller wants to go on with.
-    pub(super) async fn ended_agent(
-        &self,
-        caller: &Caller,
-        field: &'static str,
-        named: &str,
-    ) -> Result<AgentRow, Error> {
-        let row = self.find(caller, named).await?;
-        may_steer(caller, &row)?;
-        if row.ended_at.is_none() {
-            return Err(Error::invalid(field, "lives: send to it"));
+/// A dispatch, as it goes into the database.
+struct DispatchRows {
+    agents: Agents,
+    caller: Caller,
+    new_task: NewTask,
+    row: AssignmentRow,
+    is_at_once: bool,
+}
+
+impl DispatchRows {
+    async fn insert(self, tx: &mut WriteTx) -> Result<DispatchedTask, Error> {
+        let Self { agents, caller, new_task, mut row, is_at_once } = self;
+        let core = &agents.core;
+        let prompt = new_task.prompt.clone();
+        ensure_requester_peer(tx, core, &caller).await?;
+        let created = tasks::make(tx, core, &caller, new_task).await?;
+        let task = created.task;
+        if !created.is_new {
+            let known = tx.assignments().of_task(&task.task_id).await?;
+            let Some(known) = known.filter(|_| task.prompt == prompt) else {
+                return Err(Error::Conflict(format!(
+                    "idempotency_key stands for another task, {}",
+                    task.task_id
+                )));
+            };
+            let AssignmentRow { instance, backend, .. } = known;
+            return Ok(DispatchedTask { task, instance, backend });
         }
-        Ok(row)
+        let is_named = row.requirements.agent_id.is_some() || row.requirements.peer_id.is_some();
+        if row.requirements.mode == WorkMode::PeerOnly && !is_named {
+            let owned = Ownership {
+                owner: Some(caller.principal()),
+                runner: None,
+                project: caller.project().map(str::to_owned),
+            };
+            let is_there = tx.agents().find_free(&row.instance, &owned).await?.is_some()
+                || attended_for(tx, &row.backend, &owned).await?.is_some();
+            if !is_there {
+                return Err(Error::NotNow(format!(
+                    "no live peer: no agent of instance {} runs, and no session of its kind is there",
+                    row.instance
+                )));
+            }
+        }
+        if row.requirements.mode == WorkMode::SpawnOnly && !caller.is_operator() {
+            let children = tx.agents().count_children(&caller.principal()).await?;
+            if children >= limits::SPAWN_CHILDREN {
+                return Err(Error::LimitReached(format!(
+                    "{children} sessions that you started are live, and that is the most: wait for one of them to end"
+                )));
+            }
+        }
+        if is_at_once && let Ok(instance) = agents.settings.callable(&row.instance) {
+            if let Some(why) = full(tx, &instance).await? {
+                return Err(Error::LimitReached(why));
+            }
+            if let Some(why) = limited(tx, &instance).await? {
+                return Err(Error::NotNow(why));
+            }
+        }
+        if let (None, Some(key)) = (&row.source_agent, caller.session()) {
+            row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
+        }
+        row.run_id = RunId::from_task(&task.task_id);
+        row.task_id = Some(task.task_id.clone());
+        tx.assignments().insert(&row).await?;
+        let AssignmentRow { instance, backend, .. } = row;
+        Ok(DispatchedTask { task, instance, backend })
     }
 }
 
@@ -470,20 +474,6 @@ fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
         agent_id: None,
         peer_id: Some(row.peer.peer_id),
     }
-}
-
-/// The vendor's id of the conversation of an agent that has ended, for one of this backend to go on
-/// with.
-pub(super) fn conversation_of(
-    ended: &AgentRow,
-    field: &'static str,
-    backend: AgentBackend,
-) -> Result<String, Error> {
-    if ended.info.backend != backend {
-        return Err(Error::invalid(field, format!("is one of backend {}", ended.info.backend)));
-    }
-    let vendor = ended.info.session_id.clone();
-    vendor.ok_or_else(|| Error::invalid(field, "has no conversation on record"))
 }
 
 /// The end of the work is told to the caller's peer. A session that asks for something first of all

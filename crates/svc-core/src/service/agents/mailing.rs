@@ -17,7 +17,7 @@ use svc_wire::host_protocol::{SendInput, SendMode};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Agents;
-use crate::service::{Error, assignments};
+use crate::service::{Error, assignments, core::Core};
 
 /// The wait before another attempt to reach a host that does not answer.
 const HOST_PAUSE: Duration = Duration::from_millis(200);
@@ -45,12 +45,6 @@ fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
 }
 
-/// Whether a host has as many messages as it is given: the next is handed over when a turn began
-/// with one of them.
-fn is_full(with_host: &HashSet<MessageId>) -> bool {
-    u32::try_from(with_host.len()).is_ok_and(|count| count >= limits::HOST_MAIL)
-}
-
 /// What came of handing a message to a host.
 enum Handed {
     /// The host has it.
@@ -61,71 +55,82 @@ enum Handed {
     Unreached,
 }
 
-impl Agents {
-    /// Hands the messages of an agent to its host as they come, until it is dropped.
-    pub(super) async fn deliver_mail(&self, id: &AgentId) {
-        loop {
-            match self.hand_over_mail(id).await {
-                Ok(()) => std::future::pending().await,
-                Err(error) => {
-                    tracing::error!(agent = %id, error = chain(&error), "cannot hand over messages");
-                    sleep(HOST_PAUSE).await;
-                }
+/// Hands the messages of an agent to its host as they come, until it is dropped.
+pub(super) async fn deliver_mail(agents: &Agents, id: &AgentId) {
+    loop {
+        match hand_over_mail(agents, id).await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => {
+                tracing::error!(agent = %id, error = chain(&error), "cannot hand over messages");
+                sleep(HOST_PAUSE).await;
             }
         }
     }
+}
 
-    async fn hand_over_mail(&self, id: &AgentId) -> Result<(), Error> {
-        let store = &self.core.store;
-        let Some(agent) = store.agents().get(id).await? else { return Ok(()) };
-        let key = agent.info.session_key.as_str();
-        let own = store.peers().of_key(key).await?;
-        let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
-        let peer = own.peer.peer_id;
-        let stream = StreamName::new("peer", &peer);
-        // Listen before looking, or a message that comes in between wakes nobody.
-        let mut listener = store.bus().listen(&stream);
-        let mut with_host: HashSet<MessageId> = HashSet::new();
-        let mut host = self.host(id).input();
-        loop {
-            let head = listener.last();
-            let is_reached = self.look_for_mail(&mut host, &peer, &mut with_host).await?;
-            if !is_reached {
-                self.note_failure(id).await;
-            }
-            let held = store.inboxes().next_held_mail(&peer).await?;
-            let until = held.map(|at| Instant::now() + at.since(self.core.now()));
-            let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
-            let next = [until, retry].into_iter().flatten().min();
-            tokio::select! {
-                () = wait_for_mail(&mut listener, head, is_full(&with_host)) => {}
-                () = async { match next {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                } } => {}
-            }
+async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<(), Error> {
+    let (core, store) = (&agents.core, &agents.core.store);
+    let Some(agent) = store.agents().get(id).await? else { return Ok(()) };
+    let key = agent.info.session_key.as_str();
+    let own = store.peers().of_key(key).await?;
+    let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
+    let peer = own.peer.peer_id;
+    let stream = StreamName::new("peer", &peer);
+    // Listen before looking, or a message that comes in between wakes nobody.
+    let mut listener = store.bus().listen(&stream);
+    let host = agents.host(id).input();
+    let mut mail = AgentMailing { core: core.clone(), peer, host, with_host: HashSet::new() };
+    loop {
+        let head = listener.last();
+        let is_reached = mail.hand_over().await?;
+        if !is_reached {
+            agents.reach.note_failure(id).await;
         }
+        let held = store.inboxes().next_held_mail(&mail.peer).await?;
+        let until = held.map(|at| Instant::now() + at.since(core.now()));
+        let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
+        let next = [until, retry].into_iter().flatten().min();
+        tokio::select! {
+            () = wait_for_mail(&mut listener, head, mail.is_full()) => {}
+            () = async { match next {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            } } => {}
+        }
+    }
+}
+
+/// The messages of one agent, on their way to its host.
+struct AgentMailing {
+    core: Core,
+    peer: PeerId,
+    host: HostInput,
+    /// Those that the host has, and with which no turn has begun yet.
+    with_host: HashSet<MessageId>,
+}
+
+impl AgentMailing {
+    /// Whether the host has as many messages as it is given: the next is handed over when a turn
+    /// began with one of them.
+    fn is_full(&self) -> bool {
+        u32::try_from(self.with_host.len()).is_ok_and(|count| count >= limits::HOST_MAIL)
     }
 
     /// Hands over what waits; answers whether the host was reached.
-    async fn look_for_mail(
-        &self,
-        host: &mut HostInput,
-        peer: &PeerId,
-        with_host: &mut HashSet<MessageId>,
-    ) -> Result<bool, Error> {
-        let with_host_count = u32::try_from(with_host.len()).unwrap_or(u32::MAX);
+    async fn hand_over(&mut self) -> Result<bool, Error> {
+        let with_host_count = u32::try_from(self.with_host.len()).unwrap_or(u32::MAX);
         let limit = with_host_count.saturating_add(limits::AGENT_MAIL).min(limits::HOST_MAIL);
-        let mail = self.core.store.inboxes().mail_of_agent(peer, self.core.now(), limit).await?;
-        with_host.retain(|id| mail.iter().any(|waiting| waiting.message.id == *id));
+        let inboxes = self.core.store.inboxes();
+        let mail = inboxes.mail_of_agent(&self.peer, self.core.now(), limit).await?;
+        self.with_host.retain(|id| mail.iter().any(|waiting| waiting.message.id == *id));
         for waiting in mail {
             let id = waiting.message.id.clone();
-            if with_host.contains(&id) {
+            if self.with_host.contains(&id) {
                 continue;
             }
-            match self.hand_to_host(host, waiting).await? {
+            match self.hand_to_host(waiting).await? {
                 Handed::Taken => {
-                    with_host.insert(id);
+                    self.with_host.insert(id);
                 }
                 Handed::Refused(reason) => {
                     let core = self.core.clone();
@@ -142,11 +147,7 @@ impl Agents {
         Ok(true)
     }
 
-    async fn hand_to_host(
-        &self,
-        host: &mut HostInput,
-        waiting: AgentMail,
-    ) -> Result<Handed, Error> {
+    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<Handed, Error> {
         let AgentMail { message, mode, turn } = waiting;
         let sender = match PeerId::parse(&message.from_peer) {
             Some(from) => self.core.store.peers().get(&from).await?,
@@ -169,7 +170,7 @@ impl Agents {
             message_id: Some(message.id.as_str().to_owned()),
             from: message.provenance.and_then(|it| it.source_session_key),
         };
-        Ok(match host.send(&input).await {
+        Ok(match self.host.send(&input).await {
             Ok(_) => Handed::Taken,
             Err(HostError::Refused(reason)) => Handed::Refused(reason),
             Err(_) => Handed::Unreached,

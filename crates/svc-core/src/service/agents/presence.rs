@@ -1,9 +1,13 @@
 //! What the peer of a hosted agent shows: what its host says, or that the host does not answer. No
 //! hook, heartbeat or silence says otherwise.
 
-use std::{sync::PoisonError, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use svc_client::hosts::HostError;
+use svc_client::hosts::HostClient;
 use svc_model::{
     AgentId, PeerState, PeerStatus, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentState, RequestKind},
@@ -12,8 +16,7 @@ use svc_store::{AgentRow, StoreError, WriteTx};
 use svc_sys::telemetry::chain;
 use tokio::time::sleep;
 
-use super::Agents;
-use crate::service::{Error, team};
+use crate::service::{Error, core::Core, team};
 
 /// How often a host is asked whether it answers. With the time that its answer may take it is less
 /// than 10 s.
@@ -69,10 +72,25 @@ pub(super) async fn show(
     team::set_hosted_state(tx, &mut own.peer, PeerState { status, waiting_for, at }, "host").await
 }
 
-impl Agents {
+/// Which hosts of living agents do not answer.
+#[derive(Debug, Clone)]
+pub(super) struct HostReach {
+    core: Core,
+    unreachable: Arc<Mutex<HashSet<AgentId>>>,
+}
+
+impl HostReach {
+    pub(super) fn new(core: Core) -> Self {
+        Self { core, unreachable: Arc::default() }
+    }
+
+    fn unreachable(&self) -> MutexGuard<'_, HashSet<AgentId>> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Looks again and again whether an agent's host answers, until it is dropped.
-    pub(super) async fn watch_host(&self, id: &AgentId) {
-        let mut probe = self.host(id).probe();
+    pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
+        let mut probe = host.probe();
         let mut is_first = true;
         loop {
             sleep(HOST_CHECK).await;
@@ -86,21 +104,6 @@ impl Agents {
         }
     }
 
-    /// What a request to a host came to, noted: one that failed shows at once.
-    pub(super) async fn noting_failure<T>(
-        &self,
-        id: &AgentId,
-        answer: Result<T, HostError>,
-    ) -> Result<T, HostError> {
-        match answer {
-            Err(error @ (HostError::Wedged | HostError::Absent | HostError::Broken(_))) => {
-                self.note_failure(id).await;
-                Err(error)
-            }
-            answer => answer,
-        }
-    }
-
     /// A request to a host failed.
     pub(super) async fn note_failure(&self, id: &AgentId) {
         if let Err(error) = self.note_reached(id, false, false).await {
@@ -111,7 +114,7 @@ impl Agents {
 
     /// Whether a living agent's host does not answer.
     pub(super) fn is_unreachable(&self, id: &AgentId) -> bool {
-        self.live.unreachable.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+        self.unreachable().contains(id)
     }
 
     /// `in_any_case`: what the rows say may be of an earlier daemon.
@@ -129,8 +132,7 @@ impl Agents {
             }
         }
         let is_news = {
-            let mut unreachable =
-                self.live.unreachable.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut unreachable = self.unreachable();
             if is_reached { unreachable.remove(id) } else { unreachable.insert(id.clone()) }
         };
         if !is_news && !in_any_case {
@@ -152,7 +154,7 @@ impl Agents {
     }
 
     /// An agent that has ended is none that is not reached.
-    pub(super) fn forget_reach(&self, id: &AgentId) {
-        self.live.unreachable.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    pub(super) fn forget(&self, id: &AgentId) {
+        self.unreachable().remove(id);
     }
 }

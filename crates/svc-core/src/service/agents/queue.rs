@@ -9,7 +9,7 @@ use std::{
 
 use svc_client::hosts::HostError;
 use svc_model::{
-    AgentId, AgentInstance, Ownership, PeerStatus, Principal, StreamVisibility, TaskId,
+    AgentId, AgentInstance, PeerStatus, Principal, TaskId,
     agent::{AgentInput, AgentState},
     limits,
 };
@@ -20,8 +20,9 @@ use tokio::time::{sleep, timeout};
 use super::{
     Agents,
     allowance::still_permits,
-    records::{note, set_reason},
-    start::{AgentPlan, PlannedAgent, project_of_task},
+    attended::{ask_attended, attended_for, end_unanswered},
+    records::{give_to, note, set_reason},
+    start::{AgentPlan, PlannedAgent, full, project_of_task},
 };
 use crate::service::{
     Error,
@@ -54,55 +55,71 @@ enum QueueStep {
 /// Dispatches that this process is at work on, so that it begins nothing twice.
 type AtWork = Arc<Mutex<HashSet<TaskId>>>;
 
-impl Agents {
+/// The queue, with what of it is under way.
+#[derive(Clone)]
+pub(super) struct AgentQueue {
+    agents: Agents,
+    sending: AtWork,
+    cancelling: AtWork,
+}
+
+impl AgentQueue {
+    pub(super) fn new(agents: Agents) -> Self {
+        Self { agents, sending: AtWork::default(), cancelling: AtWork::default() }
+    }
+
     /// Gives work to agents until it is dropped.
-    pub(super) async fn run_queue(self) {
-        let (sending, cancelling) = (AtWork::default(), AtWork::default());
+    pub(super) async fn run(self) {
         loop {
-            if let Err(error) = self.look(&sending, &cancelling).await {
+            if let Err(error) = self.look().await {
                 tracing::error!(%error, "cannot give work to agents");
                 sleep(LOOK_EVERY).await;
             }
             // Nothing waits most of the time; then a notice comes first.
-            let _ = timeout(LOOK_EVERY, self.core.work.notified()).await;
+            let _ = timeout(LOOK_EVERY, self.agents.core.work.notified()).await;
         }
     }
 
-    async fn look(&self, sending: &AtWork, cancelling: &AtWork) -> Result<(), Error> {
-        for task in self.core.store.assignments().overdue(self.core.now()).await? {
+    async fn look(&self) -> Result<(), Error> {
+        let core = &self.agents.core;
+        for task in core.store.assignments().overdue(core.now()).await? {
             self.give_up(task).await?;
         }
-        self.look_at_attended().await?;
-        for work in self.core.store.assignments().cancelled().await? {
+        end_unanswered(core).await?;
+        for work in core.store.assignments().cancelled().await? {
             let Some(id) = work.task_id.clone().filter(|_| work.message_id.is_none()) else {
                 continue;
             };
-            if insert(cancelling, &id) {
-                let (agents, cancelling) = (self.clone(), Arc::clone(cancelling));
+            if insert(&self.cancelling, &id) {
+                let queue = self.clone();
                 tokio::spawn(async move {
-                    agents.cancel(&work, &id).await;
-                    remove(&cancelling, &id);
+                    queue.cancel(&work, &id).await;
+                    remove(&queue.cancelling, &id);
                 });
             }
         }
         // Those whose prompt was on its way when a daemon ended are sent again: the host knows them
         // by their id.
-        for work in self.core.store.assignments().in_state(AssignmentState::Starting).await? {
+        for work in core.store.assignments().in_state(AssignmentState::Starting).await? {
             let agent = work.target_agent.filter(|_| !work.is_spawned);
             if let (Some(agent), Some(id)) = (agent, work.task_id) {
-                self.send(agent, id, sending);
+                self.send(agent, id);
             }
         }
         let mut blocked: HashSet<String> = HashSet::new();
-        for work in self.core.store.assignments().in_state(AssignmentState::Queued).await? {
+        for work in core.store.assignments().in_state(AssignmentState::Queued).await? {
             let Some(task_id) = work.task_id else { continue };
             let is_blocked = blocked.contains(&work.instance);
-            let (agents, id) = (self.clone(), task_id.clone());
-            let step = self
-                .core
-                .store
-                .write(move |tx| Box::pin(async move { agents.step(tx, &id, is_blocked).await }))
-                .await;
+            let (agents, id) = (self.agents.clone(), task_id.clone());
+            let step = core.store.write(move |tx| {
+                Box::pin(async move {
+                    match QueuedWork::read(&agents, tx, &id).await? {
+                        Some(queued) => queued.step(is_blocked).await,
+                        None => Ok(QueueStep::Nothing),
+                    }
+                })
+            });
+            let step = step.await;
             let step = match step {
                 Ok(step) => step,
                 // The database fails all of them alike.
@@ -121,18 +138,18 @@ impl Agents {
                     blocked.insert(work.instance);
                 }
                 QueueStep::Launch(planned) => {
-                    self.live.dispatching().insert(planned.row.info.id.clone());
-                    let agents = self.clone();
+                    self.agents.live.dispatching().insert(planned.row.info.id.clone());
+                    let agents = self.agents.clone();
                     tokio::spawn(async move {
-                        if let Err(reason) = agents.launch(*planned).await {
+                        if let Err(reason) = planned.launch(&agents).await {
                             tracing::warn!(reason, "an agent for a task did not start");
                         }
                         agents.core.work.notify_one();
                     });
                 }
                 QueueStep::Send(agent) => {
-                    self.live.dispatching().insert(agent.clone());
-                    self.send(agent, task_id, sending);
+                    self.agents.live.dispatching().insert(agent.clone());
+                    self.send(agent, task_id);
                 }
             }
         }
@@ -141,7 +158,8 @@ impl Agents {
 
     /// Says why a task waits, if it has not been said.
     async fn wait_because(&self, id: TaskId, reason: String) -> Result<(), Error> {
-        self.core
+        self.agents
+            .core
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -157,7 +175,8 @@ impl Agents {
 
     /// Cancels a task past its deadline.
     async fn give_up(&self, id: TaskId) -> Result<(), Error> {
-        self.core
+        self.agents
+            .core
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -173,53 +192,149 @@ impl Agents {
             .await
     }
 
-    /// What becomes of the work that is next, with its rows.
-    async fn step(
-        &self,
-        tx: &mut WriteTx,
+    /// Sends a prompt to a live agent, until its host has it or it has ended.
+    fn send(&self, agent: AgentId, task: TaskId) {
+        if !insert(&self.sending, &task) {
+            return;
+        }
+        let queue = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = queue.send_prompt(&agent, &task).await {
+                tracing::error!(%task, %error, "cannot send a prompt");
+            }
+            remove(&queue.sending, &task);
+            queue.agents.core.work.notify_one();
+        });
+    }
+
+    async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<(), Error> {
+        let agents = &self.agents;
+        loop {
+            let Some(task) = agents.core.store.tasks().get(id).await? else { return Ok(()) };
+            let live = agents.core.store.agents().get(agent).await?;
+            if task.task.is_over() || live.is_none_or(|row| row.ended_at.is_some()) {
+                return Ok(());
+            }
+            let input = SendInput {
+                input: task.task.prompt.clone().unwrap_or_default(),
+                idempotency_key: Some(id.as_str().to_owned()),
+                mode: SendMode::Queue,
+                message_id: Some(id.as_str().to_owned()),
+                from: task.owned.owner.as_ref().map(ToString::to_string),
+            };
+            let sent = agents.host(agent).send(&input).await;
+            let refusal = match agents.noting_failure(agent, sent).await {
+                Ok(_) => None,
+                Err(HostError::Refused(reason)) => Some(reason),
+                Err(_) => {
+                    sleep(SEND_PAUSE).await;
+                    continue;
+                }
+            };
+            let (writer, id) = (agents.clone(), id.clone());
+            let noted = agents.core.store.write(move |tx| {
+                Box::pin(async move {
+                    match QueuedWork::read(&writer, tx, &id).await? {
+                        Some(queued) => queued.note_sent(refusal).await,
+                        None => Ok(()),
+                    }
+                })
+            });
+            return noted.await;
+        }
+    }
+
+    /// Interrupts the turn of a task that is to be cancelled, then ends the agent that was started
+    /// for it.
+    async fn cancel(&self, work: &AssignmentRow, id: &TaskId) {
+        let Some(agent) = &work.target_agent else { return };
+        let host = self.agents.host(agent);
+        // This turn and no other: what waits behind another's is taken back.
+        if let Err(error) = host.withdraw(id.as_str()).await {
+            tracing::debug!(%agent, %error, "a turn was not interrupted");
+        }
+        if work.is_spawned {
+            let stream = tasks::stream_of(id);
+            let mut listener = self.agents.core.store.bus().listen(&stream);
+            let is_over = async || {
+                let task = self.agents.core.store.tasks().get(id).await;
+                task.is_ok_and(|task| task.is_none_or(|row| row.task.is_over()))
+            };
+            if work.taken_at.is_some() && !is_over().await {
+                let _ = timeout(INTERRUPT_WITHIN, listener.wait_closed()).await;
+            }
+            if !is_over().await {
+                let reason = Some("its task is cancelled".to_owned());
+                let stop = StopAgent { force: false, timeout: STOP_WITHIN, reason };
+                if let Err(error) = host.stop(&stop).await {
+                    tracing::debug!(%agent, %error, "an agent was not stopped");
+                }
+            }
+        }
+        // Not again at once, if all of that came to nothing.
+        sleep(SEND_PAUSE).await;
+    }
+}
+
+/// Work with its rows, within a write job.
+struct QueuedWork<'a> {
+    agents: &'a Agents,
+    tx: &'a mut WriteTx,
+    work: AssignmentRow,
+    task: TaskRow,
+}
+
+impl<'a> QueuedWork<'a> {
+    async fn read(
+        agents: &'a Agents,
+        tx: &'a mut WriteTx,
         id: &TaskId,
-        is_blocked: bool,
-    ) -> Result<QueueStep, Error> {
-        let known = tx.assignments().of_task(id).await?;
-        let Some(mut work) = known else { return Ok(QueueStep::Nothing) };
-        let Some(mut task) = tx.tasks().get(id).await? else { return Ok(QueueStep::Nothing) };
+    ) -> Result<Option<Self>, Error> {
+        let Some(work) = tx.assignments().of_task(id).await? else { return Ok(None) };
+        let Some(task) = tx.tasks().get(id).await? else { return Ok(None) };
+        Ok(Some(Self { agents, tx, work, task }))
+    }
+
+    /// What becomes of work that is next.
+    async fn step(mut self, is_blocked: bool) -> Result<QueueStep, Error> {
+        let Self { agents, tx, work, task } = &mut self;
         if work.state != AssignmentState::Queued || task.task.is_over() {
             return Ok(QueueStep::Nothing);
         }
         if task.task.cancel_requested_at.is_some() {
             let end = TaskEnd::new(AssignmentOutcome::Cancelled, None);
-            assignments::end(tx, &self.core, &mut work, &mut task, end).await?;
+            assignments::end(tx, &agents.core, work, task, end).await?;
             return Ok(QueueStep::Nothing);
         }
         if task.owned.owner.is_none() {
             let why = "the owner of this task is unknown".to_owned();
-            return self.fail(tx, &mut work, &mut task, why).await;
+            return self.fail(why).await;
         }
         if let Some(named) = work.requirements.agent_id.clone() {
             let row = tx.agents().get(&named).await?.filter(|row| row.ended_at.is_none());
             return if let Some(row) = row {
-                self.assign(tx, &mut work, &mut task, &row).await
+                self.assign(&row).await
             } else {
                 let why = format!("agent {named} ended before it took the prompt");
-                self.fail(tx, &mut work, &mut task, why).await
+                self.fail(why).await
             };
         }
         if let Some(named) = work.requirements.peer_id.clone() {
             let row = tx.peers().get(&named).await?;
             return if let Some(row) = row.filter(|row| row.peer.status != PeerStatus::Offline) {
-                self.ask_attended(tx, &mut work, &mut task, &row).await?;
+                ask_attended(tx, &agents.core, work, task, &row).await?;
                 Ok(QueueStep::Nothing)
             } else {
                 let why = "the session ended before it took the prompt".to_owned();
-                self.fail(tx, &mut work, &mut task, why).await
+                self.fail(why).await
             };
         }
         if work.requirements.mode != WorkMode::SpawnOnly {
             if let Some(row) = tx.agents().find_free(&work.instance, &task.owned).await? {
-                return self.assign(tx, &mut work, &mut task, &row).await;
+                return self.assign(&row).await;
             }
-            if let Some(row) = self.attended_for(tx, &work.backend, &task.owned).await? {
-                self.ask_attended(tx, &mut work, &mut task, &row).await?;
+            if let Some(row) = attended_for(tx, &work.backend, &task.owned).await? {
+                ask_attended(tx, &agents.core, work, task, &row).await?;
                 return Ok(QueueStep::Nothing);
             }
             if work.requirements.mode == WorkMode::PeerOnly {
@@ -227,42 +342,37 @@ impl Agents {
                     "no live peer: no agent of instance {} runs, and no session of its kind is there",
                     work.instance
                 );
-                return self.fail(tx, &mut work, &mut task, why).await;
+                return self.fail(why).await;
             }
         }
-        let instance = match self.callable(&work.instance) {
+        let instance = match agents.settings.callable(&work.instance) {
             Ok(instance) => instance,
-            Err(why) => return self.fail(tx, &mut work, &mut task, why).await,
+            Err(why) => return self.fail(why).await,
         };
         if let Some(Principal::Session(key)) = &task.owned.owner {
             let children =
                 tx.agents().count_live_children(&Principal::Session(key.clone())).await?;
             if children >= limits::SPAWN_CHILDREN {
                 let reason = format!("waits until one of {children} agents of its own has ended");
-                set_reason(tx, &mut task, Some(reason)).await?;
+                set_reason(tx, task, Some(reason)).await?;
                 // Others of the instance do not wait for it.
                 return Ok(QueueStep::Nothing);
             }
         }
-        let full = self.full(tx, &instance).await?;
+        let full = full(tx, &instance).await?;
         let behind = || format!("waits behind others for instance {}", instance.name);
         if let Some(reason) = full.or_else(|| is_blocked.then(behind)) {
-            set_reason(tx, &mut task, Some(reason)).await?;
+            set_reason(tx, task, Some(reason)).await?;
             return Ok(QueueStep::Wait);
         }
-        self.plan_for(tx, &mut work, &mut task, instance).await
+        self.plan_for(instance).await
     }
 
     /// A live agent gets it.
-    async fn assign(
-        &self,
-        tx: &mut WriteTx,
-        work: &mut AssignmentRow,
-        task: &mut TaskRow,
-        row: &AgentRow,
-    ) -> Result<QueueStep, Error> {
+    async fn assign(mut self, row: &AgentRow) -> Result<QueueStep, Error> {
         let id = row.info.id.clone();
-        take(tx, work, row, false).await?;
+        self.take(row, false).await?;
+        let Self { tx, task, .. } = &mut self;
         give_to(tx, task, &row.info.session_key).await?;
         if row.info.state != AgentState::Idle {
             let key = &row.info.session_key;
@@ -278,13 +388,8 @@ impl Agents {
     }
 
     /// A new agent gets it.
-    async fn plan_for(
-        &self,
-        tx: &mut WriteTx,
-        work: &mut AssignmentRow,
-        task: &mut TaskRow,
-        instance: AgentInstance,
-    ) -> Result<QueueStep, Error> {
+    async fn plan_for(mut self, instance: AgentInstance) -> Result<QueueStep, Error> {
+        let Self { agents, tx, work, task } = &mut self;
         let id = task.task.task_id.clone();
         let mut name = id.as_str().replace('_', "-").to_ascii_lowercase();
         if work.attempt > 1 {
@@ -299,7 +404,7 @@ impl Agents {
         let is_chosen =
             work.requirements.has_chosen_cwd && work.requirements.cwd.as_ref() == Some(&cwd);
         if is_chosen && let Err(why) = still_permits(&instance, &task.owned, &cwd) {
-            return self.fail(tx, work, task, why).await;
+            return self.fail(why).await;
         }
         let owner = task.owned.owner.clone().unwrap_or(Principal::Operator);
         let prompt = task.task.prompt.clone().unwrap_or_default();
@@ -323,161 +428,50 @@ impl Agents {
             task_id: Some(id),
             instance,
         };
-        let planned = self.make_row(tx, plan, None).await?;
-        take(tx, work, &planned.row, true).await?;
-        give_to(tx, task, &planned.row.info.session_key).await?;
+        let planned = plan.make_row(tx, &agents.core, None).await?;
+        self.take(&planned.row, true).await?;
+        give_to(self.tx, &mut self.task, &planned.row.info.session_key).await?;
         Ok(QueueStep::Launch(Box::new(planned)))
     }
 
     /// Nobody can take it: the next instance, or the end.
-    async fn fail(
-        &self,
-        tx: &mut WriteTx,
-        work: &mut AssignmentRow,
-        task: &mut TaskRow,
-        why: String,
-    ) -> Result<QueueStep, Error> {
+    async fn fail(self, why: String) -> Result<QueueStep, Error> {
+        let Self { agents, tx, mut work, mut task } = self;
         if work.requirements.agent_id.is_none() && !work.requirements.failover.is_empty() {
             let next = work.requirements.failover.remove(0);
-            retry(tx, work, task, next, &why).await?;
-            self.core.work.notify_one();
+            retry(tx, &mut work, &task, next, &why).await?;
+            agents.core.work.notify_one();
             return Ok(QueueStep::Nothing);
         }
         let end = TaskEnd::new(AssignmentOutcome::Failed, Some(why));
-        assignments::end(tx, &self.core, work, task, end).await?;
+        assignments::end(tx, &agents.core, &mut work, &mut task, end).await?;
         Ok(QueueStep::Nothing)
     }
 
-    /// Sends a prompt to a live agent, until its host has it or it has ended.
-    fn send(&self, agent: AgentId, task: TaskId, sending: &AtWork) {
-        if !insert(sending, &task) {
-            return;
-        }
-        let (agents, sending) = (self.clone(), Arc::clone(sending));
-        tokio::spawn(async move {
-            if let Err(error) = agents.send_prompt(&agent, &task).await {
-                tracing::error!(%task, %error, "cannot send a prompt");
-            }
-            remove(&sending, &task);
-            agents.core.work.notify_one();
-        });
-    }
-
-    async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<(), Error> {
-        loop {
-            let Some(task) = self.core.store.tasks().get(id).await? else { return Ok(()) };
-            let live = self.core.store.agents().get(agent).await?;
-            if task.task.is_over() || live.is_none_or(|row| row.ended_at.is_some()) {
-                return Ok(());
-            }
-            let input = SendInput {
-                input: task.task.prompt.clone().unwrap_or_default(),
-                idempotency_key: Some(id.as_str().to_owned()),
-                mode: SendMode::Queue,
-                message_id: Some(id.as_str().to_owned()),
-                from: task.owned.owner.as_ref().map(ToString::to_string),
-            };
-            let sent = self.host(agent).send(&input).await;
-            let refusal = match self.noting_failure(agent, sent).await {
-                Ok(_) => None,
-                Err(HostError::Refused(reason)) => Some(reason),
-                Err(_) => {
-                    sleep(SEND_PAUSE).await;
-                    continue;
-                }
-            };
-            let (agents, id) = (self.clone(), id.clone());
-            return self
-                .core
-                .store
-                .write(move |tx| Box::pin(async move { agents.note_sent(tx, &id, refusal).await }))
-                .await;
-        }
-    }
-
-    async fn note_sent(
-        &self,
-        tx: &mut WriteTx,
-        id: &TaskId,
-        refusal: Option<String>,
-    ) -> Result<(), Error> {
-        let known = tx.assignments().of_task(id).await?;
-        let starting = known.filter(|it| it.state == AssignmentState::Starting);
-        let Some(mut work) = starting else { return Ok(()) };
-        match refusal {
-            None => {
-                assignments::apply(tx, &mut work, AssignmentEvent::Stored).await?;
-            }
-            Some(why) => {
-                let Some(mut task) = tx.tasks().get(id).await? else { return Ok(()) };
-                self.fail(tx, &mut work, &mut task, why).await?;
-            }
-        }
+    /// An agent is to have it.
+    async fn take(&mut self, row: &AgentRow, is_spawned: bool) -> Result<(), Error> {
+        let Self { tx, work, .. } = self;
+        work.target_session.clone_from(&row.info.session_key);
+        work.target_agent = Some(row.info.id.clone());
+        work.is_spawned = is_spawned;
+        work.backend = row.info.backend.to_string();
+        assignments::apply(tx, work, AssignmentEvent::Taken).await?;
         Ok(())
     }
 
-    /// Interrupts the turn of a task that is to be cancelled, then ends the agent that was started
-    /// for it.
-    async fn cancel(&self, work: &AssignmentRow, id: &TaskId) {
-        let Some(agent) = &work.target_agent else { return };
-        let host = self.host(agent);
-        // This turn and no other: what waits behind another's is taken back.
-        if let Err(error) = host.withdraw(id.as_str()).await {
-            tracing::debug!(%agent, %error, "a turn was not interrupted");
+    /// Its agent's host has its prompt, or refuses it.
+    async fn note_sent(mut self, refusal: Option<String>) -> Result<(), Error> {
+        if self.work.state != AssignmentState::Starting {
+            return Ok(());
         }
-        if work.is_spawned {
-            let stream = tasks::stream_of(id);
-            let mut listener = self.core.store.bus().listen(&stream);
-            let is_over = async || {
-                let task = self.core.store.tasks().get(id).await;
-                task.is_ok_and(|task| task.is_none_or(|row| row.task.is_over()))
-            };
-            if work.taken_at.is_some() && !is_over().await {
-                let _ = timeout(INTERRUPT_WITHIN, listener.wait_closed()).await;
+        match refusal {
+            None => {
+                assignments::apply(self.tx, &mut self.work, AssignmentEvent::Stored).await?;
             }
-            if !is_over().await {
-                let reason = Some("its task is cancelled".to_owned());
-                let stop = StopAgent { force: false, timeout: STOP_WITHIN, reason };
-                if let Err(error) = host.stop(&stop).await {
-                    tracing::debug!(%agent, %error, "an agent was not stopped");
-                }
+            Some(why) => {
+                self.fail(why).await?;
             }
         }
-        // Not again at once, if all of that came to nothing.
-        sleep(SEND_PAUSE).await;
-    }
-}
-
-/// An agent is to have it.
-async fn take(
-    tx: &mut WriteTx,
-    work: &mut AssignmentRow,
-    row: &AgentRow,
-    is_spawned: bool,
-) -> Result<(), Error> {
-    work.target_session.clone_from(&row.info.session_key);
-    work.target_agent = Some(row.info.id.clone());
-    work.is_spawned = is_spawned;
-    work.backend = row.info.backend.to_string();
-    assignments::apply(tx, work, AssignmentEvent::Taken).await?;
-    Ok(())
-}
-
-/// Who runs a task now is its runner: the agent may say something in its stream.
-pub(super) async fn give_to(
-    tx: &mut WriteTx,
-    task: &mut TaskRow,
-    session: &str,
-) -> Result<(), Error> {
-    task.owned =
-        Ownership { runner: Some(Principal::Session(session.into())), ..task.owned.clone() };
-    let stream = tasks::stream_of(&task.task.task_id);
-    tx.streams().set_visibility(&stream, &StreamVisibility::shared(&task.owned)).await?;
-    let waited = task.task.reason.take().is_some();
-    if waited {
-        note(tx, task).await
-    } else {
-        tx.tasks().update(task).await?;
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use svc_model::{
-    AgentId, DeliveryState, NewEvent, StreamName, StreamVisibility, Task, conversation::SourceTool,
-    limits,
+    AgentId, DeliveryState, NewEvent, Ownership, Principal, StreamName, StreamVisibility, Task,
+    conversation::SourceTool, limits,
 };
 use svc_store::{AgentRow, DeliveryTerms, RequestRow, StoreError, TaskRow, WriteTx};
 
@@ -66,6 +66,25 @@ pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> 
     tx.append(&stream, vec![NewEvent::new("task", &shown)]).await?;
     tx.tasks().update(task).await?;
     Ok(())
+}
+
+/// Who runs a task now is its runner: the agent may say something in its stream.
+pub(super) async fn give_to(
+    tx: &mut WriteTx,
+    task: &mut TaskRow,
+    session: &str,
+) -> Result<(), Error> {
+    task.owned =
+        Ownership { runner: Some(Principal::Session(session.into())), ..task.owned.clone() };
+    let stream = tasks::stream_of(&task.task.task_id);
+    tx.streams().set_visibility(&stream, &StreamVisibility::shared(&task.owned)).await?;
+    let waited = task.task.reason.take().is_some();
+    if waited {
+        note(tx, task).await
+    } else {
+        tx.tasks().update(task).await?;
+        Ok(())
+    }
 }
 
 /// A request opened: the operator's peers hear of it.

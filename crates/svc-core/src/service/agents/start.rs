@@ -19,14 +19,12 @@ use svc_model::{
 use svc_store::{AgentRow, HostProcess, TokenRow, WriteTx};
 
 use super::{
-    Agents,
+    AgentSettings, Agents,
     allowance::RequestedStart,
-    control::AgentView,
-    dispatch::conversation_of,
-    records::{append_team_event, stream_of, unknown},
-    state::may_run,
+    follow::Follower,
+    records::{append_team_event, stream_of},
 };
-use crate::service::{Error, check, project::project_root, team};
+use crate::service::{Error, check, core::Core, project::project_root, team};
 
 /// Request to start an agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -60,14 +58,6 @@ pub struct NewAgent {
     pub resume: Option<String>,
     /// A repeat with the same key is answered with the agent first started.
     pub idempotency_key: Option<String>,
-}
-
-/// Result of a request to start an agent.
-#[derive(Debug)]
-pub struct StartedAgent {
-    pub agent: AgentView,
-    /// False if it was started before, with the same key.
-    pub is_new: bool,
 }
 
 /// An agent whose row is to be made and whose host is to be launched.
@@ -106,92 +96,79 @@ pub(super) struct PlannedAgent {
 pub(super) struct RequestFingerprint(String);
 
 impl RequestFingerprint {
-    fn from_input(input: &NewAgent) -> Self {
+    pub(super) fn from_input(input: &NewAgent) -> Self {
         let fingerprint = serde_json::to_vec(input).unwrap_or_default();
         Self(hex::encode(Sha256::digest(fingerprint)))
     }
 }
 
-impl Agents {
-    /// Starts an agent, and answers when its program runs.
-    ///
-    /// # Errors
-    /// [`Error::NotNow`] with the reason if it does not.
-    pub async fn start_agent(
-        &self,
+/// Result of making an agent's rows.
+pub(super) enum MadeAgent {
+    New(Box<PlannedAgent>),
+    /// It was started before, with the same key.
+    Known(Box<AgentRow>),
+}
+
+/// A request to start an agent, as a plan, with its idempotency key.
+pub(super) struct AgentStart {
+    plan: AgentPlan,
+    key: Option<String>,
+    fingerprint: RequestFingerprint,
+}
+
+impl AgentStart {
+    pub(super) fn new(
+        settings: &AgentSettings,
         caller: &Caller,
-        mut input: NewAgent,
-    ) -> Result<StartedAgent, Error> {
-        may_run(caller)?;
-        let key = input.idempotency_key.clone();
-        check::key("idempotency_key", key.as_deref())?;
-        check::key("resume", input.resume.as_deref())?;
-        let fingerprint = RequestFingerprint::from_input(&input);
-        let resumed = match input.resume.take() {
-            Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
-            None => None,
-        };
-        if let Some(ended) = &resumed {
+        (mut input, fingerprint): (NewAgent, RequestFingerprint),
+        resumed: Option<&AgentRow>,
+    ) -> Result<Self, Error> {
+        if let Some(ended) = resumed {
             if input.instance.is_none() && input.backend.is_none() {
                 input.instance = Some(ended.info.instance.clone());
             }
             // A conversation is found again in its own folder.
             input.default_cwd = Some(ended.info.worktree.clone());
         }
-        let mut plan = self.plan(caller, input)?;
-        if let Some(ended) = &resumed {
+        let key = input.idempotency_key.clone();
+        let mut plan = AgentPlan::new(settings, caller, input)?;
+        if let Some(ended) = resumed {
             plan.resume = Some(conversation_of(ended, "resume", plan.instance.backend)?);
         }
-        let (agents, created_by) = (self.clone(), caller.principal().to_string());
-        let made = self
-            .core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    if let Some(key) = &key
-                        && let Some((row, known)) = tx.agents().by_key(&created_by, key).await?
-                    {
-                        // One of before fingerprints has none.
-                        if known.is_none_or(|known| known == fingerprint.0) {
-                            return Ok((None, Some(row)));
-                        }
-                        return Err(Error::Conflict(format!(
-                            "idempotency_key {key:?} stands for another agent, {}",
-                            row.info.id
-                        )));
-                    }
-                    if let Some(reason) = agents.full(tx, &plan.instance).await? {
-                        return Err(Error::LimitReached(reason));
-                    }
-                    let planned = agents
-                        .make_row(tx, plan, key.as_deref().map(|key| (key, &fingerprint)))
-                        .await?;
-                    Ok((Some(planned), None))
-                })
-            })
-            .await?;
-        let planned = match made {
-            (Some(planned), _) => planned,
-            (None, Some(row)) => {
-                return Ok(StartedAgent { agent: self.view(row), is_new: false });
-            }
-            (None, None) => unreachable!("a row was made or found"),
-        };
-        let id = planned.row.info.id.clone();
-        // Whoever asked may go away: the start goes on.
-        let agents = self.clone();
-        let launched = tokio::spawn(async move { agents.launch(planned).await });
-        launched
-            .await
-            .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
-            .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
-        let row = self.core.store.agents().get(&id).await?;
-        let row = row.ok_or_else(|| unknown(id.as_str()))?;
-        Ok(StartedAgent { agent: self.view(row), is_new: true })
+        Ok(Self { plan, key, fingerprint })
     }
 
-    fn plan(&self, caller: &Caller, input: NewAgent) -> Result<AgentPlan, Error> {
+    /// Makes the agent's rows, if there is none with the same key.
+    pub(super) async fn make(
+        self,
+        tx: &mut WriteTx,
+        core: &Core,
+        created_by: &str,
+    ) -> Result<MadeAgent, Error> {
+        let Self { plan, key, fingerprint } = self;
+        if let Some(key) = &key
+            && let Some((row, known)) = tx.agents().by_key(created_by, key).await?
+        {
+            // One of before fingerprints has none.
+            if known.is_none_or(|known| known == fingerprint.0) {
+                return Ok(MadeAgent::Known(Box::new(row)));
+            }
+            return Err(Error::Conflict(format!(
+                "idempotency_key {key:?} stands for another agent, {}",
+                row.info.id
+            )));
+        }
+        if let Some(reason) = full(tx, &plan.instance).await? {
+            return Err(Error::LimitReached(reason));
+        }
+        let planned =
+            plan.make_row(tx, core, key.as_deref().map(|key| (key, &fingerprint))).await?;
+        Ok(MadeAgent::New(Box::new(planned)))
+    }
+}
+
+impl AgentPlan {
+    fn new(settings: &AgentSettings, caller: &Caller, input: NewAgent) -> Result<Self, Error> {
         let short = [
             ("name", &input.name),
             ("cwd", &input.cwd),
@@ -206,7 +183,7 @@ impl Agents {
         } else {
             "instance"
         };
-        let instance = self
+        let instance = settings
             .choose(input.instance.as_deref(), input.backend.as_deref())
             .map_err(|why| Error::invalid(field, why))?;
         let name = agent_name(input.name.as_deref())?;
@@ -218,18 +195,14 @@ impl Agents {
         }) {
             return Err(Error::invalid("env", "has what is not the name or value of a variable"));
         }
-        let folder = self.permitted_start(
-            caller,
-            &instance,
-            RequestedStart {
-                env: Some(&input.env),
-                args: &input.args,
-                cwd: input.cwd.as_deref(),
-                default_cwd: input.default_cwd.as_deref(),
-                own_cwd: None,
-            },
-        )?;
-        let cwd = folder.path;
+        let request = RequestedStart {
+            env: Some(&input.env),
+            args: &input.args,
+            cwd: input.cwd.as_deref(),
+            default_cwd: input.default_cwd.as_deref(),
+            own_cwd: None,
+        };
+        let cwd = request.permitted_folder(settings, caller, &instance)?.path;
         let prompt = match input.prompt {
             Some(prompt) => {
                 check::not_blank("prompt", &prompt)?;
@@ -238,7 +211,7 @@ impl Agents {
             }
             None => None,
         };
-        Ok(AgentPlan {
+        Ok(Self {
             project: project_of(caller, &cwd),
             owner: caller.principal(),
             instance,
@@ -255,141 +228,44 @@ impl Agents {
         })
     }
 
-    /// The instance that is named, or that is the only one of a backend, or the default.
-    fn choose(
-        &self,
-        instance: Option<&str>,
-        backend: Option<&str>,
-    ) -> Result<AgentInstance, String> {
-        let all = self.resolved();
-        let names =
-            || all.iter().map(|it| it.view.instance.as_str()).collect::<Vec<_>>().join(", ");
-        if let Some(name) = instance {
-            if !all.iter().any(|it| it.view.instance == name) {
-                return Err(format!("there is no instance {name:?}; there are: {}", names()));
-            }
-            let chosen = self.callable(name)?;
-            return match backend {
-                Some(backend) if backend != chosen.backend.as_str() => {
-                    Err(format!("instance {name} has backend {}", chosen.backend))
-                }
-                _ => Ok(chosen),
-            };
-        }
-        let name = if let Some(backend) = backend {
-            if AgentBackend::parse(backend).is_none() {
-                return Err(format!(
-                    "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
-                ));
-            }
-            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
-            match of_backend[..] {
-                [one] => one.view.instance.clone(),
-                [] => return Err(format!("no instance has backend {backend}")),
-                _ => {
-                    return Err(format!(
-                        "several instances have backend {backend}: name one of {}",
-                        of_backend
-                            .iter()
-                            .map(|it| it.view.instance.as_str())
-                            .collect::<Vec<_>>()
-                            .join(", ")
-                    ));
-                }
-            }
-        } else {
-            let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
-            match (&self.settings.config.default_agent, &callable[..]) {
-                (Some(name), _) => name.clone(),
-                (None, [one]) => one.view.instance.clone(),
-                (None, _) => return Err(format!("name one of: {}", names())),
-            }
-        };
-        self.callable(&name)
-    }
-
-    /// Why no further agent of this instance may start now.
-    pub(super) async fn full(
-        &self,
-        tx: &mut WriteTx,
-        instance: &AgentInstance,
-    ) -> Result<Option<String>, Error> {
-        let name = &instance.name;
-        if let Some(most) = instance.max_concurrent {
-            let live = tx.agents().count_live_in(name).await?;
-            if live >= u64::from(most) {
-                return Ok(Some(format!(
-                    "max_concurrent: instance {name} has its {most} live agents"
-                )));
-            }
-        }
-        if let Some(rate) = instance.rate {
-            let now = tx.now();
-            let (starts, _) = tx.agents().starts_in(name, now.minus(rate.window)).await?;
-            if starts >= u64::from(rate.starts) {
-                let window = rate.window.as_secs();
-                return Ok(Some(format!(
-                    "rate: instance {name} may be started {} times within {window} s",
-                    rate.starts
-                )));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Why an agent that is to begin at once had better not: the vendor refuses another of its
-    /// instance for usage.
-    pub(super) async fn limited(
-        &self,
-        tx: &mut WriteTx,
-        instance: &AgentInstance,
-    ) -> Result<Option<String>, Error> {
-        let name = &instance.name;
-        Ok(tx.agents().limited_in(name).await?.map(|key| {
-            format!(
-                "instance {name}: the vendor refuses {key} for usage, so it would refuse another"
-            )
-        }))
-    }
-
     /// Makes the row and the stream of an agent, and the row of its token: what the agent may do,
     /// for all its processes. The token has no text, as they show themselves on the socket.
     pub(super) async fn make_row(
-        &self,
+        self,
         tx: &mut WriteTx,
-        plan: AgentPlan,
+        core: &Core,
         key: Option<(&str, &RequestFingerprint)>,
     ) -> Result<PlannedAgent, Error> {
-        let session_key = free_key(tx, &plan).await?;
+        let session_key = free_key(tx, &self).await?;
         let now = tx.now();
-        let id = AgentId::new(&self.core.ids, now);
-        let scopes = if plan.instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
+        let id = AgentId::new(&core.ids, now);
+        let scopes = if self.instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
         let token_row = TokenRow {
-            token_id: TokenId::new(&self.core.ids, now),
+            token_id: TokenId::new(&core.ids, now),
             session: session_key.clone(),
             scopes,
-            project: (!plan.project.is_empty()).then(|| plan.project.clone()),
+            project: (!self.project.is_empty()).then(|| self.project.clone()),
             created_at: now,
             expires_at: now.plus(limits::TOKEN_TTL_MAX),
             last_used_at: None,
             revoked_at: None,
             process: None,
             operator_credential: None,
-            cwd: Some(plan.cwd.clone()),
+            cwd: Some(self.cwd.clone()),
         };
         tx.tokens().insert(&token_row, &token_hash(&new_secret())).await?;
         let row = AgentRow {
             info: AgentInfo {
                 id,
-                project: plan.project.clone(),
+                project: self.project.clone(),
                 state: AgentState::Starting,
                 pid: 0,
-                worktree: plan.cwd.clone(),
+                worktree: self.cwd.clone(),
                 started_at: now,
-                task: plan.task.clone(),
-                description: plan.description.clone(),
-                backend: plan.instance.backend,
-                instance: plan.instance.name.clone(),
+                task: self.task.clone(),
+                description: self.description.clone(),
+                backend: self.instance.backend,
+                instance: self.instance.name.clone(),
                 session_key: session_key.clone(),
                 session_id: None,
                 exit_code: None,
@@ -397,15 +273,15 @@ impl Agents {
                 error: None,
             },
             owned: Ownership {
-                owner: Some(plan.owner.clone()),
+                owner: Some(self.owner.clone()),
                 runner: Some(Principal::Session(session_key.into())),
-                project: (!plan.project.is_empty()).then(|| plan.project.clone()),
+                project: (!self.project.is_empty()).then(|| self.project.clone()),
             },
             host: None,
             last_pid: 0,
             token_id: Some(token_row.token_id),
-            task_id: plan.task_id.clone(),
-            request_timeout: plan.instance.request_timeout,
+            task_id: self.task_id.clone(),
+            request_timeout: self.instance.request_timeout,
             ended_at: None,
         };
         let stream = stream_of(&row.info.id);
@@ -413,34 +289,32 @@ impl Agents {
         let answer_key = AnswerKey::random();
         let key = key.map(|(key, fingerprint)| (key, fingerprint.0.as_str()));
         tx.agents().insert(&row, stream.id, key, &answer_key).await?;
-        let parent = match &plan.owner {
+        let parent = match &self.owner {
             Principal::Session(key) => tx.agents().live(key).await?,
             Principal::Operator => None,
         };
         if let Some(parent) = &parent {
             tx.agents().note_parent(&row.info.id, &parent.info.id).await?;
         }
-        team::hosted_peer(
-            tx,
-            &self.core,
-            &row,
-            plan.task.as_deref().filter(|_| plan.task_id.is_some()),
-        )
-        .await?;
+        team::hosted_peer(tx, core, &row, self.task.as_deref().filter(|_| self.task_id.is_some()))
+            .await?;
         append_team_event(tx, "agent.started", &row, json!({})).await?;
         let asked_by = parent.map(|parent| parent.info.backend);
-        Ok(PlannedAgent { row, plan, answer_key, asked_by })
+        Ok(PlannedAgent { row, plan: self, answer_key, asked_by })
     }
+}
 
+impl PlannedAgent {
     /// Launches the host of an agent whose row stands, and follows it from then on. If it does not
     /// start, the agent ends.
     ///
     /// # Errors
     /// Why it did not start.
-    pub(super) async fn launch(&self, planned: PlannedAgent) -> Result<(), String> {
-        let spec = self.spec(&planned);
-        let id = planned.row.info.id.clone();
-        let program = &self.settings.program;
+    pub(super) async fn launch(self, agents: &Agents) -> Result<(), String> {
+        let spec = self.spec(&agents.settings);
+        let id = self.row.info.id;
+        let follower = Follower::new(agents, &id);
+        let program = &agents.settings.program;
         let started = if program.as_os_str().is_empty() {
             Err("this daemon starts no agents".to_owned())
         } else {
@@ -453,50 +327,22 @@ impl Agents {
             }
         };
         let recorded = match &started {
-            Ok((host, pid)) => self.note_host(&id, *host, *pid).await,
+            Ok((host, pid)) => follower.note_host(*host, *pid).await,
             // A host that failed before its agent ran has left its reason in the spool, too.
-            Err(reason) => self.end_without_host(&id, reason).await,
+            Err(reason) => follower.end_without_host(reason).await,
         };
         if let Err(error) = recorded {
             tracing::error!(agent = %id, %error, "cannot store what came of a start");
         }
         if started.is_ok() {
             // Nobody follows in a daemon that goes down; the next one does.
-            self.live.follow.send(id).ok();
+            agents.live.follow.send(id).ok();
         }
         started.map(|_| ())
     }
 
-    /// Stores which process is an agent's host.
-    pub(super) async fn note_host(
-        &self,
-        id: &AgentId,
-        host: HostProcess,
-        pid: u32,
-    ) -> Result<(), Error> {
-        let id = id.clone();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
-                    let has_ended = row.ended_at.is_some();
-                    if has_ended && row.last_pid != 0 {
-                        return Ok(());
-                    }
-                    row.last_pid = pid;
-                    if !has_ended {
-                        (row.host, row.info.pid) = (Some(host), pid);
-                    }
-                    tx.agents().update(&row).await?;
-                    Ok(())
-                })
-            })
-            .await
-    }
-
-    fn spec(&self, planned: &PlannedAgent) -> HostSpec {
-        let PlannedAgent { row, plan, answer_key, asked_by } = planned;
+    fn spec(&self, settings: &AgentSettings) -> HostSpec {
+        let Self { row, plan, answer_key, asked_by } = self;
         let instance = &plan.instance;
         let mut env = instance.env.clone();
         env.extend(plan.env.clone());
@@ -504,7 +350,7 @@ impl Agents {
             |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         HostSpec {
             agent_id: row.info.id.clone(),
-            folder: self.settings.folder.clone(),
+            folder: settings.folder.clone(),
             project: row.info.project.clone(),
             instance: instance.name.clone(),
             session_key: row.info.session_key.clone(),
@@ -527,11 +373,7 @@ impl Agents {
                 }
                 _ => None,
             },
-            mcp: Some(AgentMcpServer::of_agent(
-                &self.settings.program,
-                &self.settings.home,
-                &row.info.id,
-            )),
+            mcp: Some(AgentMcpServer::of_agent(&settings.program, &settings.home, &row.info.id)),
             answer_key: answer_key.clone(),
             start_timeout_ms: millis(instance.start_timeout),
             request_timeout_ms: millis(instance.request_timeout),
@@ -539,6 +381,58 @@ impl Agents {
             linger_ms: 10_000,
         }
     }
+}
+
+/// Why no further agent of this instance may start now.
+pub(super) async fn full(
+    tx: &mut WriteTx,
+    instance: &AgentInstance,
+) -> Result<Option<String>, Error> {
+    let name = &instance.name;
+    if let Some(most) = instance.max_concurrent {
+        let live = tx.agents().count_live_in(name).await?;
+        if live >= u64::from(most) {
+            return Ok(Some(format!("max_concurrent: instance {name} has its {most} live agents")));
+        }
+    }
+    if let Some(rate) = instance.rate {
+        let now = tx.now();
+        let (starts, _) = tx.agents().starts_in(name, now.minus(rate.window)).await?;
+        if starts >= u64::from(rate.starts) {
+            let window = rate.window.as_secs();
+            return Ok(Some(format!(
+                "rate: instance {name} may be started {} times within {window} s",
+                rate.starts
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Why an agent that is to begin at once had better not: the vendor refuses another of its
+/// instance for usage.
+pub(super) async fn limited(
+    tx: &mut WriteTx,
+    instance: &AgentInstance,
+) -> Result<Option<String>, Error> {
+    let name = &instance.name;
+    Ok(tx.agents().limited_in(name).await?.map(|key| {
+        format!("instance {name}: the vendor refuses {key} for usage, so it would refuse another")
+    }))
+}
+
+/// The vendor's id of the conversation of an agent that has ended, for one of this backend to go on
+/// with.
+pub(super) fn conversation_of(
+    ended: &AgentRow,
+    field: &'static str,
+    backend: AgentBackend,
+) -> Result<String, Error> {
+    if ended.info.backend != backend {
+        return Err(Error::invalid(field, format!("is one of backend {}", ended.info.backend)));
+    }
+    let vendor = ended.info.session_id.clone();
+    vendor.ok_or_else(|| Error::invalid(field, "has no conversation on record"))
 }
 
 /// The project of an agent that is started for a task.

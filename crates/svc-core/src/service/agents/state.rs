@@ -6,12 +6,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use svc_client::hosts::{HostClient, socket_path};
-use svc_model::{AGENTS_SCOPE, AccessLevel, AgentId, Caller, InstanceView};
+use svc_client::hosts::{HostClient, HostError, socket_path};
+use svc_model::{
+    AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, InstanceView, agent::AgentBackend,
+};
 use svc_store::AgentRow;
 use svc_sys::config::{AgentsConfig, Env, ResolvedInstance};
 use tokio::sync::mpsc;
 
+use super::presence::HostReach;
 use crate::service::{Error, access::Access, core::Core};
 
 /// The service of agents.
@@ -21,6 +24,7 @@ pub struct Agents {
     pub(super) access: Access,
     pub(super) settings: Arc<AgentSettings>,
     pub(super) live: Arc<LiveAgents>,
+    pub(super) reach: HostReach,
 }
 
 /// How agents are run.
@@ -47,8 +51,6 @@ pub(super) struct LiveAgents {
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
     /// Agents that have work, as far as this process gave it to them.
     dispatching: Mutex<HashSet<AgentId>>,
-    /// Living agents whose hosts do not answer.
-    pub(super) unreachable: Mutex<HashSet<AgentId>>,
     /// Held while the least busy instance is chosen, until its work is on record.
     pub(super) choosing: tokio::sync::Mutex<()>,
 }
@@ -60,10 +62,10 @@ impl Agents {
             follow,
             to_follow: Mutex::new(Some(to_follow)),
             dispatching: Mutex::default(),
-            unreachable: Mutex::default(),
             choosing: tokio::sync::Mutex::default(),
         };
-        Self { core, access, settings: Arc::default(), live: Arc::new(live) }
+        let reach = HostReach::new(core.clone());
+        Self { core, access, settings: Arc::default(), live: Arc::new(live), reach }
     }
 
     pub(in crate::service) fn configure(&mut self, settings: AgentSettings) {
@@ -73,7 +75,7 @@ impl Agents {
     /// All instances as they are now, by name.
     pub async fn instances(&self, callable_only: bool) -> Result<Vec<InstanceView>, Error> {
         let counts = self.core.store.agents().live_counts().await?;
-        let views = self.resolved().into_iter().map(|resolved| {
+        let views = self.settings.resolved().into_iter().map(|resolved| {
             let mut view = resolved.view;
             let live = counts.iter().find(|(name, _)| *name == view.instance);
             view.live = live.map_or(0, |(_, count)| *count);
@@ -82,12 +84,30 @@ impl Agents {
         Ok(views.filter(|view| view.callable || !callable_only).collect())
     }
 
+    pub(super) fn host(&self, id: &AgentId) -> HostClient {
+        HostClient::new(id.clone(), socket_path(&self.settings.folder, id))
+    }
+
+    /// What a request to a host came to, noted: one that failed shows at once.
+    pub(super) async fn noting_failure<T>(
+        &self,
+        id: &AgentId,
+        answer: Result<T, HostError>,
+    ) -> Result<T, HostError> {
+        if let Err(HostError::Wedged | HostError::Absent | HostError::Broken(_)) = &answer {
+            self.reach.note_failure(id).await;
+        }
+        answer
+    }
+}
+
+impl AgentSettings {
     pub(super) fn resolved(&self) -> Vec<ResolvedInstance> {
-        self.settings.config.instances(&self.settings.env)
+        self.config.instances(&self.env)
     }
 
     /// The instance of this name, if it can be started.
-    pub(super) fn callable(&self, name: &str) -> Result<svc_model::AgentInstance, String> {
+    pub(super) fn callable(&self, name: &str) -> Result<AgentInstance, String> {
         let resolved = self.resolved().into_iter().find(|it| it.view.instance == name);
         match resolved {
             Some(ResolvedInstance { instance: Some(instance), .. }) => Ok(instance),
@@ -99,8 +119,57 @@ impl Agents {
         }
     }
 
-    pub(super) fn host(&self, id: &AgentId) -> HostClient {
-        HostClient::new(id.clone(), socket_path(&self.settings.folder, id))
+    /// The instance that is named, or that is the only one of a backend, or the default.
+    pub(super) fn choose(
+        &self,
+        instance: Option<&str>,
+        backend: Option<&str>,
+    ) -> Result<AgentInstance, String> {
+        let all = self.resolved();
+        let names =
+            || all.iter().map(|it| it.view.instance.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(name) = instance {
+            if !all.iter().any(|it| it.view.instance == name) {
+                return Err(format!("there is no instance {name:?}; there are: {}", names()));
+            }
+            let chosen = self.callable(name)?;
+            return match backend {
+                Some(backend) if backend != chosen.backend.as_str() => {
+                    Err(format!("instance {name} has backend {}", chosen.backend))
+                }
+                _ => Ok(chosen),
+            };
+        }
+        let name = if let Some(backend) = backend {
+            if AgentBackend::parse(backend).is_none() {
+                return Err(format!(
+                    "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
+                ));
+            }
+            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
+            match of_backend[..] {
+                [one] => one.view.instance.clone(),
+                [] => return Err(format!("no instance has backend {backend}")),
+                _ => {
+                    return Err(format!(
+                        "several instances have backend {backend}: name one of {}",
+                        of_backend
+                            .iter()
+                            .map(|it| it.view.instance.as_str())
+                            .collect::<Vec<_>>()
+                            .join(", ")
+                    ));
+                }
+            }
+        } else {
+            let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+            match (&self.config.default_agent, &callable[..]) {
+                (Some(name), _) => name.clone(),
+                (None, [one]) => one.view.instance.clone(),
+                (None, _) => return Err(format!("name one of: {}", names())),
+            }
+        };
+        self.callable(&name)
     }
 }
 

@@ -51,7 +51,7 @@ use self::{answer::task_answer, recorded::record_and_run, run::RunReply};
 use super::{
     McpServer, era,
     metrics::RequestMeter,
-    origin::{RequestContext, RequestOrigin},
+    origin::{RequestContext, RequestOrigin, SessionSearch},
     rpc::{ClientRequest, RpcError, shortened},
 };
 
@@ -79,8 +79,8 @@ impl McpServer {
             return Err(RpcError::invalid_params("params.name: must name a tool"));
         }
         let hold = self.services.hold(&caller, BudgetKind::Requests, 1)?.map(Arc::new);
-        let acting_session =
-            self.acting_session(&caller, headers, &origin, acting_session, &request.params).await?;
+        let search = SessionSearch { server: self, caller: &caller, headers, origin: &origin };
+        let acting_session = search.of_call(acting_session, &request.params).await?;
         // What it sees and which tools it has is a matter of the session's project.
         let caller = self.services.team.in_project_of(&caller, acting_session.as_deref()).await?;
         let tool = match self.tool_of(&caller, &origin, headers, &mut request, meter).await? {

@@ -224,7 +224,7 @@ async fn resumable(
     };
     let origin = match &row.session_id {
         None => RequestOrigin::Modern(modern_client_of(revision, &record)),
-        Some(id) => match server.session(&caller, id.as_str()).await? {
+        Some(id) => match server.sessions.find(&caller, id.as_str()).await? {
             Some(session) => RequestOrigin::Legacy(session),
             None => {
                 return Ok(Err(Unresumable::Unknown("its session is over, or another caller's")));

@@ -20,8 +20,9 @@ use super::{
         McpServer,
         call::{CallReply, PendingAnswer},
         era::{self, client_name, introduction},
+        methods::{Introduction, MethodCall},
         metrics::{RequestEra, RequestMeter, RequestOutcome},
-        origin::{RequestContext, RequestOrigin},
+        origin::{RequestContext, RequestOrigin, SessionSearch, exposure_of},
         rpc::{
             ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
             result_message,
@@ -29,7 +30,7 @@ use super::{
         server::McpSession,
         stream::{AnswerForms, LogCursor, sse_session_response},
     },
-    request::{parse_messages, parts_of, read_body, refusal},
+    request::{handle_one_way, meter_of, parse_messages, parts_of, read_body, refusal},
 };
 use crate::web::{self, Code, Problem};
 
@@ -58,7 +59,7 @@ async fn session_to_resume(
     let Some(LogCursor { stream, after }) = last.and_then(LogCursor::parse) else {
         return Ok(None);
     };
-    let session = server.session(caller, stream).await?;
+    let session = server.sessions.find(caller, stream).await?;
     let session = session.filter(|session| session.transport == McpTransport::Sse);
     Ok(session.map(|session| (session, after)))
 }
@@ -70,7 +71,7 @@ async fn open_session(server: &McpServer, caller: &Caller) -> Result<Arc<McpSess
         client: None,
         capabilities: "{}".to_owned(),
     };
-    server.open_session(caller, new).await
+    server.sessions.open(caller, new).await
 }
 
 /// `POST /sse`: clients that know both transports try this first, and some of them fall back to
@@ -93,7 +94,7 @@ pub(super) async fn post_message(
         return Problem::malformed("session_id: is missing; GET /sse gives the address to POST to")
             .into_response();
     };
-    let session = match server.session(&caller, &id).await {
+    let session = match server.sessions.find(&caller, &id).await {
         Ok(session) => session.filter(|session| session.transport == McpTransport::Sse),
         Err(error) => return Problem::from(error).into_response(),
     };
@@ -112,13 +113,17 @@ pub(super) async fn post_message(
             return refusal(id.as_deref(), &error, AnswerForms::from_headers(&parts.headers));
         }
     };
+    let posted = PostedToSession {
+        server: &server,
+        caller: &caller,
+        headers: &parts.headers,
+        session: &session,
+    };
     for message in messages {
         let answer = match message {
-            Ok(ClientMessage::Request(request)) => {
-                server.answer_in_stream(&caller, &parts.headers, &session, request).await
-            }
+            Ok(ClientMessage::Request(request)) => posted.answer(request).await,
             Ok(message) => {
-                server.handle_one_way(Some(&session), message);
+                handle_one_way(&server, Some(&session), message);
                 None
             }
             Err(UnreadableMessage { id, error }) => Some(error_message(id.as_deref(), &error)),
@@ -132,77 +137,74 @@ pub(super) async fn post_message(
     (StatusCode::ACCEPTED, "Accepted").into_response()
 }
 
-impl McpServer {
+/// What is posted to a session.
+#[derive(Clone, Copy)]
+struct PostedToSession<'a> {
+    server: &'a McpServer,
+    caller: &'a Caller,
+    headers: &'a HeaderMap,
+    session: &'a Arc<McpSession>,
+}
+
+impl PostedToSession<'_> {
     /// The answer to a request; `None` for a call on record, which puts its answer into the stream
     /// itself.
-    async fn answer_in_stream(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        session: &Arc<McpSession>,
-        request: ClientRequest,
-    ) -> Option<String> {
+    async fn answer(self, request: ClientRequest) -> Option<String> {
+        let Self { server, headers, .. } = self;
         let id = request.id.clone();
         let name = era::subject_name(headers, &request.method, &request.params);
-        let mut meter = self.meter_of(&request.method, name.as_deref(), RequestEra::Legacy);
-        let answer =
-            match self.answer_in_session(caller, headers, session, request, &mut meter).await {
-                // It is counted when it ends.
-                Ok(None) => return None,
-                answer => answer,
-            };
+        let mut meter = meter_of(server, &request.method, name.as_deref(), RequestEra::Legacy);
+        let answer = match self.answer_request(request, &mut meter).await {
+            // It is counted when it ends.
+            Ok(None) => return None,
+            answer => answer,
+        };
         let outcome = match &answer {
             Ok(_) => RequestOutcome::Result,
             Err(_) => RequestOutcome::Error,
         };
-        meter.count(&self.metrics, outcome);
+        meter.count(&server.metrics, outcome);
         answer.unwrap_or_else(|error| Some(error_message(Some(&id), &error)))
     }
 
-    async fn answer_in_session(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        session: &Arc<McpSession>,
+    async fn answer_request(
+        self,
         request: ClientRequest,
         meter: &mut RequestMeter,
     ) -> Result<Option<String>, RpcError> {
+        let Self { server, caller, headers, session } = self;
         if request.method == "initialize" {
             let NewMcpSession { revision, client, capabilities, .. } =
                 introduction(&request.params, McpTransport::Sse)?;
-            self.describe_session(session, revision, client, capabilities).await?;
+            server.sessions.describe(session, revision, client, capabilities).await?;
             let client = client_name(&request.params);
-            let result = self.initialize_result(revision, caller, client).await?;
+            let introduction = Introduction { server, caller, client };
+            let result = introduction.initialize_result(revision).await?;
             return Ok(Some(result_message(&request.id, &result)));
         }
         let origin = RequestOrigin::Legacy(Arc::clone(session));
-        let acting_session = self.named_session(caller, headers, &origin).await?;
-        let exposure = self.exposure(caller, headers)?;
+        let search = SessionSearch { server, caller, headers, origin: &origin };
+        let acting_session = search.named().await?;
+        let exposure = exposure_of(server, caller, headers)?;
         let context =
             RequestContext::from_http((caller, headers), origin, acting_session, exposure);
-        if let Some(pending) = self.relayed(&context, &request)? {
-            return Ok(Some(self.answer_with_messages(caller, session, pending).await));
+        let method = MethodCall { server, context: &context, request: &request };
+        if let Some(pending) = method.relayed()? {
+            return Ok(Some(self.answer_with_messages(pending).await));
         }
         if request.method != "tools/call" {
-            return Ok(Some(self.answer(&context, &request).await?));
+            return Ok(Some(method.answer().await?));
         }
-        match self.call_tool(context, headers, request, meter).await? {
+        match server.call_tool(context, headers, request, meter).await? {
             CallReply::Recorded(_) => Ok(None),
-            CallReply::Pending(pending) => {
-                Ok(Some(self.answer_with_messages(caller, session, pending).await))
-            }
+            CallReply::Pending(pending) => Ok(Some(self.answer_with_messages(pending).await)),
         }
     }
 
     /// Waits for an answer, and puts what is said before it into the session's stream.
-    async fn answer_with_messages(
-        &self,
-        caller: &Caller,
-        session: &McpSession,
-        pending: PendingAnswer,
-    ) -> String {
+    async fn answer_with_messages(self, pending: PendingAnswer) -> String {
         let PendingAnswer { mut answer, messages, .. } = pending;
-        let stream = StreamName::new("mcp", &session.id);
+        let stream = StreamName::new("mcp", &self.session.id);
         let Some(mut messages) = messages else { return answer.await.message };
         loop {
             let message = tokio::select! {
@@ -210,7 +212,7 @@ impl McpServer {
                 Some(message) = messages.recv() => message,
                 answer = &mut answer => return answer.message,
             };
-            if let Err(error) = self.services.mcp.say(caller, &stream, message).await {
+            if let Err(error) = self.server.services.mcp.say(self.caller, &stream, message).await {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "a message to a client is lost");
             }

@@ -11,7 +11,6 @@ use axum::{
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
-use svc_core::service;
 use svc_model::Caller;
 use svc_store::McpTransport;
 use svc_wire::mcp::Revision;
@@ -22,8 +21,9 @@ use super::{
         McpServer,
         call::{CallAnswer, CallReply, PendingAnswer, RecordedCall},
         era::{self, client_name, introduction},
+        methods::{Introduction, MethodCall},
         metrics::{RequestEra, RequestMeter, RequestOutcome},
-        origin::{RequestContext, RequestOrigin},
+        origin::{RequestContext, RequestOrigin, SessionSearch, exposure_of},
         rpc::{
             ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, RpcError, UnreadableMessage,
             error_message, result_message,
@@ -31,7 +31,11 @@ use super::{
         server::McpSession,
         stream::{AnswerForms, CallLog, pending_response, whole_response},
     },
-    request::{METHOD, NAME, SESSION_ID, echo, parse_messages, parts_of, read_body, refusal},
+    request::{
+        METHOD, NAME, SESSION_ID, echo, handle_one_way, meter_of, parse_messages, parts_of,
+        read_body, refusal, request_origin, session_of,
+    },
+    streams::listen,
 };
 use crate::web;
 
@@ -41,41 +45,43 @@ pub(super) async fn post_message(
     request: HttpRequest,
 ) -> Response {
     let (parts, body) = parts_of(request);
-    server.post(caller, parts.headers, body).await
+    let headers = &parts.headers;
+    let forms = AnswerForms::from_headers(headers);
+    PostedMessages { server: &server, caller: &caller, headers, forms }.answer(body).await
 }
 
-impl McpServer {
-    /// Answers a POST of one message, or of a batch.
-    pub(super) async fn post(&self, caller: Caller, headers: HeaderMap, body: Body) -> Response {
-        let body = match read_body(self, &headers, body).await {
+/// A POST of one message, or of a batch.
+#[derive(Clone, Copy)]
+struct PostedMessages<'a> {
+    server: &'a McpServer,
+    caller: &'a Caller,
+    headers: &'a HeaderMap,
+    /// The forms of an answer that the client reads.
+    forms: AnswerForms,
+}
+
+impl PostedMessages<'_> {
+    async fn answer(self, body: Body) -> Response {
+        let forms = self.forms;
+        let body = match read_body(self.server, self.headers, body).await {
             Ok(body) => body,
             Err(problem) => return problem.into_response(),
         };
-        let forms = AnswerForms::from_headers(&headers);
         match web::parse_body(body, parse_messages).await {
             Err(unreadable) => refusal(unreadable.id.as_deref(), &unreadable.error, forms),
             Ok(ClientBody::Single(ClientMessage::Request(request))) => {
-                self.answer_request(caller, headers, forms, request).await
+                self.answer_request(request).await
             }
-            Ok(ClientBody::Single(message)) => {
-                Box::pin(self.accept_one_way(&caller, &headers, forms, message)).await
-            }
-            Ok(ClientBody::Batch(batch)) => {
-                Box::pin(self.answer_batch(caller, headers, forms, batch)).await
-            }
+            Ok(ClientBody::Single(message)) => Box::pin(self.accept_one_way(message)).await,
+            Ok(ClientBody::Batch(batch)) => Box::pin(self.answer_batch(batch)).await,
         }
     }
 
-    async fn answer_request(
-        &self,
-        caller: Caller,
-        headers: HeaderMap,
-        forms: AnswerForms,
-        request: ClientRequest,
-    ) -> Response {
+    async fn answer_request(self, request: ClientRequest) -> Response {
+        let Self { server, headers, forms, .. } = self;
         let method = request.method.clone();
-        let name = era::subject_name(&headers, &method, &request.params);
-        let mut meter = self.meter_of(&method, name.as_deref(), RequestEra::Bare);
+        let name = era::subject_name(headers, &method, &request.params);
+        let mut meter = meter_of(server, &method, name.as_deref(), RequestEra::Bare);
         let span = tracing::debug_span!(
             "mcp",
             mcp.method = method,
@@ -83,10 +89,9 @@ impl McpServer {
             mcp.era = tracing::field::Empty,
         );
         let id = request.id.clone();
-        let response =
-            self.respond(&caller, &headers, forms, request, &mut meter).instrument(span).await;
+        let response = self.respond(request, &mut meter).instrument(span).await;
         let mut response = response.unwrap_or_else(|error| {
-            meter.count(&self.metrics, RequestOutcome::Error);
+            meter.count(&server.metrics, RequestOutcome::Error);
             refusal(Some(&id), &error, forms)
         });
         echo(&mut response, &METHOD, &method);
@@ -96,34 +101,17 @@ impl McpServer {
         response
     }
 
-    /// Begins to measure a request. The label has its name if the server knows it; a tool is looked
-    /// up by its call.
-    pub(super) fn meter_of(
-        &self,
-        method: &str,
-        name: Option<&str>,
-        era: RequestEra,
-    ) -> RequestMeter {
-        let known = name.filter(|name| match method {
-            "prompts/get" => self.prompts.borrow().iter().any(|prompt| prompt.is_called(name)),
-            _ => false,
-        });
-        RequestMeter::start(method, known.unwrap_or_default(), era)
-    }
-
     /// Finds the era of a request, and answers it.
     ///
     /// Rare paths, and those that wait, are boxed: a call that is answered at once does not carry
     /// room for them.
     async fn respond(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        forms: AnswerForms,
+        self,
         request: ClientRequest,
         meter: &mut RequestMeter,
     ) -> Result<Response, RpcError> {
-        let origin = self.request_origin(caller, headers, &request).await;
+        let Self { server, caller, headers, forms } = self;
+        let origin = request_origin(server, caller, headers, &request).await;
         let is_initialize = request.method == "initialize";
         meter.era = match &origin {
             Ok(RequestOrigin::Bare) if is_initialize => RequestEra::Legacy,
@@ -133,51 +121,51 @@ impl McpServer {
         tracing::Span::current().record("mcp.era", meter.era.as_str());
         let origin = origin?;
         if is_initialize && origin.modern().is_none() {
-            let response = Box::pin(self.initialize(caller, &request, forms)).await?;
-            meter.count(&self.metrics, RequestOutcome::Result);
+            let response = Box::pin(self.initialize(&request)).await?;
+            meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(response);
         }
-        let acting_session = self.named_session(caller, headers, &origin).await?;
+        let search = SessionSearch { server, caller, headers, origin: &origin };
+        let acting_session = search.named().await?;
         if let (Some(client), "subscriptions/listen") = (origin.modern(), request.method.as_str()) {
-            let response = Box::pin(self.listen(caller, client, &request)).await?;
-            meter.count(&self.metrics, RequestOutcome::Result);
+            let response = Box::pin(listen(server, caller, client, &request)).await?;
+            meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(response);
         }
-        let exposure = self.exposure(caller, headers)?;
+        let exposure = exposure_of(server, caller, headers)?;
         let context =
             RequestContext::from_http((caller, headers), origin, acting_session, exposure);
-        if let Some(pending) = self.relayed(&context, &request)? {
-            let (server, meter) = (self.clone(), meter.clone());
-            let done = move |answer: &CallAnswer| meter.count(&server.metrics, answer.outcome);
-            return Ok(Box::pin(pending_response(self, request.id, pending, forms, done)).await);
+        let method = MethodCall { server, context: &context, request: &request };
+        if let Some(pending) = method.relayed()? {
+            let done = counting(server, meter);
+            return Ok(Box::pin(pending_response(server, request.id, pending, forms, done)).await);
         }
         if request.method != "tools/call" {
-            let answer = Box::pin(self.answer(&context, &request)).await?;
-            meter.count(&self.metrics, RequestOutcome::Result);
+            let answer = Box::pin(method.answer()).await?;
+            meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(whole_response(answer, 200, forms));
         }
         let id = request.id.clone();
-        match self.call_tool(context, headers, request, meter).await? {
+        match server.call_tool(context, headers, request, meter).await? {
             CallReply::Pending(pending) => {
-                let (server, meter) = (self.clone(), meter.clone());
-                let done = move |answer: &CallAnswer| meter.count(&server.metrics, answer.outcome);
-                Ok(pending_response(self, id, pending, forms, done).await)
+                let done = counting(server, meter);
+                Ok(pending_response(server, id, pending, forms, done).await)
             }
-            CallReply::Recorded(call) => Box::pin(self.recorded_response(id, call, forms)).await,
+            CallReply::Recorded(call) => Box::pin(self.recorded_response(id, call)).await,
         }
     }
 
     /// The response of a call on record: its stream, or the answer at the end of it.
     async fn recorded_response(
-        &self,
+        self,
         id: Box<RawValue>,
         call: RecordedCall,
-        forms: AnswerForms,
     ) -> Result<Response, RpcError> {
+        let Self { server, forms, .. } = self;
         let RecordedCall { id: call, stream, session, is_repeatable } = call;
-        let log = CallLog::open(self, call, stream, session, 0).await?;
+        let log = CallLog::open(server, call, stream, session, 0).await?;
         if forms.events() {
-            return Ok(log.response(self));
+            return Ok(log.response(server));
         }
         let rpc_id = id.clone();
         let answer = async move {
@@ -189,20 +177,17 @@ impl McpServer {
         };
         let pending = PendingAnswer { answer: answer.boxed(), messages: None, is_repeatable };
         // The call itself is counted when it ends.
-        Ok(pending_response(self, id, pending, forms, |_| {}).await)
+        Ok(pending_response(server, id, pending, forms, |_| {}).await)
     }
 
-    async fn initialize(
-        &self,
-        caller: &Caller,
-        request: &ClientRequest,
-        forms: AnswerForms,
-    ) -> Result<Response, RpcError> {
+    async fn initialize(self, request: &ClientRequest) -> Result<Response, RpcError> {
+        let Self { server, caller, forms, .. } = self;
         let new = introduction(&request.params, McpTransport::Http)?;
         let revision = new.revision;
-        let session = self.open_session(caller, new).await?;
+        let session = server.sessions.open(caller, new).await?;
         let client = client_name(&request.params);
-        let result = self.initialize_result(revision, caller, client).await?;
+        let introduction = Introduction { server, caller, client };
+        let result = introduction.initialize_result(revision).await?;
         let answer = result_message(&request.id, &result);
         let mut response = whole_response(answer, 200, forms);
         if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
@@ -210,17 +195,10 @@ impl McpServer {
         }
         Ok(response)
     }
-}
 
-impl McpServer {
-    pub(super) async fn answer_batch(
-        &self,
-        caller: Caller,
-        headers: HeaderMap,
-        forms: AnswerForms,
-        batch: Vec<Result<ClientMessage, UnreadableMessage>>,
-    ) -> Response {
-        let session = match self.session_of_batch(&caller, &headers).await {
+    async fn answer_batch(self, batch: Vec<Result<ClientMessage, UnreadableMessage>>) -> Response {
+        let Self { server, forms, .. } = self;
+        let session = match self.session_of_batch().await {
             Ok(session) => session,
             Err(error) => return refusal(None, &error, forms),
         };
@@ -233,11 +211,11 @@ impl McpServer {
                 Ok(ClientMessage::Request(request)) => {
                     let id = request.id.clone();
                     let origin = session.clone().map_or(RequestOrigin::Bare, RequestOrigin::Legacy);
-                    let answer = Box::pin(self.answer_alone(&caller, &headers, origin, request));
+                    let answer = Box::pin(self.answer_alone(origin, request));
                     let answer = answer.await;
                     answers.push(answer.unwrap_or_else(|error| error_message(Some(&id), &error)));
                 }
-                Ok(message) => self.handle_one_way(session.as_deref(), message),
+                Ok(message) => handle_one_way(server, session.as_deref(), message),
             }
         }
         if answers.is_empty() {
@@ -247,17 +225,14 @@ impl McpServer {
     }
 
     /// The session of a batch; an error if its revision has no batches.
-    async fn session_of_batch(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-    ) -> Result<Option<Arc<McpSession>>, RpcError> {
+    async fn session_of_batch(self) -> Result<Option<Arc<McpSession>>, RpcError> {
+        let Self { server, caller, headers, .. } = self;
         let none = || RpcError::new(INVALID_REQUEST, "this revision has no batches").status(400);
         if era::names_modern_revision(headers, None) {
             return Err(none());
         }
         let version = era::check_legacy_revision(headers)?;
-        let session = self.session_of(caller, headers).await?;
+        let session = session_of(server, caller, headers).await?;
         let revision = session.as_ref().map(|session| session.revision()).or(version);
         let has_batches = revision.is_none_or(|revision| revision < Revision::V2025_06_18);
         if has_batches { Ok(session) } else { Err(none()) }
@@ -265,37 +240,69 @@ impl McpServer {
 
     /// Answers a request with one message and none on the way.
     async fn answer_alone(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
+        self,
         origin: RequestOrigin,
         request: ClientRequest,
     ) -> Result<String, RpcError> {
-        let acting_session = self.named_session(caller, headers, &origin).await?;
-        let exposure = self.exposure(caller, headers)?;
+        let Self { server, caller, headers, .. } = self;
+        let search = SessionSearch { server, caller, headers, origin: &origin };
+        let acting_session = search.named().await?;
+        let exposure = exposure_of(server, caller, headers)?;
         let context =
             RequestContext::from_http((caller, headers), origin, acting_session, exposure);
-        if let Some(pending) = self.relayed(&context, &request)? {
+        let method = MethodCall { server, context: &context, request: &request };
+        if let Some(pending) = method.relayed()? {
             return Ok(pending.answer.await.message);
         }
         if request.method != "tools/call" {
-            return self.answer(&context, &request).await;
+            return method.answer().await;
         }
         // Requests of a batch are not counted.
         let mut meter = RequestMeter::start("tools/call", "", RequestEra::Legacy);
-        match self.call_tool(context, headers, request, &mut meter).await? {
+        match server.call_tool(context, headers, request, &mut meter).await? {
             CallReply::Pending(pending) => Ok(pending.answer.await.message),
-            CallReply::Recorded(call) => self
-                .recorded_answer(call)
-                .await?
-                .ok_or_else(|| RpcError::new(INVALID_REQUEST, "the call was cancelled")),
+            CallReply::Recorded(RecordedCall { id, stream, session, .. }) => {
+                let log = CallLog::open(server, id, stream, session, 0).await?;
+                let cancelled = || RpcError::new(INVALID_REQUEST, "the call was cancelled");
+                log.answer().await.ok_or_else(cancelled)
+            }
         }
     }
 
-    /// The answer of a call on record; `None` if it was cancelled.
-    async fn recorded_answer(&self, call: RecordedCall) -> Result<Option<String>, service::Error> {
-        let RecordedCall { id, stream, session, .. } = call;
-        let log = CallLog::open(self, id, stream, session, 0).await?;
-        Ok(log.answer().await)
+    /// Takes a message that wants no answer. It is no request.
+    async fn accept_one_way(self, message: ClientMessage) -> Response {
+        let Self { server, caller, headers, forms } = self;
+        let (method, params) = match &message {
+            ClientMessage::Notification { method, params } => (Some(method.clone()), Some(params)),
+            ClientMessage::Request(_) | ClientMessage::Response { .. } => (None, None),
+        };
+        let session = if era::names_modern_revision(headers, params) {
+            if params.is_none() {
+                let error = RpcError::new(INVALID_REQUEST, "nothing was asked that this answers");
+                return refusal(None, &error.status(400), forms);
+            }
+            // It has no session, even if it names one.
+            Ok(None)
+        } else {
+            match era::check_legacy_revision(headers) {
+                Ok(_) => session_of(server, caller, headers).await,
+                Err(error) => Err(error),
+            }
+        };
+        match session {
+            Ok(session) => handle_one_way(server, session.as_deref(), message),
+            Err(error) => return refusal(None, &error, forms),
+        }
+        let mut response = StatusCode::ACCEPTED.into_response();
+        if let Some(method) = method {
+            echo(&mut response, &METHOD, &method);
+        }
+        response
     }
+}
+
+/// Counts a call by its answer.
+fn counting(server: &McpServer, meter: &RequestMeter) -> impl FnOnce(&CallAnswer) + use<> {
+    let (server, meter) = (server.clone(), meter.clone());
+    move |answer: &CallAnswer| meter.count(&server.metrics, answer.outcome)
 }

@@ -3,12 +3,9 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    response::{IntoResponse as _, Response},
-};
+use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, request::Parts};
 use serde_json::{Value, value::RawValue};
 use svc_model::{Caller, limits};
 use svc_store::McpTransport;
@@ -18,10 +15,11 @@ use super::super::{
     McpServer,
     call::RequestKey,
     era,
+    metrics::{RequestEra, RequestMeter},
     origin::RequestOrigin,
     rpc::{
-        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RpcError,
-        SESSION_NOT_FOUND, UnreadableMessage, error_message, parse_body,
+        ClientBody, ClientMessage, ClientRequest, PARSE_ERROR, RpcError, SESSION_NOT_FOUND,
+        UnreadableMessage, error_message, parse_body,
     },
     server::McpSession,
     stream::{AnswerForms, whole_response},
@@ -89,96 +87,73 @@ pub(super) fn echo(response: &mut Response, name: &HeaderName, value: &str) {
     }
 }
 
-impl McpServer {
-    /// The era of a request, and its session.
-    pub(super) async fn request_origin(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        request: &ClientRequest,
-    ) -> Result<RequestOrigin, RpcError> {
-        if let Some(client) = era::modern_client(headers, &request.method, &request.params)? {
-            era::check_standard_headers(headers, request)?;
-            return Ok(RequestOrigin::Modern(client));
-        }
-        era::check_legacy_revision(headers)?;
-        if request.method == "initialize" {
-            return Ok(RequestOrigin::Bare);
-        }
-        let session = self.session_of(caller, headers).await?;
-        Ok(session.map_or(RequestOrigin::Bare, RequestOrigin::Legacy))
+/// The era of a request, and its session.
+pub(super) async fn request_origin(
+    server: &McpServer,
+    caller: &Caller,
+    headers: &HeaderMap,
+    request: &ClientRequest,
+) -> Result<RequestOrigin, RpcError> {
+    if let Some(client) = era::modern_client(headers, &request.method, &request.params)? {
+        era::check_standard_headers(headers, request)?;
+        return Ok(RequestOrigin::Modern(client));
     }
-
-    /// The session that the headers name; an error if there is none of that id.
-    pub(super) async fn session_of(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-    ) -> Result<Option<Arc<McpSession>>, RpcError> {
-        let Some(id) = headers.get(&SESSION_ID) else { return Ok(None) };
-        let id = id.to_str().map_err(|_| no_session())?;
-        let session = self.session(caller, id).await?;
-        session
-            .filter(|session| session.transport == McpTransport::Http)
-            .map(Some)
-            .ok_or_else(no_session)
+    era::check_legacy_revision(headers)?;
+    if request.method == "initialize" {
+        return Ok(RequestOrigin::Bare);
     }
+    let session = session_of(server, caller, headers).await?;
+    Ok(session.map_or(RequestOrigin::Bare, RequestOrigin::Legacy))
 }
 
-impl McpServer {
-    /// Takes a message that wants no answer. It is no request.
-    pub(super) async fn accept_one_way(
-        &self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        forms: AnswerForms,
-        message: ClientMessage,
-    ) -> Response {
-        let (method, params) = match &message {
-            ClientMessage::Notification { method, params } => (Some(method.clone()), Some(params)),
-            ClientMessage::Request(_) | ClientMessage::Response { .. } => (None, None),
-        };
-        let session = if era::names_modern_revision(headers, params) {
-            if params.is_none() {
-                let error = RpcError::new(INVALID_REQUEST, "nothing was asked that this answers");
-                return refusal(None, &error.status(400), forms);
-            }
-            // It has no session, even if it names one.
-            Ok(None)
-        } else {
-            match era::check_legacy_revision(headers) {
-                Ok(_) => self.session_of(caller, headers).await,
-                Err(error) => Err(error),
-            }
-        };
-        match session {
-            Ok(session) => self.handle_one_way(session.as_deref(), message),
-            Err(error) => return refusal(None, &error, forms),
-        }
-        let mut response = StatusCode::ACCEPTED.into_response();
-        if let Some(method) = method {
-            echo(&mut response, &METHOD, &method);
-        }
-        response
-    }
+/// The session that the headers name; an error if there is none of that id.
+pub(super) async fn session_of(
+    server: &McpServer,
+    caller: &Caller,
+    headers: &HeaderMap,
+) -> Result<Option<Arc<McpSession>>, RpcError> {
+    let Some(id) = headers.get(&SESSION_ID) else { return Ok(None) };
+    let id = id.to_str().map_err(|_| no_session())?;
+    let session = server.sessions.find(caller, id).await?;
+    session
+        .filter(|session| session.transport == McpTransport::Http)
+        .map(Some)
+        .ok_or_else(no_session)
+}
 
-    /// Does what a message that wants no answer says. Without a session it says nothing.
-    pub(super) fn handle_one_way(&self, session: Option<&McpSession>, message: ClientMessage) {
-        let Some(session) = session else { return };
-        match message {
-            ClientMessage::Response { id, outcome } => {
-                self.questions.answer(&session.id, &id, outcome);
-            }
-            ClientMessage::Notification { method, params }
-                if method == "notifications/cancelled" =>
-            {
-                // One for a call that is over is harmless: clients send it for each.
-                if let Some(id) = params.get("requestId") {
-                    let why = params.get("reason").and_then(Value::as_str);
-                    self.running.cancel(&RequestKey::new(&session.id, id), why);
-                }
-            }
-            ClientMessage::Request(_) | ClientMessage::Notification { .. } => {}
+/// Begins to measure a request. The label has its name if the server knows it; a tool is looked
+/// up by its call.
+pub(super) fn meter_of(
+    server: &McpServer,
+    method: &str,
+    name: Option<&str>,
+    era: RequestEra,
+) -> RequestMeter {
+    let known = name.filter(|name| match method {
+        "prompts/get" => server.prompts.borrow().iter().any(|prompt| prompt.is_called(name)),
+        _ => false,
+    });
+    RequestMeter::start(method, known.unwrap_or_default(), era)
+}
+
+/// Does what a message that wants no answer says. Without a session it says nothing.
+pub(super) fn handle_one_way(
+    server: &McpServer,
+    session: Option<&McpSession>,
+    message: ClientMessage,
+) {
+    let Some(session) = session else { return };
+    match message {
+        ClientMessage::Response { id, outcome } => {
+            server.questions.answer(&session.id, &id, outcome);
         }
+        ClientMessage::Notification { method, params } if method == "notifications/cancelled" => {
+            // One for a call that is over is harmless: clients send it for each.
+            if let Some(id) = params.get("requestId") {
+                let why = params.get("reason").and_then(Value::as_str);
+                server.running.cancel(&RequestKey::new(&session.id, id), why);
+            }
+        }
+        ClientMessage::Request(_) | ClientMessage::Notification { .. } => {}
     }
 }

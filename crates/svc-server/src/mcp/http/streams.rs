@@ -20,6 +20,7 @@ use super::{
         McpServer,
         call::log_stream_of,
         era::{self, ModernClient},
+        methods::CallerResources,
         notices::{NoticeFilter, NoticeQueue},
         rpc::{ClientRequest, RpcError, notification_message},
         server::McpSession,
@@ -28,7 +29,7 @@ use super::{
             standalone_stream_of,
         },
     },
-    request::{SESSION_ID, no_session},
+    request::{SESSION_ID, no_session, session_of},
 };
 use crate::web::{Code, Endless, Problem};
 
@@ -96,7 +97,7 @@ pub(super) async fn close(
         Ok(session) => session,
         Err(problem) => return problem,
     };
-    match server.close_session(&session).await {
+    match server.sessions.close(&session).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => Problem::from(error).into_response(),
     }
@@ -114,7 +115,7 @@ async fn required_session(
     if let Err(error) = era::check_legacy_revision(headers) {
         return Err(Problem::malformed(error.message).into_response());
     }
-    let problem = match server.session_of(caller, headers).await {
+    let problem = match session_of(server, caller, headers).await {
         Ok(Some(session)) => return Ok(session),
         Ok(None) => Problem::new(Code::NotFound, no_session().message),
         Err(error) if error.status == 404 => Problem::new(Code::NotFound, error.message),
@@ -156,52 +157,51 @@ struct GrantedNotices<'a> {
     task_ids: Vec<CallId>,
 }
 
-impl McpServer {
-    /// Answers `subscriptions/listen` with a stream.
-    pub(super) async fn listen(
-        &self,
-        caller: &Caller,
-        client: &ModernClient,
-        request: &ClientRequest,
-    ) -> Result<Response, RpcError> {
-        let Some(Value::Object(requested)) = request.params.get("notifications") else {
-            return Err(RpcError::invalid_params("params.notifications: must be an object"));
-        };
-        let mut filter = NoticeFilter {
-            tools: wants(requested, "toolsListChanged"),
-            prompts: wants(requested, "promptsListChanged") && !self.prompts.borrow().is_empty(),
-            resources: wants(requested, "resourcesListChanged"),
-            ..NoticeFilter::default()
-        };
-        let mut granted = GrantedNotices {
-            tools_list_changed: filter.tools.then_some(true),
-            prompts_list_changed: filter.prompts.then_some(true),
-            resources_list_changed: filter.resources.then_some(true),
-            ..GrantedNotices::default()
-        };
-        for uri in texts(requested, "resourceSubscriptions")? {
-            let Some(stream) = self.stream_of_resource(caller, uri).await? else { continue };
-            filter.watched.entry(stream.as_str().to_owned()).or_default().insert(uri.to_owned());
-            granted.resource_subscriptions.push(uri);
-        }
-        for id in texts(requested, "taskIds")? {
-            let task = self.services.mcp.call(caller, id).await?.filter(|row| row.is_task);
-            if let Some(row) = task.filter(|_| client.has_tasks()) {
-                granted.task_ids.push(row.call_id.clone());
-                filter.tasks.push(row.call_id);
-            }
-        }
-        let notices = NoticeQueue::new(self, caller, filter, None).await?;
-        let acknowledgement = Acknowledgement {
-            meta: BTreeMap::from([(meta::SUBSCRIPTION_ID, &*request.id)]),
-            notifications: granted,
-        };
-        let method = "notifications/subscriptions/acknowledged";
-        let acknowledgement = notification_message(method, &acknowledgement);
-        let mut response = listen_response(self, request.id.clone(), &acknowledgement, notices);
-        response.extensions_mut().insert(Endless);
-        Ok(response)
+/// Answers `subscriptions/listen` with a stream.
+pub(super) async fn listen(
+    server: &McpServer,
+    caller: &Caller,
+    client: &ModernClient,
+    request: &ClientRequest,
+) -> Result<Response, RpcError> {
+    let Some(Value::Object(requested)) = request.params.get("notifications") else {
+        return Err(RpcError::invalid_params("params.notifications: must be an object"));
+    };
+    let mut filter = NoticeFilter {
+        tools: wants(requested, "toolsListChanged"),
+        prompts: wants(requested, "promptsListChanged") && !server.prompts.borrow().is_empty(),
+        resources: wants(requested, "resourcesListChanged"),
+        ..NoticeFilter::default()
+    };
+    let mut granted = GrantedNotices {
+        tools_list_changed: filter.tools.then_some(true),
+        prompts_list_changed: filter.prompts.then_some(true),
+        resources_list_changed: filter.resources.then_some(true),
+        ..GrantedNotices::default()
+    };
+    let resources = CallerResources { server, caller };
+    for uri in texts(requested, "resourceSubscriptions")? {
+        let Some(stream) = resources.stream_of(uri).await? else { continue };
+        filter.watched.entry(stream.as_str().to_owned()).or_default().insert(uri.to_owned());
+        granted.resource_subscriptions.push(uri);
     }
+    for id in texts(requested, "taskIds")? {
+        let task = server.services.mcp.call(caller, id).await?.filter(|row| row.is_task);
+        if let Some(row) = task.filter(|_| client.has_tasks()) {
+            granted.task_ids.push(row.call_id.clone());
+            filter.tasks.push(row.call_id);
+        }
+    }
+    let notices = NoticeQueue::new(server, caller, filter, None).await?;
+    let acknowledgement = Acknowledgement {
+        meta: BTreeMap::from([(meta::SUBSCRIPTION_ID, &*request.id)]),
+        notifications: granted,
+    };
+    let method = "notifications/subscriptions/acknowledged";
+    let acknowledgement = notification_message(method, &acknowledgement);
+    let mut response = listen_response(server, request.id.clone(), &acknowledgement, notices);
+    response.extensions_mut().insert(Endless);
+    Ok(response)
 }
 
 fn wants(requested: &Map<String, Value>, name: &str) -> bool {

@@ -79,41 +79,40 @@ impl Serialize for Extensions {
     }
 }
 
-impl McpServer {
-    /// The result of `initialize`. `client` is its name of itself.
+/// What the server says of itself to a client, whose name of itself is `client`.
+pub(crate) struct Introduction<'a> {
+    pub(crate) server: &'a McpServer,
+    pub(crate) caller: &'a Caller,
+    pub(crate) client: Option<&'a str>,
+}
+
+impl Introduction<'_> {
+    /// The result of `initialize`.
     pub(crate) async fn initialize_result(
         &self,
         revision: Revision,
-        caller: &Caller,
-        client: Option<&str>,
     ) -> Result<InitializeResult, RpcError> {
         Ok(InitializeResult {
             protocol_version: revision.as_str(),
             capabilities: self.capabilities(None),
             server_info: SERVER_INFO,
-            instructions: self.instructions(caller, client).await?,
+            instructions: self.instructions().await?,
         })
     }
 
-    pub(super) async fn discovery(
-        &self,
-        caller: &Caller,
-        client: Option<&str>,
-    ) -> Result<DiscoverMembers, RpcError> {
+    /// Members of the result of `server/discover`.
+    pub(super) async fn discovery(&self) -> Result<DiscoverMembers, RpcError> {
         Ok(DiscoverMembers {
             supported_versions: Revision::MODERN.into_iter().map(Revision::as_str).collect(),
             capabilities: self.capabilities(Some(Extensions)),
-            instructions: self.instructions(caller, client).await?,
+            instructions: self.instructions().await?,
         })
     }
 
     /// For clients' models. Some clients cut it after a few hundred characters, so the point comes
     /// first: who the model is, and what it need not do.
-    async fn instructions(
-        &self,
-        caller: &Caller,
-        client: Option<&str>,
-    ) -> Result<ModelText, RpcError> {
+    async fn instructions(&self) -> Result<ModelText, RpcError> {
+        let Self { server, caller, client } = *self;
         let mut text = if caller.is_operator() {
             model_text!(
                 "You speak as the operator of svc, which connects the coding agents of this machine."
@@ -123,13 +122,13 @@ impl McpServer {
             // the first prompt.
             let is_claude = client == Some(HookClient::ClaudeCode.as_str());
             let bound = match caller.process() {
-                Some(_) if is_claude => self.services.tuning().first_hook,
+                Some(_) if is_claude => server.services.tuning().first_hook,
                 _ => Duration::ZERO,
             };
             // Which of its sessions a process connects for that has several, its first call says.
             let peer = match client {
                 Some(name) if SHARED.iter().any(|shared| name.contains(shared)) => None,
-                _ => self.services.team.peer_of_caller(caller, bound).await?,
+                _ => server.services.team.peer_of_caller(caller, bound).await?,
             };
             introduction_of(peer.as_ref(), caller)
         };
@@ -139,7 +138,7 @@ impl McpServer {
 
     fn capabilities(&self, extensions: Option<Extensions>) -> ServerCapabilities {
         let list_changed = true;
-        let has_prompts = !self.prompts.borrow().is_empty();
+        let has_prompts = !self.server.prompts.borrow().is_empty();
         ServerCapabilities {
             tools: ListCapability { list_changed },
             resources: ResourceCapability { subscribe: true, list_changed },

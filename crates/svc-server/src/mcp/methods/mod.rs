@@ -1,31 +1,37 @@
 //! The methods, but for `initialize`, `tools/call` and `subscriptions/listen`, which are more than
 //! one answer. This file finds the method and makes the answer as the client's era has it; it has
-//! the methods of tasks (SEP-2663) and of lists.
+//! the methods of tasks (SEP-2663), of sessions, and those that a server behind the daemon answers:
+//! their results pass as they are.
 
 mod discovery;
 mod prompts;
 mod resources;
 
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
 use serde::Serialize;
-use serde_json::{
-    Map, Value, json,
-    value::{RawValue, to_raw_value},
-};
-use svc_core::tools::LogLevel;
+use serde_json::{Value, json, value::RawValue};
+use svc_core::tools::{Failure, LogLevel};
 use svc_model::StreamName;
 use svc_store::CallRow;
 use svc_wire::mcp;
+use tokio::sync::mpsc;
 
 use super::{
     McpServer,
-    call::{TaskView, cancel_call},
+    call::{CallAnswer, CallRun, PendingAnswer, TaskView, WorkEnd, cancel_call, rpc_error_of},
     era::{ModernClient, client_name},
     origin::{RequestContext, RequestOrigin},
     rpc::{
-        AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, RpcError,
-        result_message, text_param,
+        AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS,
+        RESOURCE_NOT_FOUND, RpcError, refuse_cursor, result_message, text_param,
     },
 };
+
+pub(super) use discovery::Introduction;
+use prompts::PromptMethods;
+pub(super) use resources::CallerResources;
 
 /// How long a list may be kept, in milliseconds. Clients that listen hear of a change at once.
 const LIST_TTL_MS: u32 = 60_000;
@@ -33,7 +39,7 @@ const LIST_TTL_MS: u32 = 60_000;
 const PUBLIC_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Public };
 /// A caller's scopes decide what the list has.
 const PRIVATE_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Private };
-/// It may change with every event.
+/// It may change with every event, and what a server's resource says with every read.
 const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private };
 
 /// Members of `ListToolsResult`.
@@ -42,14 +48,22 @@ struct ToolList {
     tools: Vec<Box<RawValue>>,
 }
 
-impl McpServer {
+/// A request with one answer, and its circumstances.
+#[derive(Clone, Copy)]
+pub(crate) struct MethodCall<'a> {
+    pub(crate) server: &'a McpServer,
+    pub(crate) context: &'a RequestContext,
+    pub(crate) request: &'a ClientRequest,
+}
+
+impl MethodCall<'_> {
     /// The answer to any request but `initialize`, `tools/call`, `subscriptions/listen`, and those
     /// about what a server has.
-    pub(crate) async fn answer(
-        &self,
-        context: &RequestContext,
-        request: &ClientRequest,
-    ) -> Result<String, RpcError> {
+    pub(crate) async fn answer(self) -> Result<String, RpcError> {
+        let Self { server, context, request } = self;
+        let caller = &context.caller;
+        let resources = CallerResources { server, caller };
+        let prompts = PromptMethods { server, context };
         let (id, params) = (&request.id, &request.params);
         let method = request.method.as_str();
         let modern = context.origin.modern();
@@ -57,40 +71,36 @@ impl McpServer {
         Ok(match (method, modern) {
             ("server/discover", Some(_)) => {
                 let client = client_name(params);
-                kept(id, era, self.discovery(&context.caller, client).await?, PRIVATE_LIST)
+                let introduction = Introduction { server, caller, client };
+                kept(id, era, introduction.discovery().await?, PRIVATE_LIST)
             }
             ("tasks/get" | "tasks/update" | "tasks/cancel", Some(client)) => {
-                self.task_method(context, client, request).await?
+                self.task_method(client).await?
             }
             ("ping", None) => result_message(id, &Empty {}),
             ("logging/setLevel", None) => {
-                self.set_level(context, params).await?;
+                self.set_level().await?;
                 result_message(id, &Empty {})
             }
             ("resources/subscribe" | "resources/unsubscribe", None) => {
-                self.subscribe(context, method, params).await?;
+                self.subscribe().await?;
                 result_message(id, &Empty {})
             }
-            ("tools/list", _) => {
-                kept(id, era, self.list_tools(context, params).await?, PRIVATE_LIST)
-            }
-            ("prompts/list", _) => {
-                let list = self.list_prompts(&context.caller, params)?;
-                kept(id, era, list, self.list_of_servers())
-            }
-            ("prompts/get", _) => self.get_prompt(context, request).await?,
-            ("resources/list", _) => {
-                kept(id, era, self.list_resources(&context.caller, params).await?, NOT_KEPT)
-            }
+            ("tools/list", _) => kept(id, era, self.list_tools().await?, PRIVATE_LIST),
+            ("prompts/list", _) => kept(id, era, prompts.list(params)?, self.list_of_servers()),
+            ("prompts/get", _) => prompts.get(request).await?,
+            ("resources/list", _) => kept(id, era, resources.list(params).await?, NOT_KEPT),
             ("resources/templates/list", _) => {
-                let list = self.list_templates(&context.caller, params)?;
-                kept(id, era, list, self.list_of_servers())
+                kept(id, era, resources.templates(params)?, self.list_of_servers())
             }
             ("resources/read", _) => {
-                kept(id, era, self.read_resource(context, params).await?, NOT_KEPT)
+                let uri = text_param(params, "uri")?;
+                let contents = resources.read(uri).await?;
+                let contents = contents.ok_or_else(|| no_resource(context, uri))?;
+                kept(id, era, contents, NOT_KEPT)
             }
             ("completion/complete", _) => {
-                let completion = self.complete(&context.caller, params).await?;
+                let completion = prompts.complete(params).await?;
                 result_message(id, &EraResult::complete(era, completion, None))
             }
             _ => {
@@ -101,38 +111,133 @@ impl McpServer {
     }
 
     /// Which servers a caller may use is its own matter.
-    fn list_of_servers(&self) -> CacheHint {
-        if self.sources.is_some() { PRIVATE_LIST } else { PUBLIC_LIST }
+    fn list_of_servers(self) -> CacheHint {
+        if self.server.sources.is_some() { PRIVATE_LIST } else { PUBLIC_LIST }
     }
 
-    async fn list_tools(
-        &self,
-        context: &RequestContext,
-        params: &Map<String, Value>,
-    ) -> Result<ToolList, RpcError> {
-        refuse_cursor(params)?;
+    async fn list_tools(self) -> Result<ToolList, RpcError> {
+        let Self { server, context, request } = self;
+        refuse_cursor(&request.params)?;
         if let RequestOrigin::Legacy(session) = &context.origin {
-            self.note_tools_seen(session).await?;
+            let tools = server.catalogue.fingerprint(server.exposure);
+            server.sessions.note_tools_seen(session, tools).await?;
         }
-        let tools = self.catalogue.listed_to(&context.caller, context.exposure);
+        let tools = server.catalogue.listed_to(&context.caller, context.exposure);
         Ok(ToolList { tools: tools.iter().map(|tool| tool.listed(context.exposure)).collect() })
     }
 
-    async fn set_level(
-        &self,
-        context: &RequestContext,
-        params: &Map<String, Value>,
-    ) -> Result<(), RpcError> {
-        let level = text_param(params, "level")?;
+    async fn set_level(self) -> Result<(), RpcError> {
+        let level = text_param(&self.request.params, "level")?;
         let level: LogLevel = serde_json::from_value(level.into()).map_err(|_| {
             RpcError::invalid_params(
                 "params.level: must be debug, info, notice, warning, error, critical, alert or emergency",
             )
         })?;
-        if let RequestOrigin::Legacy(session) = &context.origin {
-            self.set_log_level(session, level).await?;
+        if let RequestOrigin::Legacy(session) = &self.context.origin {
+            self.server.sessions.set_log_level(session, level).await?;
         }
         Ok(())
+    }
+
+    async fn subscribe(self) -> Result<(), RpcError> {
+        let Self { server, context, request } = self;
+        let resources = CallerResources { server, caller: &context.caller };
+        let uri = text_param(&request.params, "uri")?;
+        let RequestOrigin::Legacy(session) = &context.origin else {
+            let text = "a subscription belongs to a session: begin with initialize";
+            return Err(RpcError::invalid_params(text));
+        };
+        if request.method == "resources/unsubscribe" {
+            server.services.mcp.unsubscribe_resource(&session.id, uri.to_owned()).await?;
+            resources.unwatch(uri).await;
+        } else {
+            let stream = resources.stream_of(uri).await?;
+            let stream = stream.ok_or_else(|| no_resource(context, uri))?;
+            let stream = stream.as_str().to_owned();
+            let (mcp, uri) = (&server.services.mcp, uri.to_owned());
+            mcp.subscribe_resource(&context.caller, &session.id, uri, stream).await?;
+        }
+        session.subscriptions.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    /// Answers a method of the tasks extension.
+    async fn task_method(self, client: &ModernClient) -> Result<String, RpcError> {
+        let Self { server, context, request } = self;
+        if !client.has_tasks() {
+            return Err(RpcError::missing_capability(
+                &json!({ "extensions": { mcp::TASKS_EXTENSION: {} } }),
+            ));
+        }
+        let id = request.params.get("taskId").and_then(Value::as_str);
+        let id = id.ok_or_else(|| RpcError::invalid_params("params.taskId: must name a task"))?;
+        let row = server.services.mcp.call(&context.caller, id).await?.filter(|row| row.is_task);
+        let row = row.ok_or_else(|| RpcError::invalid_params("there is no such task"))?;
+        match request.method.as_str() {
+            "tasks/get" => {
+                let view = TaskView::read(&server.services, &row).await?;
+                let result = EraResult::complete(AnswerEra::Stateless, view, None);
+                return Ok(result_message(&request.id, &result));
+            }
+            "tasks/update" => self.answer_task(&row).await?,
+            _ => {
+                let stream = StreamName::new("mcp", &row.call_id);
+                cancel_call(server, &row.call_id, &stream).await;
+            }
+        }
+        let result = EraResult::complete(AnswerEra::Stateless, Empty {}, None);
+        Ok(result_message(&request.id, &result))
+    }
+
+    /// Hands the client's answers to the tool that waits for them.
+    async fn answer_task(self, row: &CallRow) -> Result<(), RpcError> {
+        let Some(Value::Object(answers)) = self.request.params.get("inputResponses") else {
+            let text = "params.inputResponses: must be an object";
+            return Err(RpcError::invalid_params(text));
+        };
+        let Some(running) = self.server.running.get(&row.call_id) else { return Ok(()) };
+        Ok(running.give_answers(answers.clone()).await?)
+    }
+
+    /// The answer to `resources/read`, `prompts/get` or `completion/complete`; `None` if it is
+    /// about nothing of a server's.
+    pub(crate) fn relayed(self) -> Result<Option<PendingAnswer>, RpcError> {
+        let Self { server, context, request } = self;
+        let (method, subject) = match request.method.as_str() {
+            "prompts/get" => ("prompts/get", "name"),
+            "resources/read" => ("resources/read", "uri"),
+            "completion/complete" => ("completion/complete", ""),
+            _ => return Ok(None),
+        };
+        let target = server.sources.as_ref().and_then(|sources| {
+            sources.of_caller(&context.caller).relay_target(method, &request.params)
+        });
+        let Some(target) = target else { return Ok(None) };
+        let subject = request.params.get(subject).and_then(Value::as_str).unwrap_or_default();
+        let mut record = context.record(server, request, method, subject);
+        let own = || context.caller.session().map(Arc::from);
+        record.acting_session = record.acting_session.or_else(own);
+        let (sender, messages) = mpsc::unbounded_channel();
+        let (caller, origin) = (context.caller.clone(), context.origin.clone());
+        let mut run = CallRun::attached(server, caller, origin, record, Some(sender))?;
+        let (era, id) = (context.origin.answer_era(), request.id.clone());
+        let cache = (method == "resources/read").then_some(NOT_KEPT);
+        let answer = async move {
+            let call = run.call();
+            let end = run.drive(false, target.result(&call)).await;
+            // The caller's token may have been taken back while the server was at work.
+            let permitted = run.still_permitted().await;
+            match end {
+                WorkEnd::Outcome(outcome) => match permitted.and(outcome) {
+                    Ok(result) => CallAnswer::verbatim(&id, era, &result, cache),
+                    Err(Failure::NeedsInput) => run.input_required(),
+                    Err(failure) => CallAnswer::error(&id, &rpc_error_of(failure)),
+                },
+                WorkEnd::Cancelled | WorkEnd::Left => CallAnswer::lost(&id, true),
+            }
+        };
+        let (answer, messages) = (answer.boxed(), Some(messages));
+        Ok(Some(PendingAnswer { answer, messages, is_repeatable: true }))
     }
 }
 
@@ -141,68 +246,10 @@ fn kept(id: &RawValue, era: AnswerEra, members: impl Serialize, cache: CacheHint
     result_message(id, &EraResult::complete(era, members, Some(cache)))
 }
 
-/// A member of a list as JSON.
-pub(super) fn raw(value: &impl Serialize) -> Box<RawValue> {
-    to_raw_value(value).expect("it has a JSON form")
-}
-
-/// The cursor of a list in pages.
-pub(super) fn cursor(params: &Map<String, Value>) -> Result<Option<&str>, RpcError> {
-    match params.get("cursor") {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(cursor)) => Ok(Some(cursor)),
-        Some(_) => Err(RpcError::invalid_params("params.cursor: must be a string")),
-    }
-}
-
-/// A list that comes whole has given no cursor to come back with.
-pub(super) fn refuse_cursor(params: &Map<String, Value>) -> Result<(), RpcError> {
-    match cursor(params)? {
-        None => Ok(()),
-        Some(_) => Err(RpcError::invalid_params("params.cursor: is none of this list's")),
-    }
-}
-
-impl McpServer {
-    /// Answers a method of the tasks extension.
-    pub(super) async fn task_method(
-        &self,
-        context: &RequestContext,
-        client: &ModernClient,
-        request: &ClientRequest,
-    ) -> Result<String, RpcError> {
-        if !client.has_tasks() {
-            return Err(RpcError::missing_capability(
-                &json!({ "extensions": { mcp::TASKS_EXTENSION: {} } }),
-            ));
-        }
-        let id = request.params.get("taskId").and_then(Value::as_str);
-        let id = id.ok_or_else(|| RpcError::invalid_params("params.taskId: must name a task"))?;
-        let row = self.services.mcp.call(&context.caller, id).await?.filter(|row| row.is_task);
-        let row = row.ok_or_else(|| RpcError::invalid_params("there is no such task"))?;
-        match request.method.as_str() {
-            "tasks/get" => {
-                let view = TaskView::read(&self.services, &row).await?;
-                let result = EraResult::complete(AnswerEra::Stateless, view, None);
-                return Ok(result_message(&request.id, &result));
-            }
-            "tasks/update" => self.answer_task(&row, request).await?,
-            _ => {
-                let stream = StreamName::new("mcp", &row.call_id);
-                cancel_call(self, &row.call_id, &stream).await;
-            }
-        }
-        let result = EraResult::complete(AnswerEra::Stateless, Empty {}, None);
-        Ok(result_message(&request.id, &result))
-    }
-
-    /// Hands the client's answers to the tool that waits for them.
-    async fn answer_task(&self, row: &CallRow, request: &ClientRequest) -> Result<(), RpcError> {
-        let Some(Value::Object(answers)) = request.params.get("inputResponses") else {
-            let text = "params.inputResponses: must be an object";
-            return Err(RpcError::invalid_params(text));
-        };
-        let Some(running) = self.running.get(&row.call_id) else { return Ok(()) };
-        Ok(running.give_answers(answers.clone()).await?)
-    }
+fn no_resource(context: &RequestContext, uri: &str) -> RpcError {
+    let code = match context.origin {
+        RequestOrigin::Modern(_) => INVALID_PARAMS,
+        RequestOrigin::Bare | RequestOrigin::Legacy(_) => RESOURCE_NOT_FOUND,
+    };
+    RpcError::new(code, "there is no such resource").data(json!({ "uri": uri }))
 }

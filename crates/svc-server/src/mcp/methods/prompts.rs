@@ -5,19 +5,16 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
 use svc_core::tools::{Call, Failure};
-use svc_model::{Caller, limits};
+use svc_model::limits;
 
-use super::{
-    super::{
-        McpServer,
-        call::{CallRun, WorkEnd, rpc_error_of},
-        origin::{RequestContext, RequestOrigin},
-        rpc::{
-            ClientRequest, EraResult, RpcError, object_or_empty, result_message, shortened,
-            text_param,
-        },
+use super::super::{
+    McpServer,
+    call::{CallRun, WorkEnd, rpc_error_of},
+    origin::{RequestContext, RequestOrigin},
+    rpc::{
+        ClientRequest, EraResult, RpcError, object_or_empty, raw_json, refuse_cursor,
+        result_message, shortened, text_param,
     },
-    raw, refuse_cursor,
 };
 
 /// Members of `ListPromptsResult`.
@@ -33,52 +30,6 @@ struct PromptMessages<'a> {
     messages: Vec<Value>,
 }
 
-impl McpServer {
-    pub(super) fn list_prompts(
-        &self,
-        caller: &Caller,
-        params: &Map<String, Value>,
-    ) -> Result<PromptList, RpcError> {
-        refuse_cursor(params)?;
-        let mut prompts: Vec<Box<RawValue>> = self.prompts.borrow().iter().map(raw).collect();
-        prompts.extend(self.prompts_of_servers(caller));
-        Ok(PromptList { prompts })
-    }
-
-    pub(super) async fn get_prompt(
-        &self,
-        context: &RequestContext,
-        request: &ClientRequest,
-    ) -> Result<String, RpcError> {
-        let name = text_param(&request.params, "name")?;
-        let prompts = Arc::clone(&self.prompts.borrow());
-        let prompt = prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
-            RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
-        })?;
-        let arguments = object_or_empty(&request.params, "arguments")?;
-        prompt.check(&arguments)?;
-        // Nobody reads what a prompt says on the way. In a session it asks nobody: the client waits
-        // for this answer.
-        let origin = match &context.origin {
-            RequestOrigin::Legacy(_) => RequestOrigin::Bare,
-            other => other.clone(),
-        };
-        let record = context.record(self, request, "prompts/get", prompt.name);
-        let caller = context.caller.clone();
-        let mut run = CallRun::attached(self, caller, origin, record, None)?;
-        let call = Call { params: None, ..run.call() };
-        let messages = match run.drive(false, prompt.messages(call, arguments)).await {
-            WorkEnd::Outcome(Ok(messages)) => messages,
-            WorkEnd::Outcome(Err(Failure::NeedsInput)) => return Ok(run.input_required().message),
-            WorkEnd::Outcome(Err(failure)) => return Err(rpc_error_of(failure)),
-            WorkEnd::Cancelled | WorkEnd::Left => return Err(RpcError::internal()),
-        };
-        let members = PromptMessages { description: prompt.description, messages };
-        let result = EraResult::complete(context.origin.answer_era(), members, None);
-        Ok(result_message(&request.id, &result))
-    }
-}
-
 #[derive(Serialize)]
 pub(super) struct CompleteResult {
     completion: Completion,
@@ -91,11 +42,58 @@ struct Completion {
     has_more: bool,
 }
 
-impl McpServer {
+/// The methods of prompts, and completion.
+#[derive(Clone, Copy)]
+pub(super) struct PromptMethods<'a> {
+    pub(super) server: &'a McpServer,
+    pub(super) context: &'a RequestContext,
+}
+
+impl PromptMethods<'_> {
+    pub(super) fn list(self, params: &Map<String, Value>) -> Result<PromptList, RpcError> {
+        let Self { server, context } = self;
+        refuse_cursor(params)?;
+        let mut prompts: Vec<Box<RawValue>> =
+            server.prompts.borrow().iter().map(raw_json).collect();
+        if let Some(sources) = &server.sources {
+            prompts.extend(sources.of_caller(&context.caller).prompts());
+        }
+        Ok(PromptList { prompts })
+    }
+
+    pub(super) async fn get(self, request: &ClientRequest) -> Result<String, RpcError> {
+        let Self { server, context } = self;
+        let name = text_param(&request.params, "name")?;
+        let prompts = Arc::clone(&server.prompts.borrow());
+        let prompt = prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
+            RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
+        })?;
+        let arguments = object_or_empty(&request.params, "arguments")?;
+        prompt.check(&arguments)?;
+        // Nobody reads what a prompt says on the way. In a session it asks nobody: the client waits
+        // for this answer.
+        let origin = match &context.origin {
+            RequestOrigin::Legacy(_) => RequestOrigin::Bare,
+            other => other.clone(),
+        };
+        let record = context.record(server, request, "prompts/get", prompt.name);
+        let caller = context.caller.clone();
+        let mut run = CallRun::attached(server, caller, origin, record, None)?;
+        let call = Call { params: None, ..run.call() };
+        let messages = match run.drive(false, prompt.messages(call, arguments)).await {
+            WorkEnd::Outcome(Ok(messages)) => messages,
+            WorkEnd::Outcome(Err(Failure::NeedsInput)) => return Ok(run.input_required().message),
+            WorkEnd::Outcome(Err(failure)) => return Err(rpc_error_of(failure)),
+            WorkEnd::Cancelled | WorkEnd::Left => return Err(RpcError::internal()),
+        };
+        let members = PromptMessages { description: prompt.description, messages };
+        let result = EraResult::complete(context.origin.answer_era(), members, None);
+        Ok(result_message(&request.id, &result))
+    }
+
     /// Values for an argument of a prompt, or for a variable of a resource template.
     pub(super) async fn complete(
-        &self,
-        caller: &Caller,
+        self,
         params: &Map<String, Value>,
     ) -> Result<CompleteResult, RpcError> {
         let reference = object_param(params, "ref", "params.ref: must be an object")?;
@@ -106,8 +104,8 @@ impl McpServer {
             .ok_or_else(|| RpcError::invalid_params("params.argument.name: must be a string"))?;
         let value = argument.get("value").and_then(Value::as_str).unwrap_or_default();
         let mut values = match reference.get("type").and_then(Value::as_str) {
-            Some("ref/prompt") => self.complete_prompt(caller, reference, name, value).await?,
-            Some("ref/resource") => self.complete_resource(caller, reference, name, value).await?,
+            Some("ref/prompt") => self.complete_prompt(reference, name, value).await?,
+            Some("ref/resource") => self.complete_resource(reference, name, value).await?,
             _ => {
                 let text = "params.ref.type: must be ref/prompt or ref/resource";
                 return Err(RpcError::invalid_params(text));
@@ -120,32 +118,32 @@ impl McpServer {
     }
 
     async fn complete_prompt(
-        &self,
-        caller: &Caller,
+        self,
         reference: &Map<String, Value>,
         argument: &str,
         value: &str,
     ) -> Result<Vec<String>, RpcError> {
         let name = text_param(reference, "name")?;
-        let prompts = Arc::clone(&self.prompts.borrow());
+        let Self { server, context } = self;
+        let prompts = Arc::clone(&server.prompts.borrow());
         let prompt = prompts
             .iter()
             .find(|prompt| prompt.is_called(name))
             .ok_or_else(|| RpcError::invalid_params("params.ref.name: there is no such prompt"))?;
-        prompt.complete(&self.services, caller, argument, value).await
+        prompt.complete(&server.services, &context.caller, argument, value).await
     }
 
     async fn complete_resource(
-        &self,
-        caller: &Caller,
+        self,
         reference: &Map<String, Value>,
         variable: &str,
         value: &str,
     ) -> Result<Vec<String>, RpcError> {
+        let Self { server, context: RequestContext { caller, .. } } = self;
         let template = text_param(reference, "uri")?;
-        for provider in &self.resources {
+        for provider in &server.resources {
             let values =
-                provider.complete(&self.services, caller, template, variable, value).await?;
+                provider.complete(&server.services, caller, template, variable, value).await?;
             if let Some(values) = values {
                 return Ok(values);
             }

@@ -9,7 +9,10 @@ mod result;
 use std::{borrow::Cow, sync::Arc};
 
 use serde::Serialize;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
 use svc_core::service;
 use svc_model::limits;
 use svc_sys::telemetry;
@@ -290,6 +293,28 @@ pub(crate) fn text_param<'a>(
 ) -> Result<&'a str, RpcError> {
     let value = params.get(name).and_then(Value::as_str);
     value.ok_or_else(|| RpcError::invalid_params(format!("params.{name}: must be a string")))
+}
+
+/// A member of a list as JSON.
+pub(crate) fn raw_json(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("it has a JSON form")
+}
+
+/// The cursor of a list in pages.
+pub(crate) fn cursor(params: &Map<String, Value>) -> Result<Option<&str>, RpcError> {
+    match params.get("cursor") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(cursor)) => Ok(Some(cursor)),
+        Some(_) => Err(RpcError::invalid_params("params.cursor: must be a string")),
+    }
+}
+
+/// A list that comes whole has given no cursor to come back with.
+pub(crate) fn refuse_cursor(params: &Map<String, Value>) -> Result<(), RpcError> {
+    match cursor(params)? {
+        None => Ok(()),
+        Some(_) => Err(RpcError::invalid_params("params.cursor: is none of this list's")),
+    }
 }
 
 /// The answer to a request that went well.

@@ -189,7 +189,7 @@ impl SessionNotices {
     }
 
     fn keep_alive(&self) -> &'static str {
-        self.server.touch_session(&self.session);
+        self.server.sessions.touch(&self.session);
         KEEP_ALIVE
     }
 }

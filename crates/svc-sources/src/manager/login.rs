@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use svc_core::service::sources::SourceKey;
 use svc_model::source::SourceTransport;
 
-use super::{
+use super::state::SourceManager;
+use crate::{
     auth::{LoginProgress, LoginRequest, LoginRun},
-    manager::SourceManager,
     spec::{FilledEntry, Variables},
 };
 
@@ -34,13 +34,21 @@ pub enum LoginOutcome {
     Failed(String),
 }
 
-impl SourceManager {
-    /// Begins a login to a server. The error is for people.
-    pub async fn log_in(&self, key: &SourceKey, port: Option<u16>) -> Result<OpenLogin, String> {
-        let spec = self.spec(key).ok_or("it is not to run")?;
-        let kept = self.vault().kept().map_err(|error| error.to_string())?;
+/// The login to one server.
+#[derive(Debug)]
+pub struct SourceLogin<'a> {
+    pub(super) manager: &'a SourceManager,
+    pub(super) key: &'a SourceKey,
+}
+
+impl SourceLogin<'_> {
+    /// Begins it. The error is for people.
+    pub async fn begin(&self, port: Option<u16>) -> Result<OpenLogin, String> {
+        let Self { manager, key } = self;
+        let spec = manager.spec(key).ok_or("it is not to run")?;
+        let kept = manager.vault().kept().map_err(|error| error.to_string())?;
         let (secrets, kept_from) = (kept.given_to(&spec.bearer), kept.kept_from(&spec.bearer));
-        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: self.env() };
+        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: manager.env() };
         let filled = spec.fill(&variables, spec.root.as_deref())?;
         let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
             (&spec.entry.transport, filled)
@@ -64,32 +72,31 @@ impl SourceManager {
             redirect: String::new(),
         };
         // An earlier login holds the port.
-        self.end_login(key);
-        let (this, name) = (self.downgrade(), key.clone());
+        manager.state().logins.remove(*key);
+        let (this, name) = (manager.downgrade(), SourceKey::clone(key));
         let done = move || {
             if let Some(manager) = this.upgrade() {
                 manager.reconnect_all(&name);
             }
         };
-        let run = LoginRun::start(self.auth_of(key), request, port, done).await;
+        let run = LoginRun::start(manager.auth_of(key), request, port, done).await;
         let run = run.map_err(|problem| filled.redactor.hide(&problem).into_owned())?;
         let open = OpenLogin {
             authorization_url: run.authorization_url.clone(),
             redirect: run.redirect.clone(),
         };
-        self.keep_login(key.clone(), Arc::new(run));
+        manager.state().logins.insert(SourceKey::clone(key), Arc::new(run));
         Ok(open)
     }
 
-    /// Waits for a while for the end of a login; `None` if none is under way. `redirect` is a URL
-    /// that a person pasted.
-    pub async fn login_outcome(
+    /// Waits for a while for its end; `None` if it is not under way. `redirect` is a URL that a
+    /// person pasted.
+    pub async fn outcome(
         &self,
-        key: &SourceKey,
         redirect: Option<&str>,
         patience: Duration,
     ) -> Option<LoginOutcome> {
-        let run = self.login_of(key)?;
+        let run = self.manager.state().logins.get(self.key).cloned()?;
         if let Some(redirect) = redirect {
             run.paste(redirect);
         }
@@ -108,12 +115,13 @@ impl SourceManager {
         Some(outcome)
     }
 
-    /// Removes a login and revokes its tokens; `None` if there was none, `Some(false)` if the
-    /// issuer could not be told.
-    pub async fn log_out(&self, key: &SourceKey) -> std::io::Result<Option<bool>> {
-        self.end_login(key);
-        let was_there = self.auth_of(key).log_out().await?;
-        self.reconnect_all(key);
+    /// Removes it and revokes its tokens; `None` if there was none, `Some(false)` if the issuer
+    /// could not be told.
+    pub async fn end(&self) -> std::io::Result<Option<bool>> {
+        let Self { manager, key } = self;
+        manager.state().logins.remove(*key);
+        let was_there = manager.auth_of(key).log_out().await?;
+        manager.reconnect_all(key);
         Ok(was_there)
     }
 }

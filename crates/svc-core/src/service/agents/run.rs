@@ -1,0 +1,127 @@
+//! What runs as long as the daemon does: a follower for each live agent, the queue, and the end of
+//! requests that nobody answers.
+
+use std::{collections::HashSet, sync::PoisonError, time::Duration};
+
+use futures_util::StreamExt as _;
+use svc_client::hosts::{HostError, remove_files};
+use svc_model::AgentId;
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{Agents, follow::Follower, queue::AgentQueue};
+
+/// How often requests past their deadline are looked for.
+const REQUEST_SWEEP: Duration = Duration::from_secs(5);
+
+/// Follows all live agents, and those that start, until it is dropped. Gives work to agents and
+/// denies what nobody answers meanwhile.
+pub(super) async fn run_agents(agents: Agents) {
+    let receiver = {
+        let mut slot = agents.live.to_follow.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.take()
+    };
+    let Some(mut starts) = receiver else { return };
+    let mut followers = JoinSet::new();
+    let mut followed: HashSet<AgentId> = HashSet::new();
+    match agents.core.store.agents().live().await {
+        Ok(rows) => {
+            for row in rows {
+                followed.insert(row.info.id.clone());
+                agents.live.dispatching().insert(row.info.id.clone());
+                followers.spawn(Follower::new(&agents, &row.info.id).serve());
+            }
+        }
+        Err(error) => tracing::error!(%error, "cannot read which agents live"),
+    }
+    look_for_strangers(&agents, &followed);
+    let mut queue = Box::pin(AgentQueue::new(agents.clone()).run());
+    let mut sweeps = Box::pin(run_request_sweeps(&agents));
+    loop {
+        tokio::select! {
+            id = starts.recv() => {
+                let Some(id) = id else { return };
+                if followed.insert(id.clone()) {
+                    followers.spawn(Follower::new(&agents, &id).serve());
+                }
+            }
+            Some(ended) = followers.join_next() => {
+                if let Ok(id) = ended {
+                    followed.remove(&id);
+                    agents.live.dispatching().remove(&id);
+                }
+                // Its end may be what somebody in the queue waits for.
+                agents.core.work.notify_one();
+            }
+            () = &mut queue => return,
+            // Beside all else: a host that does not answer holds up no work.
+            () = &mut sweeps => return,
+        }
+    }
+}
+
+/// Denies requests past their deadline until it is dropped.
+async fn run_request_sweeps(agents: &Agents) {
+    let mut sweep = interval(REQUEST_SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        sweep.tick().await;
+        if let Err(error) = agents.sweep_requests().await {
+            tracing::error!(%error, "cannot deny requests past their deadline");
+        }
+    }
+}
+
+/// Sockets and spools in the folder that no live agent of ours has: the files of one that has
+/// ended go, a living one that nobody knows is left alone and told of.
+fn look_for_strangers(agents: &Agents, known: &HashSet<AgentId>) {
+    let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
+    let strangers: Vec<AgentId> = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter_map(|name| {
+            let stem = name.strip_suffix(".sock").or_else(|| name.strip_suffix(".spool"))?;
+            AgentId::parse(stem)
+        })
+        .filter(|id| !known.contains(id))
+        .collect::<HashSet<_>>()
+        .into_iter()
+        .collect();
+    if strangers.is_empty() {
+        return;
+    }
+    let agents = agents.clone();
+    tokio::spawn(async move {
+        let probes = strangers.into_iter().map(|id| probe_stranger(agents.clone(), id));
+        futures_util::stream::iter(probes).buffer_unordered(16).collect::<Vec<()>>().await;
+    });
+}
+
+async fn probe_stranger(agents: Agents, id: AgentId) {
+    // One that was started since has a row by now.
+    let row = agents.core.store.agents().get(&id).await;
+    let Ok(row) = row else { return };
+    if row.as_ref().is_some_and(|row| row.ended_at.is_none()) {
+        return;
+    }
+    match agents.host(&id).status().await {
+        Err(HostError::Absent) if row.is_some() => remove_files(&agents.settings.folder, &id),
+        // Its host stays for a moment after the end. The log has all of it, or the row would
+        // have no end.
+        Ok(status) if row.is_some() && status.agent.state.is_final() => {
+            remove_files(&agents.settings.folder, &id);
+        }
+        // It was given up before it had begun.
+        Ok(_) if row.is_some() => Follower::new(&agents, &id).stop_given_up().await,
+        Err(HostError::Absent) => {}
+        Ok(status) => {
+            let pid = status.host.pid;
+            tracing::warn!(agent = %id, pid, "a host runs that this database does not know");
+        }
+        Err(error) => {
+            tracing::warn!(agent = %id, %error, "a socket is no host of this database");
+        }
+    }
+}
