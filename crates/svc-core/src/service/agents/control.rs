@@ -22,7 +22,7 @@ use super::{
     dispatch::{DispatchRequest, DispatchedTask, NewDispatch},
     records::{stream_of, unknown},
     run::run_agents,
-    start::{AgentStart, MadeAgent, NewAgent, WishFingerprint},
+    start::{AgentStart, MadeAgent, NewAgent, RequestFingerprint},
     state::{may_run, may_steer},
 };
 use crate::service::{Error, Listed, Page, PageBounds, assignments::note_returned, check, tasks};
@@ -63,7 +63,7 @@ pub struct SendToAgent {
     pub mode: SendMode,
 }
 
-/// What came of a wish for an agent.
+/// Result of a request to start an agent.
 #[derive(Debug)]
 pub struct StartedAgent {
     pub agent: AgentView,
@@ -90,12 +90,13 @@ impl Agents {
         may_run(caller)?;
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("resume", input.resume.as_deref())?;
-        let wish = WishFingerprint::from_input(&input);
+        let fingerprint = RequestFingerprint::from_input(&input);
         let resumed = match input.resume.take() {
             Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
             None => None,
         };
-        let start = AgentStart::new(&self.settings, caller, (input, wish), resumed.as_ref())?;
+        let start =
+            AgentStart::new(&self.settings, caller, (input, fingerprint), resumed.as_ref())?;
         let (core, created_by) = (self.core.clone(), caller.principal().to_string());
         let made = self
             .core
