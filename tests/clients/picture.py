@@ -9,9 +9,11 @@ Each case has a home of its own in which `svc install` was run, and a scripted m
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 sys.dont_write_bytecode = True
@@ -132,6 +134,28 @@ class Desk(hooks.Agent):
         terminal.__exit__()
         self.terminals.remove(terminal)
 
+    def rest(self, path, body=None):
+        """A request to the daemon, by its person; gives status and answer."""
+        with open(os.path.join(self.data, "daemon.json")) as file:
+            url = json.load(file)["url"]
+        headers = {"Authorization": f"Bearer {self.svc('token', 'show').strip()}", "Content-Type": "application/json"}
+        request = urllib.request.Request(url + path, body and json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def requests(self, query):
+        """What clients ask their persons, the latest first."""
+        status, answer = self.rest(f"/v1/requests{query}")
+        assert status == 200, answer
+        return answer["requests"]
+
+    def late(self, request, option):
+        """The status of an answer to a request."""
+        return self.rest(f"/v1/requests/{request['request_id']}/answer", {"option_id": option})[0]
+
     def peers(self):
         """The client's sessions, as `svc peer list` has them."""
         listed = json.loads(self.svc("peer", "list", "--json"))["peers"]
@@ -230,6 +254,131 @@ def permission(desk):
     soon = idle_after(desk, "No")
     assert not os.path.exists(os.path.join(desk.api, "second")), "it was refused"
     return f"waiting {late:.1f} s after the dialog, {soon}"
+
+
+# By which words the options of a client are answered: yes once, and no.
+YES, NO = {"claude": "allow", "opencode": "once"}, {"claude": "deny", "opencode": "reject"}
+
+
+def held(desk, what):
+    """The open request for a command, once it can be answered from elsewhere."""
+    def find():
+        asked = [it for it in desk.requests("?open=true") if it["options"] and what in json.dumps(it["tool"])]
+        return asked and asked[0]
+
+    try:
+        return wait_for(find, f"a request for {what!r} with options", SOON)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: {desk.requests('')}\n{desk.terminals[-1].screen()}") from None
+
+
+def closed(desk, request):
+    """How a request ended."""
+    def find():
+        [it] = [it for it in desk.requests("") if it["request_id"] == request["request_id"]]
+        return it.get("answer")
+
+    try:
+        return wait_for(find, f"the end of {request['title']!r}", SOON)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: {desk.requests('')}\n{desk.terminals[-1].screen()}") from None
+
+
+def elsewhere(desk):
+    """A prompt is answered from another terminal while the client's own dialog stands; of a denial its model is told why."""
+    name = desk.client.name
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "make it")
+    terminal.wait(DIALOG[name])
+    request = held(desk, "touch first")
+    assert (request["session_key"], request.get("cwd")) == (desk.peer()["session_id"], desk.api), request
+    assert terminal.shows(DIALOG[name]), f"the dialog stands beside it:\n{terminal.screen()}"
+    said = desk.svc("answer", "latest", YES[name])
+    assert "answered touch first" in said, said
+    assert closed(desk, request) == {"option_id": YES[name], "by": "operator"}, desk.requests("")
+    wait_for(lambda: os.path.exists(os.path.join(desk.api, "first")), "it was allowed", SOON)
+    terminal.wait("touch second")
+    request = held(desk, "touch second")
+    desk.svc("answer", request["request_id"], NO[name], "use make instead")
+    desk.model.asked(2, SOON)
+    assert "use make instead" in desk.model.body(2), desk.model.body(2)
+    assert closed(desk, request) == {"option_id": NO[name], "by": "operator"}, desk.requests("")
+    assert not os.path.exists(os.path.join(desk.api, "second")), "it was refused"
+    desk.until("idle", "its turn is over")
+    no_hook_left(desk)
+
+
+def person_first(desk):
+    """What the person answers in the terminal counts, and the record says so; nobody holds the prompt any more."""
+    name = desk.client.name
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "make it")
+    terminal.wait(DIALOG[name])
+    request = held(desk, "touch first")
+    answer(desk, terminal, "Enter")
+    assert closed(desk, request)["by"] == "terminal", desk.requests("")
+    late = desk.late(request, YES[name])
+    assert late == 409, late
+    terminal.wait("touch second")
+    request = held(desk, "touch second")
+    answer(desk, terminal, "Escape")
+    assert closed(desk, request)["by"] in ("terminal", "gone"), desk.requests("")
+    desk.until("idle", "after No")
+    assert os.path.exists(os.path.join(desk.api, "first")) and not os.path.exists(os.path.join(desk.api, "second"))
+    no_hook_left(desk)
+
+
+def killed(desk):
+    """A client that is killed leaves no hook behind, and its prompt is over; a daemon that is killed leaves the dialog to its person."""
+    name = desk.client.name
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "make it")
+    terminal.wait(DIALOG[name])
+    held(desk, "touch first")
+    desk.crash()
+    if name == "claude":
+        no_hook_left(desk)
+    desk.svc("start")
+    request = wait_for(lambda: (it := desk.requests("?open=true")) and not it[0]["options"] and it[0], "nobody answers it from elsewhere", SOON)
+    answer(desk, terminal, "Enter")
+    assert closed(desk, request)["by"] == "terminal", desk.requests("")
+    terminal.wait("touch second")
+    request = held(desk, "touch second")
+    os.kill(terminal.pid(), signal.SIGKILL)
+    assert closed(desk, request) == {"by": "gone"}, desk.requests("")
+    no_hook_left(desk)
+
+
+def printing(desk):
+    """`claude -p` asks nobody, and nothing holds it up."""
+    before = time.time()
+    args = ["claude", "-p", "make it"]
+    process = desk.popen(args, quiet(desk.model.url))
+    out, err = desk.finish(process)
+    assert process.returncode == 0 and not desk.requests("?open=true"), (process.returncode, out, err, desk.requests(""))
+    assert not any(it["options"] for it in desk.requests("")), desk.requests("")
+    assert not os.path.exists(os.path.join(desk.work, "first"))
+    no_hook_left(desk)
+    return f"{time.time() - before:.1f} s"
+
+
+def no_hook_left(desk):
+    """No hook of the client runs any more, but for the one that waits for messages."""
+    def left():
+        return [line for line in processes() if desk.dir in line[1] and " hook " in line[1] and " hook wait" not in line[1]]
+
+    wait_for(lambda: not left(), "the end of its hooks", SOON)
+
+
+def processes():
+    """All processes: their number, and their arguments with their folder."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().replace(b"\0", b" ").decode(errors="replace")
+            yield pid, f"{words} {os.readlink(f'/proc/{pid}/cwd')}"
+        except OSError:
+            continue
 
 
 def answer(desk, terminal, key):
@@ -350,10 +499,19 @@ def slow(client):
     return [first, {**again, "capture": {"id": r"session ID (\d+)"}}]
 
 
+def asking(client):
+    """Steps that ask for permission twice."""
+    return [command(client, "touch first", True), command(client, "touch second", True), DONE, DONE]
+
+
 CASES = {
     "two projects": (two_projects, lambda client: [*[RECORD, DONE] * 2, DONE], False),
     "a long tool": (long_tool, lambda client: [*slow(client), *[DONE] * 4], False),
-    "a permission": (permission, lambda client: [command(client, "touch first", True), command(client, "touch second", True), DONE, DONE], True),
+    "a permission": (permission, asking, True),
+    "answered from elsewhere": (elsewhere, asking, True),
+    "the person first": (person_first, asking, True),
+    "killed at a prompt": (killed, asking, True),
+    "a prompt in print mode": (printing, asking, True),
     "told": (told, lambda client: [DONE] * 4, False),
     "a failed turn": (failed_turn, lambda client: [{"text": "for its person", "hold": "first"}, FAILS, FAILS, {**DONE, "hold": "second"}, DONE, DONE], False),
     "harmless tools": (harmless_tools, lambda client: [tool("peer_list"), DONE] * 2, True),
@@ -362,6 +520,10 @@ CASES = {
 
 def applies(client, case):
     """An earlier Claude Code asks its model before it has the tools of a server. The turns of opencode do not go on with messages."""
+    if case in ("answered from elsewhere", "the person first", "killed at a prompt") and client.name not in YES:
+        return False
+    if case == "a prompt in print mode":
+        return client.name == "claude"
     if case == "a failed turn" and client.name == "opencode":
         return False
     return case not in ("two projects", "harmless tools") or client.name != "claude" or client.numbers() >= (2, 1, 300)
