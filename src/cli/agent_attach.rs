@@ -382,9 +382,9 @@ impl Printer {
     }
 }
 
-/// Whether an option of this kind (`allow_always`, `reject_always`) answers later requests, too.
+/// Whether a client asks no more after an option of this kind.
 pub(super) fn is_permanent(kind: &str) -> bool {
-    kind.ends_with("_always")
+    kind == "allow_always"
 }
 
 /// The question that confirms a permanent option of this name and number.

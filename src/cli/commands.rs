@@ -26,11 +26,12 @@ Every day:
   tell         Say something to an agent
   ask          Ask an agent, and wait for the answer
   reply        Answer a message
+  answer       Answer what an agent or a session asks of you
   send         Give work to an agent, and print its answer
   agent        List all agents, and start and steer those that svc runs
-  task         Run commands as tasks that others can follow
 
 The team:
+  task         Run commands as tasks that others can follow
   peer         List and register peers: whoever has an inbox
   session      Show sessions of coding agents: history, tools, who started whom
   ghap         Search what was tried, and with which result
@@ -159,6 +160,11 @@ enum Command {
     /// Answer a message
     #[command(after_help = concat!("Example:\n  svc reply latest 'yes, go on'\n\n", which_one!()))]
     Reply(people::ReplyArgs),
+    /// Answer what an agent or a session asks of you
+    #[command(
+        after_help = "Examples:\n  svc answer latest allow\n  svc answer req_01k… deny 'use make test'"
+    )]
+    Answer(people::AnswerArgs),
     /// Show the questions, answers and messages for you
     #[command(after_help = "Examples:\n  svc inbox\n  svc inbox --ack")]
     Inbox(people::InboxArgs),
@@ -355,6 +361,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Ask(args) => Box::pin(people::ask(context, args)).await,
         Command::Tell(args) => people::tell(context, args).await,
         Command::Reply(args) => people::reply(context, args).await,
+        Command::Answer(args) => people::answer(context, args).await,
         Command::Inbox(args) => people::inbox(context, args).await,
         Command::Task(command) => task::run(context, command).await,
         Command::Agent(command) => agent::run(context, command).await,

@@ -238,6 +238,9 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
         "request.closed" => {
             format!("the request of agent {} was answered", cell("session_key"))
         }
+        "request.withdrawn" => {
+            format!("the terminal of {} alone answers its request", cell("session_key"))
+        }
         "run.queued" | "run.began" | "run.ended" => {
             let now = match kind {
                 "run.queued" => "waits for its turn".to_owned(),

@@ -175,7 +175,8 @@ fn mark_waiting(page: &mut Value, requests: &Value) {
             peer["waits_for"] = asked.into();
         }
         let own = output::items(requests, "requests").iter();
-        let mut own = own.filter(|request| request["peer_id"] == peer["peer_id"]);
+        let mut own = own
+            .filter(|request| request["peer_id"] == peer["peer_id"] && !only_at_terminal(request));
         if let Some(request) = own.next() {
             peer["waits_for"] =
                 format!("your permission: {}", output::cell(request, "title")).into();
@@ -183,7 +184,12 @@ fn mark_waiting(page: &mut Value, requests: &Value) {
     }
 }
 
-/// What a peer waits for that only a person at its terminal can give; `None` if nothing.
+/// Whether nobody can answer a request but who sits at the terminal of its session.
+pub(super) fn only_at_terminal(request: &Value) -> bool {
+    request["agent_id"].is_null() && request["options"].as_array().is_some_and(Vec::is_empty)
+}
+
+/// What a peer waits for that only a person at its terminal can give, if it waits.
 pub(super) fn waits_at_terminal(peer: &Value) -> Option<String> {
     let waits = &peer["waiting_for"];
     let asked = match waits["kind"].as_str()? {

@@ -377,7 +377,7 @@ fn request_is_shown_and_answerable_in_every_view_for_people() {
     svc(&d.home, &["inbox", "--ack"]).ok();
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     let open = format!("{key} needs permission: Write: /etc/x");
-    let answer = format!("svc agent answer {key} {id} OPTION (allow, deny)");
+    let answer = format!("svc answer {id} OPTION (allow, deny)");
     assert!(inbox.contains(&open) && inbox.contains(&answer), "it is still open: {inbox}");
 
     let reply = svc(&d.home, &["reply", "latest", "allow"]);

@@ -28,6 +28,26 @@ pub(crate) struct FakeClient {
     count: u32,
 }
 
+/// A hook that runs.
+pub(crate) struct PendingHook {
+    output: PathBuf,
+    status: PathBuf,
+}
+
+impl PendingHook {
+    pub(crate) fn is_over(&self) -> bool {
+        self.status.exists()
+    }
+
+    /// What it printed, when it has ended well.
+    #[track_caller]
+    pub(crate) fn output(&self) -> String {
+        let code = until(SOON, || fs::read_to_string(&self.status).ok());
+        assert_eq!(code.trim(), "0");
+        fs::read_to_string(&self.output).expect("what it printed")
+    }
+}
+
 impl FakeClient {
     /// Starts it in this folder below the user's home, with `svc stdio` and these arguments.
     pub(crate) fn start(home: &Home, name: &str, project: &str, arguments: &str) -> Self {
@@ -89,6 +109,37 @@ impl FakeClient {
         let code = until(SOON, || fs::read_to_string(path("status")).ok());
         assert_eq!(code.trim(), "0");
         fs::read_to_string(path("out")).expect("what it printed")
+    }
+
+    /// Starts a hook, and lets it run.
+    pub(crate) fn begin_hook(&mut self, payload: &Value) -> PendingHook {
+        self.count += 1;
+        let path = |name: &str| self.folder.join(format!("{}.{name}", self.count));
+        fs::write(path("in"), payload.to_string()).expect("a file");
+        let pending = PendingHook { output: path("out"), status: path("status") };
+        let (input, output, status) =
+            (path("in"), pending.output.display(), pending.status.display());
+        let input = input.display();
+        // Its parent is a shell below the client, as the client itself starts it.
+        writeln!(
+            self.control,
+            "sh -c '\"$SVC\" hook claude <\"{input}\" >\"{output}\"; echo $? >\"{status}.new\"; mv \"{status}.new\" \"{status}\"' &"
+        )
+        .expect("it reads");
+        pending
+    }
+
+    /// Runs a command of the shell, as a tool of the client would, and gives what it prints.
+    #[track_caller]
+    pub(crate) fn run(&mut self, command: &str) -> String {
+        self.count += 1;
+        let path = |name: &str| self.folder.join(format!("{}.{name}", self.count));
+        let (output, status) = (path("out"), path("status"));
+        let (shown, done) = (output.display(), status.display());
+        writeln!(self.control, "{{ {command}; }} >'{shown}' 2>&1; touch '{done}'")
+            .expect("it reads");
+        eventually(SOON, || status.exists());
+        fs::read_to_string(output).expect("what it printed")
     }
 
     /// Sends a request.

@@ -68,6 +68,7 @@ mod picture_hosted;
 mod picture_words;
 #[cfg(target_os = "linux")]
 mod power;
+mod prompts;
 mod reference;
 mod restore;
 mod screens;

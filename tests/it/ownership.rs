@@ -269,6 +269,17 @@ fn every_route_applies_the_access_rule_to_every_caller() {
             || ("/v1/requests/req_none/answer".into(), json!({ "option_id": "a" })),
             [404; 5],
         ),
+        // tests/it/prompts.rs: a prompt that is held.
+        posts(
+            "POST /v1/prompts/{id}/hold",
+            || ("/v1/prompts/req_none/hold".into(), json!({})),
+            [404; 5],
+        ),
+        posts(
+            "POST /v1/prompts/{id}/printed",
+            || ("/v1/prompts/req_none/printed".into(), json!({})),
+            [404; 5],
+        ),
         posts(
             "POST /v1/send_message",
             || ("/v1/send_message".into(), json!({ "instance": "none", "prompt": "x" })),

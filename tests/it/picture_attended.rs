@@ -319,7 +319,7 @@ fn a_turn_of_codex_that_failed_is_over_and_who_asked_is_told() {
 }
 
 /// When a process started, in the system's own count.
-fn started(pid: u32) -> Option<String> {
+pub(crate) fn started(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(str::to_owned)
 }

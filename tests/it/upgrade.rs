@@ -148,7 +148,7 @@ fn migrate_command_keeps_every_row() {
             ("ghap", 2),
             ("memory", 1),
             ("agent", 1),
-            ("agent_request", 1),
+            ("request", 1),
             ("assignment", 2),
         ] {
             let count = format!("select count(*) from {table}");

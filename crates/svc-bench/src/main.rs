@@ -1,8 +1,8 @@
 //! `svc-bench`: the load generator.
 //!
 //! Each figure is measured in turns with a baseline, on the same data, by the same generator: a
-//! bare loop, a handler that does nothing, and on request Redis, PostgreSQL or another MCP server.
-//! The machine's speed drifts, so the ratio of the two is the figure that means something; the
+//! bare loop, a handler that does nothing, and on request Redis, `PostgreSQL` or another MCP
+//! server. The machine's speed drifts, so the ratio of the two is the figure that means something; the
 //! goals are ratios wherever there is a baseline.
 //!
 //! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `stats`

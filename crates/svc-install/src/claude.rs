@@ -39,7 +39,8 @@ const EVENTS: &[(&str, u32)] = &[
     ("PreToolUse", 5),
     ("PostToolUse", 5),
     ("PostToolUseFailure", 5),
-    ("PermissionRequest", 5),
+    // It holds the prompt beside the dialog until somebody answers.
+    ("PermissionRequest", 86_400),
     ("Notification", 5),
     ("Stop", 10),
     ("StopFailure", 10),

@@ -56,6 +56,56 @@ const post = async (body) => {
   })
 }
 
+/** Holds a prompt until the daemon has an answer to it, or it is over; gives the answer. */
+const hold = (id) =>
+  new Promise((resolve) => {
+    const headers = { Host: "localhost", "Content-Length": 0, ...identity }
+    const held = request({ socketPath, path: `/v1/prompts/${id}/hold`, method: "POST", headers }, (answer) => {
+      // The daemon says every second that the prompt is open.
+      const silence = () => setTimeout(() => answer.destroy(), 2000)
+      let timer = silence()
+      let text = ""
+      answer.on("data", (chunk) => {
+        clearTimeout(timer)
+        timer = silence()
+        text += chunk
+        const lines = text.split("\n")
+        text = lines.pop()
+        for (const line of lines) {
+          const word = JSON.parse(line)
+          if (word.state === "answer") resolve(word.answer)
+        }
+      })
+      answer.on("error", () => {})
+      answer.on("close", () => (clearTimeout(timer), resolve()))
+    })
+    held.on("error", () => resolve())
+    held.end()
+  })
+
+/** Says that the answer to a prompt was passed on. */
+const printed = (id) =>
+  new Promise((resolve) => {
+    const headers = { Host: "localhost", "Content-Length": 0, ...identity }
+    const told = request({ socketPath, path: `/v1/prompts/${id}/printed`, method: "POST", headers }, (answer) => {
+      answer.resume()
+      answer.on("close", resolve)
+    })
+    told.on("error", resolve)
+    told.end()
+  })
+
+/** What the client's own server takes for an answer: the path below the prompt, and the body. */
+const reply = (asked, { option_id: option, text, answers }) => {
+  if (asked.permission) return ["permission", "reply", { reply: option, ...(text && { message: text }) }]
+  if (option === "reject") return ["question", "reject", {}]
+  const questions = asked.questions ?? []
+  const label = (number) => questions[0]?.options?.[number - 1]?.label
+  const one = option ? label(Number(option.replace("choice_", ""))) : text
+  const all = questions.map((it) => [answers?.[it.question] ?? one].flat().filter(Boolean))
+  return ["question", "reply", { answers: all }]
+}
+
 /** The daemon's answer to an event; nothing if it cannot be asked. */
 const ask = async (id, payload, lost) => {
   try {
@@ -72,8 +122,8 @@ const ask = async (id, payload, lost) => {
 // for a sign that the model saw them.
 const lost = new Map()
 
-/** What the daemon says to an event, for the model; or nothing. */
-const tell = async (session, payload) => {
+/** What the daemon says to an event, for the model; or nothing. `onHeld` gets the id of a prompt that is to be held. */
+const tell = async (session, payload, onHeld) => {
   try {
     const id = `opencode-${randomUUID()}`
     const unseen = lost.get(session) ?? []
@@ -85,6 +135,8 @@ const tell = async (session, payload) => {
     const left = (lost.get(session) ?? []).filter((it) => !unseen.includes(it))
     if (left.length) lost.set(session, left)
     else lost.delete(session)
+    const held = answer.result?.isError ? undefined : answer.result?.structuredContent?.svc_held
+    if (typeof held === "string" && onHeld) onHeld(held)
     const context = answer.result?.isError ? undefined : answer.result?.structuredContent?.context
     return typeof context === "string" && context ? context : undefined
   } catch {
@@ -120,7 +172,19 @@ const EVENTS = ["session.created", "session.idle", "session.error", "session.com
 // What a person is asked, by a sub-agent too: its session shows the prompt.
 const PROMPTS = ["permission.asked", "permission.replied", "question.asked", "question.replied", "question.rejected"]
 
-export const SvcPlugin = async ({ directory }) => {
+export const SvcPlugin = async ({ client, directory }) => {
+  /** Passes the answer to a held prompt on to the client; its own event tells what it took. */
+  const answer = async (held, asked) => {
+    try {
+      const given = await hold(held)
+      if (!given) return
+      const [kind, action, body] = reply(asked, given)
+      await client._client.post({ url: `/${kind}/${asked.id}/${action}`, body, headers: { "Content-Type": "application/json" } })
+      await printed(held)
+    } catch {
+      // The dialog stands all the time.
+    }
+  }
   /** A call of a tool, for the session that it is a part of. */
   const use = (hook, input, output) => {
     const session = root(input.sessionID)
@@ -141,7 +205,7 @@ export const SvcPlugin = async ({ directory }) => {
         const session = root(id)
         const agent = session === id ? {} : { agent_id: id }
         const asked = { type: event.type, properties: { ...event.properties, sessionID: session } }
-        await tell(session, { hook: "event", cwd: directory, ...agent, event: asked })
+        await tell(session, { hook: "event", cwd: directory, ...agent, event: asked }, (held) => answer(held, event.properties))
         return
       }
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return

@@ -16,9 +16,14 @@ impl OpenCalls {
         self.0.is_empty()
     }
 
+    /// Whether this call is open.
+    pub fn has(&self, call: &str) -> bool {
+        self.0.iter().any(|open| open == call)
+    }
+
     /// Notes that a call has begun; answers whether that was not known.
     pub fn begin(&mut self, call: &str) -> bool {
-        if call.len() > limits::SHORT_TEXT_BYTES || self.0.iter().any(|open| open == call) {
+        if call.len() > limits::SHORT_TEXT_BYTES || self.has(call) {
             return false;
         }
         if self.0.len() >= limits::OPEN_CALLS {

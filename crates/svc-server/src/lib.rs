@@ -31,11 +31,11 @@
 //! 4. The client comes back with `Last-Event-ID: <call>.<seq>` and gets the rest. A client that
 //!    has everything gets 204, or it would come back for ever.
 //!
-//! A call of a client without sessions has no stream. It runs as long as its connection, or
-//! becomes a task, which is the same row. Its questions end it with `input_required`, and the next
-//! round runs it again with the answers; the state between rounds travels with the client, signed
-//! (`mcp/request_state.rs`). What a legacy client hears unasked is which lists have changed and which
-//! subscribed streams have moved since a position of the log (`mcp/notices.rs`).
+//! A call of a client without sessions has no stream. It runs as long as its connection, or becomes
+//! a task, which is the same row. Its questions end it with `input_required`, and the next round
+//! runs it again with the answers; the state between rounds travels with the client, signed
+//! (`mcp/request_state.rs`). What a legacy client hears unasked is which lists have changed and
+//! which subscribed streams have moved since a position of the log (`mcp/notices.rs`).
 //!
 //! # The daemon starts and ends
 //!

@@ -74,7 +74,7 @@ mod suspended;
 mod view;
 
 pub use manager::{
-    FolderSources, LoginOutcome, OpenLogin, SourceLogin, SourceManager, SourceManagerParts,
+    FolderSources, LoginOutcome, OpenLogin, SourceLoginFlow, SourceManager, SourceManagerParts,
 };
 pub use markdown::{CONVERTER, convert_page};
 pub use message::read_message;

@@ -3,7 +3,8 @@
 //!
 //! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
 //! commit. `unfinished` holds, in memory, text of agents that no event has yet. `write_queue_key`
-//! names the queue of a principal's write jobs. `sqlite` is the engine, and the only place with SQL.
+//! names the queue of a principal's write jobs. `sqlite` is the engine, and the only place with
+//! SQL.
 //!
 //! # Where a row is read and written
 //!

@@ -12,6 +12,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
 };
 
+use crate::process_list;
+
 /// The owner of the peer of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherEnd {
@@ -89,13 +91,20 @@ pub fn is_own_address(ip: IpAddr) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ListedSocket {
     user: u32,
-    /// A program has it open: a closed socket has no user.
-    is_held: bool,
+    /// 0 if no program has it open: a closed socket has no user.
+    inode: u64,
+}
+
+/// The process of this user at the other end of a connection; `None` if the system does not show
+/// it.
+pub fn process_of_connection(from: SocketAddr, to: SocketAddr) -> Option<u32> {
+    let socket = listed(canonical(from), canonical(to)).ok()??;
+    process_list::holder_of_socket(socket.inode).filter(|_| socket.inode != 0)
 }
 
 impl ListedSocket {
     fn other_end(self, this_user: u32, proxies: &[u32]) -> OtherEnd {
-        if !self.is_held {
+        if self.inode == 0 {
             // A program may close at once to hide its user.
             return OtherEnd::Refused("the program at the other end has closed the connection");
         }
@@ -150,8 +159,8 @@ fn find(list: &str, from: SocketAddr, to: SocketAddr) -> Option<ListedSocket> {
         // Skips the state, the queues, the timer and the retries.
         let user = fields.nth(4)?.parse().ok()?;
         // Skips the timeout. A closed socket has no inode.
-        let is_held = fields.nth(1)? != "0";
-        Some(ListedSocket { user, is_held })
+        let inode = fields.nth(1)?.parse().ok()?;
+        Some(ListedSocket { user, inode })
     })
 }
 
@@ -212,7 +221,7 @@ mod tests {
         ] {
             let from = SocketAddr::new(ip.parse().unwrap(), port);
             let found = find(LIST, from, "127.0.0.1:6334".parse().unwrap());
-            assert_eq!(found.map(|it| (it.user, it.is_held)), socket, "{from}");
+            assert_eq!(found.map(|it| (it.user, it.inode != 0)), socket, "{from}");
             assert_eq!(found.map(|it| it.other_end(1000, &[33])), end, "{from}");
         }
     }

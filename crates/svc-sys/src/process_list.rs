@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, test_kill_process};
-use svc_model::{ProcessIdentity, SHELLS};
+use svc_model::{ProcessIdentity, SHELLS, limits};
 
 /// A line of `proc_pid_stat(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +86,36 @@ pub fn is_available() -> bool {
 pub fn is_same_running(process: &ProcessIdentity) -> bool {
     ProcessEntry::read(process.pid)
         .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
+}
+
+/// Whether a process is another one or descends from it. A process that outlives its parent belongs
+/// to nobody.
+pub fn is_below(pid: u32, ancestor: &ProcessIdentity) -> bool {
+    let mut pid = pid;
+    for _ in 0..limits::PROCESS_DEPTH {
+        let Some(entry) = ProcessEntry::read(pid) else { return false };
+        if entry.identity(pid) == *ancestor {
+            return true;
+        }
+        if entry.parent <= 1 {
+            return false;
+        }
+        pid = entry.parent;
+    }
+    false
+}
+
+/// The process of this user that has a socket open, by the socket's inode.
+pub fn holder_of_socket(inode: u64) -> Option<u32> {
+    let wanted = format!("socket:[{inode}]");
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| {
+        let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        files.flatten().any(|file| {
+            std::fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str())
+        })
+    })
 }
 
 /// The process that started this one, skipping shells; `None` without `/proc`.

@@ -51,6 +51,15 @@ pub(super) struct HookAnswer {
     /// What is to be printed, if anything is; or why what came is not.
     pub(super) output: Result<Option<String>, UnexpectedOutput>,
     pub(super) event: Option<PendingEvent>,
+    /// The prompt that the hook is to hold.
+    pub(super) held: Option<HeldRequest>,
+}
+
+/// A prompt that a hook is to hold, and what the client told of it.
+#[derive(Debug)]
+pub(super) struct HeldRequest {
+    pub(super) id: String,
+    pub(super) payload: Value,
 }
 
 /// Why there is no answer. The log has the details.
@@ -115,7 +124,7 @@ pub(super) fn attempt(
     let mut state = lock(&state);
     let event = state.event.take();
     match result {
-        Ok(output) => Ok(HookAnswer { output, event }),
+        Ok((output, held)) => Ok(HookAnswer { output, event, held }),
         Err((failure, problem)) => {
             match (event, state.receipt) {
                 (Some(event), Receipt::Unknown) => offline::keep_unprinted(&home, &event, log),
@@ -127,7 +136,11 @@ pub(super) fn attempt(
                 // The daemon takes this id when it is up: the event is kept.
                 Some(session) => {
                     let started = json!({ "type": "session_started", "session_id": session });
-                    Ok(HookAnswer { output: Ok(Some(started.to_string())), event: None })
+                    Ok(HookAnswer {
+                        output: Ok(Some(started.to_string())),
+                        event: None,
+                        held: None,
+                    })
                 }
                 None => Err(failure),
             }
@@ -159,11 +172,11 @@ fn wait_for<T>(
     }
 }
 
-/// The outer error is a failure to get an answer.
-fn work(
-    job: &HookJob,
-    state: &Mutex<AttemptState>,
-) -> Result<Result<Option<String>, UnexpectedOutput>, String> {
+/// What is to be printed, or why that is not; and the prompt that is to be held.
+type WorkResult = (Result<Option<String>, UnexpectedOutput>, Option<HeldRequest>);
+
+/// The error is a failure to get an answer.
+fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String> {
     let mut payload = payload::read()?;
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
@@ -194,12 +207,16 @@ fn work(
     };
     match delivered {
         Ok(answer) => {
+            if let Some(id) = answer[hook::HELD_REQUEST].as_str() {
+                let held = HeldRequest { id: id.to_owned(), payload };
+                return Ok((Ok(None), Some(held)));
+            }
             let event = hook::read(job.client, job.event_name.as_deref(), &payload).ok();
             let format = match job.format {
                 PrintFormat::Client => HookFormat::Client,
                 PrintFormat::Spec => HookFormat::Spec,
             };
-            Ok(hook::checked_output(event.as_ref(), format, &answer))
+            Ok((hook::checked_output(event.as_ref(), format, &answer), None))
         }
         Err(DeliveryError::Unanswered(problem)) => Err(problem),
         Err(DeliveryError::Refused(problem)) => {

@@ -11,6 +11,7 @@ mod args;
 mod attempt;
 mod cold;
 mod deliver;
+mod hold;
 mod hook_log;
 mod offline;
 mod payload;

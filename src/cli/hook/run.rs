@@ -12,7 +12,7 @@ use super::args::{HookArgs, HookCommand, PrintFormat, WaitHelp};
 use super::attempt::{HookAnswer, HookJob, attempt};
 use super::hook_log::HookLog;
 use super::offline;
-use super::{print, wait};
+use super::{hold, print, wait};
 use crate::cli::context::Context;
 use crate::cli::global_flags::GlobalFlags;
 use crate::cli::output;
@@ -70,9 +70,13 @@ pub(in crate::cli) fn run(global: GlobalFlags, args: HookArgs, started: Instant)
     };
     let format = args.format;
     let home = context.paths.home.clone();
+    let context_of_hold = context.clone();
     let job = HookJob { context, client, event_name: args.event, format, again: args.again };
     match attempt(job, &log, started) {
-        Ok(HookAnswer { output: Ok(Some(text)), event }) => {
+        Ok(HookAnswer { held: Some(held), .. }) => {
+            hold::hold(&context_of_hold, &held.id, &held.payload, &log);
+        }
+        Ok(HookAnswer { output: Ok(Some(text)), event, .. }) => {
             if let Err(error) = print::print_line(std::io::stdout(), &text) {
                 log.note("standard output", &error.to_string());
                 if let Some(event) = event {
@@ -80,7 +84,7 @@ pub(in crate::cli) fn run(global: GlobalFlags, args: HookArgs, started: Instant)
                 }
             }
         }
-        Ok(HookAnswer { output: Err(unexpected), event }) => {
+        Ok(HookAnswer { output: Err(unexpected), event, .. }) => {
             log.note(client.as_str(), &unexpected.to_string());
             if let Some(event) = event {
                 // If it was the daemon's all the same, what it handed over comes again.

@@ -66,7 +66,7 @@ pub(super) fn run(context: &Context) -> ExitCode {
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
         let session = session.ok_or("the payload has no session_id")?;
         let lets_hook_go_first = precedes_turn(&payload);
-        let starter = WaiterStarter { parent: rustix::process::getppid(), process };
+        let starter = HookStarter { parent: rustix::process::getppid(), process };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let waiter = Waiter { context, session: &session, starter, log: &log };
@@ -82,22 +82,26 @@ pub(super) fn run(context: &Context) -> ExitCode {
     }
 }
 
-/// Who started the waiter: its parent, which may be a shell, and the client.
+/// Who started a hook: its parent, which may be a shell, and the client.
 #[derive(Debug)]
-struct WaiterStarter {
+pub(super) struct HookStarter {
     parent: Option<Pid>,
     process: Option<ProcessIdentity>,
 }
 
-impl WaiterStarter {
-    /// Whether nobody is there whom the waiter could wake.
+impl HookStarter {
+    pub(super) fn of_this() -> Self {
+        Self { parent: rustix::process::getppid(), process: process_list::client_of_this() }
+    }
+
+    /// Whether nobody is there whom the hook could tell anything.
     fn is_gone(&self) -> bool {
         rustix::process::getppid() != self.parent
             || self.process.as_ref().is_some_and(|process| !process_list::is_same_running(process))
     }
 
     /// Returns when nobody is there.
-    async fn gone(&self) {
+    pub(super) async fn gone(&self) {
         while !self.is_gone() {
             sleep(CLIENT_POLL).await;
         }
@@ -116,7 +120,7 @@ struct WakeUp {
 struct Waiter<'a> {
     context: &'a Context,
     session: &'a str,
-    starter: WaiterStarter,
+    starter: HookStarter,
     log: &'a HookLog,
 }
 

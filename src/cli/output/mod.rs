@@ -1,7 +1,7 @@
 //! What goes to the terminal: tables and sentences for people, JSON for programs.
 //!
-//! - [`write`]: the only way to stdout. Lines, blocks, JSON documents and exact bytes; nothing else writes to
-//!   standard output or error.
+//! - [`write`]: the only way to stdout. Lines, blocks, JSON documents and exact bytes; nothing else
+//!   writes to standard output or error.
 //! - [`screen`]: whom it is for. A [`Screen`] says how wide a row may be, whether colours are
 //!   wanted, and which time it is.
 //! - [`style`]: the few colours, and the colour of a state.

@@ -10,7 +10,7 @@ use svc_client::{Client, ClientError, with_query};
 
 use super::{inbox_path, name_of, open_questions, option_ids, peer, present};
 use crate::cli::agent_list::is_hosted;
-use crate::cli::peer::waits_at_terminal;
+use crate::cli::peer::{only_at_terminal, waits_at_terminal};
 use crate::cli::{Context, output};
 
 /// Arguments of `svc inbox`.
@@ -63,8 +63,8 @@ async fn waiting_at_terminals(client: &Client) -> Result<Vec<Value>, ClientError
     Ok(waiting.filter(|peer| !is_hosted(peer)).cloned().collect())
 }
 
-/// Open requests that no message of this page is about: to acknowledge such a message does not
-/// answer its request.
+/// Open requests that can be answered here and that no message of this page is about: to
+/// acknowledge such a message does not answer its request.
 async fn untold_requests(client: &Client, page: &Value) -> Result<Vec<Value>, ClientError> {
     let open: Value = client.get("/v1/requests?open=true&limit=500").await?;
     let messages = output::items(page, "messages");
@@ -72,7 +72,8 @@ async fn untold_requests(client: &Client, page: &Value) -> Result<Vec<Value>, Cl
         let id = request["request_id"].as_str().unwrap_or_default();
         messages.iter().any(|it| it["text"].as_str().is_some_and(|text| text.contains(id)))
     };
-    Ok(output::items(&open, "requests").iter().filter(|it| !is_told(it)).cloned().collect())
+    let is_shown = |request: &&Value| !only_at_terminal(request) && !is_told(request);
+    Ok(output::items(&open, "requests").iter().filter(is_shown).cloned().collect())
 }
 
 /// Shows who waits for a person: at a terminal, or for an answer to a request.
@@ -80,16 +81,18 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
     for request in requests {
         let cell = |member| output::visible(&output::cell(request, member));
         let since = context.screen.time(&output::cell(request, "opened_at"));
+        let asker = waiting.iter().find(|peer| peer["peer_id"] == request["peer_id"]);
+        let name = asker.map_or_else(|| output::cell(request, "session_key"), name_of);
         output::block(&format!(
-            "{} needs permission: {} ({since})\n  svc agent answer {} {} OPTION ({})\n\n",
-            cell("session_key"),
+            "{} needs permission: {} ({since})\n  svc answer {} OPTION ({})\n\n",
+            output::visible(&name),
             cell("title"),
-            cell("session_key"),
             cell("request_id"),
             option_ids(request)
         ))?;
     }
-    for peer in waiting {
+    let is_told = |peer: &&Value| requests.iter().any(|it| it["peer_id"] == peer["peer_id"]);
+    for peer in waiting.iter().filter(|peer| !is_told(peer)) {
         let asked = waits_at_terminal(peer).unwrap_or_else(|| "you, at its terminal".to_owned());
         let since = context.screen.time(&output::cell(&peer["waiting_for"], "since"));
         let (name, asked) = (output::visible(&name_of(peer)), output::visible(&asked));

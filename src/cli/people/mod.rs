@@ -1,5 +1,6 @@
 //! `svc ask`, `tell`, `reply` and `inbox`: a person talks with the team as the operator's own peer.
 
+mod answer;
 mod ask;
 mod inbox;
 
@@ -18,6 +19,7 @@ use super::naming::{AdvisedError, message_found, peer_found};
 use super::presence::say as present;
 use super::{Context, UsageError, output};
 
+pub(super) use answer::{AnswerArgs, answer};
 pub(super) use ask::{AskArgs, ask};
 pub(super) use inbox::{InboxArgs, inbox};
 

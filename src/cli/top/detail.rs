@@ -94,7 +94,12 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
     lines.extend(
         options.map(|(index, option)| Line::raw(format!(" {}  {}", index + 1, option.name))),
     );
-    lines.extend([Line::default(), Line::raw(" `a` answers it")]);
+    let how = if request.options.is_empty() {
+        " its own terminal shows the prompt, and takes the answer"
+    } else {
+        " `a` answers it"
+    };
+    lines.extend([Line::default(), Line::raw(how)]);
     lines
 }
 

@@ -91,11 +91,11 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
                     inputs.send(ScreenInput::Sent(sent)).await.ok();
                 });
             }
-            Some(ScreenEffect::Answer { agent_id, request_id, option_id }) => {
+            Some(ScreenEffect::Answer { request_id, option_id, confirm }) => {
                 let (context, inputs) = (context.clone(), inputs.clone());
                 tokio::spawn(async move {
-                    let path = format!("/v1/hosts/{}/answer", encode(&agent_id));
-                    let body = json!({ "request_id": request_id, "option_id": option_id });
+                    let path = format!("/v1/requests/{}/answer", encode(&request_id));
+                    let body = json!({ "option_id": option_id, "confirm": confirm });
                     let answered = answer(&context, &path, &body).await;
                     let answered = answered.map_err(|error| harmless(&error));
                     inputs.send(ScreenInput::Answered(answered)).await.ok();

@@ -92,7 +92,6 @@ pub(super) struct Draft {
 /// A request that is being answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RequestChoice {
-    pub(super) agent_id: String,
     pub(super) request_id: String,
     /// Who asks.
     pub(super) name: String,

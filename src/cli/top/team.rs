@@ -103,8 +103,6 @@ pub(super) struct TeamMessage {
 pub(super) struct TeamRequest {
     #[serde(deserialize_with = "harmless")]
     pub(super) request_id: String,
-    #[serde(deserialize_with = "harmless")]
-    pub(super) agent_id: String,
     #[serde(default, deserialize_with = "harmless")]
     pub(super) session_key: String,
     #[serde(default, deserialize_with = "harmless")]

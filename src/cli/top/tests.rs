@@ -417,7 +417,7 @@ fn asking() -> Model {
         "kind": "permission", "title": "Write: /etc/x\u{1b}[2J", "opened_at": "2026-03-31T11:59:30.000Z",
         "options": [
             { "option_id": "allow", "name": "Allow once", "kind": "allow_once" },
-            { "option_id": "deny", "name": "Deny", "kind": "reject_once" },
+            { "option_id": "deny", "name": "Deny", "kind": "deny" },
         ],
     });
     team.requests = items(&json!({ "requests": [request] }), "requests");
@@ -465,9 +465,9 @@ fn a_number_answers_a_request() {
         assert_eq!(model.notice.as_deref(), Some("a number from 1 to 2 answers"));
         let answer = press(&mut model, &[Key::Char('2')]);
         let expected = ScreenEffect::Answer {
-            agent_id: "ag_1".to_owned(),
             request_id: "req_1".to_owned(),
             option_id: "deny".to_owned(),
+            confirm: false,
         };
         assert_eq!((answer, &model.overlay), (Some(expected), &None));
     }

@@ -55,9 +55,10 @@ pub(super) enum ScreenEffect {
     },
     /// Answers a request with this option.
     Answer {
-        agent_id: String,
         request_id: String,
         option_id: String,
+        /// Whether the person was told that the option holds from now on.
+        confirm: bool,
     },
 }
 
@@ -190,7 +191,7 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
         model.notice = Some("answering…".to_owned());
         return Some(ScreenEffect::Answer {
             option_id: option.option_id.clone(),
-            agent_id: choice.agent_id,
+            confirm: option.is_permanent(),
             request_id: choice.request_id,
         });
     }
@@ -206,8 +207,8 @@ fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
         Row::Peer(peer) => model.team.request_of(peer)?,
         Row::Waiting(_) | Row::Question(_) | Row::Task(_) | Row::Message(_) => return None,
     };
-    Some(RequestChoice {
-        agent_id: request.agent_id.clone(),
+    // Without options its own terminal takes the answer.
+    (!request.options.is_empty()).then(|| RequestChoice {
         request_id: request.request_id.clone(),
         name: model.team.asker(request).to_owned(),
         title: request.title.clone(),
@@ -246,6 +247,9 @@ fn start(model: &mut Model, key: Key) {
             if message.is_open() =>
         {
             Err(format!("only {} may answer that; m writes to {}", message.to(), message.from()))
+        }
+        (Key::Char('a'), Some(Row::Request(request))) => {
+            Err(format!("the terminal of {} takes the answer", model.team.asker(request)))
         }
         (Key::Char('a'), _) => {
             Err("choose a question to answer: `tab` goes to the next list".to_owned())

@@ -5,8 +5,8 @@
 //! `hooks` calls `journal`, `team` and `access`; `journal` calls `search` and `team`; `team` calls
 //! `access`; `conversations` calls `agents`.
 //!
-//! `assignments` is no service of its own: `team`, `agents`, `hooks` and `conversations` use it within
-//! their write jobs.
+//! `assignments` is no service of its own: `team`, `agents`, `hooks` and `conversations` use it
+//! within their write jobs.
 //!
 //! Each call gets the [`Caller`](svc_model::Caller), whose identity comes from the credential. A
 //! change and its event are one write job, so they commit together, and a caller that goes away
@@ -27,6 +27,7 @@ pub mod mcp;
 mod page;
 pub mod process;
 mod project;
+pub mod prompts;
 mod read_cache;
 mod read_turns;
 pub mod search;

@@ -19,6 +19,7 @@ use super::{
     journal::Journal,
     log::Log,
     mcp::Mcp,
+    prompts::Prompts,
     search::Search,
     sources::Sources,
     tasks::Tasks,
@@ -51,6 +52,8 @@ pub struct ServiceSet {
     pub hooks: Hooks,
     /// MCP sessions, and calls on record.
     pub mcp: Mcp,
+    /// Prompts of attended sessions.
+    pub prompts: Prompts,
     /// Child MCP servers on record.
     pub sources: Sources,
     core: Core,
@@ -79,7 +82,8 @@ impl Services {
         let search = Search::new(core.clone());
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
         let hooks = Hooks::new(core.clone(), access.clone(), team.clone(), journal.clone());
-        let agents = Agents::new(core.clone(), access.clone());
+        let prompts = Prompts::new(core.clone());
+        let agents = Agents::new(core.clone(), access.clone(), prompts.clone());
         Self(Arc::new(ServiceSet {
             access,
             conversations: Conversations::new(core.clone(), agents.clone(), hooks.clone()),
@@ -91,6 +95,7 @@ impl Services {
             search,
             hooks,
             mcp: Mcp::new(core.clone()),
+            prompts,
             sources: Sources::new(core.clone()),
             core,
         }))

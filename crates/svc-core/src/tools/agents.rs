@@ -9,7 +9,10 @@ use svc_store::RequestRow;
 use tokio::time::timeout;
 
 use super::{Call, Failure, Tool};
-use crate::service::agents::{AnswerRequest, NewDispatch, WantedMode};
+use crate::service::{
+    agents::{NewDispatch, WantedMode},
+    prompts::{AnswerRequest, PromptOutcome},
+};
 
 pub(super) fn tools() -> Vec<Tool> {
     [
@@ -177,7 +180,7 @@ async fn list(call: Call, input: AgentListArguments) -> Result<AgentListResult, 
 }
 
 const ANSWER: &str = "\
-Answers a request of an agent: for permission, or a question.
+Answers a request of an agent or a session: for permission, or a question.
 
 The first answer counts; later ones are a conflict. The message that you got says who asks, and lists the options. You answer \
 for others of your project: never for yourself, or for what you started.";
@@ -195,12 +198,19 @@ struct RequestAnswerArguments {
 /// The request with its answer.
 #[derive(Serialize, JsonSchema)]
 struct RequestAnswerResult {
+    /// `sent`: the client was given the answer and has not shown yet that it has taken it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
     request: RequestRow,
 }
 
 async fn answer(call: Call, input: RequestAnswerArguments) -> Result<RequestAnswerResult, Failure> {
     let agents = &call.services.agents;
-    let request =
-        agents.answer_request(&call.caller, None, &input.request_id, input.answer).await?;
-    Ok(RequestAnswerResult { request })
+    let process = call.caller.process().map(|process| process.pid);
+    let answered =
+        agents.answer_request(&call.caller, None, &input.request_id, input.answer, process).await?;
+    Ok(match answered {
+        PromptOutcome::Taken(request) => RequestAnswerResult { state: None, request },
+        PromptOutcome::Sent(request) => RequestAnswerResult { state: Some("sent"), request },
+    })
 }

@@ -465,7 +465,7 @@ impl HostedAgent {
     }
 
     fn deny(&mut self, id: &AgentRequestId, by: &str, reason: &str, now: Instant) {
-        let option = self.requests.option(id, RequestOptionKind::RejectOnce);
+        let option = self.requests.option(id, RequestOptionKind::Deny);
         self.close_request(id, option, Some(&Decision::Denied(reason.to_owned())), by, now);
     }
 

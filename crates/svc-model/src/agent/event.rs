@@ -182,6 +182,9 @@ pub struct RequestOption {
     pub name: String,
     /// What it means.
     pub kind: RequestOptionKind,
+    /// Whether words may go along with it.
+    #[serde(default)]
+    pub text: bool,
 }
 
 /// What an option means.
@@ -192,12 +195,13 @@ pub enum RequestOptionKind {
     AllowOnce,
     /// Yes, and do not ask again.
     AllowAlways,
-    /// No, this time.
-    RejectOnce,
-    /// No, and do not ask again.
-    RejectAlways,
+    /// No.
+    // Hosts outlive the daemon that started them: an earlier one had these words.
+    #[serde(alias = "reject_once", alias = "reject_always")]
+    Deny,
     /// An answer to a question.
-    Answer,
+    #[serde(alias = "answer")]
+    Choice,
 }
 
 impl RequestOptionKind {
@@ -251,4 +255,24 @@ pub enum TurnOutcome {
     Refused,
     /// The program ended in it.
     Ended,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_hosts_that_an_earlier_daemon_started_are_read() {
+        for (word, kind) in [
+            ("reject_once", RequestOptionKind::Deny),
+            ("reject_always", RequestOptionKind::Deny),
+            ("answer", RequestOptionKind::Choice),
+        ] {
+            let option = json!({ "option_id": "a", "name": "A", "kind": word });
+            let read: RequestOption = serde_json::from_value(option).unwrap();
+            assert_eq!((read.kind, read.text), (kind, false));
+        }
+    }
 }

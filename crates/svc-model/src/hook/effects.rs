@@ -1,6 +1,10 @@
 //! What an event changes: given what is known and what happened, these effects. Pure, so that each
 //! rule is a line of a test; the service applies the effects in one write job.
 
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
 use super::{HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse};
 use crate::{
     OpenCalls, Peer, PeerStatus, Timestamp, WaitingFor,
@@ -17,11 +21,44 @@ pub struct HookPolicy {
     pub context: bool,
     /// Whether sub-agents get reminders and notes on runs.
     pub sub_agents: bool,
+    /// What becomes of the prompts of attended sessions.
+    pub attended: AttendedPrompts,
+}
+
+/// What becomes of the prompts that clients show the persons who started them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttendedPrompts {
+    /// They are shown, and can be answered here as well.
+    #[default]
+    Answer,
+    /// They are shown.
+    Watch,
+    /// Their sessions count as waiting, and nothing more is shown.
+    Off,
+}
+
+impl FromStr for AttendedPrompts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "answer" => Ok(Self::Answer),
+            "watch" => Ok(Self::Watch),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("`{text}` is not answer, watch or off")),
+        }
+    }
 }
 
 impl Default for HookPolicy {
     fn default() -> Self {
-        Self { check_in: limits::CHECK_IN, context: true, sub_agents: false }
+        Self {
+            check_in: limits::CHECK_IN,
+            context: true,
+            sub_agents: false,
+            attended: AttendedPrompts::default(),
+        }
     }
 }
 
@@ -51,7 +88,7 @@ impl HookTiming {
     }
 
     /// Whether the event happened before `known_at`, of which something is known already.
-    fn is_before(self, known_at: Timestamp) -> bool {
+    pub fn is_before(self, known_at: Timestamp) -> bool {
         matches!(self, Self::Late { happened_at } if happened_at < known_at)
     }
 }
@@ -219,7 +256,7 @@ fn concerns_the_prompt(event: &HookEvent, known: Option<&Peer>) -> bool {
     let Some(peer) = known else { return false };
     match event.moment {
         HookMoment::Waiting(_) => true,
-        HookMoment::Answered | HookMoment::ToolStart(_) | HookMoment::ToolEnd(_) => {
+        HookMoment::Answered(_) | HookMoment::ToolStart(_) | HookMoment::ToolEnd(_) => {
             peer.status == PeerStatus::Waiting
         }
         _ => false,
@@ -232,7 +269,7 @@ pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<Wai
     match (&event.moment, waits) {
         // That it still waits, in fewer words.
         (HookMoment::Waiting(HookPrompt { tool: None, .. }), Some(waits)) => Some(waits),
-        (HookMoment::Waiting(HookPrompt { kind, title, tool }), _) => Some(WaitingFor {
+        (HookMoment::Waiting(HookPrompt { kind, title, tool, .. }), _) => Some(WaitingFor {
             kind: *kind,
             since: at,
             title: title.clone(),
@@ -266,7 +303,7 @@ pub fn follow_calls(
         | HookMoment::End { .. } => calls.clear(),
         HookMoment::Start { .. }
         | HookMoment::Waiting(_)
-        | HookMoment::Answered
+        | HookMoment::Answered(_)
         | HookMoment::Compacted
         | HookMoment::Other => false,
     }

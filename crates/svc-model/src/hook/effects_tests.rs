@@ -76,7 +76,7 @@ fn compacted() -> HookMoment {
 fn asks(tool: Option<&str>) -> HookMoment {
     let title = Some("touch made".to_owned());
     let tool = tool.map(str::to_owned);
-    HookMoment::Waiting(HookPrompt { kind: WaitingKind::Permission, title, tool })
+    HookMoment::Waiting(HookPrompt { kind: WaitingKind::Permission, title, tool, asks: None })
 }
 
 fn late(happened_at: Timestamp) -> HookTiming {
@@ -218,7 +218,7 @@ fn what_an_event_does_to_a_peer() {
         (compacted(), Some(Busy), Register(Busy)),
         (compacted(), Some(Idle), Register(Idle)),
         (asks(Some("Bash")), Some(Busy), Report(Waiting)),
-        (HookMoment::Answered, Some(Waiting), Report(Busy)),
+        (HookMoment::Answered(None), Some(Waiting), Report(Busy)),
         (end(), None, Keep),
         (end(), Some(Busy), Report(Offline)),
         (HookMoment::Other, None, Register(Online)),
@@ -238,7 +238,7 @@ fn what_an_event_does_to_a_peer() {
         let change = presence_change(&beneath, live, &SessionEffect::Touch, known_peer.as_ref());
         let shows = match (&beneath.moment, known) {
             (HookMoment::Waiting(_), Some(_)) => Report(Waiting),
-            (HookMoment::Answered, Some(Waiting)) => Report(Busy),
+            (HookMoment::Answered(None), Some(Waiting)) => Report(Busy),
             _ => Keep,
         };
         assert_eq!(change, shows, "{beneath:?}");

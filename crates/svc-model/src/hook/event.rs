@@ -2,7 +2,7 @@
 
 use svc_outcome::RunVerdict;
 
-use super::HookClient;
+use super::{ClientPrompt, HookClient};
 use crate::{PeerStatus, WaitingKind, journal::SessionSource};
 
 /// Something that happened in a client's session.
@@ -48,7 +48,7 @@ pub enum HookMoment {
     /// The client shows its person a prompt, and the turn goes on with the answer.
     Waiting(HookPrompt),
     /// Such a prompt was answered.
-    Answered,
+    Answered(Option<PromptReply>),
     /// The turn is over without last words: its person ended it, or it failed.
     TurnOver {
         /// Why it failed, on one line.
@@ -65,6 +65,15 @@ pub enum HookMoment {
     Other,
 }
 
+/// How a prompt was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptReply {
+    /// The client's id of the prompt.
+    pub prompt: String,
+    /// The id of the option, if the client tells it.
+    pub option_id: Option<String>,
+}
+
 /// What a client asks its person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookPrompt {
@@ -74,6 +83,8 @@ pub struct HookPrompt {
     pub title: Option<String>,
     /// The tool that is to run.
     pub tool: Option<String>,
+    /// What the hook itself may answer.
+    pub asks: Option<Box<ClientPrompt>>,
 }
 
 /// One use of a tool.
@@ -122,7 +133,7 @@ impl HookMoment {
             // A context is cut down within a turn as well as between two.
             Self::Start { source: SessionSource::Compact } | Self::Compacted | Self::Other => None,
             Self::Start { .. } => Some(PeerStatus::Online),
-            Self::Prompt { .. } | Self::ToolStart(_) | Self::ToolEnd(_) | Self::Answered => {
+            Self::Prompt { .. } | Self::ToolStart(_) | Self::ToolEnd(_) | Self::Answered(_) => {
                 Some(PeerStatus::Busy)
             }
             Self::Waiting(_) => Some(PeerStatus::Waiting),

@@ -8,32 +8,39 @@
 //! really send and accept (`fixtures/hooks`), and what one of them would refuse, or show as an
 //! error, is not sent to it.
 
+mod claude_prompt;
 mod client;
+mod client_prompt;
 mod effects;
 #[cfg(test)]
 mod effects_tests;
 mod event;
 mod headline;
 mod mail;
+mod opencode_prompt;
 mod output;
 mod payload;
 mod prompt;
 mod record_notes;
 mod reply;
 mod run_payload;
+mod title;
 
+pub use claude_prompt::{ClaudePrompt, PromptAnswer, RefusedAnswer};
 pub use client::{HookClient, HookFormat};
+pub use client_prompt::ClientPrompt;
 pub use effects::{
-    HookAudience, HookIdHistory, HookPolicy, HookReception, HookTiming, MailHandover, MailOffer,
-    PresenceChange, SessionEffect, ToolCountEffect, audience, follow_calls, is_sign_of_life,
-    mail_handover, presence_change, reception, session_effect, session_source_of_start,
-    tool_count_effect, waiting_for,
+    AttendedPrompts, HookAudience, HookIdHistory, HookPolicy, HookReception, HookTiming,
+    MailHandover, MailOffer, PresenceChange, SessionEffect, ToolCountEffect, audience,
+    follow_calls, is_sign_of_life, mail_handover, presence_change, reception, session_effect,
+    session_source_of_start, tool_count_effect, waiting_for,
 };
-pub use event::{CheckedRun, HookEvent, HookMoment, HookPrompt, HookToolUse};
+pub use event::{CheckedRun, HookEvent, HookMoment, HookPrompt, HookToolUse, PromptReply};
 pub use headline::{headline, headlines};
 pub use mail::{MailDigest, turn_text};
+pub use opencode_prompt::OpencodePrompt;
 pub use output::{UnexpectedOutput, checked_output};
 pub use payload::{MissingField, read, session_of};
-pub use prompt::one_line;
 pub use record_notes::{EarlierRun, abandoned_record_note, is_evidence, own_record_note, run_note};
-pub use reply::{HookNote, HookReply, ReplyParts};
+pub use reply::{HELD_REQUEST, HookNote, HookReply, ReplyParts};
+pub use title::one_line;

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse, prompt, run_payload};
+use super::{
+    CheckedRun, ClaudePrompt, ClientPrompt, HookClient, HookEvent, HookMoment, HookPrompt,
+    HookToolUse, OpencodePrompt, PromptReply, prompt, run_payload, title,
+};
 use crate::journal::SessionSource;
 
 /// A field that a payload does not have.
@@ -83,7 +86,12 @@ fn common(
             HookMoment::TurnOver { failure: Some(failure(said)) }
         }
         "Interrupt" => HookMoment::TurnOver { failure: None },
-        "PermissionRequest" => HookMoment::Waiting(prompt::of_tool(&tool_use(payload)?)),
+        "PermissionRequest" => {
+            let asks = (client == HookClient::ClaudeCode).then(|| ClaudePrompt::read(payload));
+            let prompt = prompt::of_tool(&tool_use(payload)?);
+            let asks = asks.flatten().map(|asks| Box::new(ClientPrompt::Claude(asks)));
+            HookMoment::Waiting(HookPrompt { asks, ..prompt })
+        }
         "Notification" => match text(payload, "notification_type").as_deref() {
             Some("idle_prompt") => HookMoment::TurnOver { failure: None },
             Some(kind) => prompt::of_notification(kind, payload)
@@ -102,6 +110,11 @@ fn common(
         cwd: text(payload, "cwd"),
         moment,
     })
+}
+
+fn opencode_prompt(properties: &Value) -> Option<Box<ClientPrompt>> {
+    let prompt = OpencodePrompt::read(properties)?;
+    Some(Box::new(ClientPrompt::Opencode(prompt)))
 }
 
 fn tool_use(payload: &Value) -> Result<HookToolUse, MissingField> {
@@ -146,9 +159,23 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
         }),
         "session.idle" => HookMoment::Stop { again: false, words: last_words(payload) },
         "session.error" => HookMoment::TurnOver { failure: opencode_failure(&properties["error"]) },
-        "permission.asked" => HookMoment::Waiting(prompt::of_permission(properties)),
-        "question.asked" => HookMoment::Waiting(prompt::of_question(properties)),
-        "permission.replied" | "question.replied" | "question.rejected" => HookMoment::Answered,
+        "permission.asked" => {
+            let prompt = prompt::of_permission(properties);
+            HookMoment::Waiting(HookPrompt { asks: opencode_prompt(properties), ..prompt })
+        }
+        "question.asked" => {
+            let prompt = prompt::of_question(properties);
+            HookMoment::Waiting(HookPrompt { asks: opencode_prompt(properties), ..prompt })
+        }
+        "permission.replied" | "question.replied" | "question.rejected" => {
+            let reply = match event.as_str() {
+                "permission.replied" => text(properties, "reply"),
+                "question.rejected" => Some("reject".to_owned()),
+                _ => None,
+            };
+            let prompt = text(properties, "requestID");
+            HookMoment::Answered(prompt.map(|prompt| PromptReply { prompt, option_id: reply }))
+        }
         "session.compacted" => HookMoment::Compacted,
         "session.deleted" => HookMoment::End { reason: Some("deleted".to_owned()) },
         _ => HookMoment::Other,
@@ -165,7 +192,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
 
 /// Why a turn failed: what the client says, on one line, or a sentence of ours.
 fn failure(said: Option<String>) -> String {
-    said.map_or_else(|| "the turn failed".to_owned(), |said| prompt::one_line(&said))
+    said.map_or_else(|| "the turn failed".to_owned(), |said| title::one_line(&said))
 }
 
 /// Why a turn of opencode failed; `None` if its person ended it.

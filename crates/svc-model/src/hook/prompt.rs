@@ -2,25 +2,21 @@
 
 use serde_json::Value;
 
-use super::{HookPrompt, HookToolUse};
-use crate::{WaitingKind, limits};
-
-/// The tools by which a model asks its person something.
-const QUESTIONS: [&str; 2] = ["AskUserQuestion", "request_user_input"];
-/// The arguments that say most about a call, the first of which is shown.
-const TELLING: [&str; 9] =
-    ["command", "file_path", "path", "url", "query", "pattern", "plan", "description", "prompt"];
+use super::{
+    HookPrompt, HookToolUse,
+    title::{QUESTIONS, one_line, text, title_of_tool},
+};
+use crate::WaitingKind;
 
 /// A prompt about a tool that is to run, or that asks a question.
 pub(super) fn of_tool(tool: &HookToolUse) -> HookPrompt {
-    let question = tool.arguments["questions"][0]["question"].as_str();
-    let kind = match question {
-        _ if QUESTIONS.contains(&tool.tool.as_str()) => WaitingKind::Question,
-        _ => WaitingKind::Permission,
+    let kind = if QUESTIONS.contains(&tool.tool.as_str()) {
+        WaitingKind::Question
+    } else {
+        WaitingKind::Permission
     };
-    let told = TELLING.iter().find_map(|name| text(&tool.arguments[*name]));
-    let title = question.or(told).unwrap_or(&tool.tool);
-    HookPrompt { kind, title: Some(one_line(title)), tool: Some(tool.tool.clone()) }
+    let title = title_of_tool(&tool.tool, &tool.arguments);
+    HookPrompt { kind, title: Some(title), tool: Some(tool.tool.clone()), asks: None }
 }
 
 /// A prompt that a notification tells of: Claude Code's says no more than that there is one,
@@ -34,7 +30,7 @@ pub(super) fn of_notification(kind: &str, payload: &Value) -> Option<HookPrompt>
     let details = &payload["details"];
     let told = text(&details["command"]).or_else(|| text(&details["filePath"]));
     let title = told.or_else(|| text(&details["title"])).or_else(|| text(&payload["message"]));
-    Some(HookPrompt { kind, title: title.map(one_line), tool: None })
+    Some(HookPrompt { kind, title: title.map(one_line), tool: None, asks: None })
 }
 
 /// opencode's `permission.asked`.
@@ -43,26 +39,13 @@ pub(super) fn of_permission(properties: &Value) -> HookPrompt {
         .or_else(|| text(&properties["patterns"][0]))
         .or_else(|| text(&properties["permission"]));
     let tool = text(&properties["permission"]).map(str::to_owned);
-    HookPrompt { kind: WaitingKind::Permission, title: title.map(one_line), tool }
+    HookPrompt { kind: WaitingKind::Permission, title: title.map(one_line), tool, asks: None }
 }
 
 /// opencode's `question.asked`.
 pub(super) fn of_question(properties: &Value) -> HookPrompt {
     let title = text(&properties["questions"][0]["question"]).map(one_line);
-    HookPrompt { kind: WaitingKind::Question, title, tool: None }
-}
-
-fn text(value: &Value) -> Option<&str> {
-    value.as_str().filter(|text| !text.trim().is_empty())
-}
-
-/// A text within its bound, on one line.
-pub fn one_line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(limits::WAITING_TITLE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    HookPrompt { kind: WaitingKind::Question, title, tool: None, asks: None }
 }
 
 #[cfg(test)]
@@ -70,7 +53,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::hook::{HookClient, HookMoment, read};
+    use crate::{
+        hook::{HookClient, HookMoment, read},
+        limits,
+    };
 
     #[test]
     fn what_is_asked_is_read_from_each_client() {
@@ -78,6 +64,7 @@ mod tests {
             kind: WaitingKind::Permission,
             title: Some(title.to_owned()),
             tool: tool.map(str::to_owned),
+            asks: None,
         };
         let question = |title: &str, tool: Option<&str>| HookPrompt {
             kind: WaitingKind::Question,
@@ -141,14 +128,18 @@ mod tests {
             let mut payload = payload;
             payload["session_id"] = json!("s");
             let moment = read(client, Some(name), &payload).unwrap().moment;
-            assert_eq!(moment, HookMoment::Waiting(expected), "{payload}");
+            let HookMoment::Waiting(prompt) = moment else { panic!("{payload}") };
+            let is_answerable = client == HookClient::ClaudeCode && name == "PermissionRequest";
+            // Without an id no answer could name the prompt.
+            assert_eq!(prompt.asks.is_some(), is_answerable, "{payload}");
+            assert_eq!(HookPrompt { asks: None, ..prompt }, expected, "{payload}");
         }
         let idle = json!({ "session_id": "s", "notification_type": "idle_prompt" });
         let moment = read(HookClient::ClaudeCode, Some("Notification"), &idle).unwrap().moment;
         assert_eq!(moment, HookMoment::TurnOver { failure: None });
         let replied = event("permission.replied", json!({ "sessionID": "s" }));
         let moment = read(HookClient::Opencode, None, &replied).unwrap().moment;
-        assert_eq!(moment, HookMoment::Answered);
+        assert!(matches!(moment, HookMoment::Answered(None)));
     }
 
     #[test]

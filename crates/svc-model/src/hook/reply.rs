@@ -3,7 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{HookClient, HookEvent, HookFormat, HookMoment};
-use crate::quote::{self, ModelText};
+use crate::{
+    AgentRequestId,
+    quote::{self, ModelText},
+};
 
 /// Claude Code writes a longer text into a file that its model may not read. The other clients get
 /// no more either.
@@ -32,7 +35,12 @@ pub enum HookNote {
     Messages(ModelText),
     /// Lines for the person, of messages that woke the session. The model has them already.
     Headline(ModelText),
+    /// The hook is to hold the prompt that it told of: this request.
+    Held(AgentRequestId),
 }
+
+/// The field of a reply that names the request which the hook is to hold. No client is shown it.
+pub const HELD_REQUEST: &str = "svc_held";
 
 /// The reply to one event. The order of its notes is their order for the client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,7 +79,7 @@ impl From<ReplyParts> for HookReply {
 impl HookNote {
     pub(super) fn text(&self) -> Option<&ModelText> {
         match self {
-            Self::Started | Self::Headline(_) => None,
+            Self::Started | Self::Headline(_) | Self::Held(_) => None,
             Self::Record(text)
             | Self::Context(text)
             | Self::Reminder(text)
@@ -106,6 +114,9 @@ impl HookReply {
     }
 
     fn for_client(&self, event: &HookEvent) -> Value {
+        if let Some(HookNote::Held(request)) = self.0.first() {
+            return json!({ HELD_REQUEST: request });
+        }
         let mut answer = self.for_model(event);
         let headline = self.0.iter().find_map(|note| match note {
             HookNote::Headline(line) => Some(line),
@@ -138,8 +149,9 @@ impl HookReply {
     /// One object for scripts: the weightiest note.
     fn for_scripts(&self, event: &HookEvent) -> Value {
         let tokens = |text: &str| text.len().div_ceil(4);
-        let first =
-            self.0.iter().find(|note| !matches!(note, HookNote::Started | HookNote::Headline(_)));
+        let first = self.0.iter().find(|note| {
+            !matches!(note, HookNote::Started | HookNote::Headline(_) | HookNote::Held(_))
+        });
         match (first, &event.moment) {
             (Some(HookNote::Record(text)), _) => {
                 json!({ "type": "orphan_detected", "content": text })
@@ -159,7 +171,9 @@ impl HookReply {
                 json!({ "type": "rich", "token_count": tokens(&text), "content": text })
             }
             (_, HookMoment::Prompt { .. }) => json!({ "type": "degraded", "reason": "no_context" }),
-            (Some(HookNote::Started | HookNote::Headline(_)) | None, _) => Value::Null,
+            (Some(HookNote::Started | HookNote::Headline(_) | HookNote::Held(_)) | None, _) => {
+                Value::Null
+            }
         }
     }
 }

@@ -105,6 +105,7 @@ impl ServingDaemon {
             check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
             context: config.hooks_context.value,
             sub_agents: config.hooks_sub_agents.value,
+            attended: config.approvals_attended.value,
         };
         let tuning = Tuning { budget: config.budget_bounds(), ..tuning::tuning(env)? };
         let program = std::env::current_exe().unwrap_or_default();
@@ -121,6 +122,7 @@ impl ServingDaemon {
             home: config.paths.home.clone(),
         });
         daemon_started(&services, &identity).await?;
+        services.prompts.begin().await?;
         let tools = tools::catalogue();
         tools.bound_tool_call(config.sources_tool_call.value.clone());
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);

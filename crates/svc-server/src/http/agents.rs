@@ -1,11 +1,16 @@
 //! `/v1/agents`, `/v1/hosts` and `/v1/requests`.
 
-use axum::{extract::Path, http::StatusCode};
+use axum::{
+    extract::Path,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use svc_core::service::{
     Page,
-    agents::{AgentView, AnswerRequest, NewAgent, SendToAgent},
+    agents::{AgentView, NewAgent, SendToAgent},
+    prompts::{AnswerRequest, PromptOutcome},
 };
 use svc_model::{AgentFilter, Caller, InstanceStatus, InstanceView, PageQuery, RequestFilter};
 use svc_store::RequestRow;
@@ -16,6 +21,7 @@ use super::{
     api::Api,
     body::{Json, MaybeJson, Query},
     openapi::Operation,
+    other_process::OtherProcess,
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -45,6 +51,8 @@ pub(super) fn routes(api: Api) -> Api {
     let on_requests = on_requests.page_of::<RequestRow>("A page of requests");
     let on_approve = Operation::new("Answer a request").body::<AnswerRequest>();
     let on_approve = on_approve.answer::<RequestRow>(200, "The first answer");
+    let on_approve = on_approve
+        .answer::<SentAnswer>(202, "The client has it, and has not shown yet that it has taken it");
     api.get("/v1/agents", on_agents, agents)
         .list("/v1/hosts", on_list, list)
         .post("/v1/hosts", on_start, start)
@@ -128,10 +136,28 @@ async fn answer(
     caller: Caller,
     Path(id): Path<String>,
     Json(body): Json<AnswerAgentBody>,
-) -> Result<Json<RequestRow>, Problem> {
+) -> Result<Response, Problem> {
     let AnswerAgentBody { request_id, option_id, text } = body;
-    let answer = AnswerRequest { option_id, text };
-    Ok(Json(app.services.agents.answer_request(&caller, Some(&id), &request_id, answer).await?))
+    let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
+    let agents = &app.services.agents;
+    Ok(answered(agents.answer_request(&caller, Some(&id), &request_id, answer, None).await?))
+}
+
+/// An answer whose client has not shown yet that it has taken it.
+#[derive(Serialize, JsonSchema)]
+struct SentAnswer {
+    state: &'static str,
+    #[serde(flatten)]
+    request: RequestRow,
+}
+
+fn answered(outcome: PromptOutcome) -> Response {
+    match outcome {
+        PromptOutcome::Taken(request) => Json(request).into_response(),
+        PromptOutcome::Sent(request) => {
+            (StatusCode::ACCEPTED, Json(SentAnswer { state: "sent", request })).into_response()
+        }
+    }
 }
 
 async fn interrupt(
@@ -174,7 +200,9 @@ async fn approve(
     app: App,
     caller: Caller,
     Path(id): Path<String>,
+    process: OtherProcess,
     Json(answer): Json<AnswerRequest>,
-) -> Result<Json<RequestRow>, Problem> {
-    Ok(Json(app.services.agents.answer_request(&caller, None, &id, answer).await?))
+) -> Result<Response, Problem> {
+    let process = process.find().await;
+    Ok(answered(app.services.agents.answer_request(&caller, None, &id, answer, process).await?))
 }

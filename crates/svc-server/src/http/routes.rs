@@ -10,7 +10,7 @@ use super::{
     api::Api,
     conversations, daemon_proof, doctor, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
-    page, peers, protocol, send_message, sources, tasks, tokens, tools,
+    page, peers, prompts, protocol, send_message, sources, tasks, tokens, tools,
 };
 
 pub(super) fn api() -> Api {
@@ -22,6 +22,7 @@ pub(super) fn api() -> Api {
     let api = messages::routes(api);
     let api = tasks::routes(api);
     let api = agents::routes(api);
+    let api = prompts::routes(api);
     let api = send_message::routes(api);
     let api = events::routes(api);
     let api = journal::routes(api);

@@ -23,7 +23,7 @@
 //!
 //! `methods` are all methods that have one answer, `notices` what clients are told without a
 //! request. `prompts` and `resources` are what there is beside tools, `metrics` the counters,
-//! `seal` signs the state that a stateless client carries.
+//! `request_state` signs the state that a stateless client carries.
 
 mod call;
 mod era;

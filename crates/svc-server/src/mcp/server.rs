@@ -215,8 +215,8 @@ impl McpSessions {
         Ok(())
     }
 
-    /// Remembers which list of tools the client was given, by its fingerprint, so that it hears of a
-    /// change, also after a restart.
+    /// Remembers which list of tools the client was given, by its fingerprint, so that it hears of
+    /// a change, also after a restart.
     pub(crate) async fn note_tools_seen(
         &self,
         session: &McpSession,

@@ -1,4 +1,4 @@
-//! One running server. `start` starts and ends it, `keeper` restarts it when it ends and is the
+//! One running server. `start` starts and ends it, `supervisor` restarts it when it ends and is the
 //! handle for callers.
 
 mod start;

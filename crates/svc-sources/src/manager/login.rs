@@ -36,12 +36,12 @@ pub enum LoginOutcome {
 
 /// The login to one server.
 #[derive(Debug)]
-pub struct SourceLogin<'a> {
+pub struct SourceLoginFlow<'a> {
     pub(super) manager: &'a SourceManager,
     pub(super) key: &'a SourceKey,
 }
 
-impl SourceLogin<'_> {
+impl SourceLoginFlow<'_> {
     /// Begins it. The error is for people.
     pub async fn begin(&self, port: Option<u16>) -> Result<OpenLogin, String> {
         let Self { manager, key } = self;

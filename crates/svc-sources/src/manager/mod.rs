@@ -13,7 +13,7 @@ mod run;
 mod state;
 mod tools;
 
-pub use login::{LoginOutcome, OpenLogin, SourceLogin};
+pub use login::{LoginOutcome, OpenLogin, SourceLoginFlow};
 pub use overview::FolderSources;
 pub use run::SourceManagerParts;
 pub use state::SourceManager;

@@ -20,7 +20,7 @@ use svc_sys::config::sources::{
 };
 
 use super::{
-    login::SourceLogin,
+    login::SourceLoginFlow,
     overview::{FolderSources, standing_status},
     state::{FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager},
     tools::{core_tools, server_tools},
@@ -254,8 +254,8 @@ impl SourceManager {
     }
 
     /// The login to a server.
-    pub fn login<'a>(&'a self, key: &'a SourceKey) -> SourceLogin<'a> {
-        SourceLogin { manager: self, key }
+    pub fn login<'a>(&'a self, key: &'a SourceKey) -> SourceLoginFlow<'a> {
+        SourceLoginFlow { manager: self, key }
     }
 
     /// Turns a server on or off permanently.

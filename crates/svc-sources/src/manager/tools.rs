@@ -37,7 +37,7 @@ pub(super) fn server_tools(
                 let shown = format!("{}__{own_name}", spec.key.name);
                 let request = ServerRequest::tool(&own_name, &traits, arguments);
                 let made =
-                    ToolCall { manager: &manager, spec: &spec, tool: &own_name, call: &call };
+                    ChildToolCall { manager: &manager, spec: &spec, tool: &own_name, call: &call };
                 let output = made.make(request).await?;
                 Ok(manager.results().shorten(&call.caller, &shown, bound, output).await)
             }
@@ -57,8 +57,12 @@ pub(super) fn core_tools(manager: &SourceManager, spec: &Arc<SourceSpec>) -> Sou
             let (manager, spec, tool) = (manager.clone(), Arc::clone(&spec), Arc::clone(&tool));
             async move {
                 let meter = manager.upgrade().map(|manager| {
-                    let made =
-                        ToolCall { manager: &manager, spec: &spec, tool: tool.name(), call: &call };
+                    let made = ChildToolCall {
+                        manager: &manager,
+                        spec: &spec,
+                        tool: tool.name(),
+                        call: &call,
+                    };
                     made.meter()
                 });
                 let caller = call.caller.clone();
@@ -78,7 +82,7 @@ pub(super) fn core_tools(manager: &SourceManager, spec: &Arc<SourceSpec>) -> Sou
 }
 
 /// One call of a tool of a server.
-struct ToolCall<'a> {
+struct ChildToolCall<'a> {
     manager: &'a SourceManager,
     spec: &'a Arc<SourceSpec>,
     /// The server's own name of the tool.
@@ -86,7 +90,7 @@ struct ToolCall<'a> {
     call: &'a Call,
 }
 
-impl ToolCall<'_> {
+impl ChildToolCall<'_> {
     async fn make(&self, request: ServerRequest) -> Result<Output, Failure> {
         let Self { manager, spec, call, .. } = self;
         let meter = self.meter();

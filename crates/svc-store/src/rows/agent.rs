@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::{
     AgentId, AgentRequestId, Ownership, PeerId, TaskId, Timestamp, TokenId,
@@ -37,36 +37,46 @@ pub struct HostProcess {
     pub started: u64,
 }
 
-/// What an agent asks, as everybody sees it who may.
+/// What a hosted agent, or the client of an attended session, asks of a person.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[schemars(rename = "RequestView")]
 pub struct RequestRow {
     /// Its id.
     pub request_id: AgentRequestId,
-    /// Who asks.
-    pub agent_id: AgentId,
-    /// The agent's address.
+    /// The hosted agent that asks; absent if the client of an attended session does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<AgentId>,
+    /// The session that asks.
     pub session_key: String,
-    /// The peer that speaks for the agent, while the request is open.
+    /// The peer of that session, while the request is open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_id: Option<PeerId>,
-    /// Whose the agent is.
+    /// Whose the agent or the session is.
     #[serde(skip)]
     pub owned: Ownership,
     /// What kind of answer it waits for.
     pub kind: RequestKind,
     /// In one line.
     pub title: String,
+    /// The folder in which it would be done, of an attended session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
     /// The call that it is about: `{name, input, tool_use_id?}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<Value>,
-    /// What may be answered.
+    /// What a client asks in its own form, from which its answer is made.
+    #[serde(skip)]
+    pub prompt: Option<Value>,
+    /// What may be answered; empty if nobody can answer it here.
     pub options: Vec<RequestOption>,
     /// When it was asked.
     pub opened_at: Timestamp,
-    /// When it is denied.
+    /// When it is denied, if it is.
     #[serde(skip)]
-    pub deadline: Timestamp,
+    pub deadline: Option<Timestamp>,
+    /// An answer that the client was given and has not shown to have taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answering: Option<RequestAnswerRow>,
     /// When it was answered, or denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_at: Option<Timestamp>,
@@ -76,11 +86,12 @@ pub struct RequestRow {
 }
 
 /// The answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RequestAnswerRow {
     /// The option that was chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_id: Option<String>,
-    /// Who answered: a principal, or `timeout`, `policy`, `interrupt`, `exit`.
+    /// Who answered: a principal, or `terminal`, `timeout`, `policy`, `interrupt`, `exit`, `lost`,
+    /// `gone`.
     pub by: String,
 }

@@ -67,8 +67,8 @@ family! {
 }
 
 family! {
-    /// Requests of agents to people. See `agent_request.rs`.
-    agent_requests: AgentRequestReads, AgentRequestWrites
+    /// What agents and sessions ask people. See `request.rs`.
+    requests: RequestReads, RequestWrites
 }
 
 family! {

@@ -56,8 +56,8 @@ impl InboxWrites<'_> {
         ))
     }
 
-    /// Sets the lease on messages: the receiver has to acknowledge them by `until`. `given_by` is the
-    /// hook call that gave them; `None` if a reader of the inbox took them.
+    /// Sets the lease on messages: the receiver has to acknowledge them by `until`. `given_by` is
+    /// the hook call that gave them; `None` if a reader of the inbox took them.
     pub async fn lease(
         &mut self,
         ids: &[MessageId],

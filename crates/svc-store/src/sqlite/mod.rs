@@ -11,7 +11,6 @@
 )]
 
 mod agent;
-mod agent_request;
 mod assignment;
 mod browser;
 mod calibration;
@@ -45,6 +44,7 @@ mod peer;
 #[cfg(test)]
 mod reader_tests;
 mod replay;
+mod request;
 mod restore;
 #[cfg(test)]
 mod row_check_tests;

@@ -18,24 +18,40 @@ pub(super) fn read(process: &ProcessIdentity, session_id: &str) -> Option<Client
     read_in(&folder, process, session_id)
 }
 
+pub(super) fn is_interactive(process: &ProcessIdentity, session_id: &str) -> bool {
+    let Some(folder) = folder_of(process.pid) else { return false };
+    let entry = entry_in(&folder.join("sessions"), process);
+    entry.is_some_and(|entry| {
+        is_entry_of(&entry, process, session_id) && entry["kind"] == "interactive"
+    })
+}
+
 fn read_in(folder: &Path, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
+    parse(&entry_in(folder, process)?, process, session_id)
+}
+
+/// The file of a process, if only this user can write it.
+fn entry_in(folder: &Path, process: &ProcessIdentity) -> Option<Value> {
     private_file::check_folder(folder).ok()?;
     let file = folder.join(format!("{}.json", process.pid));
     let text = private_file::read_settings(&file).ok()??;
-    parse(&serde_json::from_str(&text).ok()?, process, session_id)
+    serde_json::from_str(&text).ok()
 }
 
-fn parse(record: &Value, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
+fn is_entry_of(record: &Value, process: &ProcessIdentity, session_id: &str) -> bool {
     let word = |name: &str| match &record[name] {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
     let started = process.started.split('@').next();
-    let is_it = record["pid"].as_u64() == Some(process.pid.into())
+    record["pid"].as_u64() == Some(process.pid.into())
         && word("procStart").as_deref() == started
-        && record["sessionId"] == session_id;
-    if !is_it {
+        && record["sessionId"] == session_id
+}
+
+fn parse(record: &Value, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
+    if !is_entry_of(record, process, session_id) {
         return None;
     }
     let asked = record["waitingFor"].as_str().unwrap_or_default();

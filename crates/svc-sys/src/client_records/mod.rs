@@ -15,6 +15,11 @@ pub const CODEX: &str = "codex";
 /// Gemini CLI's record has only the end of a turn by the person.
 pub const GEMINI: &str = "gemini";
 
+/// Whether a client has a person at its terminal, by its own record.
+pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str) -> bool {
+    backend == CLAUDE && claude::is_interactive(process, session_id)
+}
+
 /// `None` if nothing on record counts.
 pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     match backend {

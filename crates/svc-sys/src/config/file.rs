@@ -28,6 +28,8 @@ pub struct FileConfig {
     #[serde(default)]
     pub retention: RetentionSection,
     #[serde(default)]
+    pub approvals: ApprovalsSection,
+    #[serde(default)]
     pub hooks: HooksSection,
     #[serde(default)]
     pub sessions: SessionsSection,
@@ -66,6 +68,12 @@ pub struct HooksSection {
     pub context: Option<bool>,
     pub sub_agents: Option<bool>,
     pub wake: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalsSection {
+    pub attended: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

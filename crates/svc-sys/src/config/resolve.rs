@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use svc_model::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
+use svc_model::hook::AttendedPrompts;
 use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::agents::AgentsConfig;
@@ -58,6 +59,8 @@ pub struct Config {
     pub retention_messages_days: Setting<u64>,
     /// Days after which a pending task expires.
     pub retention_tasks_days: Setting<u64>,
+    /// What becomes of the prompts of attended sessions.
+    pub approvals_attended: Setting<AttendedPrompts>,
     /// Tool calls after which hooks ask a session to review its record.
     pub hooks_check_in: Setting<u64>,
     /// Seconds that a prompt waits for a daemon that is not ready.
@@ -156,7 +159,7 @@ impl Config {
         let default_token = paths.token.clone();
         let default_agent = given.text("default_agent", None, file.default_agent.as_ref(), own)?;
         let policy = SessionsPolicy::default();
-        let FileConfig { store, retention, hooks, sessions, sources: child, .. } = file;
+        let FileConfig { store, retention, approvals, hooks, sessions, sources: child, .. } = file;
         let sources_import: Setting<Vec<ImportedClient>> =
             given.list("sources.import", &[], child.import.as_ref(), str::parse)?.or(Vec::new());
         let imports: Vec<_> = sources_import.value.iter().map(|client| client.file(env)).collect();
@@ -219,6 +222,9 @@ impl Config {
             retention_tasks_days: given
                 .number("retention.tasks_days", retention.tasks_days)?
                 .or(EXPIRY_DAYS),
+            approvals_attended: given
+                .text("approvals.attended", None, approvals.attended.as_ref(), str::parse)?
+                .or(AttendedPrompts::Answer),
             hooks_check_in: given.number("hooks.check_in", hooks.check_in)?.or(CHECK_IN),
             hooks_cold_wait: given
                 .value(
@@ -321,6 +327,7 @@ impl Config {
             self.retention_max_bytes.row("retention.max_bytes"),
             self.retention_messages_days.row("retention.messages_days"),
             self.retention_tasks_days.row("retention.tasks_days"),
+            self.approvals_attended.row("approvals.attended"),
             self.hooks_check_in.row("hooks.check_in"),
             self.hooks_cold_wait.row("hooks.cold_wait"),
             self.hooks_context.row("hooks.context"),

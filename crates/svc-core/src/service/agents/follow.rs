@@ -46,12 +46,12 @@ enum FollowedAgent {
 
 /// Follows one agent.
 #[derive(Clone)]
-pub(super) struct Follower {
+pub(super) struct AgentFollower {
     agents: Agents,
     id: AgentId,
 }
 
-impl Follower {
+impl AgentFollower {
     pub(super) fn new(agents: &Agents, id: &AgentId) -> Self {
         Self { agents: agents.clone(), id: id.clone() }
     }

@@ -206,20 +206,23 @@ async fn open_request(
 ) -> Result<(), Error> {
     let asked = RequestRow {
         request_id: request.request_id.clone(),
-        agent_id: row.info.id.clone(),
+        agent_id: Some(row.info.id.clone()),
         session_key: row.info.session_key.clone(),
         peer_id: None,
         owned: row.owned.clone(),
         kind: request.kind,
         title: request.title.clone(),
         options: request.options.clone(),
+        cwd: None,
         tool: request.tool.clone(),
+        prompt: None,
         opened_at,
-        deadline: opened_at.plus(row.request_timeout),
+        deadline: Some(opened_at.plus(row.request_timeout)),
+        answering: None,
         closed_at: None,
         answer: None,
     };
-    if !tx.agent_requests().insert(&asked).await? {
+    if !tx.requests().insert(&asked).await? {
         return Ok(());
     }
     let about = json!({ "request_id": asked.request_id, "kind": asked.kind });
@@ -234,12 +237,13 @@ async fn close_request(
     option_id: Option<String>,
     by: String,
 ) -> Result<(), Error> {
-    let open = tx.agent_requests().get(id).await?.filter(|request| request.closed_at.is_none());
-    let Some(request) = open.filter(|request| request.agent_id == row.info.id) else {
+    let open = tx.requests().get(id).await?.filter(|request| request.closed_at.is_none());
+    let Some(request) = open.filter(|request| request.agent_id.as_ref() == Some(&row.info.id))
+    else {
         return Ok(());
     };
     let answer = RequestAnswerRow { option_id, by };
-    tx.agent_requests().close(&request.request_id, &answer).await?;
+    tx.requests().close(&request.request_id, &answer).await?;
     withdraw_from_operator(tx, row, &request).await?;
     let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
     append_team_event(tx, "request.closed", row, about).await?;
@@ -502,7 +506,7 @@ pub(super) async fn finish(
     taken: &mut TakenIn,
 ) -> Result<(), Error> {
     let id = row.info.id.clone();
-    for request in tx.agent_requests().open_of_agent(&id).await? {
+    for request in tx.requests().open_of_agent(&id).await? {
         let by = if row.info.state == AgentState::Lost { "lost" } else { "exit" };
         close_request(tx, row, &request.request_id, None, by.to_owned()).await?;
     }

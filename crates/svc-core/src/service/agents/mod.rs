@@ -28,6 +28,5 @@ mod state;
 
 pub use control::{AgentView, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
-pub use requests::AnswerRequest;
 pub use start::NewAgent;
 pub use state::{AgentSettings, Agents};

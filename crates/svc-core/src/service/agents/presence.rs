@@ -47,7 +47,7 @@ pub(super) async fn show(
     let status = status_of(state);
     let waiting_for = match state {
         AgentState::RequiresAction => {
-            let asked = tx.agent_requests().open_of_agent(&row.info.id).await?.into_iter().next();
+            let asked = tx.requests().open_of_agent(&row.info.id).await?.into_iter().next();
             asked.map(|asked| WaitingFor {
                 kind: match asked.kind {
                     RequestKind::Permission => WaitingKind::Permission,

@@ -3,12 +3,10 @@
 
 use std::collections::HashSet;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::json;
 use svc_model::{
-    APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, NOT_BLANK,
-    Principal, Reader, RequestFilter, Timestamp,
+    APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
+    Reader, RequestFilter, Timestamp,
     agent::{RequestKind, RequestOptionKind},
     limits,
 };
@@ -21,24 +19,16 @@ use super::{
     records::{append_team_event, withdraw_from_operator},
     state::has_scope,
 };
-use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
+use crate::service::{
+    Candidate, Error, Listed, Page, PageBounds, ResourceKind, check,
+    prompts::{self, AnswerRequest},
+};
 
 /// Time after its deadline in which a host denies a request by itself.
 const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Listed for RequestRow {
     const NAME: &'static str = "requests";
-}
-
-/// An answer.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-pub struct AnswerRequest {
-    /// The chosen option.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    pub option_id: Option<String>,
-    /// The answer to a question, as text.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    pub text: Option<String>,
 }
 
 impl Agents {
@@ -52,29 +42,30 @@ impl Agents {
         let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-            self.core
-                .store
-                .agent_requests()
-                .list(&reader, filter.open, before.as_ref(), limit)
-                .await
+            self.core.store.requests().list(&reader, filter.open, before.as_ref(), limit).await
         };
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
         let mut page = Page::read(page.into(), read, key).await?;
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
-            let peer = self.core.store.peers().of_key(&request.session_key).await?;
+            let peer = match request.agent_id {
+                Some(_) => self.core.store.peers().of_key(&request.session_key).await?,
+                None => self.core.store.peers().of_session(&request.session_key).await?,
+            };
             request.peer_id = peer.map(|row| row.peer.peer_id);
         }
         Ok(page)
     }
 
-    /// Answers a request, with the scope for it. Only one of `agent`, if that is given.
+    /// Answers a request, with the scope for it. Only one of `agent`, if that is given. `process`
+    /// is the caller's, if the connection shows it.
     pub async fn answer_request(
         &self,
         caller: &Caller,
         agent: Option<&str>,
         request_id: &str,
         answer: AnswerRequest,
-    ) -> Result<RequestRow, Error> {
+        process: Option<u32>,
+    ) -> Result<prompts::PromptOutcome, Error> {
         let agent = match agent {
             Some(named) => {
                 let row = self.find(caller, named).await?;
@@ -87,20 +78,30 @@ impl Agents {
         let request = self.asked(caller, request_id, agent.as_ref()).await?;
         has_scope(caller, APPROVE_SCOPE)?;
         self.may_answer(caller, &request).await?;
-        self.answer(caller, request, answer).await
+        if request.closed_at.is_some() {
+            return Err(closed(&request));
+        }
+        if let Some(agent) = request.agent_id.clone() {
+            let answered = self.answer(caller, &agent, request, answer).await;
+            return answered.map(prompts::PromptOutcome::Taken);
+        }
+        self.prompts.check_origin(&request, process).await?;
+        self.prompts.answer(caller, request, answer).await
     }
 
     /// A session answers for others of its project, and never for itself or for what it started.
     async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<(), Error> {
         let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
         let Some(session) = caller.session() else { return Ok(()) };
-        if session == request.session_key {
+        if session == request.session_key || request.owned.owner == Some(caller.principal()) {
             return forbidden("an agent does not answer its own request");
         }
         if !caller.is_of_project(&request.owned) {
             return forbidden("a session answers requests of its own project alone");
         }
-        if self.has_started(session, &request.agent_id).await? {
+        if let Some(agent) = &request.agent_id
+            && self.has_started(session, agent).await?
+        {
             return forbidden("a session does not answer requests of what it started");
         }
         Ok(())
@@ -139,9 +140,10 @@ impl Agents {
         agent: Option<&AgentId>,
     ) -> Result<RequestRow, Error> {
         let unknown = || Error::not_found(ResourceKind::AgentRequest, text);
-        let is_of_agent = |row: &RequestRow| agent.is_none_or(|agent| row.agent_id == *agent);
+        let is_of_agent =
+            |row: &RequestRow| agent.is_none_or(|agent| row.agent_id.as_ref() == Some(agent));
         if let Some(key) = AgentRequestId::parse(text)
-            && let Some(row) = self.core.store.agent_requests().get(&key).await?
+            && let Some(row) = self.core.store.requests().get(&key).await?
         {
             return match caller.access_to(&row.owned) {
                 AccessLevel::Read | AccessLevel::Write if is_of_agent(&row) => Ok(row),
@@ -159,7 +161,7 @@ impl Agents {
         let open = self
             .core
             .store
-            .agent_requests()
+            .requests()
             .list(&reader, true, None, PageSize::rows(limits::PAGE_MAX))
             .await?
             .rows;
@@ -176,13 +178,17 @@ impl Agents {
     async fn answer(
         &self,
         caller: &Caller,
+        agent: &AgentId,
         request: RequestRow,
         answer: AnswerRequest,
     ) -> Result<RequestRow, Error> {
-        if request.closed_at.is_some() {
-            return Err(closed(&request));
+        let AnswerRequest { option_id, text, answers, .. } = answer;
+        if answers.is_some() {
+            return Err(Error::invalid(
+                "answers",
+                "is taken for prompts of attended sessions alone",
+            ));
         }
-        let AnswerRequest { option_id, text } = answer;
         check::long("text", text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
         let known: Vec<&str> =
             request.options.iter().map(|option| option.option_id.as_str()).collect();
@@ -207,10 +213,10 @@ impl Agents {
             option_id: option_id.clone(),
             text,
             by: Some(by.clone()),
-            key: self.core.store.agents().answer_key(&request.agent_id).await?,
+            key: self.core.store.agents().answer_key(agent).await?,
         };
-        let answered = self.host(&request.agent_id).answer(&sent).await;
-        self.noting_failure(&request.agent_id, answered).await.map_err(of_host)?;
+        let answered = self.host(agent).answer(&sent).await;
+        self.noting_failure(agent, answered).await.map_err(of_host)?;
         self.close(&request, RequestAnswerRow { option_id, by }).await
     }
 
@@ -227,18 +233,20 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
-                    let known = tx.agent_requests().get(&id).await?.ok_or_else(unknown)?;
+                    let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
                     if known.closed_at.is_some() {
                         return Ok(known);
                     }
-                    tx.agent_requests().close(&id, &answer).await?;
-                    if let Some(agent) = tx.agents().get(&known.agent_id).await? {
+                    tx.requests().close(&id, &answer).await?;
+                    let agent = known.agent_id.clone();
+                    let agent = agent.ok_or_else(unknown)?;
+                    if let Some(agent) = tx.agents().get(&agent).await? {
                         withdraw_from_operator(tx, &agent, &known).await?;
                         let about =
                             json!({ "request_id": id, "kind": known.kind, "by": answer.by });
                         append_team_event(tx, "request.closed", &agent, about).await?;
                     }
-                    let known = tx.agent_requests().get(&id).await?.ok_or_else(unknown)?;
+                    let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
                     Ok(known)
                 })
             })
@@ -249,22 +257,19 @@ impl Agents {
     /// denied.
     pub(super) async fn sweep_requests(&self) -> Result<(), Error> {
         let before = self.core.now().minus(HOST_DENIES_WITHIN);
-        for request in self.core.store.agent_requests().due(before).await? {
-            let reject = request.options.iter().find(|option| {
-                matches!(
-                    option.kind,
-                    RequestOptionKind::RejectOnce | RequestOptionKind::RejectAlways
-                )
-            });
+        for request in self.core.store.requests().due(before).await? {
+            let Some(agent) = request.agent_id.clone() else { continue };
+            let reject =
+                request.options.iter().find(|option| option.kind == RequestOptionKind::Deny);
             let option_id = reject.map(|option| option.option_id.clone());
             let answer = AnswerAgent {
                 request_id: request.request_id.clone(),
                 option_id: option_id.clone(),
                 text: None,
                 by: Some("timeout".to_owned()),
-                key: self.core.store.agents().answer_key(&request.agent_id).await?,
+                key: self.core.store.agents().answer_key(&agent).await?,
             };
-            if let Err(error) = self.host(&request.agent_id).answer(&answer).await {
+            if let Err(error) = self.host(&agent).answer(&answer).await {
                 tracing::debug!(%error, "a host was not told of a denial");
             }
             let denial = RequestAnswerRow { option_id, by: "timeout".to_owned() };

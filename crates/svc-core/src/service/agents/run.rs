@@ -11,7 +11,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::{Agents, follow::Follower, queue::AgentQueue};
+use super::{Agents, follow::AgentFollower, queue::AgentQueue};
 
 /// How often requests past their deadline are looked for.
 const REQUEST_SWEEP: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub(super) async fn run_agents(agents: Agents) {
             for row in rows {
                 followed.insert(row.info.id.clone());
                 agents.live.dispatching().insert(row.info.id.clone());
-                followers.spawn(Follower::new(&agents, &row.info.id).serve());
+                followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());
             }
         }
         Err(error) => tracing::error!(%error, "cannot read which agents live"),
@@ -44,7 +44,7 @@ pub(super) async fn run_agents(agents: Agents) {
             id = starts.recv() => {
                 let Some(id) = id else { return };
                 if followed.insert(id.clone()) {
-                    followers.spawn(Follower::new(&agents, &id).serve());
+                    followers.spawn(AgentFollower::new(&agents, &id).serve());
                 }
             }
             Some(ended) = followers.join_next() => {
@@ -114,7 +114,7 @@ async fn probe_stranger(agents: Agents, id: AgentId) {
             remove_files(&agents.settings.folder, &id);
         }
         // It was given up before it had begun.
-        Ok(_) if row.is_some() => Follower::new(&agents, &id).stop_given_up().await,
+        Ok(_) if row.is_some() => AgentFollower::new(&agents, &id).stop_given_up().await,
         Err(HostError::Absent) => {}
         Ok(status) => {
             let pid = status.host.pid;

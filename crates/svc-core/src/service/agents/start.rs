@@ -21,7 +21,7 @@ use svc_store::{AgentRow, HostProcess, TokenRow, WriteTx};
 use super::{
     AgentSettings, Agents,
     allowance::RequestedStart,
-    follow::Follower,
+    follow::AgentFollower,
     records::{append_team_event, stream_of},
 };
 use crate::service::{Error, check, core::Core, project::project_root, team};
@@ -313,7 +313,7 @@ impl PlannedAgent {
     pub(super) async fn launch(self, agents: &Agents) -> Result<(), String> {
         let spec = self.spec(&agents.settings);
         let id = self.row.info.id;
-        let follower = Follower::new(agents, &id);
+        let follower = AgentFollower::new(agents, &id);
         let program = &agents.settings.program;
         let started = if program.as_os_str().is_empty() {
             Err("this daemon starts no agents".to_owned())

@@ -15,13 +15,14 @@ use svc_sys::config::{AgentsConfig, Env, ResolvedInstance};
 use tokio::sync::mpsc;
 
 use super::presence::HostReach;
-use crate::service::{Error, access::Access, core::Core};
+use crate::service::{Error, access::Access, core::Core, prompts::Prompts};
 
 /// The service of agents.
 #[derive(Debug, Clone)]
 pub struct Agents {
     pub(super) core: Core,
     pub(super) access: Access,
+    pub(super) prompts: Prompts,
     pub(super) settings: Arc<AgentSettings>,
     pub(super) live: Arc<LiveAgents>,
     pub(super) reach: HostReach,
@@ -56,7 +57,7 @@ pub(super) struct LiveAgents {
 }
 
 impl Agents {
-    pub(in crate::service) fn new(core: Core, access: Access) -> Self {
+    pub(in crate::service) fn new(core: Core, access: Access, prompts: Prompts) -> Self {
         let (follow, to_follow) = mpsc::unbounded_channel();
         let live = LiveAgents {
             follow,
@@ -65,7 +66,7 @@ impl Agents {
             choosing: tokio::sync::Mutex::default(),
         };
         let reach = HostReach::new(core.clone());
-        Self { core, access, settings: Arc::default(), live: Arc::new(live), reach }
+        Self { core, access, prompts, settings: Arc::default(), live: Arc::new(live), reach }
     }
 
     pub(in crate::service) fn configure(&mut self, settings: AgentSettings) {

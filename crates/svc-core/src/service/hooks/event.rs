@@ -4,17 +4,17 @@
 use std::{path::Path, sync::Arc};
 
 use svc_model::{
-    Caller, OpenCalls, Peer, PeerStatus, Timestamp, TokenHash,
+    Caller, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash,
     hook::{
-        self, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookReply, HookTiming,
-        ReplyParts,
+        self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookPrompt,
+        HookReply, HookTiming, ReplyParts,
     },
     journal::{Session, SessionSource},
     limits,
     quote::ModelText,
 };
 use svc_store::PeerRow;
-use svc_sys::{session_secret::SessionSecrets, telemetry};
+use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
     earlier_output::ToldWords,
@@ -198,6 +198,7 @@ impl Hooks {
             }
         };
         let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
+        let has_dialog = has_dialog(event, process.as_ref()).await;
         let job = HookWriteJob {
             core: self.core.clone(),
             caller: caller.clone(),
@@ -223,6 +224,7 @@ impl Hooks {
             ids: self.core.ids.clone(),
             lease: self.core.tuning.lease,
             policy: self.policy,
+            has_dialog,
         };
         self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
     }
@@ -291,6 +293,9 @@ impl Hooks {
         hook_id: Option<String>,
         writes: HookWrites,
     ) -> Result<HookReply, Error> {
+        if let Some(request) = writes.held {
+            return Ok(HookReply(vec![HookNote::Held(request)]));
+        }
         let (reminder, run) = (writes.reminder, writes.run);
         match writes.audience {
             HookAudience::Nobody => Ok(HookReply::default()),
@@ -415,6 +420,21 @@ fn base_name(client: HookClient, project: Option<&str>) -> String {
     }
 }
 
+/// Whether a client that tells of a prompt shows it to a person, by its own record.
+async fn has_dialog(event: &HookEvent, process: Option<&ProcessIdentity>) -> bool {
+    let HookMoment::Waiting(HookPrompt { asks: Some(asks), .. }) = &event.moment else {
+        return false;
+    };
+    if let ClientPrompt::Opencode(_) = **asks {
+        // Its plugin is in the process that shows the dialog.
+        return true;
+    }
+    let Some(process) = process.cloned() else { return false };
+    let session = event.session_id.clone();
+    let read = move || client_records::is_interactive(client_records::CLAUDE, &process, &session);
+    tokio::task::spawn_blocking(read).await.unwrap_or(false)
+}
+
 /// Whether the daemon gave a name to the peer of a session: the base, or that with a number.
 fn is_numbered(name: &str, base: &str) -> bool {
     let is_number = |end: &str| !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit());
@@ -439,7 +459,7 @@ mod tests {
     };
 
     use serde_json::json;
-    use svc_model::{ProcessIdentity, TokenId};
+    use svc_model::TokenId;
     use svc_store::testing::TestStore;
 
     use super::*;

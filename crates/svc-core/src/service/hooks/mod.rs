@@ -2,10 +2,10 @@
 //!
 //! `event` leads an event through its phases: recognise the session, write, compose the reply.
 //! `write_job` is all that one event writes, in one commit, and `mail` the messages in it; what is
-//! to be written is decided in [`domain::hook`](svc_model::hook). `lost_replies` takes back what a hook
-//! did not print. `mail_wait` waits for messages on behalf of an idle session, `sending` tells a
-//! sender when its message arrives, `call_ties` knows in which session an MCP tool is called, and
-//! `earlier_words` what a turn had said before it went on with messages.
+//! to be written is decided in [`domain::hook`](svc_model::hook). `lost_replies` takes back what a
+//! hook did not print. `mail_wait` waits for messages on behalf of an idle session, `sending` tells
+//! a sender when its message arrives, `announced_calls` knows in which session an MCP tool is
+//! called, and `earlier_output` what a turn had said before it went on with messages.
 
 mod announced_calls;
 mod earlier_output;

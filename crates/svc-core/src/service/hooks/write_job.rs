@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use svc_model::{
-    Caller, Ids, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity, RegisterInput,
-    SessionContact, Timestamp, TokenHash, TokenId,
+    AgentRequestId, Caller, Ids, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
+    RegisterInput, SessionContact, Timestamp, TokenHash, TokenId,
     hook::{
-        self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote, HookPolicy,
-        HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect, headlines,
+        self, AttendedPrompts, EarlierRun, HookAudience, HookClient, HookEvent, HookIdHistory,
+        HookMoment, HookNote, HookPolicy, HookPrompt, HookReception, HookTiming, PresenceChange,
+        SessionEffect, ToolCountEffect, headlines,
     },
     is_agent_key, limits,
     quote::ModelText,
@@ -24,6 +25,7 @@ use crate::service::{
     budget::Budget,
     core::Core,
     journal::{NewOutcome, put_outcome},
+    prompts::{self, NewPrompt},
     team::{self, ActingSession},
 };
 
@@ -56,6 +58,8 @@ pub(super) struct HookWriteJob {
     pub(super) ids: Ids,
     pub(super) lease: Duration,
     pub(super) policy: HookPolicy,
+    /// Whether the client shows a dialog beside its hook, so that this may hold its prompt.
+    pub(super) has_dialog: bool,
 }
 
 /// What the job gives to the reply, and what is to be done after the commit.
@@ -70,6 +74,8 @@ pub(super) struct HookWrites {
     pub(super) headline: Option<ModelText>,
     /// Tokens of the session that the event ended.
     pub(super) ended_tokens: Vec<TokenId>,
+    /// The prompt that the hook is to hold.
+    pub(super) held: Option<AgentRequestId>,
 }
 
 /// What was done to the session's row.
@@ -91,6 +97,7 @@ impl HookWriteJob {
         let reminder = self.count_tool(tx, timing).await?;
         let run = self.record_run(tx).await?;
         let peer = self.apply_presence(tx, timing, &effect).await?;
+        let held = self.follow_prompts(tx, timing).await?;
         let (mail, headline) = match peer {
             Some(mut peer) if timing.is_live() => {
                 let (mail, headline) = self.hand_over_mail(tx, &peer).await?;
@@ -114,7 +121,33 @@ impl HookWriteJob {
             None => (None, None),
         };
         let audience = hook::audience(&self.event, timing, self.policy);
-        Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens })
+        Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens, held })
+    }
+
+    /// Opens and closes the prompts of an attended session; the prompt that the hook is to hold.
+    async fn follow_prompts(
+        &self,
+        tx: &mut WriteTx,
+        timing: HookTiming,
+    ) -> Result<Option<AgentRequestId>, Error> {
+        prompts::follow_event(tx, &self.event, timing).await?;
+        let HookMoment::Waiting(HookPrompt { asks: Some(prompt), .. }) = &self.event.moment else {
+            return Ok(None);
+        };
+        let is_attended = !self.caller.session().is_some_and(is_agent_key);
+        if !is_attended
+            || !timing.is_live()
+            || self.event.is_of_sub_agent() && self.event.client == HookClient::ClaudeCode
+            || self.policy.attended == AttendedPrompts::Off
+        {
+            return Ok(None);
+        }
+        let owned = tx.sessions().owner(&self.event.session_id).await?;
+        let Some(owned) = owned else { return Ok(None) };
+        let is_held = self.has_dialog && self.policy.attended == AttendedPrompts::Answer;
+        let new = NewPrompt { event: &self.event, prompt, owned, is_held };
+        let row = prompts::open(tx, &self.ids, new).await?;
+        Ok(is_held.then_some(row.request_id))
     }
 
     /// Keeps the session's secret, now that the session is the caller's. The file is written before

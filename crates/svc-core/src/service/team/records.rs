@@ -9,7 +9,8 @@ use super::{Team, delivery::advance, peers::set_state};
 use crate::service::{Error, assignments, core::Core};
 
 impl Team {
-    /// Fails the questions of turns whose end no hook has reported within [`limits::TURN_TEXT_GRACE`].
+    /// Fails the questions of turns whose end no hook has reported within
+    /// [`limits::TURN_TEXT_GRACE`].
     pub async fn end_silent_turns(&self) -> Result<(), Error> {
         let before = self.core.now().minus(limits::TURN_TEXT_GRACE);
         for peer in self.core.store.messages().peers_of_silent_turns(before).await? {

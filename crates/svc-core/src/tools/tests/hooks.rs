@@ -402,7 +402,7 @@ fn ran(number: usize, passes: bool) -> (&'static str, Value) {
 }
 
 #[tokio::test]
-async fn test_runs_are_outcomes_that_a_record_can_cite() {
+async fn runs_are_outcomes_that_a_record_can_cite() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |number: usize, passes: bool| {

@@ -339,14 +339,13 @@ impl AcpProtocol {
                 let kind = match offered["kind"].as_str()? {
                     "allow_once" => RequestOptionKind::AllowOnce,
                     "allow_always" => RequestOptionKind::AllowAlways,
-                    "reject_once" => RequestOptionKind::RejectOnce,
-                    "reject_always" => RequestOptionKind::RejectAlways,
-                    _ => RequestOptionKind::Answer,
+                    "reject_once" | "reject_always" => RequestOptionKind::Deny,
+                    _ => RequestOptionKind::Choice,
                 };
                 Some(option(id, offered["name"].as_str().unwrap_or(id), kind))
             })
             .collect();
-        let mut rejects = options.iter().filter(|it| it.kind == RequestOptionKind::RejectOnce);
+        let mut rejects = options.iter().filter(|it| it.kind == RequestOptionKind::Deny);
         let reject = rejects.next().map(|option| option.option_id.clone());
         self.requests.insert(key.clone(), AcpWaitingCall { id: id.clone(), reject });
         effects.push(Effect::Request(VendorRequest {

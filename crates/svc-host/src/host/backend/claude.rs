@@ -200,7 +200,7 @@ impl ClaudeProtocol {
                 let name = "Allow, and do not ask again";
                 options.push(option(ALLOW_ALWAYS, name, RequestOptionKind::AllowAlways));
             }
-            options.push(option(DENY, "Deny", RequestOptionKind::RejectOnce));
+            options.push(option(DENY, "Deny", RequestOptionKind::Deny));
             VendorRequest {
                 key: key.clone(),
                 kind: RequestKind::Permission,
@@ -390,11 +390,11 @@ fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
     if let [only] = &questions[..] {
         for offered in only["options"].as_array().into_iter().flatten() {
             if let Some(label) = offered["label"].as_str() {
-                options.push(option(label, label, RequestOptionKind::Answer));
+                options.push(option(label, label, RequestOptionKind::Choice));
             }
         }
     }
-    options.push(option(DENY, "Do not answer", RequestOptionKind::RejectOnce));
+    options.push(option(DENY, "Do not answer", RequestOptionKind::Deny));
     VendorRequest {
         key,
         kind: RequestKind::Question,

@@ -345,7 +345,7 @@ impl CodexProtocol {
             let name = "Allow, and do not ask again in this session";
             options.push(option(ACCEPT_ALWAYS, name, RequestOptionKind::AllowAlways));
         }
-        options.push(option(DECLINE, "Deny", RequestOptionKind::RejectOnce));
+        options.push(option(DECLINE, "Deny", RequestOptionKind::Deny));
         self.requests.insert(key.clone(), CodexWaitingCall { id: id.clone(), is_elicitation });
         let kind = RequestKind::Permission;
         let tool = Some(tool);

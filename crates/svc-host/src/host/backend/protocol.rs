@@ -239,7 +239,7 @@ pub(super) fn text_of(content: &Value) -> Option<String> {
 }
 
 pub(super) fn option(id: &str, name: &str, kind: RequestOptionKind) -> RequestOption {
-    RequestOption { option_id: id.to_owned(), name: name.to_owned(), kind }
+    RequestOption { option_id: id.to_owned(), name: name.to_owned(), kind, text: false }
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ fn allowed_call_runs_and_its_turn_completes() {
 #[test]
 fn denied_call_does_not_end_the_turn() {
     for backend in VENDORS {
-        let effects = replay(backend, "deny", RequestOptionKind::RejectOnce);
+        let effects = replay(backend, "deny", RequestOptionKind::Deny);
         assert_eq!(outcomes(&effects), [TurnOutcome::Completed], "{backend}");
         let written = written(&effects);
         let no = ["\"deny\"", "\"decline\"", "\"cancel\"", "\"reject\""];
@@ -174,7 +174,7 @@ fn usage_limit_is_reported_with_its_end_if_known() {
 
 #[test]
 fn question_offers_its_answers() {
-    let effects = replay(AgentBackend::Claude, "question", RequestOptionKind::Answer);
+    let effects = replay(AgentBackend::Claude, "question", RequestOptionKind::Choice);
     let answers = r#""answers":{"Which colour?":"Red"}"#;
     assert!(written(&effects).iter().any(|line| line.contains(answers)), "{effects:?}");
     assert_eq!(outcomes(&effects), [TurnOutcome::Completed]);
@@ -209,7 +209,7 @@ fn unknown_acp_adapters_take_turns() {
         let effects = play("interrupt", RequestOptionKind::AllowOnce);
         let expected = [TurnOutcome::Interrupted, TurnOutcome::Completed];
         assert_eq!(outcomes(&effects), expected, "{adapter}");
-        let effects = play("deny", RequestOptionKind::RejectOnce);
+        let effects = play("deny", RequestOptionKind::Deny);
         // A refusal ends the turn of `codex-acp`; the model of the other goes on.
         let ends =
             if adapter == "codex" { TurnOutcome::Interrupted } else { TurnOutcome::Completed };

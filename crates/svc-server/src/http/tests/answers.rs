@@ -113,7 +113,7 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
 
 /// What succeeds only with processes of its own: `tests/it/agents.rs`, `tests/it/sources` and
 /// `tests/it/health.rs` have those.
-const WITH_PROCESSES: [(&str, &str); 23] = [
+const WITH_PROCESSES: [(&str, &str); 25] = [
     ("/v1/doctor", "get"),
     ("/v1/hosts", "post"),
     ("/v1/hosts/{id}", "get"),
@@ -122,6 +122,8 @@ const WITH_PROCESSES: [(&str, &str); 23] = [
     ("/v1/hosts/{id}/interrupt", "post"),
     ("/v1/hosts/{id}/send", "post"),
     ("/v1/hosts/{id}/stop", "post"),
+    ("/v1/prompts/{id}/hold", "post"),
+    ("/v1/prompts/{id}/printed", "post"),
     ("/v1/requests/{id}/answer", "post"),
     ("/v1/send_message", "post"),
     ("/v1/sessions/{id}/history", "get"),
@@ -227,6 +229,9 @@ async fn agents() -> Script {
         script.post(&format!("/v1/hosts/ag_none/{action}"), body).await;
     }
     script.post("/v1/requests/req_none/answer", json!({ "option_id": "x" })).await;
+    for action in ["hold", "printed"] {
+        script.post(&format!("/v1/prompts/req_none/{action}"), json!({})).await;
+    }
     script.post("/v1/send_message", json!({ "prompt": "x", "instance": "nobody" })).await;
     script.get("/v1/ghap/calibration").await;
     script.get("/v1/ghap/calibration?domain=none").await;

@@ -262,7 +262,7 @@ fn is_id(raw: &RawValue) -> bool {
 
 fn id_of(value: &Value) -> Option<Box<RawValue>> {
     let id = value.get("id").filter(|id| id.is_string() || id.is_number())?;
-    serde_json::value::to_raw_value(id).ok()
+    to_raw_value(id).ok()
 }
 
 fn not_json(error: &serde_json::Error) -> UnreadableMessage {

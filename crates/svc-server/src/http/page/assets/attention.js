@@ -28,7 +28,7 @@ function hosts(state, found) {
   for (const request of state.requests?.values() ?? []) {
     if (request.closed_at) continue;
     const host = state.hosts?.get(request.agent_id);
-    found.push({ key: request.request_id, kind: request.kind === 'question' ? 'question' : 'request', at: request.opened_at, text: request.title, who: nameOfHost(host) ?? request.session_key, to: request.agent_id && path('agents', request.agent_id), request });
+    found.push({ key: request.request_id, kind: request.kind === 'question' ? 'question' : 'request', at: request.opened_at, text: request.title, who: nameOfHost(host) ?? state.peers.get(request.peer_id)?.display_name ?? request.session_key, to: path('agents', request.agent_id ?? request.peer_id ?? ''), request });
   }
   for (const host of state.hosts?.values() ?? []) {
     if (host.state !== 'limited') continue;
@@ -43,7 +43,7 @@ function prompts(state, found) {
   const hosted = new Set([...(state.hosts?.values() ?? [])].flatMap((host) => [host.session_key, host.session_id]).filter(Boolean));
   for (const peer of state.peers.values()) {
     if (peer.status !== 'waiting' || hosted.has(peer.session_id)) continue;
-    if ([...asked].some((key) => key?.endsWith(`:${peer.session_id}`))) continue;
+    if ([...asked].some((key) => key === peer.session_id || key?.endsWith(`:${peer.session_id}`))) continue;
     const { kind, since, title, tool, until } = peer.waiting_for ?? {};
     const what = typeof tool === 'string' ? tool : tool?.name;
     const where = kind === 'limit' ? (until ? `goes on ${exact(until)}` : 'the vendor does not say until when') : `answer it in its terminal${peer.path ? `, in ${peer.path}` : ''}`;

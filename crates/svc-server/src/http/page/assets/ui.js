@@ -72,6 +72,7 @@ export function Action({ run, children, class: name, ask, disabled, title }) {
 export function Answers({ request }) {
   const [text, setText] = useState('');
   const answer = (body) => post(`/v1/requests/${encodeURIComponent(request.request_id)}/answer`, body).finally(() => load('requests'));
+  if (!request.options?.length && !request.agent_id) return html`<p class="muted">Answer it at its terminal.</p>`;
   if (!request.options?.length) {
     return html`<div class="answers"><input value=${text} aria-label="Answer" onInput=${(event) => setText(event.target.value)} /><${Action} class="primary" disabled=${!text.trim()} run=${() => answer({ text })}>Answer<//></div>`;
   }

@@ -1,0 +1,318 @@
+//! What opens and closes a prompt: the events of its session's hooks, and its client's record.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use svc_model::{
+    AgentRequestId, Ids, NewEvent, OpenCalls, Ownership, RecordedState, StreamName,
+    StreamVisibility,
+    agent::RequestOptionKind,
+    hook::{ClientPrompt, HookEvent, HookMoment, HookTiming},
+    limits,
+};
+use svc_store::{RequestAnswerRow, RequestRow, StoreError, WriteTx};
+use svc_sys::{client_records, process_list};
+
+use super::Prompts;
+use crate::service::Error;
+
+/// Who closed a prompt that nobody answered here.
+const TERMINAL: &str = "terminal";
+
+/// What a client asks, as it is kept.
+#[derive(Serialize, Deserialize)]
+struct KeptPrompt {
+    #[serde(flatten)]
+    asked: ClientPrompt,
+    /// The session's calls that were open when it asked: the one that it asks about is among them.
+    #[serde(default)]
+    calls: OpenCalls,
+}
+
+/// A prompt that a hook tells of.
+pub(in crate::service) struct NewPrompt<'a> {
+    pub(in crate::service) event: &'a HookEvent,
+    pub(in crate::service) prompt: &'a ClientPrompt,
+    pub(in crate::service) owned: Ownership,
+    /// Whether the hook waits for an answer.
+    pub(in crate::service) is_held: bool,
+}
+
+/// Stores a prompt that a hook tells of. Claude Code shows one after another, so earlier prompts of
+/// its session are over.
+pub(in crate::service) async fn open(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    new: NewPrompt<'_>,
+) -> Result<RequestRow, Error> {
+    let NewPrompt { event, prompt, owned, is_held } = new;
+    if let ClientPrompt::Claude(_) = prompt {
+        close_earlier(tx, &event.session_id, TERMINAL, HookTiming::Live).await?;
+    }
+    let now = tx.now();
+    let peer = tx.peers().of_session(&event.session_id).await?;
+    let calls = peer.map(|peer| peer.open_calls).unwrap_or_default();
+    let kept = KeptPrompt { asked: prompt.clone(), calls };
+    let row = RequestRow {
+        request_id: AgentRequestId::new(ids, now),
+        agent_id: None,
+        session_key: event.session_id.clone(),
+        peer_id: None,
+        owned,
+        kind: prompt.kind(),
+        title: prompt.title(),
+        cwd: event.cwd.clone(),
+        tool: Some(prompt.tool()),
+        prompt: Some(serde_json::to_value(kept).unwrap_or_default()),
+        options: if is_held { prompt.options() } else { Vec::new() },
+        opened_at: now,
+        deadline: None,
+        answering: None,
+        closed_at: None,
+        answer: None,
+    };
+    tx.requests().insert(&row).await?;
+    append_team_event(tx, "request.opened", &row, json!({})).await?;
+    Ok(row)
+}
+
+/// Closes what an event shows to be over. An event that is told late says nothing of later prompts,
+/// unless it names the prompt or its call.
+pub(in crate::service) async fn follow_event(
+    tx: &mut WriteTx,
+    event: &HookEvent,
+    timing: HookTiming,
+) -> Result<(), Error> {
+    // The session shows the prompts of its sub-agents.
+    if event.is_of_sub_agent() && !matches!(event.moment, HookMoment::Answered(_)) {
+        return Ok(());
+    }
+    let session = &event.session_id;
+    match &event.moment {
+        HookMoment::Prompt { .. } | HookMoment::Start { .. } | HookMoment::Stop { .. } => {
+            close_earlier(tx, session, TERMINAL, timing).await
+        }
+        HookMoment::TurnOver { .. } | HookMoment::End { .. } => {
+            close_earlier(tx, session, "gone", timing).await
+        }
+        HookMoment::Answered(Some(reply)) => {
+            for row in tx.requests().open_prompts_of(session).await? {
+                if asked(&row).is_some_and(|asked| asked.id() == Some(&reply.prompt)) {
+                    close(tx, &row, Closing::Replied(reply.option_id.as_deref())).await?;
+                }
+            }
+            Ok(())
+        }
+        HookMoment::ToolEnd(used) => {
+            let call = json!({ "name": used.tool, "input": used.arguments });
+            for row in tx.requests().open_prompts_of(session).await? {
+                if row.tool.as_ref() == Some(&call) {
+                    close(tx, &row, Closing::Ran).await?;
+                }
+            }
+            correct_denial(tx, session, &call, used.call()).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Closes the prompts of a session that came before an event. What was answered here counts as
+/// taken; of the others `by` says how they ended.
+async fn close_earlier(
+    tx: &mut WriteTx,
+    session: &str,
+    by: &'static str,
+    timing: HookTiming,
+) -> Result<(), Error> {
+    for row in tx.requests().open_prompts_of(session).await? {
+        if !timing.is_before(row.opened_at) {
+            close(tx, &row, Closing::Over(by)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// How a prompt is known to be over.
+#[derive(Debug, Clone, Copy)]
+enum Closing<'a> {
+    /// The client tells the answer, and perhaps the option.
+    Replied(Option<&'a str>),
+    /// Its call ran, so that it was allowed.
+    Ran,
+    /// It does not stand any more.
+    Over(&'static str),
+}
+
+async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<(), Error> {
+    let terminal = || RequestAnswerRow { option_id: None, by: TERMINAL.to_owned() };
+    let answer = match (closing, &row.answering) {
+        (Closing::Replied(Some(option)), given) => match given {
+            Some(given) if given.option_id.as_deref() == Some(option) => given.clone(),
+            _ => RequestAnswerRow { option_id: Some(option.to_owned()), by: TERMINAL.to_owned() },
+        },
+        (Closing::Ran, Some(given)) if is_denial(row, given) => terminal(),
+        (_, Some(given)) => given.clone(),
+        (Closing::Replied(None) | Closing::Ran, None) => terminal(),
+        (Closing::Over(by), None) => RequestAnswerRow { option_id: None, by: by.to_owned() },
+    };
+    close_with(tx, row, &answer).await
+}
+
+/// Stores how a prompt ended, and tells the team.
+pub(super) async fn close_with(
+    tx: &mut WriteTx,
+    row: &RequestRow,
+    answer: &RequestAnswerRow,
+) -> Result<(), Error> {
+    tx.requests().close(&row.request_id, answer).await?;
+    Ok(append_team_event(tx, "request.closed", row, json!({ "by": answer.by })).await?)
+}
+
+/// A call that ran was not denied, whatever was on record: the person was first.
+async fn correct_denial(
+    tx: &mut WriteTx,
+    session: &str,
+    call: &Value,
+    call_id: &str,
+) -> Result<(), Error> {
+    let Some(row) = tx.requests().last_closed_prompt(session).await? else { return Ok(()) };
+    let is_it = row.tool.as_ref() == Some(call)
+        && row.answer.as_ref().is_some_and(|answer| is_denial(&row, answer))
+        && kept(&row).is_some_and(|kept| kept.calls.has(call_id));
+    if !is_it {
+        return Ok(());
+    }
+    let answer = RequestAnswerRow { option_id: None, by: TERMINAL.to_owned() };
+    tx.requests().correct(&row.request_id, &answer).await?;
+    let about = json!({ "by": answer.by, "corrects": true });
+    Ok(append_team_event(tx, "request.closed", &row, about).await?)
+}
+
+/// Looks at what the client offered: the row has no options any more once its hook has ended.
+fn is_denial(row: &RequestRow, answer: &RequestAnswerRow) -> bool {
+    let asked = asked(row);
+    asked.is_some_and(|asked| {
+        asked.options().iter().any(|option| {
+            option.kind == RequestOptionKind::Deny
+                && Some(&option.option_id) == answer.option_id.as_ref()
+        })
+    })
+}
+
+/// What the client asked, in its own form.
+pub(super) fn asked(row: &RequestRow) -> Option<ClientPrompt> {
+    kept(row).map(|kept| kept.asked)
+}
+
+fn kept(row: &RequestRow) -> Option<KeptPrompt> {
+    row.prompt.clone().and_then(|prompt| serde_json::from_value(prompt).ok())
+}
+
+/// Takes the options from a prompt that is open.
+async fn withdraw(tx: &mut WriteTx, id: &AgentRequestId) -> Result<(), Error> {
+    let Some(row) = tx.requests().get(id).await?.filter(|row| row.closed_at.is_none()) else {
+        return Ok(());
+    };
+    if tx.requests().withdraw_options(id).await? {
+        append_team_event(tx, "request.withdrawn", &row, json!({})).await?;
+    }
+    Ok(())
+}
+
+/// Tells everybody about a prompt. Everybody reads it, so it does not say what is asked.
+async fn append_team_event(
+    tx: &mut WriteTx,
+    kind: &'static str,
+    row: &RequestRow,
+    mut about: Value,
+) -> Result<(), StoreError> {
+    about["request_id"] = json!(row.request_id);
+    about["session_key"] = json!(row.session_key);
+    about["kind"] = json!(row.kind);
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.streams().open(&team, &StreamVisibility::Team).await?;
+    tx.append(&team, vec![NewEvent::new(kind, &about)]).await?;
+    Ok(())
+}
+
+impl Prompts {
+    /// Takes the options from a prompt that no hook holds any more, and the answer if its hook did
+    /// not print it.
+    pub(super) async fn withdraw(
+        &self,
+        id: &AgentRequestId,
+        is_unprinted: bool,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if is_unprinted {
+                        tx.requests().clear_answering(&id).await?;
+                    }
+                    withdraw(tx, &id).await
+                })
+            })
+            .await
+    }
+
+    /// Takes the options from all prompts: no hook holds one when the daemon begins.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn begin(&self) -> Result<(), Error> {
+        for row in self.core.store.requests().open_prompts().await? {
+            if !row.options.is_empty() {
+                self.withdraw(&row.request_id, false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the prompts whose clients have ended, or show none by their own record.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn sweep(&self) -> Result<(), Error> {
+        for row in self.core.store.requests().open_prompts().await? {
+            let session = row.session_key.clone();
+            let peer = self.core.store.peers().of_session(&session).await?;
+            let Some(process) = peer.and_then(|peer| peer.process()) else { continue };
+            let read = move || {
+                let is_running = process_list::is_same_running(&process);
+                let read = || client_records::read(client_records::CLAUDE, &process, &session);
+                (is_running, is_running.then(read).flatten())
+            };
+            let Ok((is_running, record)) = tokio::task::spawn_blocking(read).await else {
+                continue;
+            };
+            let is_shown = record.is_none_or(|record| {
+                let is_newer = record.at >= row.opened_at;
+                let age = self.core.now().since(row.opened_at);
+                matches!(record.state, RecordedState::Waiting(_))
+                    || !is_newer && age < limits::RECORD_GRACE
+            });
+            match (is_running, is_shown) {
+                (true, true) => {}
+                (true, false) => self.close(&row, TERMINAL).await?,
+                (false, _) => self.close(&row, "gone").await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn close(&self, row: &RequestRow, by: &'static str) -> Result<(), Error> {
+        let id = row.request_id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    match tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none()) {
+                        Some(row) => close(tx, &row, Closing::Over(by)).await,
+                        None => Ok(()),
+                    }
+                })
+            })
+            .await
+    }
+}

@@ -1,0 +1,302 @@
+//! Rows of what is asked of a person.
+
+use svc_model::{
+    AgentId, AgentRequestId, Ownership, Principal, Reader, Timestamp,
+    agent::{RequestKind, RequestOption},
+};
+
+use super::{
+    errors::changed,
+    families::{RequestReads, RequestWrites},
+    json::{from_json, to_json},
+    page::read_page,
+    statement::{change, direct_row, pool_query, select_all, select_one},
+};
+use crate::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError};
+
+direct_row! {
+    struct RawRequest {
+        request_id: String,
+        agent_id: Option<String>,
+        session_key: String,
+        created_by: String,
+        project: String,
+        kind: RequestKind,
+        title: String,
+        cwd: Option<String>,
+        options: String,
+        tool: Option<String>,
+        prompt: Option<String>,
+        opened_at: Timestamp,
+        deadline: Option<Timestamp>,
+        answering: Option<String>,
+        closed_at: Option<Timestamp>,
+        option_id: Option<String>,
+        answered_by: Option<String>,
+    }
+}
+
+impl TryFrom<RawRequest> for RequestRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawRequest) -> Result<Self, StoreError> {
+        let options: Vec<RequestOption> =
+            serde_json::from_str(&raw.options).map_err(|error| StoreError::BadRow {
+                table: "request",
+                id: raw.request_id.clone(),
+                why: format!("options: {error}"),
+            })?;
+        let json = |text: &Option<String>| text.as_deref().map(from_json).transpose();
+        Ok(Self {
+            owned: Ownership {
+                runner: Some(Principal::Session(raw.session_key.as_str().into())),
+                ..Ownership::from_row(&raw.created_by, raw.project)
+            },
+            tool: json(&raw.tool)?,
+            prompt: json(&raw.prompt)?,
+            answering: raw.answering.as_deref().map(from_json).transpose()?,
+            request_id: AgentRequestId::from(raw.request_id),
+            agent_id: raw.agent_id.map(AgentId::from),
+            session_key: raw.session_key,
+            peer_id: None,
+            kind: raw.kind,
+            title: raw.title,
+            cwd: raw.cwd,
+            options,
+            opened_at: raw.opened_at,
+            deadline: raw.deadline,
+            closed_at: raw.closed_at,
+            answer: raw.answered_by.map(|by| RequestAnswerRow { option_id: raw.option_id, by }),
+        })
+    }
+}
+
+/// Runs a query whose rows are requests.
+macro_rules! requests {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select r.request_id as "request_id!", r.agent_id, r.session_key, r.created_by, r.project,
+                r.kind as "kind: RequestKind", r.title, r.cwd, r.options, r.tool, r.prompt,
+                r.opened_at as "opened_at: Timestamp", r.deadline as "deadline: Timestamp", r.answering,
+                r.closed_at as "closed_at: Timestamp", r.option_id, r.answered_by
+            from request r "#,
+            RawRequest,
+            $($rest)*
+        )
+    };
+}
+
+impl RequestWrites<'_> {
+    /// A request by its id.
+    pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
+        let id = id.as_str();
+        let raw = requests!(select_one, self.tx, "where r.request_id = ?", id);
+        raw.map(RequestRow::try_from).transpose()
+    }
+
+    /// The open requests of an agent.
+    pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>, StoreError> {
+        let id = agent.as_str();
+        let rows = requests!(
+            select_all,
+            self.tx,
+            "where r.agent_id = ? and r.closed_at is null order by r.opened_at",
+            id
+        );
+        rows.into_iter().map(RequestRow::try_from).collect()
+    }
+
+    /// The open requests of an attended session.
+    pub async fn open_prompts_of(&mut self, session: &str) -> Result<Vec<RequestRow>, StoreError> {
+        let rows = requests!(
+            select_all,
+            self.tx,
+            "where r.session_key = ? and r.closed_at is null and r.agent_id is null order by r.opened_at",
+            session
+        );
+        rows.into_iter().map(RequestRow::try_from).collect()
+    }
+
+    /// The latest request of an attended session, if that is over.
+    pub async fn last_closed_prompt(
+        &mut self,
+        session: &str,
+    ) -> Result<Option<RequestRow>, StoreError> {
+        let row = requests!(
+            select_one,
+            self.tx,
+            "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1",
+            session
+        );
+        let row = row.map(RequestRow::try_from).transpose()?;
+        Ok(row.filter(|row| row.closed_at.is_some()))
+    }
+
+    /// Stores a request; answers whether it is new.
+    pub async fn insert(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
+        let id = row.request_id.as_str();
+        let agent = row.agent_id.as_ref().map(AgentId::as_str);
+        let created_by = row.owned.owner.as_ref().map(Principal::to_string).unwrap_or_default();
+        let project = row.owned.project.as_deref().unwrap_or_default();
+        let (options, tool) = (to_json(&row.options), row.tool.as_ref().map(to_json));
+        let prompt = row.prompt.as_ref().map(to_json);
+        let done = change!(
+            self.tx,
+            "insert into request (request_id, agent_id, session_key, created_by, project, kind, title, cwd, options, \
+                tool, prompt, opened_at, deadline) \
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing",
+            id,
+            agent,
+            row.session_key,
+            created_by,
+            project,
+            row.kind,
+            row.title,
+            row.cwd,
+            options,
+            tool,
+            prompt,
+            row.opened_at,
+            row.deadline
+        );
+        Ok(done > 0)
+    }
+
+    /// Notes the answer that the client of an open request is given; answers whether it is the
+    /// first.
+    pub async fn set_answering(
+        &mut self,
+        id: &AgentRequestId,
+        answer: &RequestAnswerRow,
+    ) -> Result<bool, StoreError> {
+        let (key, answering) = (id.as_str(), to_json(answer));
+        let done = change!(
+            self.tx,
+            "update request set answering = ? where request_id = ? and closed_at is null and answering is null",
+            answering,
+            key
+        );
+        Ok(done > 0)
+    }
+
+    /// Forgets the answer to an open request: its client was not given it.
+    pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<(), StoreError> {
+        let key = id.as_str();
+        change!(
+            self.tx,
+            "update request set answering = null where request_id = ? and closed_at is null",
+            key
+        );
+        Ok(())
+    }
+
+    /// Takes the options from an open request: nobody can answer it here any more.
+    pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool, StoreError> {
+        let key = id.as_str();
+        let done = change!(
+            self.tx,
+            "update request set options = '[]' where request_id = ? and closed_at is null and options <> '[]'",
+            key
+        );
+        Ok(done > 0)
+    }
+
+    /// Stores another answer to a request that is over: the one on record was wrong.
+    pub async fn correct(
+        &mut self,
+        id: &AgentRequestId,
+        answer: &RequestAnswerRow,
+    ) -> Result<(), StoreError> {
+        let key = id.as_str();
+        let done = change!(
+            self.tx,
+            "update request set option_id = ?, answered_by = ? where request_id = ? and closed_at is not null",
+            answer.option_id,
+            answer.by,
+            key
+        );
+        changed(done, "request", key)
+    }
+
+    /// Stores the answer to a request that is open.
+    pub async fn close(
+        &mut self,
+        id: &AgentRequestId,
+        answer: &RequestAnswerRow,
+    ) -> Result<(), StoreError> {
+        let key = id.as_str();
+        let done = change!(
+            self.tx,
+            "update request set closed_at = ?, option_id = ?, answered_by = ?, answering = null \
+            where request_id = ? and closed_at is null",
+            self.tx.now,
+            answer.option_id,
+            answer.by,
+            key
+        );
+        changed(done, "request", key)
+    }
+}
+
+impl RequestReads<'_> {
+    /// A request by its id.
+    pub async fn get(self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
+        let id = id.as_str();
+        let raw = requests!(pool_query, "where r.request_id = ?", id)
+            .fetch_optional(&self.store.readers)
+            .await?;
+        raw.map(RequestRow::try_from).transpose()
+    }
+
+    /// Requests, the latest first, at most `limit`.
+    pub async fn list(
+        self,
+        reader: &Reader,
+        open: bool,
+        before: Option<&(Timestamp, String)>,
+        size: PageSize,
+    ) -> Result<RowPage<RequestRow>, StoreError> {
+        let limit = size.limit();
+        let (key, owner, project) = (reader.key(), reader.owner(), reader.project());
+        let (at, id) = match before {
+            Some((at, id)) => (Some(*at), Some(id.as_str())),
+            None => (None, None),
+        };
+        let rows = requests!(pool_query, "where (?1 is null or r.project <> '' and r.project = ?2 or r.created_by = ?3 or r.session_key = ?1)
+                and (not ?4 or r.closed_at is null) and (?5 is null or (r.opened_at, r.request_id) < (?5, ?6))
+            order by r.opened_at desc, r.request_id desc limit ?7",
+            key,
+            project,
+            owner,
+            open,
+            at,
+            id,
+            limit
+        )
+        .fetch(&self.store.page_readers);
+        read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
+    }
+
+    /// Open requests whose deadline is past.
+    pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
+        let rows = requests!(
+            pool_query,
+            "where r.closed_at is null and r.deadline <= ? order by r.deadline limit 500",
+            now
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        rows.into_iter().map(RequestRow::try_from).collect()
+    }
+
+    /// Open requests of attended sessions, the oldest first.
+    pub async fn open_prompts(self) -> Result<Vec<RequestRow>, StoreError> {
+        let rows = requests!(
+            pool_query,
+            "where r.closed_at is null and r.agent_id is null order by r.opened_at limit 500",
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        rows.into_iter().map(RequestRow::try_from).collect()
+    }
+}

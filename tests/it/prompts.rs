@@ -1,0 +1,244 @@
+//! Prompts that a client shows the person who started it, answered from elsewhere.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agents::with_config;
+use crate::daemon::{Daemon, eventually, svc, until};
+use crate::expect::page;
+use crate::identity::{FakeClient, PendingHook, event, prompt, start};
+use crate::picture_attended::started;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Claude Code in a turn, with a registry of its sessions as it writes one.
+struct AskingClient {
+    client: FakeClient,
+    registry: std::path::PathBuf,
+    started: String,
+}
+
+impl AskingClient {
+    /// `None` where the system does not show when a process started.
+    fn start(d: &Daemon, kind: &str) -> Option<Self> {
+        let mut client = FakeClient::start(&d.home, "claude", "web", "");
+        let started = started(client.pid())?;
+        client.hook(&start("s"));
+        client.hook(&prompt("s"));
+        let registry = d.home.user().join(".claude/sessions");
+        fs::create_dir_all(&registry).expect("a folder");
+        fs::set_permissions(&registry, fs::Permissions::from_mode(0o700)).expect("its mode");
+        let mut asking = Self { client, registry, started };
+        asking.record(kind, "busy", None);
+        Some(asking)
+    }
+
+    /// Writes the state of the session.
+    fn record(&mut self, kind: &str, state: &str, asks: Option<&str>) {
+        let new = self.registry.join("new");
+        fs::write(&new, "").expect("a file");
+        let now = fs::metadata(&new).and_then(|meta| meta.modified()).expect("a time");
+        let now = now.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis();
+        let pid = self.client.pid();
+        let record = json!({
+            "pid": pid, "sessionId": "s", "procStart": self.started, "kind": kind, "status": state,
+            "waitingFor": asks, "statusUpdatedAt": u64::try_from(now).expect("a time"),
+        });
+        fs::write(&new, record.to_string()).expect("a file");
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).expect("its mode");
+        fs::rename(&new, self.registry.join(format!("{pid}.json"))).expect("it moves");
+    }
+
+    /// Shows a dialog, and calls the hook beside it.
+    fn ask(&mut self, kind: &str) -> PendingHook {
+        self.record(kind, "waiting", Some("permission prompt"));
+        self.client.begin_hook(&event("s", "PermissionRequest", &bash()))
+    }
+}
+
+fn bash() -> Value {
+    json!({
+        "tool_name": "Bash", "tool_input": { "command": "touch made", "description": "x" },
+        "permission_suggestions": [{
+            "type": "addRules", "rules": [{ "toolName": "Bash", "ruleContent": "touch:*" }],
+            "behavior": "allow", "destination": "localSettings",
+        }],
+    })
+}
+
+/// The open request of the session.
+fn open(d: &Daemon) -> Option<Value> {
+    page(&d.get("/v1/requests?open=true"), "requests").first().cloned()
+}
+
+/// The request, once it has options.
+#[track_caller]
+fn held(d: &Daemon) -> Value {
+    until(SOON, || open(d).filter(|request| request["options"][0].is_object()))
+}
+
+fn answer_path(request: &Value) -> String {
+    format!("/v1/requests/{}/answer", request["request_id"].as_str().expect("an id"))
+}
+
+/// How the latest request ended.
+fn answered(d: &Daemon) -> Option<Value> {
+    let requests = page(&d.get("/v1/requests"), "requests");
+    requests.first()?.get("answer").cloned()
+}
+
+#[test]
+fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let hook = asking.ask("interactive");
+    let request = held(&d);
+    assert_eq!((&request["session_key"], &request["agent_id"]), (&json!("s"), &Value::Null));
+    assert_eq!(request["tool"], json!({ "name": "Bash", "input": bash()["tool_input"] }));
+    let options: Vec<_> =
+        request["options"].as_array().expect("options").iter().map(|it| &it["option_id"]).collect();
+    assert_eq!(options, ["allow", "always_1", "deny"]);
+    let shown = svc(&d.home, &["inbox"]);
+    assert!(shown.ok().contains("touch made") && shown.ok().contains("svc answer"), "{shown:?}");
+    assert!(!hook.is_over(), "it holds the prompt");
+
+    // What holds from now on is asked once more.
+    let path = answer_path(&request);
+    let refused = d.post(&path, &json!({ "option_id": "always_1" }));
+    assert_eq!(refused.status(), 409);
+    let why = refused.json()["detail"].clone();
+    assert!(
+        why.as_str().is_some_and(|why| why.contains("confirm") && why.contains("touch:*")),
+        "{why}"
+    );
+    assert_eq!(d.post(&path, &json!({ "option_id": "x" })).status(), 422);
+    assert_eq!(d.post(&path, &json!({ "option_id": "allow", "text": "why" })).status(), 422);
+
+    let taken = d.post(&path, &json!({ "option_id": "allow" })).ok(200);
+    assert_eq!(taken["answer"], json!({ "option_id": "allow", "by": "operator" }));
+    let printed: Value = serde_json::from_str(&hook.output()).expect("JSON");
+    assert_eq!(printed["hookSpecificOutput"]["decision"], json!({ "behavior": "allow" }));
+    assert_eq!(open(&d), None);
+    assert_eq!(d.post(&path, &json!({ "option_id": "deny" })).status(), 409);
+}
+
+#[test]
+fn a_denial_counts_when_the_client_shows_that_it_took_it() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let hook = asking.ask("interactive");
+    let request = held(&d);
+    let denial = json!({ "option_id": "deny", "text": "use make" });
+    let sent = d.post(&answer_path(&request), &denial).ok(202);
+    assert_eq!(sent["state"], "sent");
+    let printed: Value = serde_json::from_str(&hook.output()).expect("JSON");
+    let decision = &printed["hookSpecificOutput"]["decision"];
+    assert_eq!(*decision, json!({ "behavior": "deny", "message": "use make" }));
+    assert_eq!(open(&d).expect("it is open")["answering"]["option_id"], "deny");
+    asking.client.hook(&event("s", "Stop", &json!({ "last_assistant_message": "so" })));
+    let answer = until(SOON, || answered(&d));
+    assert_eq!(answer, json!({ "option_id": "deny", "by": "operator" }));
+}
+
+#[test]
+fn what_the_person_answers_first_counts_and_ends_the_hook() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let hook = asking.ask("interactive");
+    held(&d);
+    asking.record("interactive", "busy", None);
+    let answer = until(SOON, || answered(&d));
+    assert_eq!(answer, json!({ "by": "terminal" }));
+    assert_eq!(hook.output(), "");
+    // The call that ran shows the same, where the record is silent.
+    let hook = asking.ask("interactive");
+    held(&d);
+    let mut ran = bash();
+    ran["tool_use_id"] = json!("toolu_1");
+    asking.client.hook(&event("s", "PostToolUse", &ran));
+    eventually(SOON, || open(&d).is_none());
+    assert_eq!(hook.output(), "");
+}
+
+/// A client that no person looks at waits for its hook with the dialog, or shows none.
+#[test]
+fn a_prompt_without_a_dialog_beside_it_is_shown_and_not_held() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "print") else { return };
+    assert_eq!(asking.ask("print").output(), "");
+    let request = until(SOON, || open(&d));
+    assert_eq!(request["options"], json!([]));
+    assert_eq!(d.post(&answer_path(&request), &json!({ "option_id": "allow" })).status(), 409);
+    // A sub-agent's dialog comes after its hook.
+    let mut of_sub_agent = bash();
+    of_sub_agent["agent_id"] = json!("a-1");
+    asking.record("interactive", "waiting", Some("permission prompt"));
+    let hook = asking.client.begin_hook(&event("s", "PermissionRequest", &of_sub_agent));
+    assert_eq!(hook.output(), "");
+}
+
+/// Whatever token it shows.
+#[test]
+fn a_command_of_the_client_does_not_answer_its_prompts() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let hook = asking.ask("interactive");
+    let request = held(&d);
+    let (url, path) = (d.url(), answer_path(&request));
+    let token = d.home.token().expect("a token");
+    let body = json!({ "option_id": "allow" });
+    let told = asking.client.run(&format!(
+        "curl -s -X POST -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' -d '{body}' '{url}{path}'"
+    ));
+    assert!(told.contains("forbidden"), "{told}");
+    let told = asking.client.run("\"$SVC\" answer latest allow");
+    assert!(!told.contains("answered"), "{told}");
+    assert!(!hook.is_over() && open(&d).is_some());
+}
+
+#[test]
+fn another_session_neither_sees_nor_holds_nor_answers_a_prompt() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let hook = asking.ask("interactive");
+    let request = held(&d);
+    let id = request["request_id"].as_str().expect("an id");
+    let input = json!({ "session": "stranger", "project": "/elsewhere", "scopes": ["agents"] });
+    let minted = d.post("/v1/tokens", &input).ok(201);
+    let stranger = d.with_token(minted["token"].as_str().expect("a token"));
+    assert_eq!(page(&stranger.get("/v1/requests"), "requests"), Vec::<Value>::new());
+    for path in [format!("/v1/prompts/{id}/hold"), format!("/v1/prompts/{id}/printed")] {
+        assert_eq!(stranger.post(&path, &json!({})).status(), 404, "{path}");
+    }
+    let answer = json!({ "option_id": "allow" });
+    assert_eq!(stranger.post(&answer_path(&request), &answer).status(), 404);
+    assert!(!hook.is_over() && open(&d).is_some());
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_the_prompt_to_the_terminal() {
+    let mut d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let hook = asking.ask("interactive");
+    held(&d);
+    d.kill9();
+    assert_eq!(hook.output(), "");
+    d.restart();
+    let request = until(SOON, || open(&d));
+    assert_eq!(request["options"], json!([]));
+}
+
+#[test]
+fn prompts_are_watched_or_left_alone_as_configured() {
+    for (word, rows) in [("watch", 1), ("off", 0)] {
+        let d = with_config(&format!("[approvals]\nattended = \"{word}\"\n"));
+        let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+        assert_eq!(asking.ask("interactive").output(), "");
+        let requests = page(&d.get("/v1/requests?open=true"), "requests");
+        assert_eq!(requests.len(), rows, "{word}");
+        assert!(requests.iter().all(|request| request["options"] == json!([])));
+    }
+}
