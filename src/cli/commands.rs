@@ -162,7 +162,8 @@ enum Command {
     Reply(people::ReplyArgs),
     /// Answer what an agent or a session asks of you
     #[command(
-        after_help = "Examples:\n  svc answer latest allow\n  svc answer req_01k… deny 'use make test'"
+        override_usage = "svc answer [OPTIONS] [REQUEST] <OPTION> [TEXT]",
+        after_help = "Examples:\n  svc answer allow\n  svc answer req_01k… deny 'use make test'"
     )]
     Answer(people::AnswerArgs),
     /// Show the questions, answers and messages for you
