@@ -103,7 +103,7 @@ impl Prompts {
             && !is_denial
         {
             // Claude Code takes what its hook prints; opencode tells what it took.
-            self.close_given(&row, given.clone()).await?;
+            self.close(&row, settle::TERMINAL).await?;
         }
         self.outcome(&row, &given, end).await
     }
@@ -120,21 +120,6 @@ impl Prompts {
                     }
                     let why = format!("request {id} is over, or has an answer already");
                     Err(Error::Conflict(why))
-                })
-            })
-            .await
-    }
-
-    async fn close_given(&self, row: &RequestRow, given: RequestAnswerRow) -> Result<(), Error> {
-        let id = row.request_id.clone();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    match tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none()) {
-                        Some(open) => settle::close_with(tx, &open, &given).await,
-                        None => Ok(()),
-                    }
                 })
             })
             .await

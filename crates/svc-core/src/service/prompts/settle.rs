@@ -16,7 +16,7 @@ use super::Prompts;
 use crate::service::Error;
 
 /// Who closed a prompt that nobody answered here.
-const TERMINAL: &str = "terminal";
+pub(super) const TERMINAL: &str = "terminal";
 
 /// What a client asks, as it is kept.
 #[derive(Serialize, Deserialize)]
@@ -142,6 +142,7 @@ enum Closing<'a> {
     Over(&'static str),
 }
 
+/// Stores how a prompt ended, and tells the team.
 async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<(), Error> {
     let terminal = || RequestAnswerRow { option_id: None, by: TERMINAL.to_owned() };
     let answer = match (closing, &row.answering) {
@@ -154,16 +155,7 @@ async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Resu
         (Closing::Replied(None) | Closing::Ran, None) => terminal(),
         (Closing::Over(by), None) => RequestAnswerRow { option_id: None, by: by.to_owned() },
     };
-    close_with(tx, row, &answer).await
-}
-
-/// Stores how a prompt ended, and tells the team.
-pub(super) async fn close_with(
-    tx: &mut WriteTx,
-    row: &RequestRow,
-    answer: &RequestAnswerRow,
-) -> Result<(), Error> {
-    tx.requests().close(&row.request_id, answer).await?;
+    tx.requests().close(&row.request_id, &answer).await?;
     Ok(append_team_event(tx, "request.closed", row, json!({ "by": answer.by })).await?)
 }
 
@@ -301,7 +293,9 @@ impl Prompts {
         Ok(())
     }
 
-    async fn close(&self, row: &RequestRow, by: &'static str) -> Result<(), Error> {
+    /// Closes a prompt if it is open. An answer that was given here counts as taken; otherwise `by`
+    /// says how the prompt ended.
+    pub(super) async fn close(&self, row: &RequestRow, by: &'static str) -> Result<(), Error> {
         let id = row.request_id.clone();
         self.core
             .store
