@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use svc_client::{Client, Discovery};
+use svc_client::{Client, ClientError, Discovery};
 use svc_install::ClientLocations;
 use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 
@@ -44,6 +44,11 @@ impl Context {
         let resolve = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
         let config = resolve.or_else(|error| self.without_file().ok_or(error))?;
         Ok(Discovery::new(&config, &self.env, self.url.as_deref())?)
+    }
+
+    /// For processes of a client. Reads no configuration: hooks have little time.
+    pub(super) fn agent_discovery(&self) -> Result<Discovery, ClientError> {
+        Discovery::for_agent(&self.paths, &self.env, self.url.as_deref())
     }
 
     /// Folders of this person's clients and of the project in the current folder.

@@ -26,7 +26,7 @@ pub fn hook_payload(bytes: &[u8]) {
             // What the daemon answers is checked by the hook before it prints it: here the payload
             // stands for it.
             for format in [HookFormat::Client, HookFormat::Spec] {
-                hook::checked_output(Some(&event), format, &payload).ok();
+                hook::checked_output(|| Some(event.clone()), format, &payload).ok();
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use svc_model::check_secret;
-use svc_sys::config::{Config, Env};
+use svc_sys::config::{Config, Env, Paths};
 use svc_sys::{bounded_file, private_file};
 
 use super::endpoint::Endpoint;
@@ -57,20 +57,36 @@ impl Discovery {
     ///
     /// Fails if the URL given or the token in the environment cannot be used.
     pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
+        Self::with(&config.paths, config.token_file.value.clone(), env, url_flag)
+    }
+
+    /// For [`Self::agent_target`] and [`Self::open_target`] alone, which use no token file, so that
+    /// the configuration is not read and a mistake there stops nobody.
+    ///
+    /// Fails as [`Self::new`].
+    pub fn for_agent(
+        paths: &Paths,
+        env: &Env,
+        url_flag: Option<&str>,
+    ) -> Result<Self, ClientError> {
+        Self::with(paths, PathBuf::new(), env, url_flag)
+    }
+
+    fn with(
+        paths: &Paths,
+        token_file: PathBuf,
+        env: &Env,
+        url_flag: Option<&str>,
+    ) -> Result<Self, ClientError> {
         let text = |name: &str| env.os(name).map(|value| value.to_string_lossy().into_owned());
         let endpoint = match url_flag.map(str::to_owned).or_else(|| text("SVC_URL")) {
             Some(url) => Endpoint::Tcp(Url::parse(&url)?),
-            None => Endpoint::Socket(config.paths.socket.clone()),
+            None => Endpoint::Socket(paths.socket.clone()),
         };
         let token = text("SVC_TOKEN")
             .map(|token| Token::parse(&token, Path::new("SVC_TOKEN")))
             .transpose()?;
-        Ok(Self {
-            endpoint,
-            home: config.paths.home.clone(),
-            token,
-            token_file: config.token_file.value.clone(),
-        })
+        Ok(Self { endpoint, home: paths.home.clone(), token, token_file })
     }
 
     /// Overrides all other tokens.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use svc_model::hook::{self, HookClient, HookFormat, UnexpectedOutput, session_of};
-use svc_model::{Clock as _, HookId, Ids, SystemClock};
+use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock};
 use svc_sys::config::Env;
 use svc_sys::hook_spool::SPOOLED_PROCESS;
 use svc_sys::process_list;
@@ -22,7 +22,6 @@ use super::hook_log::HookLog;
 use super::offline::{self, PendingEvent};
 use super::payload;
 use crate::cli::context::Context;
-use crate::cli::process;
 
 /// How often the main thread looks whether the event's name is known, which sets the deadline.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);
@@ -189,7 +188,9 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
     let starts = event_name.as_deref().is_some_and(|name| STARTING_EVENTS.contains(&name));
     let waits = starts && !is_start && job.again.is_none();
     let cold_wait = if waits { cold::wait_for_daemon(&job.context, job.format) } else { None };
-    let (arguments, event) = arguments(job, event_name.as_deref(), &payload);
+    let process = process_list::client_of_this();
+    let (arguments, event) = arguments(job, process.as_ref(), event_name.as_deref(), &payload);
+    let process = process.map_or_else(std::process::id, |process| process.pid);
     {
         let mut state = lock(state);
         state.begins = begins.then(|| event.session.clone());
@@ -202,8 +203,8 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
         lock(state).receipt = receipt;
     };
     let delivered = match cold_wait {
-        Some(_) => cold::deliver_when_ready(&job.context, &arguments, note),
-        None => deliver(&job.context, &arguments),
+        Some(_) => cold::deliver_when_ready(&job.context, process, &arguments, note),
+        None => deliver(&job.context, process, &arguments),
     };
     match delivered {
         Ok(answer) => {
@@ -211,12 +212,12 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
                 let held = HeldRequest { id: id.to_owned(), payload };
                 return Ok((Ok(None), Some(held)));
             }
-            let event = hook::read(job.client, job.event_name.as_deref(), &payload).ok();
+            let event = || hook::read(job.client, job.event_name.as_deref(), &payload).ok();
             let format = match job.format {
                 PrintFormat::Client => HookFormat::Client,
                 PrintFormat::Spec => HookFormat::Spec,
             };
-            Ok((hook::checked_output(event.as_ref(), format, &answer), None))
+            Ok((hook::checked_output(event, format, &answer), None))
         }
         Err(DeliveryError::Unanswered(problem)) => Err(problem),
         Err(DeliveryError::Refused(problem)) => {
@@ -235,20 +236,24 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
 }
 
 /// The arguments of the tool call, and the event for the case that the daemon does not get it now.
-fn arguments(job: &HookJob, event_name: Option<&str>, payload: &Value) -> (Value, PendingEvent) {
+fn arguments(
+    job: &HookJob,
+    process: Option<&ProcessIdentity>,
+    event_name: Option<&str>,
+    payload: &Value,
+) -> (Value, PendingEvent) {
     let now = SystemClock.now();
     let id = job.again.clone().unwrap_or_else(|| HookId::new(&Ids::random(), now).to_string());
     let session = session_of(job.client, payload).unwrap_or_default();
     let mut arguments = json!({ "client": job.client, "id": id, "payload": payload });
     let may_begin = event_name.is_some_and(|name| STARTING_EVENTS.contains(&name));
-    let secrets = SessionSecrets::in_home(&job.context.paths.home);
-    let secret = if may_begin { secrets.read(&session) } else { None };
+    let secret = may_begin.then(|| SessionSecrets::in_home(&job.context.paths.home).read(&session));
     for (name, value) in [
-        ("secret", secret.map(Value::from)),
+        ("secret", secret.flatten().map(Value::from)),
         ("event", job.event_name.clone().map(Value::from)),
         ("format", (job.format == PrintFormat::Spec).then(|| json!("spec"))),
         ("tmux_pane", text_of(&job.context.env, "TMUX_PANE").map(Value::from)),
-        ("pid", process::client().map(Value::from)),
+        ("pid", process.map(|process| Value::from(process.pid))),
     ] {
         if let Some(value) = value {
             arguments[name] = value;
@@ -256,7 +261,6 @@ fn arguments(job: &HookJob, event_name: Option<&str>, payload: &Value) -> (Value
     }
     let mut dated = arguments.clone();
     dated["at"] = json!(now);
-    let process = process_list::client_of_this();
     if job.again.is_some() {
         // An event with a time gets no answer, and nothing is printed for a repeat.
         arguments.clone_from(&dated);

@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(25);
 /// started here.
 pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<Duration> {
     // A daemon at a URL is not ours to start.
-    let is_local = context.discovery().is_ok_and(|discovery| discovery.fixed().is_none());
+    let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
     if !is_local || live_file(&context.paths).is_some() || stays_stopped(&context.paths) {
         return None;
     }
@@ -39,13 +39,14 @@ pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<
 /// none has it.
 pub(super) fn deliver_when_ready(
     context: &Context,
+    process: u32,
     arguments: &Value,
     mut not_sent: impl FnMut(bool),
 ) -> Result<Value, DeliveryError> {
     let mut daemon: Option<Child> = None;
     loop {
         not_sent(false);
-        let problem = match deliver(context, arguments) {
+        let problem = match deliver(context, process, arguments) {
             Err(DeliveryError::NotSent(problem)) => problem,
             delivered => return delivered,
         };

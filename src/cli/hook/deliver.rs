@@ -6,7 +6,6 @@ use svc_client::{Client, ClientError};
 use svc_wire::json_rpc::JsonRpcWriter;
 
 use crate::cli::context::Context;
-use crate::cli::process;
 
 /// Why an event has no answer. The texts are for the log.
 #[derive(Debug)]
@@ -20,20 +19,27 @@ pub(super) enum DeliveryError {
     Refused(String),
 }
 
-/// Delivers an event, and gives the daemon's answer, which may be empty.
-pub(super) fn deliver(context: &Context, arguments: &Value) -> Result<Value, DeliveryError> {
+/// Delivers an event of the client's process, and gives the daemon's answer, which may be empty.
+pub(super) fn deliver(
+    context: &Context,
+    process: u32,
+    arguments: &Value,
+) -> Result<Value, DeliveryError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    runtime.block_on(request(context, arguments))
+    runtime.block_on(request(context, process, arguments))
 }
 
-async fn request(context: &Context, arguments: &Value) -> Result<Value, DeliveryError> {
-    let discovery =
-        context.discovery().map_err(|error| DeliveryError::NotSent(format!("{error:#}")))?;
-    let target = discovery
-        .agent_target(process::client_or_own())
+async fn request(
+    context: &Context,
+    process: u32,
+    arguments: &Value,
+) -> Result<Value, DeliveryError> {
+    let target = context
+        .agent_discovery()
+        .and_then(|discovery| discovery.agent_target(process))
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
     let params = json!({ "name": "hook_event", "arguments": arguments });
     let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();

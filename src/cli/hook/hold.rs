@@ -114,9 +114,8 @@ async fn print_answer(
 }
 
 fn client(context: &Context) -> Result<Client, String> {
-    let discovery = context.discovery().map_err(|error| format!("{error:#}"))?;
-    let target = discovery.agent_target(process::client_or_own()).map_err(text)?;
-    Ok(Client::new(target))
+    let discovery = context.agent_discovery().map_err(text)?;
+    Ok(Client::new(discovery.agent_target(process::client_or_own()).map_err(text)?))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]

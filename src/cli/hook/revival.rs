@@ -40,7 +40,7 @@ impl DaemonRevival {
     /// does.
     pub(super) async fn is_away(&mut self, context: &Context, log: &HookLog) {
         // Of a daemon at a URL nobody knows here what became of it.
-        let is_local = context.discovery().is_ok_and(|discovery| discovery.fixed().is_none());
+        let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
         if !is_local || !was_killed(&context.paths) || stays_stopped(&context.paths) {
             self.away_since = None;
             return;

@@ -225,9 +225,7 @@ impl Waiter<'_> {
 }
 
 async fn post(context: &Context, path: &str, body: &Value) -> Result<WaitAnswer, ClientError> {
-    let unusable = |error: anyhow::Error| ClientError::NotRunning { url: format!("{error:#}") };
-    let discovery = context.discovery().map_err(unusable)?;
-    let target = discovery.agent_target(process::client_or_own())?;
+    let target = context.agent_discovery()?.agent_target(process::client_or_own())?;
     Client::new(target).post(path, body).await
 }
 

@@ -74,13 +74,13 @@ enum ScriptOutput {
 
 /// What the hook prints of an answer; `None` if the answer is to print nothing.
 ///
-/// `event` is `None` if the payload does not say which event it is: the daemon has nothing to say
-/// to that.
+/// `event` is called if there is something to print. It gives `None` if the payload does not say
+/// which event it is: the daemon has nothing to say to that.
 ///
 /// # Errors
 /// [`UnexpectedOutput`] if the answer has another shape than the daemon gives at this event.
 pub fn checked_output(
-    event: Option<&HookEvent>,
+    event: impl FnOnce() -> Option<HookEvent>,
     format: HookFormat,
     answer: &Value,
 ) -> Result<Option<String>, UnexpectedOutput> {
@@ -88,7 +88,7 @@ pub fn checked_output(
         return Ok(None);
     }
     let unexpected = |problem: &str| UnexpectedOutput(problem.to_owned());
-    let event = event.ok_or_else(|| unexpected("the payload names no event"))?;
+    let event = event().ok_or_else(|| unexpected("the payload names no event"))?;
     match format {
         HookFormat::Spec => drop(read::<ScriptOutput>(answer)?),
         HookFormat::Client if !event.takes_context() => {
@@ -228,11 +228,14 @@ mod tests {
             (Opencode, "tool.execute.before", json!({ "context": "t" }), false),
         ] {
             let event = event(client, name);
-            let printed = checked_output(Some(&event), HookFormat::Client, &answer);
+            let printed = checked_output(|| Some(event.clone()), HookFormat::Client, &answer);
             let expected = is_printed.then(|| answer.to_string());
             assert_eq!(printed.unwrap_or_default(), expected, "{client:?} {name} {answer}");
-            assert_eq!(checked_output(Some(&event), HookFormat::Client, &json!({})), Ok(None));
-            checked_output(None, HookFormat::Client, &answer).expect_err("of no event");
+            assert_eq!(
+                checked_output(|| Some(event.clone()), HookFormat::Client, &json!({})),
+                Ok(None)
+            );
+            checked_output(|| None, HookFormat::Client, &answer).expect_err("of no event");
         }
     }
 
@@ -251,7 +254,7 @@ mod tests {
             (json!({ "type": "other" }), false),
             (json!({ "content": "t" }), false),
         ] {
-            let printed = checked_output(Some(&event), HookFormat::Spec, &answer);
+            let printed = checked_output(|| Some(event.clone()), HookFormat::Spec, &answer);
             assert_eq!(printed.is_ok(), is_printed, "{answer}");
         }
     }
