@@ -12,12 +12,37 @@ mod party;
 mod reply;
 mod send;
 mod spawn;
-mod state;
 mod status;
+
+use svc_model::conversation::SessionsPolicy;
+
+use crate::service::{agents::Agents, core::Core, hooks::Hooks};
 
 pub use history::{HistoryText, SessionHistory, SessionHistoryQuery};
 pub use list::{LastMessage, ListSessions, SessionEntry, SessionKind, SessionsPage};
 pub use send::{SendDelivery, SendToSession, SessionReply};
 pub use spawn::{Cleanup, SpawnSession, SpawnedSession};
-pub use state::Conversations;
 pub use status::{SessionStatusView, SessionWaiting, SessionWaitingKind};
+
+/// The service of conversations between sessions.
+#[derive(Debug, Clone)]
+pub struct Conversations {
+    core: Core,
+    agents: Agents,
+    hooks: Hooks,
+}
+
+impl Conversations {
+    pub(in crate::service) const fn new(core: Core, agents: Agents, hooks: Hooks) -> Self {
+        Self { core, agents, hooks }
+    }
+
+    pub(in crate::service) fn configure(&mut self, agents: &Agents) {
+        self.agents = agents.clone();
+    }
+
+    /// Whom sessions see and send to.
+    pub fn policy(&self) -> &SessionsPolicy {
+        self.core.sessions()
+    }
+}

@@ -19,8 +19,8 @@ use svc_model::{
 use svc_store::{ItemVersion, MemoryFilter, SearchFilter};
 
 use super::{
+    Journal,
     bounded_markdown::{AssembledContext, BoundedMarkdown},
-    state::Journal,
 };
 use crate::service::{Error, search::ExperienceQuery};
 

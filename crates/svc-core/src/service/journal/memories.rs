@@ -14,7 +14,7 @@ use svc_model::{
 use svc_store::{MemoryFilter, PageSize, StoreError};
 
 use super::{
-    state::Journal,
+    Journal,
     texts::{check_fraction, check_text},
 };
 use crate::service::{

@@ -7,7 +7,7 @@ use svc_model::{
 };
 use svc_store::WriteTx;
 
-use super::{records::tell_of, state::Journal, texts::check_text};
+use super::{Journal, records::tell_of, texts::check_text};
 use crate::service::{Error, ResourceKind, project::project_of_write, team::ActingSession};
 
 impl Journal {

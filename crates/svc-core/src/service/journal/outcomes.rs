@@ -8,7 +8,7 @@ use svc_model::{
 };
 use svc_store::WriteTx;
 
-use super::{state::Journal, texts::check_text};
+use super::{Journal, texts::check_text};
 use crate::service::{
     Error, check,
     project::project_of_write,

@@ -10,8 +10,8 @@ use svc_model::{
 use svc_store::LessonKind;
 
 use super::{
+    Journal,
     bounded_markdown::{AssembledContext, BoundedMarkdown},
-    state::Journal,
 };
 use crate::service::Error;
 

@@ -14,7 +14,7 @@ use svc_model::{
 use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx};
 
 use super::{
-    state::Journal,
+    Journal,
     texts::{check_fraction, check_text},
 };
 use crate::service::{

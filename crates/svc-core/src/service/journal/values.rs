@@ -17,7 +17,7 @@ use svc_model::{
 };
 use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster};
 
-use super::{state::Journal, texts::check_text};
+use super::{Journal, texts::check_text};
 use crate::service::{
     Error, ResourceKind,
     project::project_of_write,

@@ -10,19 +10,31 @@ mod pages;
 mod reading;
 mod retention;
 mod source;
-mod state;
 mod stream_changes;
 mod subscription;
 mod upkeep;
+
+use crate::service::core::Core;
 
 pub use cursor::{Gap, Selector, StartAfter};
 pub use follower::StreamFollower;
 pub use pages::EventPage;
 pub use reading::EventReading;
 pub use retention::Retention;
-pub use state::Log;
 pub use stream_changes::{StreamChanges, StreamEnd};
 pub use subscription::{Subscription, SubscriptionChunk};
 pub use upkeep::LogStatus;
 
 pub use svc_store::{COMMIT_SECONDS, WriterStats};
+
+/// The service of the log.
+#[derive(Debug, Clone)]
+pub struct Log {
+    core: Core,
+}
+
+impl Log {
+    pub(in crate::service) fn new(core: Core) -> Self {
+        Self { core }
+    }
+}

@@ -1,7 +1,19 @@
 //! MCP sessions, their subscriptions, and the calls that are on record.
 
 mod calls;
-mod state;
+
+use crate::service::core::Core;
 
 pub use calls::{CallEnd, NewCall, NewMcpSession};
-pub use state::Mcp;
+
+/// The service of MCP sessions and calls.
+#[derive(Debug, Clone)]
+pub struct Mcp {
+    core: Core,
+}
+
+impl Mcp {
+    pub(in crate::service) fn new(core: Core) -> Self {
+        Self { core }
+    }
+}

@@ -17,8 +17,8 @@ use svc_model::{Caller, GhapId, Reader, fit, journal::Ghap, limits, text::Prompt
 use svc_store::{HelpEvidence, ItemVersion, StoreError, WriteTx};
 
 use super::{
+    Search,
     prompt::{RankingPrompt, Rarity, members},
-    state::Search,
 };
 
 /// Score per doubling of the confirmations, and its bound. The bound equals the most that age can

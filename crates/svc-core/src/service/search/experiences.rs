@@ -17,11 +17,10 @@ use svc_model::{
 use svc_store::{PageSize, SearchCandidate, SearchFilter, Store, StoreError};
 
 use super::{
-    candidates,
+    Search, candidates,
     confirmations::confirmation_factor,
     lead::{RankedRecord, lead},
     prompt::{RankingPrompt, TermMatch, float},
-    state::Search,
 };
 use crate::service::Error;
 

@@ -6,9 +6,21 @@ mod experiences;
 mod lead;
 mod prompt;
 pub mod retrieval;
-mod state;
+
+use crate::service::core::Core;
 
 pub use experiences::{ExperienceHit, ExperienceQuery, find};
-pub use state::Search;
 
 pub(super) use confirmations::{confirmation_factor, note_confirmed};
+
+/// The service that searches GHAP records.
+#[derive(Debug, Clone)]
+pub struct Search {
+    core: Core,
+}
+
+impl Search {
+    pub(in crate::service) fn new(core: Core) -> Self {
+        Self { core }
+    }
+}

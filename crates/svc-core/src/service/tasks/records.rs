@@ -13,9 +13,8 @@ use svc_model::{
 use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx};
 
 use super::{
-    Tasks,
+    OwnedTask, Tasks,
     change::{apply, stream_of},
-    state::OwnedTask,
 };
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, check, core::Core, team::may_act_for,
