@@ -7,7 +7,8 @@ use super::{
     families::{TokenReads, TokenWrites},
     page::read_page,
     statement::{
-        change, direct_row, pool_query, select_fields, select_one, select_value, select_values,
+        change, direct_row, pool_query, read_one, select_fields, select_one, select_value,
+        select_values,
     },
 };
 use crate::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow};
@@ -349,8 +350,7 @@ impl TokenReads<'_> {
     /// The token with this SHA-256, in any state.
     pub async fn by_hash(self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let hash = hash.as_slice();
-        let raw =
-            tokens!(pool_query, "where hash = ?", hash).fetch_optional(&self.store.readers).await?;
+        let raw = tokens!(read_one, self.store, "where hash = ?", hash);
         raw.map(TokenRow::try_from).transpose()
     }
 
@@ -389,15 +389,14 @@ impl TokenReads<'_> {
         now: Timestamp,
     ) -> Result<Option<TokenRow>, StoreError> {
         let raw = tokens!(
-            pool_query,
+            read_one,
+            self.store,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1",
             process.pid,
             process.started,
             now
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
+        );
         raw.map(TokenRow::try_from).transpose()
     }
 
