@@ -25,7 +25,7 @@
 //!    through its one connection (`sqlite/direct_connection.rs`). Each job runs once.
 //! 5. A job that fails or panics rolls back only its own changes: where a commit has several jobs
 //!    with statements, each job opens a savepoint before its first statement that writes.
-//! 6. The events of the group are one insert (`sqlite/event_insert.rs`). The commit syncs the disk.
+//! 6. The events of the group are one insert (`sqlite/direct_connection.rs`). The commit syncs the disk.
 //!    Then the writer answers the callers and the [`Bus`] wakes readers. If the commit fails, every
 //!    caller gets the failure, and the writer drops its cached stream states.
 //!
@@ -54,7 +54,6 @@ mod rows;
 mod sqlite;
 mod unfinished;
 mod upkeep;
-mod write_queue_key;
 
 pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
@@ -75,11 +74,10 @@ pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]
 pub use sqlite::testing;
 pub use sqlite::{
-    DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, WriteTx, Writer, backup,
-    last_backup, note_backup, prepare_restore, schema_difference,
+    DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, WriteQueueKey, WriteTx, Writer,
+    backup, last_backup, note_backup, prepare_restore, schema_difference,
 };
 pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{
     COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats,
 };
-pub use write_queue_key::WriteQueueKey;

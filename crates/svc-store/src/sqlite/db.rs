@@ -15,10 +15,8 @@ use super::{
     migrate,
     row_readers::RowReaders,
     tx::WriteTx,
-    version::Version,
-    write_job::{ClosureJob, WriterJob},
-    write_queue::WriteQueueSender,
-    writer::{WriterCounters, WriterThread},
+    write_queue::{ClosureJob, WriteQueueSender, WriterJob},
+    writer::{Version, WriterCounters, WriterThread},
 };
 use crate::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriteQueueKey, WriterStats};
 

@@ -4,18 +4,18 @@
 //! The SQL of jobs comes from the macros of `statement`, where sqlx checks it. The SQL of this file
 //! has no such check, so a test prepares each statement against the migrated schema.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, LazyLock},
+};
 
 use rusqlite::{
     CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::FromSql,
 };
 use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
-use svc_model::{Timestamp, limits};
+use svc_model::{EventKind, Seq, StreamVisibility, Timestamp, limits};
 
-use super::{
-    connect::check_names,
-    event_insert::{MAX_ROWS, UncommittedEvent, insert_of},
-};
+use super::connect::check_names;
 use crate::StoreError;
 
 const BEGIN: &str = "begin immediate";
@@ -26,6 +26,43 @@ const RELEASE: &str = "release job";
 const ROLLBACK_TO_SAVEPOINT: &str = "rollback to job";
 /// Cached prepared statements: those above, one for each size of an insert, and those of the jobs.
 const STATEMENTS: usize = 256;
+
+/// An event with its seq, not yet written.
+#[derive(Debug)]
+pub(super) struct UncommittedEvent {
+    pub(super) stream: Arc<str>,
+    pub(super) stream_id: i64,
+    pub(super) visibility: Arc<StreamVisibility>,
+    pub(super) seq: Seq,
+    pub(super) kind: EventKind,
+    pub(super) data: Arc<str>,
+    pub(super) producer_id: Option<Arc<str>>,
+}
+
+/// Maximum rows of one statement: 5 parameters each, below SQLite's bound of 32,766.
+const MAX_ROWS: usize = 1024;
+
+/// One statement for each power of two of rows. Unbound rows are null, and the `where` skips them:
+/// eleven prepared statements serve every size.
+static INSERTS: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
+    (0..=MAX_ROWS.trailing_zeros())
+        .map(|power| {
+            let rows = vec!["(?,?,?,?,?)"; 1 << power].join(",");
+            // The first parameter is the time, which all rows of a commit share.
+            format!(
+                "insert into event (at, stream_id, seq, kind, data, producer_id) \
+                 select ?, column1, column2, column3, column4, column5 \
+                 from (values {rows}) where column1 is not null"
+            )
+            .into()
+        })
+        .collect()
+});
+
+/// The statement for up to `rows` rows. At most [`MAX_ROWS`].
+fn insert_of(rows: usize) -> &'static Arc<str> {
+    &INSERTS[rows.next_power_of_two().trailing_zeros() as usize]
+}
 
 /// Reads a row from columns in the order of the struct's fields.
 pub(super) trait DirectRow: Sized {

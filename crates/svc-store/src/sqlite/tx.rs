@@ -9,7 +9,8 @@ use std::{collections::HashMap, sync::Arc};
 use svc_model::{Event, NewEvent, Seq, StreamName, StreamVisibility, Timestamp};
 
 use super::{
-    direct_connection::DirectConnection, event_insert::UncommittedEvent, statement::select_value,
+    direct_connection::{DirectConnection, UncommittedEvent},
+    statement::select_value,
 };
 use crate::{AppendedSeqs, Batch, Bus, StoreError, StreamState};
 
