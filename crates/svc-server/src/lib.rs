@@ -6,11 +6,11 @@
 //!
 //! # A request comes in
 //!
-//! 1. `http/server.rs` accepts the connection within the bounds of `http/client_connection.rs`:
+//! 1. `http/connection.rs` accepts the connection within the bounds of `http/client_connection.rs`:
 //!    connections whose client has shown no good credential are few, and one more closes the
 //!    longest idle.
-//! 2. hyper reads the request (`http/connection.rs`, `http/client_io.rs`), and `http/edge.rs`
-//!    passes it through its layers. Its top comment lists them.
+//! 2. hyper reads the request, and `http/edge.rs` passes it through its layers. Its top comment
+//!    lists them.
 //! 3. `http/routes.rs` is the table of REST routes. A body over 64 KiB is parsed on a thread
 //!    beside the runtime's (`web::parse_body`).
 //! 4. Each piece of an answer counts in its reader's budget until it is written

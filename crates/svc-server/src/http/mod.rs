@@ -1,6 +1,6 @@
 //! The HTTP adapter: REST, event streams, metrics. It parses, calls a service, and renders.
 //!
-//! Reading order: `server` accepts connections, `connection` serves one with hyper, `edge` is the
+//! Reading order: `connection` accepts connections and serves each with hyper, `edge` is the
 //! stack of layers that every request passes, with `entry`'s rules, `identify` and `admission` in
 //! it, `routes` is the table of all handlers, then one file for each resource. Handlers know
 //! `state` (what they share), `api` (how a route and its description are declared) and `body`, and
@@ -12,7 +12,6 @@ mod api;
 mod body;
 mod bounds;
 mod client_connection;
-mod client_io;
 mod connection;
 mod conversations;
 mod daemon_proof;
@@ -37,7 +36,6 @@ mod prompts;
 mod protocol;
 mod routes;
 mod send_message;
-mod server;
 mod sources;
 mod sse;
 mod state;
@@ -49,10 +47,10 @@ mod tools;
 
 pub use crate::web::{Code, Problem};
 pub use client_connection::ConnectionBounds;
+pub use connection::serve;
 pub use doctor_process::Doctor;
 pub use edge::Edge;
 pub use entry::EntryRules;
 pub use listener::{Listener, Transport};
 pub use metrics::Metrics;
-pub use server::serve;
 pub use state::{App, Identity, Parts};
