@@ -189,10 +189,10 @@ impl PostedToSession<'_> {
         let context =
             RequestContext::from_http((caller, headers), origin, acting_session, exposure);
         let method = MethodCall { server, context: &context, request: &request };
-        if let Some(pending) = method.relayed()? {
-            return Ok(Some(self.answer_with_messages(pending).await));
-        }
         if request.method != "tools/call" {
+            if let Some(pending) = method.relayed()? {
+                return Ok(Some(self.answer_with_messages(pending).await));
+            }
             return Ok(Some(method.answer().await?));
         }
         match server.call_tool(context, headers, request, meter).await? {

@@ -136,11 +136,12 @@ impl PostedMessages<'_> {
         let context =
             RequestContext::from_http((caller, headers), origin, acting_session, exposure);
         let method = MethodCall { server, context: &context, request: &request };
-        if let Some(pending) = method.relayed()? {
-            let done = counting(server, meter);
-            return Ok(Box::pin(pending_response(server, request.id, pending, forms, done)).await);
-        }
         if request.method != "tools/call" {
+            if let Some(pending) = method.relayed()? {
+                let done = counting(server, meter);
+                let response = pending_response(server, request.id, pending, forms, done);
+                return Ok(Box::pin(response).await);
+            }
             let answer = Box::pin(method.answer()).await?;
             meter.count(&server.metrics, RequestOutcome::Result);
             return Ok(whole_response(answer, 200, forms));
@@ -251,10 +252,10 @@ impl PostedMessages<'_> {
         let context =
             RequestContext::from_http((caller, headers), origin, acting_session, exposure);
         let method = MethodCall { server, context: &context, request: &request };
-        if let Some(pending) = method.relayed()? {
-            return Ok(pending.answer.await.message);
-        }
         if request.method != "tools/call" {
+            if let Some(pending) = method.relayed()? {
+                return Ok(pending.answer.await.message);
+            }
             return method.answer().await;
         }
         // Requests of a batch are not counted.
