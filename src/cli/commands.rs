@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -393,6 +394,8 @@ fn on_runtime(
 ) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Boxed: the program has the code of all commands once, and not in each place that polls them.
+    let work: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(work);
     let result = runtime.block_on(work);
     // A write to an output that nobody reads must not delay the exit.
     runtime.shutdown_background();
