@@ -154,7 +154,9 @@ fn refused(target: &DaemonTarget, error: ConnectError) -> ClientError {
     let url = target.endpoint.to_string();
     match error {
         ConnectError::Absent(_) => ClientError::NotRunning { url },
-        ConnectError::Foreign { .. } => ClientError::Foreign(error.to_string()),
+        ConnectError::Foreign { .. } | ConnectError::OtherProcess { .. } => {
+            ClientError::Foreign(error.to_string())
+        }
         ConnectError::Io { source, .. } => {
             ClientError::Connection { url, problem: source.to_string(), sent: false }
         }

@@ -11,8 +11,11 @@ use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use svc_model::ProcessIdentity;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
+
+use crate::{private_file, process_list};
 
 /// Wait before a retry when the listener's queue is full; the system does not notify.
 const QUEUE_POLL: Duration = Duration::from_millis(5);
@@ -39,6 +42,9 @@ pub enum ConnectError {
         /// The effective user of this process.
         user: u32,
     },
+    /// Another process listens than the one that is meant.
+    #[error("{} is not the socket of process {pid}", .path.display())]
+    OtherProcess { path: PathBuf, pid: u32 },
     #[error("{}", .path.display())]
     Io {
         path: PathBuf,
@@ -106,6 +112,27 @@ pub async fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     let peer = stream.peer_cred().map_err(failed)?;
     check_user(|| format!("the process that listens on {}", path.display()), peer.uid())?;
     Ok(stream)
+}
+
+/// As [`connect`], to a socket of another program of this user: by the rules of
+/// [`private_file::resolve_own`], and only if this very process listens. Writes nothing.
+pub async fn connect_to_process(
+    path: &Path,
+    process: &ProcessIdentity,
+) -> Result<UnixStream, ConnectError> {
+    let failed = |source: io::Error| match source.kind() {
+        ErrorKind::NotFound => ConnectError::Absent(path.to_owned()),
+        _ => ConnectError::Io { path: path.to_owned(), source },
+    };
+    let socket = private_file::resolve_own(path).map_err(failed)?;
+    let stream = connect(&socket).await?;
+    let listener = stream.peer_cred().map_err(failed)?.pid();
+    let is_it = listener == i32::try_from(process.pid).ok() && listener.is_some();
+    // The process lives after the connection was made, so its id was no other's then.
+    if is_it && process_list::is_same_running(process) {
+        return Ok(stream);
+    }
+    Err(ConnectError::OtherProcess { path: path.to_owned(), pid: process.pid })
 }
 
 /// A path that fits into the address of a socket, which holds about a hundred bytes.
@@ -201,6 +228,32 @@ mod tests {
         let (_listener, _file) = listen(&elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
         assert!(matches!(connect(&path).await, Err(ConnectError::Io { .. })));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn only_the_process_that_is_meant_is_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("inbox.sock");
+        let (listener, _file) = listen(&path).unwrap();
+        let own = std::process::id();
+        let own = process_list::ProcessEntry::read(own).unwrap().identity(own);
+        connect_to_process(&path, &own).await.unwrap();
+        listener.accept().await.unwrap();
+        let earlier = ProcessIdentity { started: "1@".to_owned(), ..own.clone() };
+        let parent = std::os::unix::process::parent_id();
+        let parent = process_list::ProcessEntry::read(parent).unwrap().identity(parent);
+        for other in [earlier, parent] {
+            let refused = connect_to_process(&path, &other).await;
+            assert!(matches!(refused, Err(ConnectError::OtherProcess { .. })), "{refused:?}");
+        }
+        // By a link it is the same socket, while nobody else can turn the link.
+        let link = folder.path().join("link.sock");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        connect_to_process(&link, &own).await.unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let refused = connect_to_process(&path, &own).await;
+        assert!(matches!(refused, Err(ConnectError::Io { .. })), "{refused:?}");
     }
 
     #[test]

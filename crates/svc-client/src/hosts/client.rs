@@ -263,7 +263,9 @@ impl HostConnection {
         let connected = timeout(ANSWER_WITHIN, local_socket::connect(socket)).await;
         let stream = connected.map_err(|_| HostError::Wedged)?.map_err(|error| match error {
             ConnectError::Absent(_) => HostError::Absent,
-            ConnectError::Foreign { .. } => HostError::Foreign(error.to_string()),
+            ConnectError::Foreign { .. } | ConnectError::OtherProcess { .. } => {
+                HostError::Foreign(error.to_string())
+            }
             ConnectError::Io { source, .. } => HostError::Broken(source),
         })?;
         let (reader, writer) = stream.into_split();

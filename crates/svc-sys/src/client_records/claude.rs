@@ -3,69 +3,91 @@
 //! says No at a dialog, or presses Esc.
 //!
 //! A file counts if it and its folder are this user's and nobody else can write them, and if it
-//! names the process and the session in question.
+//! names the process and the session in question. The same holds of what a link on the way leads
+//! to, and of the link's folder.
 
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::Value;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind};
 
 use super::record_file;
 use crate::private_file;
 
-pub(super) fn read(process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
-    let folder = folder_of(process.pid)?.join("sessions");
-    read_in(&folder, process, session_id)
+/// Largest file of the registry, in bytes. A real one has about a thousand.
+const MOST_BYTES: u64 = 64 * 1024;
+
+/// A session in Claude Code's registry.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaudeSession {
+    pid: u32,
+    session_id: String,
+    proc_start: Value,
+    /// `interactive` where a person is at its terminal.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// As the client gives it: three numbers.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// `idle`, `busy` or `waiting`, or a word of a later version.
+    #[serde(default)]
+    pub status: Option<String>,
+    /// What a person is asked, in words.
+    #[serde(default)]
+    pub waiting_for: Option<String>,
+    /// Since when it has its status, in milliseconds.
+    #[serde(default)]
+    pub status_updated_at: Option<i64>,
+    /// Where it takes messages. Who listens there is to be checked.
+    #[serde(default, rename = "messagingSocketPath")]
+    pub inbox: Option<PathBuf>,
 }
 
-pub(super) fn is_interactive(process: &ProcessIdentity, session_id: &str) -> bool {
-    let Some(folder) = folder_of(process.pid) else { return false };
-    let entry = entry_in(&folder.join("sessions"), process);
-    entry.is_some_and(|entry| {
-        is_entry_of(&entry, process, session_id) && entry["kind"] == "interactive"
-    })
-}
-
-fn read_in(folder: &Path, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
-    parse(&entry_in(folder, process)?, process, session_id)
-}
-
-/// The file of a process, if only this user can write it.
-fn entry_in(folder: &Path, process: &ProcessIdentity) -> Option<Value> {
-    private_file::check_folder(folder).ok()?;
-    let file = folder.join(format!("{}.json", process.pid));
-    let text = private_file::read_settings(&file).ok()??;
-    serde_json::from_str(&text).ok()
-}
-
-fn is_entry_of(record: &Value, process: &ProcessIdentity, session_id: &str) -> bool {
-    let word = |name: &str| match &record[name] {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    };
-    let started = process.started.split('@').next();
-    record["pid"].as_u64() == Some(process.pid.into())
-        && word("procStart").as_deref() == started
-        && record["sessionId"] == session_id
-}
-
-fn parse(record: &Value, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
-    if !is_entry_of(record, process, session_id) {
-        return None;
+impl ClaudeSession {
+    /// The entry of a session that runs in this process; `None` if there is none that counts.
+    pub fn read(process: &ProcessIdentity, session_id: &str) -> Option<Self> {
+        Self::read_in(&folder_of(process.pid)?.join("sessions"), process, session_id)
     }
-    let asked = record["waitingFor"].as_str().unwrap_or_default();
-    let state = match record["status"].as_str()? {
-        "busy" => RecordedState::Busy,
-        "idle" => RecordedState::Idle,
-        "waiting" if asked.contains("permission") => {
-            RecordedState::Waiting(WaitingKind::Permission)
-        }
-        "waiting" => RecordedState::Waiting(WaitingKind::Question),
-        _ => return None,
-    };
-    let at = record["statusUpdatedAt"].as_i64()?;
-    Some(ClientRecord { state, at: Timestamp::from_millis(at), failure: None })
+
+    fn read_in(folder: &Path, process: &ProcessIdentity, session_id: &str) -> Option<Self> {
+        let file = folder.join(format!("{}.json", process.pid));
+        let text = private_file::read_own(&file, MOST_BYTES).ok()?;
+        let entry: Self = serde_json::from_str(&text).ok()?;
+        entry.is_of(process, session_id).then_some(entry)
+    }
+
+    fn is_of(&self, process: &ProcessIdentity, session_id: &str) -> bool {
+        let started = match &self.proc_start {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            _ => return false,
+        };
+        self.pid == process.pid
+            && process.started.split('@').next() == Some(started.as_str())
+            && self.session_id == session_id
+    }
+
+    pub fn is_interactive(&self) -> bool {
+        self.kind.as_deref() == Some("interactive")
+    }
+
+    /// Its state and since when; `None` of a later version's word.
+    pub fn record(&self) -> Option<ClientRecord> {
+        let asked = self.waiting_for.as_deref().unwrap_or_default();
+        let state = match self.status.as_deref()? {
+            "busy" => RecordedState::Busy,
+            "idle" => RecordedState::Idle,
+            "waiting" if asked.contains("permission") => {
+                RecordedState::Waiting(WaitingKind::Permission)
+            }
+            "waiting" => RecordedState::Waiting(WaitingKind::Question),
+            _ => return None,
+        };
+        let at = Timestamp::from_millis(self.status_updated_at?);
+        Some(ClientRecord { state, at, failure: None })
+    }
 }
 
 fn folder_of(pid: u32) -> Option<PathBuf> {
@@ -86,10 +108,10 @@ mod tests {
         ProcessIdentity { pid: 28390, started: "879828@boot".to_owned() }
     }
 
-    fn record(status: &str, waiting_for: Option<&str>) -> Value {
+    fn entry(status: &str, waiting_for: Option<&str>) -> Value {
         json!({
             "pid": 28390, "sessionId": "s", "procStart": "879828", "version": "2.1.330", "kind": "interactive",
-            "status": status, "waitingFor": waiting_for, "statusUpdatedAt": 1_795_520_209_280_u64,
+            "messagingSocketPath": "/tmp/cc-socks/28390.sock", "status": status, "waitingFor": waiting_for, "statusUpdatedAt": 1_795_520_209_280_u64,
         })
     }
 
@@ -102,13 +124,21 @@ mod tests {
             ("waiting", Some("input needed"), RecordedState::Waiting(WaitingKind::Question)),
         ] {
             let at = Timestamp::from_millis(1_795_520_209_280);
-            let read = parse(&record(status, waiting_for), &process(), "s");
+            let read =
+                parse(&entry(status, waiting_for), &process(), "s").and_then(|it| it.record());
             assert_eq!(read, Some(ClientRecord { state, at, failure: None }));
         }
-        assert_eq!(parse(&record("of a later version", None), &process(), "s"), None);
-        assert_eq!(parse(&record("idle", None), &process(), "another"), None);
+        let later = parse(&entry("of a later version", None), &process(), "s").expect("an entry");
+        assert_eq!((later.record(), later.is_interactive()), (None, true));
+        assert_eq!(later.inbox, Some(PathBuf::from("/tmp/cc-socks/28390.sock")));
+        assert_eq!(parse(&entry("idle", None), &process(), "another"), None);
         let another = ProcessIdentity { started: "879829@boot".to_owned(), ..process() };
-        assert_eq!(parse(&record("idle", None), &another, "s"), None, "it had the same id");
+        assert_eq!(parse(&entry("idle", None), &another, "s"), None, "it had the same id");
+    }
+
+    fn parse(entry: &Value, process: &ProcessIdentity, session: &str) -> Option<ClaudeSession> {
+        let entry: ClaudeSession = serde_json::from_value(entry.clone()).ok()?;
+        entry.is_of(process, session).then_some(entry)
     }
 
     #[test]
@@ -116,17 +146,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let file = folder.path().join("28390.json");
-        assert_eq!(read_in(folder.path(), &process(), "s"), None, "there is none");
-        fs::write(&file, record("busy", None).to_string()).unwrap();
+        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None, "there is none");
+        fs::write(&file, entry("busy", None).to_string()).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(read_in(folder.path(), &process(), "s").is_some());
+        assert!(ClaudeSession::read_in(folder.path(), &process(), "s").is_some());
         fs::set_permissions(&file, fs::Permissions::from_mode(0o622)).unwrap();
-        assert_eq!(read_in(folder.path(), &process(), "s"), None);
+        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(read_in(folder.path(), &process(), "s"), None);
+        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None);
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(&file, " ".repeat(64 * 1024) + &entry("busy", None).to_string()).unwrap();
+        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None, "it is too long");
         fs::write(&file, "{").unwrap();
-        assert_eq!(read_in(folder.path(), &process(), "s"), None);
+        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None);
     }
 }

@@ -6,6 +6,8 @@ mod codex;
 mod gemini;
 mod record_file;
 
+pub use claude::ClaudeSession;
+
 use svc_model::{ClientRecord, ProcessIdentity};
 
 /// Claude Code's record has every state.
@@ -17,13 +19,14 @@ pub const GEMINI: &str = "gemini";
 
 /// Whether a client has a person at its terminal, by its own record.
 pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str) -> bool {
-    backend == CLAUDE && claude::is_interactive(process, session_id)
+    backend == CLAUDE
+        && ClaudeSession::read(process, session_id).is_some_and(|entry| entry.is_interactive())
 }
 
 /// `None` if nothing on record counts.
 pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     match backend {
-        CLAUDE => claude::read(process, session_id),
+        CLAUDE => ClaudeSession::read(process, session_id)?.record(),
         CODEX => codex::read(process, session_id),
         GEMINI => gemini::read(process, session_id),
         _ => None,

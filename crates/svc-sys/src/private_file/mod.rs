@@ -5,6 +5,7 @@
 //! is followed at the last part of a path. What others own, or can write, is refused with the
 //! command that repairs it.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -12,7 +13,7 @@ use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
     PermissionsExt as _,
 };
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
@@ -279,6 +280,87 @@ pub fn read_settings(path: &Path) -> io::Result<Option<String>> {
     check_mode(path, &meta, OTHERS_WRITE, 0o644)?;
     let bytes = bounded_file::read_open(file, MAX_SETTINGS)?;
     bounded_file::text_of(bytes).map(Some)
+}
+
+/// Links that are followed on the way to one file.
+const MOST_LINKS: usize = 16;
+
+/// The path without links of a file or socket of another program of this user. Refuses one that is
+/// not this user's, or that others can write, or whose folder is; and a link that others could have
+/// put on the way.
+pub fn resolve_own(path: &Path) -> io::Result<PathBuf> {
+    let mut rest: VecDeque<OsString> = parts_of(path)?;
+    let mut resolved = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(part) = rest.pop_front() {
+        if part == ".." {
+            resolved.pop();
+            continue;
+        }
+        let next = resolved.join(&part);
+        if !std::fs::symlink_metadata(&next)?.is_symlink() {
+            resolved = next;
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(
+                untrusted(path, "leads through too many links", "name the file itself").into()
+            );
+        }
+        check_holds_link(&resolved, &next)?;
+        let target = std::fs::read_link(&next)?;
+        if target.is_absolute() {
+            resolved = PathBuf::from("/");
+        }
+        for part in components_of(&target).rev() {
+            rest.push_front(part);
+        }
+    }
+    check_folder(folder_of(&resolved))?;
+    let meta = std::fs::symlink_metadata(&resolved)?;
+    check_owner(&resolved, &meta)?;
+    check_mode(&resolved, &meta, OTHERS_WRITE, 0o600)?;
+    Ok(resolved)
+}
+
+fn parts_of(path: &Path) -> io::Result<VecDeque<OsString>> {
+    if path.is_absolute() {
+        return Ok(components_of(path).collect());
+    }
+    Err(io::Error::new(ErrorKind::InvalidInput, format!("{} is not absolute", path.display())))
+}
+
+fn components_of(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    let names = path
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    names.map(|part| part.as_os_str().to_owned())
+}
+
+/// Refuses a link that others than this user and root could have made.
+fn check_holds_link(folder: &Path, link: &Path) -> io::Result<()> {
+    let (above, meta) = (std::fs::metadata(folder)?, std::fs::symlink_metadata(link)?);
+    for (path, meta) in [(folder, &above), (link, &meta)] {
+        if meta.uid() != 0 {
+            check_owner(path, meta)?;
+        }
+    }
+    // In a folder with this bit the link is replaced by its owner alone.
+    if above.mode() & STICKY == 0 {
+        check_mode(folder, &above, OTHERS_WRITE, 0o700)?;
+    }
+    Ok(())
+}
+
+/// Reads a small text of another program of this user, by the rules of [`resolve_own`].
+pub fn read_own(path: &Path, most: u64) -> io::Result<String> {
+    let path = resolve_own(path)?;
+    let file = open(&path)?;
+    let meta = file.metadata()?;
+    check_owner(&path, &meta)?;
+    check_mode(&path, &meta, OTHERS_WRITE, 0o600)?;
+    bounded_file::text_of(bounded_file::read_open(file, most)?)
 }
 
 fn check_owner(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {

@@ -212,3 +212,34 @@ fn appended_file_loses_write_permission_of_others() {
     append(&path).expect("opens");
     assert_eq!(mode(&path), 0o644);
 }
+
+#[test]
+fn links_to_what_is_ours_are_followed_and_no_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["real", "real/deep", "open"] {
+        fs::create_dir(at(name)).expect("a folder");
+        set_mode(&at(name), 0o700);
+    }
+    fs::write(at("real/deep/file"), "{}").expect("writes");
+    set_mode(&at("real/deep/file"), 0o600);
+    let real = fs::canonicalize(at("real/deep/file")).expect("exists");
+    symlink("real/deep", at("folder")).expect("links");
+    symlink("../real/../folder/file", at("open/link")).expect("links");
+    for path in ["real/deep/file", "folder/file", "open/link"] {
+        assert_eq!(resolve_own(&at(path)).expect(path), real);
+        assert_eq!(read_own(&at(path), 2).expect(path), "{}");
+    }
+    assert!(read_own(&at("folder/file"), 1).is_err(), "it is longer");
+    assert!(resolve_own(Path::new("real")).is_err() && resolve_own(&at("none")).is_err());
+    // Others could turn the link, put a file in its place, or write it.
+    for (path, mode) in [("open", 0o777), ("real/deep", 0o770), ("real/deep/file", 0o620)] {
+        let before = self::mode(&at(path));
+        set_mode(&at(path), mode);
+        assert!(read_own(&at("open/link"), 2).is_err(), "{path} {mode:o}");
+        set_mode(&at(path), before);
+    }
+    assert!(read_own(&at("open/link"), 2).is_ok());
+    symlink("loop", at("loop")).expect("links");
+    assert!(resolve_own(&at("loop")).is_err());
+}
