@@ -219,6 +219,9 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
     };
     let mut row = agent.as_object().cloned().unwrap_or_default();
     row.extend(common(key, name, "hosted", status));
+    if let Some(evidence) = own.and_then(|peer| peer.get("evidence")) {
+        row.insert("evidence".to_owned(), evidence.clone());
+    }
     row.into()
 }
 

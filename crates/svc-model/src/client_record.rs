@@ -1,6 +1,8 @@
 //! What a client's own record says of its session, beside what its hooks tell.
 
-use super::{Peer, PeerState, PeerStatus, Timestamp, WaitingFor, WaitingKind, limits};
+use super::{
+    Peer, PeerState, PeerStatus, StatusEvidence, Timestamp, WaitingFor, WaitingKind, limits,
+};
 
 /// What a client has written down of its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,19 +42,23 @@ impl ClientRecord {
             return None;
         }
         let at = self.at.min(now);
+        let state = |status, waiting_for, at| PeerState {
+            status,
+            waiting_for,
+            at,
+            evidence: StatusEvidence::Registry,
+        };
         match (self.state, peer.status) {
             (RecordedState::Idle, PeerStatus::Busy | PeerStatus::Waiting) if is_later => {
-                Some(PeerState { status: PeerStatus::Idle, waiting_for: None, at: now })
+                Some(state(PeerStatus::Idle, None, now))
             }
             (RecordedState::Idle, _)
             | (RecordedState::Busy, PeerStatus::Busy)
             | (RecordedState::Waiting(_), PeerStatus::Waiting) => None,
-            (RecordedState::Busy, _) => {
-                holds.then_some(PeerState { status: PeerStatus::Busy, waiting_for: None, at })
-            }
+            (RecordedState::Busy, _) => holds.then(|| state(PeerStatus::Busy, None, at)),
             (RecordedState::Waiting(kind), _) => holds.then(|| {
                 let asked = WaitingFor { kind, since: at, title: None, tool: None, until: None };
-                PeerState { status: PeerStatus::Waiting, waiting_for: Some(asked), at }
+                state(PeerStatus::Waiting, Some(asked), at)
             }),
         }
     }

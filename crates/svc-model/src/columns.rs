@@ -14,8 +14,8 @@ use sqlx::error::BoxDynError;
 
 use crate::{
     AgentId, CallId, DeliveryState, GhapId, HookId, McpSessionId, MessageId, MessageType,
-    OutcomeId, PeerId, PeerRole, PeerStatus, RunId, TaskId, TaskStatus, Timestamp, TokenId,
-    ValueId,
+    OutcomeId, PeerId, PeerRole, PeerStatus, RunId, StatusEvidence, TaskId, TaskStatus, Timestamp,
+    TokenId, ValueId,
     agent::{AgentState, RequestKind, TurnEnd},
     conversation::{RunMode, RunState, SourceTool},
     journal::{
@@ -142,6 +142,7 @@ column_words!(
     OutcomeVerdict,
     PeerRole,
     PeerStatus,
+    StatusEvidence,
     RootCauseCategory,
     SessionSource,
     RunMode,

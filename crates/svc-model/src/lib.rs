@@ -45,6 +45,7 @@ pub mod columns;
 pub mod conversation;
 mod daemon_proof;
 mod event;
+mod evidence;
 mod exposure;
 pub mod fit;
 mod gap;
@@ -84,6 +85,7 @@ pub use caller::{
 pub use client_record::{ClientRecord, RecordedState};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
+pub use evidence::StatusEvidence;
 pub use exposure::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
 pub use gap::GapReason;
 pub use id::random_bytes;

@@ -6,7 +6,7 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{NOT_BLANK, PeerId, Timestamp, limits, parse_word};
+use super::{NOT_BLANK, PeerId, StatusEvidence, Timestamp, limits, parse_word};
 
 impl PeerId {
     /// The id of the operator's own peer, which the daemon makes, and which is its name, too.
@@ -40,6 +40,8 @@ pub struct Peer {
     pub role: PeerRole,
     /// Present state.
     pub status: PeerStatus,
+    /// What that state rests on.
+    pub evidence: StatusEvidence,
     /// Since when it is in that state.
     pub since: Timestamp,
     /// What it waits for, while its state is `waiting`.
@@ -78,6 +80,7 @@ impl Peer {
             circle: self.circle.clone(),
             role: self.role,
             status: self.status,
+            evidence: self.evidence,
             since: self.since,
             waiting_for: None,
             session_id: None,
@@ -198,6 +201,8 @@ pub struct PeerState {
     pub waiting_for: Option<WaitingFor>,
     /// Since when.
     pub at: Timestamp,
+    /// What it rests on.
+    pub evidence: StatusEvidence,
 }
 
 /// What a session waits for.
@@ -241,6 +246,7 @@ impl Peer {
             circle: "default".to_owned(),
             role: PeerRole::Human,
             status: PeerStatus::Offline,
+            evidence: StatusEvidence::Process,
             since: now,
             waiting_for: None,
             session_id: None,

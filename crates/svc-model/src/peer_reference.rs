@@ -121,6 +121,7 @@ mod tests {
             circle: "default".to_owned(),
             role: PeerRole::Agent,
             status,
+            evidence: crate::StatusEvidence::Hook,
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: session.map(str::to_owned),

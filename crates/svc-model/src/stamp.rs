@@ -338,6 +338,7 @@ mod tests {
             circle: "default".to_owned(),
             role: PeerRole::Agent,
             status: PeerStatus::Online,
+            evidence: crate::StatusEvidence::Hook,
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: Some(session.to_owned()),

@@ -104,9 +104,13 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
 }
 
 fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
+    let status = match peer.evidence.as_str() {
+        "" => peer.status.clone(),
+        evidence => format!("{}, by {evidence}", peer.status),
+    };
     let mut lines = vec![
         field("name", &peer.display_name),
-        field("status", &peer.status),
+        field("status", &status),
         field("seen", &when(model, peer.last_seen)),
         field("client", &peer.backend),
         field("role", &peer.role),

@@ -36,6 +36,9 @@ pub(super) struct TeamPeer {
     pub(super) backend: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) status: String,
+    /// What the status rests on.
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) evidence: String,
     #[serde(default, deserialize_with = "harmless")]
     pub(super) role: String,
     #[serde(default, deserialize_with = "harmless")]

@@ -111,6 +111,7 @@ fn peer(status: PeerStatus, last_seen: Timestamp) -> Peer {
         circle: "default".to_owned(),
         role: PeerRole::Agent,
         status,
+        evidence: crate::StatusEvidence::Hook,
         since: last_seen,
         waiting_for: None,
         session_id: Some("s".to_owned()),

@@ -236,6 +236,7 @@ proptest! {
             circle: String::new(),
             role: PeerRole::Agent,
             status: PeerStatus::Online,
+            evidence: crate::StatusEvidence::Hook,
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: Some(key),

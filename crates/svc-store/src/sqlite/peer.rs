@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use svc_model::{
-    OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, Timestamp, is_agent_key,
+    OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence, Timestamp,
+    is_agent_key,
 };
 
 use super::{
@@ -27,6 +28,7 @@ direct_row! {
         circle: String,
         role: PeerRole,
         status: PeerStatus,
+        evidence: StatusEvidence,
         since: Timestamp,
         waiting_for: Option<String>,
         open_calls: String,
@@ -73,6 +75,7 @@ impl TryFrom<RawPeer> for PeerRow {
                 circle: raw.circle,
                 role: raw.role,
                 status: raw.status,
+                evidence: raw.evidence,
                 since: raw.since,
                 waiting_for,
                 session_id: given(raw.session_id),
@@ -96,7 +99,7 @@ macro_rules! peers {
     ($run:ident, $($rest:tt)*) => {
         $run!(
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
-                status as "status: PeerStatus", since as "since!: Timestamp", waiting_for, open_calls, session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
+                status as "status: PeerStatus", evidence as "evidence!: StatusEvidence", since as "since!: Timestamp", waiting_for, open_calls, session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "#,
             RawPeer,
@@ -243,12 +246,12 @@ impl PeerWrites<'_> {
         change!(
             self.tx,
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
-                pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls) \
-            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) \
+                pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls, evidence) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20) \
             on conflict (peer_id) do update set \
                 display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
                 tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
-                project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19",
+                project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19, evidence = ?20",
             id,
             peer.display_name,
             path,
@@ -267,7 +270,8 @@ impl PeerWrites<'_> {
             row.process_started,
             peer.since,
             waiting_for,
-            open_calls
+            open_calls,
+            peer.evidence
         );
         Ok(())
     }
@@ -278,8 +282,9 @@ impl PeerWrites<'_> {
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
         let done = change!(
             self.tx,
-            "update peer set status = ?, since = ?, waiting_for = ?, last_seen = ? where peer_id = ?",
+            "update peer set status = ?, evidence = ?, since = ?, waiting_for = ?, last_seen = ? where peer_id = ?",
             peer.status,
+            peer.evidence,
             peer.since,
             waiting_for,
             peer.last_seen,

@@ -7,7 +7,7 @@ use serde_json::json;
 use svc_client::hosts::RawAgentEvent;
 use svc_model::{
     AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerState, PeerStatus, Principal,
-    TaskId, Timestamp, TokenId,
+    StatusEvidence, TaskId, Timestamp, TokenId,
     agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
     limits,
 };
@@ -493,7 +493,12 @@ async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Resul
     let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
     let at = tx.now();
     own.peer.last_seen = at;
-    let state = PeerState { status: PeerStatus::Offline, waiting_for: None, at };
+    let state = PeerState {
+        status: PeerStatus::Offline,
+        waiting_for: None,
+        at,
+        evidence: StatusEvidence::Host,
+    };
     team::set_hosted_state(tx, &mut own.peer, state, "its agent ended").await
 }
 

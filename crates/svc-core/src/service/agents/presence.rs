@@ -9,7 +9,7 @@ use std::{
 
 use svc_client::hosts::HostClient;
 use svc_model::{
-    AgentId, PeerState, PeerStatus, Timestamp, WaitingFor, WaitingKind,
+    AgentId, PeerState, PeerStatus, StatusEvidence, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentState, RequestKind},
 };
 use svc_store::{AgentRow, StoreError, WriteTx};
@@ -69,7 +69,8 @@ pub(super) async fn show(
         _ => None,
     };
     own.peer.last_seen = at;
-    team::set_hosted_state(tx, &mut own.peer, PeerState { status, waiting_for, at }, "host").await
+    let state = PeerState { status, waiting_for, at, evidence: StatusEvidence::Host };
+    team::set_hosted_state(tx, &mut own.peer, state, "host").await
 }
 
 /// Which hosts of living agents do not answer.

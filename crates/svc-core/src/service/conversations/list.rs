@@ -5,7 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, MessageId, MessageType, NOT_BLANK, Principal, Timestamp, conversation::redacted, limits,
+    Caller, MessageId, MessageType, NOT_BLANK, Principal, StatusEvidence, Timestamp,
+    conversation::redacted, limits,
 };
 use svc_store::PageSize;
 
@@ -67,6 +68,9 @@ pub struct SessionEntry {
     pub label: Option<String>,
     /// What it is doing.
     pub state: String,
+    /// What that rests on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<StatusEvidence>,
     /// Where it works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
@@ -217,6 +221,7 @@ impl Conversations {
             kind,
             label,
             state,
+            evidence: row.peer().map(|row| row.peer.evidence),
             cwd,
             backend,
             parent_session_key,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{
-    AgentId, Caller, Peer, StreamName, Timestamp, WaitingKind,
+    AgentId, Caller, Peer, StatusEvidence, StreamName, Timestamp, WaitingKind,
     agent::{AgentEvent, AgentEventBody, AgentUsage},
     limits,
 };
@@ -25,6 +25,9 @@ pub struct SessionStatusView {
     pub agent_id: String,
     /// What it is doing.
     pub state: String,
+    /// What that rests on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<StatusEvidence>,
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<SessionWaiting>,
@@ -113,6 +116,7 @@ impl Conversations {
                     session_key: requester.key,
                     agent_id: requester.agent_id,
                     state: "online".to_owned(),
+                    evidence: None,
                     waiting_for: None,
                     queued: 0,
                     last_activity: self.core.now(),
@@ -138,6 +142,7 @@ impl Conversations {
             session_key: entry.key,
             agent_id: entry.agent_id,
             state: entry.state,
+            evidence: entry.evidence,
             waiting_for,
             queued,
             last_activity: entry.updated_at,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use svc_model::{
     AgentRequestId, Caller, Ids, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
-    RegisterInput, SessionContact, Timestamp, TokenHash, TokenId,
+    RegisterInput, SessionContact, StatusEvidence, Timestamp, TokenHash, TokenId, WaitingFor,
     hook::{
         self, AttendedPrompts, EarlierRun, HookAudience, HookClient, HookEvent, HookIdHistory,
         HookMoment, HookNote, HookPolicy, HookPrompt, HookReception, HookTiming, PresenceChange,
@@ -104,7 +104,7 @@ impl HookWriteJob {
                 if let (Some(_), HookMoment::Stop { .. }) = (&mail, &self.event.moment) {
                     // What it is given at the end of its turn, it goes on with.
                     let at = tx.now();
-                    let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at };
+                    let state = self.state(PeerStatus::Busy, None, at);
                     team::set_state(tx, &mut peer, state, "hook").await?;
                 }
                 (mail, headline)
@@ -311,8 +311,20 @@ impl HookWriteJob {
         peer.last_seen = at;
         let waiting_for = hook::waiting_for(&self.event, &peer, at);
         let waiting_for = waiting_for.filter(|_| status == PeerStatus::Waiting);
-        team::set_state(tx, &mut peer, PeerState { status, waiting_for, at }, "hook").await?;
+        let state = self.state(status, waiting_for, at);
+        team::set_state(tx, &mut peer, state, "hook").await?;
         Ok(Some(peer))
+    }
+
+    /// A state that the event tells of.
+    fn state(
+        &self,
+        status: PeerStatus,
+        waiting_for: Option<WaitingFor>,
+        at: Timestamp,
+    ) -> PeerState {
+        let evidence = StatusEvidence::of_events(self.event.client);
+        PeerState { status, waiting_for, at, evidence }
     }
 
     /// The peer of an agent that the daemon runs. It has one, whichever conversation it leads.

@@ -1,8 +1,8 @@
 //! The peers of hosted agents, and of sessions that no hook has told of.
 
 use svc_model::{
-    Caller, Message, Peer, PeerId, PeerState, PeerStatus, RegisterInput, TokenId, is_agent_key,
-    is_reserved_name,
+    Caller, Message, Peer, PeerId, PeerState, PeerStatus, RegisterInput, StatusEvidence, TokenId,
+    is_agent_key, is_reserved_name,
 };
 use svc_store::{AgentRow, PeerRow, StoreError, WriteTx};
 
@@ -68,7 +68,8 @@ pub(in crate::service) async fn hosted_peer(
 
 /// An agent starts: it is busy until its host says otherwise.
 async fn show_start(tx: &mut WriteTx, peer: &mut Peer) -> Result<(), StoreError> {
-    let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at: tx.now() };
+    let evidence = StatusEvidence::Host;
+    let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at: tx.now(), evidence };
     peers::set_hosted_state(tx, peer, state, "started").await
 }
 

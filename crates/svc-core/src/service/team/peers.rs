@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 use svc_model::{
     Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerState,
-    PeerStatus, ProcessIdentity, Reader, RegisterInput, ReportedStatus, StreamName,
+    PeerStatus, ProcessIdentity, Reader, RegisterInput, ReportedStatus, StatusEvidence, StreamName,
     StreamVisibility, Timestamp, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
@@ -426,6 +426,7 @@ pub(in crate::service) async fn create(
         circle: input.circle.unwrap_or_else(|| "default".to_owned()),
         role: input.role.unwrap_or(PeerRole::Agent),
         status: PeerStatus::Online,
+        evidence: StatusEvidence::Process,
         since: now,
         waiting_for: None,
         session_id: given_owned(input.session_id),
@@ -517,8 +518,8 @@ async fn is_own(
     }
 }
 
-/// Stores a peer's state and time, with an event if the state is another. Who waits goes on to wait
-/// for the same.
+/// Stores a peer's state and time as its process or a call shows it, with an event if the state is
+/// another. Who waits goes on to wait for the same.
 pub(in crate::service) async fn set_status(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -527,7 +528,8 @@ pub(in crate::service) async fn set_status(
 ) -> Result<(), StoreError> {
     let waiting_for = peer.waiting_for.clone().filter(|_| next == PeerStatus::Waiting);
     let at = tx.now();
-    set_state(tx, peer, PeerState { status: next, waiting_for, at }, reason).await
+    let state = PeerState { status: next, waiting_for, at, evidence: StatusEvidence::Process };
+    set_state(tx, peer, state, reason).await
 }
 
 /// The same with what the peer waits for, and since when. Who waits for something else is told of,
@@ -544,28 +546,52 @@ pub(in crate::service) async fn set_state(
     set_hosted_state(tx, peer, state, reason).await
 }
 
-/// The same by the word of an agent's host.
+/// The same by the word of an agent's host. A state that rests on less than the present one does
+/// not count.
 pub(in crate::service) async fn set_hosted_state(
     tx: &mut WriteTx,
     peer: &mut Peer,
     state: PeerState,
     reason: &'static str,
 ) -> Result<(), StoreError> {
-    let PeerState { status: next, waiting_for, at } = state;
+    let Some(evidence) = peer.evidence_after(&state) else { return tx.peers().touch(peer).await };
+    let PeerState { status: next, waiting_for, at, .. } = state;
     let previous = std::mem::replace(&mut peer.status, next);
-    let is_changed = previous != next || waiting_for != peer.waiting_for;
+    let is_changed =
+        previous != next || waiting_for != peer.waiting_for || evidence != peer.evidence;
     if previous != next {
         peer.since = at;
     }
-    peer.waiting_for = waiting_for;
+    (peer.waiting_for, peer.evidence) = (waiting_for, evidence);
     tx.peers().touch(peer).await?;
-    if !is_changed {
-        return Ok(());
-    }
+    if is_changed { note_status(tx, peer, previous, reason).await } else { Ok(()) }
+}
+
+/// Notes that what the status of a peer rests on tells nothing any more. The status stays until
+/// what is left tells of another.
+pub(in crate::service) async fn lose_evidence(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    lost: StatusEvidence,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let Some(evidence) = peer.evidence_without(lost) else { return Ok(()) };
+    peer.evidence = evidence;
+    tx.peers().touch(peer).await?;
+    note_status(tx, peer, peer.status, reason).await
+}
+
+/// Tells the team how a peer stands.
+async fn note_status(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    previous: PeerStatus,
+    reason: &'static str,
+) -> Result<(), StoreError> {
     // Everybody reads this stream, so it does not say what is asked.
     let data = json!({
-        "peer_id": peer.peer_id, "display_name": peer.display_name, "status": next,
-        "previous": previous, "reason": reason,
+        "peer_id": peer.peer_id, "display_name": peer.display_name, "status": peer.status,
+        "previous": previous, "reason": reason, "evidence": peer.evidence,
     });
     let team = StreamName::fixed(StreamName::TEAM);
     tx.streams().open(&team, &StreamVisibility::Team).await?;

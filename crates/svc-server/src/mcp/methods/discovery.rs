@@ -178,7 +178,7 @@ fn introduction_of(peer: Option<&Peer>, caller: &Caller) -> ModelText {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{PeerId, PeerRole, PeerStatus, Timestamp, TokenId};
+    use svc_model::{PeerId, PeerRole, PeerStatus, StatusEvidence, Timestamp, TokenId};
 
     use super::*;
 
@@ -202,6 +202,7 @@ mod tests {
             circle: "default".to_owned(),
             role: PeerRole::Agent,
             status: PeerStatus::Online,
+            evidence: StatusEvidence::Hook,
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: None,

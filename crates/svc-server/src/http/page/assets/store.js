@@ -269,7 +269,7 @@ function take(event) {
     if (data.status === 'waiting' && !data.waiting_for) refresh('peers', data.peer_id);
     if (peer) {
       const since = peer.status === data.status ? peer.since : data.since ?? event.at;
-      state.peers.set(data.peer_id, { ...peer, status: data.status, waiting_for: data.waiting_for, since, last_seen: event.at });
+      state.peers.set(data.peer_id, { ...peer, status: data.status, evidence: data.evidence ?? peer.evidence, waiting_for: data.waiting_for, since, last_seen: event.at });
       changed('peers');
     } else refresh('peers', data.peer_id);
   } else if (kind === 'peer.removed') {

@@ -19,6 +19,9 @@ const LINES = 'lines';
 /** Agents that a list shows at once. */
 const SHOWN = 300;
 
+/** What a status rests on. */
+const KNOWN_BY = { hook: 'hooks of its client', registry: 'its client\'s own record', 'app-server': 'its app-server', plugin: 'the plugin in its client', host: 'its host', process: 'its process and its calls' };
+
 const url = (id, act = '') => `/v1/hosts/${encodeURIComponent(id)}${act && `/${act}`}`;
 const isOfTool = (entry) => entry.role === 'tool' || Boolean(entry.tool_name);
 const isResult = (entry) => entry.tool_result !== undefined && entry.tool_input === undefined;
@@ -193,6 +196,7 @@ function Attended({ row }) {
     <p class="muted">A person started this session in a terminal; messages reach it.</p>
     <${Facts} of=${[
       ['Waits for', waits && line([waits.kind, waits.tool?.name ?? waits.tool, waits.title].filter((each) => typeof each === 'string').join(': '), 300)],
+      ['Known by', KNOWN_BY[peer.evidence] ?? peer.evidence],
       ['Trying', row.trying && html`<a href=${path('journal', row.trying.id)}><bdi>${line(row.trying.goal, 200)}</bdi></a>`],
       ['Last words', row.words && html`<${Text} value=${row.words} cut=${600} />`],
       ['Client', peer.backend], ['Folder', peer.path && html`<code>${line(peer.path, 200)}</code>`],
