@@ -16,7 +16,7 @@ use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
 };
-use svc_sys::private_file;
+use svc_sys::{client_records, private_file, process_list::ProcessEntry};
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
@@ -78,6 +78,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
         findings.extend(neighbour(context, config).await);
     }
     findings.extend(changed_servers(context).await);
+    findings.extend(records(context).await);
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -432,6 +433,26 @@ async fn clients(context: &Context) -> Vec<Finding> {
             })
             .collect(),
     }
+}
+
+/// Sessions whose clients' own records do not count. Only a running daemon knows the sessions.
+async fn records(context: &Context) -> Vec<Finding> {
+    const CHECK: &str = "sessions";
+    let query = [("backend", Some(client_records::CLAUDE)), ("limit", Some("500"))];
+    let Ok(client) = context.client() else { return Vec::new() };
+    let Ok(page) = client.get::<Value>(&with_query("/v1/peers", &query)).await else {
+        return Vec::new();
+    };
+    let fault = |peer: &Value| {
+        let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
+        let process = ProcessEntry::read(pid)?.identity(pid);
+        let session = peer["session_id"].as_str()?;
+        let fault = client_records::fault(client_records::CLAUDE, &process, session)?;
+        let detail = format!("the record of {}: {fault}", output::cell(peer, "display_name"));
+        let advice = "until then its status is as its hooks tell, which miss a No and Esc";
+        Some(warn(CHECK, detail, advice))
+    };
+    output::items(&page, "peers").iter().filter_map(fault).collect()
 }
 
 async fn access(context: &Context) -> Finding {

@@ -70,6 +70,7 @@ mod picture_words;
 mod power;
 mod prompts;
 mod reference;
+mod registry;
 mod restore;
 mod screens;
 #[cfg(target_os = "linux")]

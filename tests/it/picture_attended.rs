@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, eventually, svc, until};
 use crate::expect::{page, text};
 use crate::identity::{FakeClient, event, id_of, peer_of, prompt, start};
+use crate::registry::{RegistryFile, started};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -192,28 +193,10 @@ fn who_shows_a_prompt_is_waiting_and_says_for_what() {
 fn what_claude_has_on_record_corrects_what_its_hooks_told() {
     let d = Daemon::start();
     let mut client = FakeClient::start(&d.home, "claude", "web", "");
-    let pid = client.pid();
-    let Some(started) = started(pid) else { return };
+    let Some(mut registry) = RegistryFile::of_client(&d.home, &client, "s") else { return };
+    let mut record = |state: &str, asks: Option<&str>| registry.write(state, asks);
     client.hook(&start("s"));
     client.hook(&prompt("s"));
-    let folder = d.home.user().join(".claude/sessions");
-    fs::create_dir_all(&folder).expect("a folder");
-    let is = |mode| fs::Permissions::from_mode(mode);
-    fs::set_permissions(&folder, is(0o700)).expect("its mode");
-    let file = folder.join(format!("{pid}.json"));
-    let record = |state: &str, asks: Option<&str>| {
-        let new = folder.join("new");
-        fs::write(&new, "").expect("a file");
-        let now = fs::metadata(&new).and_then(|meta| meta.modified()).expect("a time");
-        let now = now.duration_since(std::time::UNIX_EPOCH);
-        let record = json!({
-            "pid": pid, "sessionId": "s", "procStart": started, "kind": "interactive", "status": state,
-            "waitingFor": asks, "statusUpdatedAt": u64::try_from(now.expect("after 1970").as_millis()).expect("a time"),
-        });
-        fs::write(&new, record.to_string()).expect("a file");
-        fs::set_permissions(&new, is(0o600)).expect("its mode");
-        fs::rename(&new, &file).expect("it moves");
-    };
     record("waiting", Some("permission prompt"));
     eventually(SOON, || status(&d, "s") == "waiting");
     assert_eq!(peer_of(&d, "s")["waiting_for"]["kind"], "permission");
@@ -250,6 +233,103 @@ fn what_claude_has_on_record_corrects_what_its_hooks_told() {
         states.last()?["reason"].as_str().map(str::to_owned)
     };
     assert_eq!(until(SOON, came_to), "the turn was interrupted");
+}
+
+/// The best that its client gives, and what is left where that tells nothing.
+#[test]
+fn a_status_says_what_it_rests_on() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "claude", "web", "");
+    let Some(mut registry) = RegistryFile::of_client(&d.home, &client, "s") else { return };
+    let evidence = || peer_of(&d, "s")["evidence"].as_str().expect("a word").to_owned();
+    client.hook(&start("s"));
+    client.hook(&prompt("s"));
+    assert_eq!((status(&d, "s"), evidence()), ("busy".to_owned(), "hook".to_owned()));
+    registry.write("busy", None);
+    eventually(SOON, || evidence() == "registry");
+    client.hook(&event("s", "Stop", &json!({ "last_assistant_message": "so" })));
+    let peer = peer_of(&d, "s");
+    assert_eq!((&peer["status"], &peer["evidence"]), (&json!("idle"), &json!("registry")));
+    registry.write("idle", None);
+    let sessions = client.ok("sessions_list", &json!({}));
+    assert_eq!(sessions["sessions"][0]["evidence"], "registry", "{sessions}");
+    let listed = svc(&d.home, &["agent", "list", "--json"]).json();
+    assert_eq!(listed["agents"][0]["evidence"], "registry", "{listed}");
+    let told = page(&d.get("/v1/events?stream=team&kind=peer.status&limit=500"), "items");
+    let told: Vec<_> = told.iter().map(|event| &event["data"]["evidence"]).collect();
+    assert!(told.contains(&&json!("hook")) && told.contains(&&json!("registry")), "{told:?}");
+
+    // A later version writes something else.
+    registry.write("thinking", None);
+    eventually(SOON, || evidence() == "hook");
+    let doctor = svc(&d.home, &["doctor"]);
+    let words = "warn  sessions: the record of claude-code@web: it has another format";
+    assert!(doctor.stdout.contains(words), "{doctor:?}");
+    registry.write("idle", None);
+    eventually(SOON, || evidence() == "registry");
+    assert!(!svc(&d.home, &["doctor"]).stdout.contains("the record of"));
+    fs::remove_file(registry.path()).expect("it is there");
+    eventually(SOON, || evidence() == "hook");
+    // A registry that does not follow is none.
+    registry.write("idle", None);
+    eventually(SOON, || evidence() == "registry");
+    client.hook(&prompt("s"));
+    eventually(SOON, || evidence() == "hook");
+    assert_eq!(status(&d, "s"), "busy");
+    client.hook(&event("s", "SessionEnd", &json!({ "reason": "exit" })));
+    assert_eq!(status(&d, "s"), "offline");
+}
+
+/// Whoever can write a file says nothing about a session that is not its own.
+#[test]
+fn a_forged_record_changes_nothing() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "claude", "web", "");
+    let Some(mut forged) = RegistryFile::of_client(&d.home, &client, "s") else { return };
+    client.hook(&start("s"));
+    client.hook(&prompt("s"));
+    let mut other = FakeClient::start(&d.home, "other", "api", "");
+    other.hook(&start("s-other"));
+    other.hook(&prompt("s-other"));
+    let mut good = RegistryFile::of_client(&d.home, &other, "s-other").expect("as above");
+    let (path, entry) = (forged.path(), forged.entry.clone());
+    // When another record has been read that is later, this one has been, too.
+    let mut is_read = |state: &str| {
+        good.write(state, (state == "waiting").then_some("permission prompt"));
+        eventually(SOON, || status(&d, "s-other") == state);
+        let peer = peer_of(&d, "s");
+        assert_eq!((&peer["status"], &peer["evidence"]), (&json!("busy"), &json!("hook")));
+    };
+    let pid = other.pid();
+    for (member, value, state) in [
+        ("pid", json!(pid), "waiting"),
+        ("procStart", json!("1"), "busy"),
+        ("sessionId", json!("s-other"), "waiting"),
+    ] {
+        forged.entry[member] = value;
+        forged.write_to(&path, "idle", None);
+        is_read(state);
+        forged.entry.clone_from(&entry);
+    }
+    // A link to a place where others can write.
+    fs::remove_file(&path).expect("it is there");
+    let elsewhere = d.home.user().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a folder");
+    fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o777)).expect("its mode");
+    forged.write_to(&elsewhere.join("entry"), "idle", None);
+    std::os::unix::fs::symlink(elsewhere.join("entry"), &path).expect("a link");
+    is_read("busy");
+    // A file that others can write.
+    fs::remove_file(&path).expect("it is there");
+    forged.write("idle", None);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).expect("its mode");
+    is_read("waiting");
+    // In a folder that others can write no file counts.
+    let others_write = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(&forged.folder, others_write).expect("its mode");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+    eventually(SOON, || peer_of(&d, "s-other")["evidence"] == "hook");
+    assert_eq!(status(&d, "s"), "busy");
 }
 
 /// Gemini CLI calls none either. An entry of its conversation says that its person ended the turn.
@@ -316,12 +396,6 @@ fn a_turn_of_codex_that_failed_is_over_and_who_asked_is_told() {
     assert_eq!(states.last().expect("one")["reason"], "no credit", "{question}");
     let told = page(&d.get("/v1/peers/operator/messages?peek=true"), "messages");
     assert_eq!(told[0]["correlation_id"], sent["id"], "{told:?}");
-}
-
-/// When a process started, in the system's own count.
-pub(crate) fn started(pid: u32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(str::to_owned)
 }
 
 /// A hook that missed its deadline leaves its event in the spool, and the daemon runs.

@@ -1,7 +1,5 @@
 //! Prompts that a client shows the person who started it, answered from elsewhere.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,46 +8,32 @@ use crate::agents::with_config;
 use crate::daemon::{Daemon, eventually, svc, until};
 use crate::expect::page;
 use crate::identity::{FakeClient, PendingHook, event, prompt, start};
-use crate::picture_attended::started;
+use crate::registry::RegistryFile;
 
 const SOON: Duration = Duration::from_secs(30);
 
 /// Claude Code in a turn, with a registry of its sessions as it writes one.
 struct AskingClient {
     client: FakeClient,
-    registry: std::path::PathBuf,
-    started: String,
+    registry: RegistryFile,
 }
 
 impl AskingClient {
     /// `None` where the system does not show when a process started.
     fn start(d: &Daemon, kind: &str) -> Option<Self> {
         let mut client = FakeClient::start(&d.home, "claude", "web", "");
-        let started = started(client.pid())?;
+        let registry = RegistryFile::of_client(&d.home, &client, "s")?;
         client.hook(&start("s"));
         client.hook(&prompt("s"));
-        let registry = d.home.user().join(".claude/sessions");
-        fs::create_dir_all(&registry).expect("a folder");
-        fs::set_permissions(&registry, fs::Permissions::from_mode(0o700)).expect("its mode");
-        let mut asking = Self { client, registry, started };
+        let mut asking = Self { client, registry };
         asking.record(kind, "busy", None);
         Some(asking)
     }
 
     /// Writes the state of the session.
     fn record(&mut self, kind: &str, state: &str, asks: Option<&str>) {
-        let new = self.registry.join("new");
-        fs::write(&new, "").expect("a file");
-        let now = fs::metadata(&new).and_then(|meta| meta.modified()).expect("a time");
-        let now = now.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis();
-        let pid = self.client.pid();
-        let record = json!({
-            "pid": pid, "sessionId": "s", "procStart": self.started, "kind": kind, "status": state,
-            "waitingFor": asks, "statusUpdatedAt": u64::try_from(now).expect("a time"),
-        });
-        fs::write(&new, record.to_string()).expect("a file");
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).expect("its mode");
-        fs::rename(&new, self.registry.join(format!("{pid}.json"))).expect("it moves");
+        self.registry.entry["kind"] = json!(kind);
+        self.registry.write(state, asks);
     }
 
     /// Shows a dialog, and calls the hook beside it.

@@ -11,6 +11,8 @@ pub struct ClientRecord {
     pub state: RecordedState,
     /// Since when.
     pub at: Timestamp,
+    /// What it waits for in the client's words, on one line.
+    pub asks: Option<String>,
     /// Why the turn that is over failed, on one line.
     pub failure: Option<String>,
 }
@@ -26,7 +28,47 @@ pub enum RecordedState {
     Idle,
 }
 
+/// What a look at a client's record comes to, beside what is known of its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordWord {
+    /// The session is in another state.
+    Corrects(PeerState),
+    /// The session is in the state that is known, and that rests on the record from now on.
+    Confirms(PeerState),
+    /// Nothing new.
+    Nothing,
+    /// The record has been behind what hooks told for [`limits::RECORD_LAG`].
+    Lags,
+}
+
 impl ClientRecord {
+    /// What it says beside what is known of a peer.
+    pub fn word_on(&self, peer: &Peer, now: Timestamp) -> RecordWord {
+        if let Some(state) = self.corrects(peer, now) {
+            return RecordWord::Corrects(state);
+        }
+        let is_known = matches!(
+            (self.state, peer.status),
+            (RecordedState::Busy, PeerStatus::Busy)
+                | (RecordedState::Waiting(_), PeerStatus::Waiting)
+                | (RecordedState::Idle, PeerStatus::Idle | PeerStatus::Online)
+        );
+        let is_of_peer = self.at >= peer.since || now.since(peer.since) >= limits::RECORD_GRACE;
+        if is_known && is_of_peer && peer.evidence != StatusEvidence::Registry {
+            return RecordWord::Confirms(PeerState {
+                status: peer.status,
+                waiting_for: peer.waiting_for.clone(),
+                at: peer.since,
+                evidence: StatusEvidence::Registry,
+            });
+        }
+        let is_behind = !is_known && self.at < peer.since;
+        if is_behind && now.since(peer.since) >= limits::RECORD_LAG {
+            return RecordWord::Lags;
+        }
+        RecordWord::Nothing
+    }
+
     /// The state that a peer gets by its client's record; `None` if nothing changes.
     ///
     /// The later of the last event and the record counts. A record from before the last event still
@@ -104,7 +146,8 @@ mod tests {
             (asks, after, Offline, later, None),
         ] {
             let peer = Peer { status, since, ..Peer::operator(since) };
-            let corrected = ClientRecord { state, at, failure: None }.corrects(&peer, now);
+            let record = ClientRecord { state, at, asks: None, failure: None };
+            let corrected = record.corrects(&peer, now);
             let waits = corrected.as_ref().is_some_and(|state| state.waiting_for.is_some());
             assert_eq!(corrected.map(|state| state.status), expected, "{state:?} {status:?}");
             assert_eq!(waits, expected == Some(Waiting));
@@ -119,14 +162,49 @@ mod tests {
         let busy = ClientRecord {
             state: RecordedState::Busy,
             at: stopped.minus(Duration::from_secs(9)),
+            asks: None,
             failure: None,
         };
         let mut peer = Peer { status: PeerStatus::Idle, since: stopped, ..Peer::operator(stopped) };
         let state = busy.corrects(&peer, after(1300)).expect("the turn goes on");
         assert_eq!((state.status, state.at), (PeerStatus::Busy, busy.at));
         (peer.status, peer.since) = (state.status, state.at);
-        let idle = ClientRecord { state: RecordedState::Idle, at: after(1200), failure: None };
+        let idle =
+            ClientRecord { state: RecordedState::Idle, at: after(1200), asks: None, failure: None };
         let state = idle.corrects(&peer, after(1700)).expect("the turn is over");
         assert_eq!((state.status, state.at), (PeerStatus::Idle, after(1700)));
+    }
+
+    #[test]
+    fn a_status_rests_on_the_record_while_that_follows() {
+        use PeerStatus::{Busy, Idle, Online};
+        use StatusEvidence::{Hook, Registry};
+        let since = Timestamp::from_millis(1_800_000_000_000);
+        let (before, after) =
+            (since.minus(Duration::from_secs(9)), since.plus(Duration::from_millis(1)));
+        let (soon, later) = (after.plus(limits::RECORD_GRACE), since.plus(limits::RECORD_LAG));
+        for (state, at, status, evidence, now, expected) in [
+            (RecordedState::Busy, after, Busy, Hook, after, "confirms"),
+            (RecordedState::Idle, before, Online, Hook, soon, "confirms"),
+            (RecordedState::Idle, before, Idle, Hook, after, "nothing"),
+            (RecordedState::Busy, after, Busy, Registry, soon, "nothing"),
+            (RecordedState::Idle, after, Busy, Registry, after, "corrects"),
+            // A hook told of a prompt, and the record is still that of the turn before.
+            (RecordedState::Idle, before, Busy, Registry, soon, "nothing"),
+            (RecordedState::Idle, before, Busy, Registry, later, "lags"),
+        ] {
+            let peer = Peer { status, since, evidence, ..Peer::operator(since) };
+            let record = ClientRecord { state, at, asks: None, failure: None };
+            let word = match record.word_on(&peer, now) {
+                RecordWord::Corrects(_) => "corrects",
+                RecordWord::Confirms(same) => {
+                    assert_eq!((same.status, same.at), (status, since));
+                    "confirms"
+                }
+                RecordWord::Nothing => "nothing",
+                RecordWord::Lags => "lags",
+            };
+            assert_eq!(word, expected, "{record:?} {peer:?}");
+        }
     }
 }

@@ -82,7 +82,7 @@ pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{
     AGENTS_SCOPE, APPROVE_SCOPE, Caller, EXEC_SCOPE, OWN_SCOPES, READ_ALL, READ_SCOPE, Scope,
 };
-pub use client_record::{ClientRecord, RecordedState};
+pub use client_record::{ClientRecord, RecordWord, RecordedState};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub use evidence::StatusEvidence;

@@ -123,6 +123,8 @@ pub const LEASE: Duration = Duration::from_mins(1);
 pub const TURN_SILENCE: Duration = Duration::from_mins(10);
 /// How often clients' session files and the spool of hooks are polled.
 pub const RECORDS_POLL: Duration = Duration::from_millis(400);
+/// How long a client's record may say otherwise than its hooks before these alone count.
+pub const RECORD_LAG: Duration = Duration::from_secs(5);
 /// Time after a turn's end in which a late hook may still report its final text. Then the questions
 /// of that turn fail.
 pub const TURN_TEXT_GRACE: Duration = Duration::from_secs(3);

@@ -6,17 +6,21 @@
 //! names the process and the session in question. The same holds of what a link on the way leads
 //! to, and of the link's folder.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
+use svc_model::hook::one_line;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind};
 
-use super::record_file;
+use super::{RecordFault, record_file};
 use crate::private_file;
 
 /// Largest file of the registry, in bytes. A real one has about a thousand.
 const MOST_BYTES: u64 = 64 * 1024;
+/// Characters of what a dialog waits for.
+const ASKS_CHARS: usize = 200;
 
 /// A session in Claude Code's registry.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -48,14 +52,33 @@ pub struct ClaudeSession {
 impl ClaudeSession {
     /// The entry of a session that runs in this process; `None` if there is none that counts.
     pub fn read(process: &ProcessIdentity, session_id: &str) -> Option<Self> {
-        Self::read_in(&folder_of(process.pid)?.join("sessions"), process, session_id)
+        Self::look(process, session_id).ok().flatten()
     }
 
-    fn read_in(folder: &Path, process: &ProcessIdentity, session_id: &str) -> Option<Self> {
+    /// The same; an error if a file is there that does not count.
+    pub(super) fn look(
+        process: &ProcessIdentity,
+        session_id: &str,
+    ) -> Result<Option<Self>, RecordFault> {
+        match folder_of(process.pid) {
+            Some(folder) => Self::look_in(&folder.join("sessions"), process, session_id),
+            None => Ok(None),
+        }
+    }
+
+    fn look_in(
+        folder: &Path,
+        process: &ProcessIdentity,
+        session_id: &str,
+    ) -> Result<Option<Self>, RecordFault> {
         let file = folder.join(format!("{}.json", process.pid));
-        let text = private_file::read_own(&file, MOST_BYTES).ok()?;
-        let entry: Self = serde_json::from_str(&text).ok()?;
-        entry.is_of(process, session_id).then_some(entry)
+        let text = match private_file::read_own(&file, MOST_BYTES) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(RecordFault::Untrusted(error.to_string())),
+        };
+        let entry: Self = serde_json::from_str(&text).map_err(|_| RecordFault::Form)?;
+        Ok(entry.is_of(process, session_id).then_some(entry))
     }
 
     fn is_of(&self, process: &ProcessIdentity, session_id: &str) -> bool {
@@ -86,7 +109,8 @@ impl ClaudeSession {
             _ => return None,
         };
         let at = Timestamp::from_millis(self.status_updated_at?);
-        Some(ClientRecord { state, at, failure: None })
+        let asks = (!asked.is_empty()).then(|| one_line(asked).chars().take(ASKS_CHARS).collect());
+        Some(ClientRecord { state, at, asks, failure: None })
     }
 }
 
@@ -126,7 +150,8 @@ mod tests {
             let at = Timestamp::from_millis(1_795_520_209_280);
             let read =
                 parse(&entry(status, waiting_for), &process(), "s").and_then(|it| it.record());
-            assert_eq!(read, Some(ClientRecord { state, at, failure: None }));
+            let asks = waiting_for.map(str::to_owned);
+            assert_eq!(read, Some(ClientRecord { state, at, asks, failure: None }));
         }
         let later = parse(&entry("of a later version", None), &process(), "s").expect("an entry");
         assert_eq!((later.record(), later.is_interactive()), (None, true));
@@ -142,23 +167,28 @@ mod tests {
     }
 
     #[test]
-    fn record_that_others_can_write_is_ignored() {
+    fn record_that_others_can_write_or_that_has_another_form_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let is = |mode| fs::Permissions::from_mode(mode);
+        fs::set_permissions(folder.path(), is(0o700)).unwrap();
         let file = folder.path().join("28390.json");
-        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None, "there is none");
+        let look = || ClaudeSession::look_in(folder.path(), &process(), "s");
+        let is_untrusted = || matches!(look(), Err(RecordFault::Untrusted(_)));
+        assert_eq!(look(), Ok(None), "there is none");
         fs::write(&file, entry("busy", None).to_string()).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(ClaudeSession::read_in(folder.path(), &process(), "s").is_some());
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o622)).unwrap();
-        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None);
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None);
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(&file, is(0o600)).unwrap();
+        assert!(look().unwrap().is_some());
+        fs::set_permissions(&file, is(0o622)).unwrap();
+        assert!(is_untrusted());
+        fs::set_permissions(&file, is(0o600)).unwrap();
+        fs::set_permissions(folder.path(), is(0o777)).unwrap();
+        assert!(is_untrusted());
+        fs::set_permissions(folder.path(), is(0o700)).unwrap();
         fs::write(&file, " ".repeat(64 * 1024) + &entry("busy", None).to_string()).unwrap();
-        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None, "it is too long");
-        fs::write(&file, "{").unwrap();
-        assert_eq!(ClaudeSession::read_in(folder.path(), &process(), "s"), None);
+        assert!(look().is_err(), "it is too long");
+        for text in ["{".to_owned(), json!({ "pid": 28390, "sessionId": "s" }).to_string()] {
+            fs::write(&file, &text).unwrap();
+            assert_eq!(look(), Err(RecordFault::Form), "{text}");
+        }
     }
 }

@@ -92,6 +92,7 @@ fn parse(tail: &str) -> Option<ClientRecord> {
         ended = Timestamp::parse(&entry.timestamp).map(|at| ClientRecord {
             state: RecordedState::Idle,
             at,
+            asks: None,
             failure,
         });
     }
@@ -125,7 +126,12 @@ mod tests {
     #[expect(clippy::unnecessary_wraps, reason = "compared with what a read gives")]
     fn over(failure: Option<&str>) -> Option<ClientRecord> {
         let at = Timestamp::parse("2026-11-26T23:02:48.411Z").unwrap();
-        Some(ClientRecord { state: RecordedState::Idle, at, failure: failure.map(str::to_owned) })
+        Some(ClientRecord {
+            state: RecordedState::Idle,
+            at,
+            asks: None,
+            failure: failure.map(str::to_owned),
+        })
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn parse(tail: &str) -> Option<ClientRecord> {
             _ => {}
         }
     }
-    ended.map(|at| ClientRecord { state: RecordedState::Idle, at, failure: None })
+    ended.map(|at| ClientRecord { state: RecordedState::Idle, at, asks: None, failure: None })
 }
 
 /// Entries of the person are also results of tools, and the beginning of the conversation.
@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn interrupted_turn_is_over_until_the_next_prompt() {
         let at = Timestamp::parse("2026-11-26T18:16:07.532Z").unwrap();
-        let over = || Some(ClientRecord { state: RecordedState::Idle, at, failure: None });
+        let over =
+            || Some(ClientRecord { state: RecordedState::Idle, at, asks: None, failure: None });
         for (lines, expected) in [
             (vec![FIRST, PROMPT], None),
             (vec![FIRST, PROMPT, ENDED], over()),

@@ -23,6 +23,29 @@ pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str
         && ClaudeSession::read(process, session_id).is_some_and(|entry| entry.is_interactive())
 }
 
+/// Why a record that is there does not count.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordFault {
+    /// Others could have written it, or it cannot be read.
+    #[error("{0}")]
+    Untrusted(String),
+    /// It is not as the versions write it that are known.
+    #[error("it has another format")]
+    Form,
+}
+
+/// Why the record of a session does not count; `None` if it does, or there is none.
+pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<RecordFault> {
+    if backend != CLAUDE {
+        return None;
+    }
+    match ClaudeSession::look(process, session_id) {
+        Ok(Some(entry)) if entry.record().is_none() => Some(RecordFault::Form),
+        Ok(_) => None,
+        Err(fault) => Some(fault),
+    }
+}
+
 /// `None` if nothing on record counts.
 pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     match backend {

@@ -1,11 +1,18 @@
 //! What clients have on record of their own sessions. A record is better evidence than hooks, which
 //! do not tell of everything.
 
-use svc_model::{ClientRecord, DeliveryState, OpenCalls, PeerId, PeerStatus, is_agent_key, limits};
-use svc_store::{PeerRow, WriteTx};
+use svc_model::{
+    ClientRecord, DeliveryState, OpenCalls, Peer, PeerId, PeerStatus, RecordWord, StatusEvidence,
+    is_agent_key, limits,
+};
+use svc_store::{PeerRow, StoreError, WriteTx};
 use svc_sys::client_records;
 
-use super::{Team, delivery::advance, peers::set_state};
+use super::{
+    Team,
+    delivery::advance,
+    peers::{lose_evidence, set_state},
+};
 use crate::service::{Error, assignments, core::Core};
 
 impl Team {
@@ -51,14 +58,37 @@ impl Team {
             }
             let backend = row.peer.backend.clone();
             let read = move || client_records::read(&backend, &process, &session);
-            let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
+            let Ok(record) = tokio::task::spawn_blocking(read).await else { continue };
             let now = self.core.now();
             let is_silent = now.since(row.peer.last_seen) >= limits::PEER_TIMEOUT;
-            if record.corrects(&row.peer, now).is_some() || (is_silent && record.is_in_turn()) {
-                self.apply_record(row.peer.peer_id, record).await?;
+            match record.map(|record| (record.word_on(&row.peer, now), record)) {
+                Some((RecordWord::Nothing, record)) if is_silent && record.is_in_turn() => {
+                    self.apply_record(row.peer.peer_id, record).await?;
+                }
+                Some((RecordWord::Nothing, _)) => {}
+                Some((RecordWord::Corrects(_) | RecordWord::Confirms(_), record)) => {
+                    self.apply_record(row.peer.peer_id, record).await?;
+                }
+                Some((RecordWord::Lags, _)) | None => self.lose_registry(row.peer).await?,
             }
         }
         Ok(())
+    }
+
+    /// Notes that a session's status rests on hooks alone: there is no record that counts.
+    async fn lose_registry(&self, peer: Peer) -> Result<(), Error> {
+        if peer.evidence != StatusEvidence::Registry {
+            return Ok(());
+        }
+        let id = peer.peer_id;
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
+                lose_evidence(tx, &mut row.peer, StatusEvidence::Registry, "no record").await
+            })
+        });
+        let done: Result<(), StoreError> = job.await;
+        Ok(done?)
     }
 
     async fn apply_record(&self, id: PeerId, record: ClientRecord) -> Result<(), Error> {
@@ -79,7 +109,14 @@ async fn apply(
 ) -> Result<(), Error> {
     let Some(mut row) = tx.peers().get(id).await? else { return Ok(()) };
     let now = tx.now();
-    let corrected = record.corrects(&row.peer, now);
+    let corrected = match record.word_on(&row.peer, now) {
+        RecordWord::Corrects(state) => Some(state),
+        RecordWord::Confirms(state) => {
+            set_state(tx, &mut row.peer, state, "registry").await?;
+            None
+        }
+        RecordWord::Nothing | RecordWord::Lags => None,
+    };
     if record.is_in_turn() {
         row.peer.last_seen = row.peer.last_seen.max(now);
     } else if !row.open_calls.is_empty() {
