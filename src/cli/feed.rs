@@ -238,6 +238,9 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
         "request.closed" => {
             format!("the request of agent {} was answered", cell("session_key"))
         }
+        "request.described" => {
+            format!("the prompt of {} has its words now", cell("session_key"))
+        }
         "request.withdrawn" => {
             format!("the terminal of {} alone answers its request", cell("session_key"))
         }

@@ -226,3 +226,38 @@ fn prompts_are_watched_or_left_alone_as_configured() {
         assert!(requests.iter().all(|request| request["options"] == json!([])));
     }
 }
+
+/// Of some dialogs no hook tells, and of some it tells late.
+#[test]
+fn a_dialog_without_a_hook_is_shown_and_the_hook_fills_it() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    asking.record("interactive", "waiting", Some("input needed"));
+    let request = until(SOON, || open(&d));
+    assert_eq!(
+        (&request["kind"], &request["title"], &request["options"], &request["session_key"]),
+        (&json!("question"), &json!("input needed"), &json!([]), &json!("s")),
+        "{request}"
+    );
+    assert_eq!(d.post(&answer_path(&request), &json!({ "text": "yes" })).status(), 409);
+    let shown = svc(&d.home, &["inbox"]);
+    assert!(shown.ok().contains("waits for an answer, at its terminal"), "{shown:?}");
+    asking.record("interactive", "busy", None);
+    assert_eq!(until(SOON, || answered(&d)), json!({ "by": "terminal" }));
+
+    asking.record("interactive", "waiting", Some("permission prompt"));
+    let shown = until(SOON, || open(&d));
+    assert_eq!(shown["title"], "permission prompt");
+    let hook = asking.client.begin_hook(&event("s", "PermissionRequest", &bash()));
+    let request = held(&d);
+    assert_eq!(request["request_id"], shown["request_id"], "it is the same prompt");
+    assert_eq!(request["tool"], json!({ "name": "Bash", "input": bash()["tool_input"] }));
+    d.post(&answer_path(&request), &json!({ "option_id": "allow" })).ok(200);
+    assert!(hook.output().contains("allow"));
+    let told = page(&d.get("/v1/events?stream=team&limit=500"), "items");
+    let told = |kind: &str| told.iter().filter(|event| event["kind"] == kind).count();
+    assert_eq!(
+        (told("request.opened"), told("request.described"), told("request.closed")),
+        (2, 1, 2)
+    );
+}

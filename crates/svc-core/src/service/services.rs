@@ -104,7 +104,9 @@ impl Services {
     /// Sets what hooks may do.
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
-        Arc::make_mut(&mut self.0).hooks.set_policy(policy);
+        let rooms = Arc::make_mut(&mut self.0);
+        rooms.prompts.set_attended(policy.attended);
+        rooms.hooks.set_policy(policy);
         self
     }
 

@@ -573,6 +573,18 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
+    /// The same that wait.
+    pub async fn waiting_in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            pool_query,
+            "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''",
+            backend
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
     /// When the longest silent peer was last seen, without peers whose process or session keeps
     /// their state.
     pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {

@@ -117,19 +117,15 @@ impl RequestWrites<'_> {
         rows.into_iter().map(RequestRow::try_from).collect()
     }
 
-    /// The latest request of an attended session, if that is over.
-    pub async fn last_closed_prompt(
-        &mut self,
-        session: &str,
-    ) -> Result<Option<RequestRow>, StoreError> {
+    /// The latest request of an attended session.
+    pub async fn last_prompt(&mut self, session: &str) -> Result<Option<RequestRow>, StoreError> {
         let row = requests!(
             select_one,
             self.tx,
             "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1",
             session
         );
-        let row = row.map(RequestRow::try_from).transpose()?;
-        Ok(row.filter(|row| row.closed_at.is_some()))
+        row.map(RequestRow::try_from).transpose()
     }
 
     /// Stores a request; answers whether it is new.
@@ -160,6 +156,26 @@ impl RequestWrites<'_> {
             row.deadline
         );
         Ok(done > 0)
+    }
+
+    /// Stores what an open request asks, and what may be answered.
+    pub async fn describe(&mut self, row: &RequestRow) -> Result<(), StoreError> {
+        let id = row.request_id.as_str();
+        let (options, tool) = (to_json(&row.options), row.tool.as_ref().map(to_json));
+        let prompt = row.prompt.as_ref().map(to_json);
+        let done = change!(
+            self.tx,
+            "update request set kind = ?, title = ?, cwd = ?, options = ?, tool = ?, prompt = ? \
+            where request_id = ? and closed_at is null",
+            row.kind,
+            row.title,
+            row.cwd,
+            options,
+            tool,
+            prompt,
+            id
+        );
+        changed(done, "request", id)
     }
 
     /// Notes the answer that the client of an open request is given; answers whether it is the

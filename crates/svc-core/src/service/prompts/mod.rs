@@ -2,9 +2,11 @@
 //! answer counts: the person's at the dialog, or one that is given here and that the hook prints.
 //!
 //! A prompt is a row of `request` from the hook's event to the moment at which the client shows
-//! that it is over. The row has options only while a hook holds the prompt.
+//! that it is over. The row has options only while a hook holds the prompt. A dialog that the
+//! client's record shows, and of which no hook tells, is a row without options.
 
 mod answer;
+mod dialogs;
 mod held;
 mod settle;
 
@@ -14,7 +16,7 @@ pub(in crate::service) use settle::{NewPrompt, follow_event, open};
 
 use std::{sync::Arc, time::Duration};
 
-use svc_model::{AccessLevel, AgentRequestId, Caller};
+use svc_model::{AccessLevel, AgentRequestId, Caller, hook::AttendedPrompts};
 use svc_store::RequestRow;
 
 use self::held::{HeldPrompts, PromptHold};
@@ -28,6 +30,7 @@ pub const PROMPT_PULSE: Duration = Duration::from_secs(1);
 pub struct Prompts {
     core: Core,
     held: Arc<HeldPrompts>,
+    attended: AttendedPrompts,
 }
 
 /// A prompt that a hook holds. When it is dropped, nobody can answer the prompt here any more.
@@ -71,7 +74,12 @@ impl Drop for HeldPrompt {
 
 impl Prompts {
     pub(in crate::service) fn new(core: Core) -> Self {
-        Self { core, held: Arc::default() }
+        Self { core, held: Arc::default(), attended: AttendedPrompts::default() }
+    }
+
+    /// Sets what becomes of the prompts of attended sessions.
+    pub(in crate::service) fn set_attended(&mut self, attended: AttendedPrompts) {
+        self.attended = attended;
     }
 
     /// Holds an open prompt of the caller's session, for its hook.

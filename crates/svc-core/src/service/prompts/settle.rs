@@ -12,7 +12,7 @@ use svc_model::{
 use svc_store::{RequestAnswerRow, RequestRow, StoreError, WriteTx};
 use svc_sys::{client_records, process_list};
 
-use super::Prompts;
+use super::{Prompts, dialogs::is_earlier_dialog};
 use crate::service::Error;
 
 /// Who closed a prompt that nobody answered here.
@@ -20,12 +20,13 @@ pub(super) const TERMINAL: &str = "terminal";
 
 /// What a client asks, as it is kept.
 #[derive(Serialize, Deserialize)]
-struct KeptPrompt {
+pub(super) struct KeptPrompt {
+    /// Absent of a dialog of which no hook has told.
     #[serde(flatten)]
-    asked: ClientPrompt,
+    pub(super) asked: Option<ClientPrompt>,
     /// The session's calls that were open when it asked: the one that it asks about is among them.
     #[serde(default)]
-    calls: OpenCalls,
+    pub(super) calls: OpenCalls,
 }
 
 /// A prompt that a hook tells of.
@@ -38,22 +39,31 @@ pub(in crate::service) struct NewPrompt<'a> {
 }
 
 /// Stores a prompt that a hook tells of. Claude Code shows one after another, so earlier prompts of
-/// its session are over.
+/// its session are over. One that its record showed a moment before is the same.
 pub(in crate::service) async fn open(
     tx: &mut WriteTx,
     ids: &Ids,
     new: NewPrompt<'_>,
 ) -> Result<RequestRow, Error> {
     let NewPrompt { event, prompt, owned, is_held } = new;
+    let mut shown = None;
     if let ClientPrompt::Claude(_) = prompt {
-        close_earlier(tx, &event.session_id, TERMINAL, HookTiming::Live).await?;
+        let mut open = tx.requests().open_prompts_of(&event.session_id).await?;
+        shown = open.pop_if(|last| kept(last).is_some_and(|kept| kept.asked.is_none()));
+        for row in open {
+            close(tx, &row, Closing::Over(TERMINAL)).await?;
+        }
     }
     let now = tx.now();
     let peer = tx.peers().of_session(&event.session_id).await?;
     let calls = peer.map(|peer| peer.open_calls).unwrap_or_default();
-    let kept = KeptPrompt { asked: prompt.clone(), calls };
+    let kept = KeptPrompt { asked: Some(prompt.clone()), calls };
+    let (request_id, opened_at) = match &shown {
+        Some(shown) => (shown.request_id.clone(), shown.opened_at),
+        None => (AgentRequestId::new(ids, now), now),
+    };
     let row = RequestRow {
-        request_id: AgentRequestId::new(ids, now),
+        request_id,
         agent_id: None,
         session_key: event.session_id.clone(),
         peer_id: None,
@@ -64,14 +74,19 @@ pub(in crate::service) async fn open(
         tool: Some(prompt.tool()),
         prompt: Some(serde_json::to_value(kept).unwrap_or_default()),
         options: if is_held { prompt.options() } else { Vec::new() },
-        opened_at: now,
+        opened_at,
         deadline: None,
         answering: None,
         closed_at: None,
         answer: None,
     };
-    tx.requests().insert(&row).await?;
-    append_team_event(tx, "request.opened", &row, json!({})).await?;
+    if shown.is_some() {
+        tx.requests().describe(&row).await?;
+        append_team_event(tx, "request.described", &row, json!({})).await?;
+    } else {
+        tx.requests().insert(&row).await?;
+        append_team_event(tx, "request.opened", &row, json!({})).await?;
+    }
     Ok(row)
 }
 
@@ -166,7 +181,8 @@ async fn correct_denial(
     call: &Value,
     call_id: &str,
 ) -> Result<(), Error> {
-    let Some(row) = tx.requests().last_closed_prompt(session).await? else { return Ok(()) };
+    let last = tx.requests().last_prompt(session).await?;
+    let Some(row) = last.filter(|row| row.closed_at.is_some()) else { return Ok(()) };
     let is_it = row.tool.as_ref() == Some(call)
         && row.answer.as_ref().is_some_and(|answer| is_denial(&row, answer))
         && kept(&row).is_some_and(|kept| kept.calls.has(call_id));
@@ -192,7 +208,7 @@ fn is_denial(row: &RequestRow, answer: &RequestAnswerRow) -> bool {
 
 /// What the client asked, in its own form.
 pub(super) fn asked(row: &RequestRow) -> Option<ClientPrompt> {
-    kept(row).map(|kept| kept.asked)
+    kept(row).and_then(|kept| kept.asked)
 }
 
 fn kept(row: &RequestRow) -> Option<KeptPrompt> {
@@ -211,7 +227,7 @@ async fn withdraw(tx: &mut WriteTx, id: &AgentRequestId) -> Result<(), Error> {
 }
 
 /// Tells everybody about a prompt. Everybody reads it, so it does not say what is asked.
-async fn append_team_event(
+pub(super) async fn append_team_event(
     tx: &mut WriteTx,
     kind: &'static str,
     row: &RequestRow,
@@ -261,7 +277,8 @@ impl Prompts {
         Ok(())
     }
 
-    /// Closes the prompts whose clients have ended, or show none by their own record.
+    /// Closes the prompts whose clients have ended, or show none by their own record, and opens
+    /// those of which only the record tells.
     ///
     /// # Errors
     /// If the database fails.
@@ -281,7 +298,9 @@ impl Prompts {
             let is_shown = record.is_none_or(|record| {
                 let is_newer = record.at >= row.opened_at;
                 let age = self.core.now().since(row.opened_at);
-                matches!(record.state, RecordedState::Waiting(_))
+                let is_another =
+                    kept(&row).is_some_and(|kept| is_earlier_dialog(&row, &kept, record.at));
+                matches!(record.state, RecordedState::Waiting(_)) && !is_another
                     || !is_newer && age < limits::RECORD_GRACE
             });
             match (is_running, is_shown) {
@@ -290,7 +309,7 @@ impl Prompts {
                 (false, _) => self.close(&row, "gone").await?,
             }
         }
-        Ok(())
+        self.open_dialogs().await
     }
 
     /// Closes a prompt if it is open. An answer that was given here counts as taken; otherwise `by`
