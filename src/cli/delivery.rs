@@ -14,6 +14,9 @@ pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
         "next_turn" if status == "idle" => {
             "it reads the message when somebody types there: the message does not wake it"
         }
+        "next_turn" if receiver["waiting_for"]["kind"] == "limit" => {
+            "it reads the message when its usage limit is over"
+        }
         // In a terminal OpenCode has no hook at the end of a turn that delivers messages.
         "next_turn" if receiver["backend"] == "opencode" && receiver["agent"].is_null() => {
             "it reads the message with its next tool call, or when somebody types there"
@@ -136,7 +139,7 @@ mod tests {
         let attended = waiting("question", None);
         assert!(attended.ends_with("; somebody has to answer at its terminal first"), "{attended}");
         let limited = waiting("limit", Some("agent:claude:main"));
-        assert!(limited.ends_with("in its next turn"), "{limited}");
+        assert!(limited.ends_with("when its usage limit is over"), "{limited}");
     }
 
     #[test]

@@ -241,6 +241,12 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
         "request.described" => {
             format!("the prompt of {} has its words now", cell("session_key"))
         }
+        "limit" => match text(data, "until") {
+            Some(until) => {
+                format!("{} has reached its usage limit until {until}", cell("display_name"))
+            }
+            None => format!("{} has reached its usage limit", cell("display_name")),
+        },
         "request.withdrawn" => {
             format!("the terminal of {} alone answers its request", cell("session_key"))
         }

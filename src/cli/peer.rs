@@ -189,13 +189,17 @@ pub(super) fn only_at_terminal(request: &Value) -> bool {
     request["agent_id"].is_null() && request["options"].as_array().is_some_and(Vec::is_empty)
 }
 
-/// What a peer waits for that only a person at its terminal can give, if it waits.
+/// What a peer waits for that only a person at its terminal, or time, can give, if it waits.
 pub(super) fn waits_at_terminal(peer: &Value) -> Option<String> {
     let waits = &peer["waiting_for"];
     let asked = match waits["kind"].as_str()? {
         "permission" => "permission",
         "question" => "an answer",
-        _ => "the end of a usage limit",
+        _ => {
+            let until = waits["until"].as_str().and_then(|until| until.get(..16));
+            let until = until.map(|until| format!(" at {} UTC", until.replace('T', " ")));
+            return Some(format!("the end of its usage limit{}", until.unwrap_or_default()));
+        }
     };
     let title = waits["title"].as_str().filter(|title| !title.is_empty());
     let title = title.map(|title| format!(": {title}")).unwrap_or_default();

@@ -332,6 +332,91 @@ fn a_forged_record_changes_nothing() {
     assert_eq!(status(&d, "s"), "busy");
 }
 
+/// The hook of the refusal does not say until when, and the transcript does.
+#[test]
+fn a_session_at_its_usage_limit_waits_for_the_end_of_that() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "claude", "web", "");
+    let Some(mut registry) = RegistryFile::of_client(&d.home, &client, "s") else { return };
+    client.hook(&start("s"));
+    client.hook(&prompt("s"));
+    let refused = event(
+        "s",
+        "StopFailure",
+        &json!({ "error": "rate_limit", "last_assistant_message": "You've hit your limit" }),
+    );
+    client.hook(&refused);
+    let peer = peer_of(&d, "s");
+    let waits = &peer["waiting_for"];
+    assert_eq!((&peer["status"], &waits["kind"]), (&json!("waiting"), &json!("limit")), "{peer}");
+    assert_eq!((&waits["title"], &waits["until"]), (&json!("You've hit your limit"), &Value::Null));
+    let told = svc(&d.home, &["inbox"]);
+    assert!(told.ok().contains("waits for the end of its usage limit ("), "{told:?}");
+    let sent = d.post(&format!("/v1/peers/{}/messages", id_of(&peer)), &json!({ "text": "x" }));
+    assert_eq!(sent.ok(200)["delivery"], "next_turn");
+
+    // Its transcript has the end a moment later.
+    let project = d.home.user().join(".claude/projects/-web");
+    fs::create_dir_all(&project).expect("a folder");
+    fs::set_permissions(&project, fs::Permissions::from_mode(0o700)).expect("its mode");
+    let ends = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() + 3600;
+    let info = json!({ "status": "rejected", "resetsAt": ends, "rateLimitType": "five_hour" });
+    let line = json!({
+        "type": "assistant", "error": "rate_limit", "isApiErrorMessage": true,
+        "apiError": "usage_limit_reached", "apiErrorParams": { "rate_limit_info": info },
+    });
+    let new = project.join("new");
+    fs::write(&new, line.to_string()).expect("a file");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::rename(&new, project.join("s.jsonl")).expect("it moves");
+    let until =
+        until(SOON, || peer_of(&d, "s")["waiting_for"]["until"].as_str().map(str::to_owned));
+    // The registry says that its turn is over.
+    registry.write("idle", None);
+    let shown = svc(&d.home, &["peer", "list"]);
+    let words = format!("the end of its usage limit at {} UTC", until[..16].replace('T', " "));
+    assert!(shown.ok().contains(&words), "{shown:?}");
+    let told = page(&d.get("/v1/events?stream=team&kind=limit&limit=500"), "items");
+    assert_eq!(told.len(), 2, "that there is one, and its end: {told:?}");
+    assert_eq!(told[1]["data"]["until"], json!(until));
+    // Somebody types there, and the vendor takes it.
+    client.hook(&prompt("s"));
+    assert_eq!(status(&d, "s"), "busy");
+    let tool = json!({ "tool_name": "Bash", "tool_input": {}, "tool_use_id": "toolu_1" });
+    let given = client.hook(&event("s", "PostToolUse", &tool));
+    assert!(given.contains("x"), "{given}");
+
+    // Whoever asks again while the limit lasts hears of its end at once.
+    client.hook(&prompt("s"));
+    client.hook(&refused);
+    assert_eq!(peer_of(&d, "s")["waiting_for"]["until"], json!(until));
+}
+
+/// Its plugin tells of it while the turn goes on.
+#[test]
+fn opencode_waits_for_the_end_of_a_limit_within_its_turn() {
+    const SESSION: &str = "ses_1";
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "opencode", "web", "");
+    let mut tell = |kind: &str, properties: Value| {
+        let mut properties = properties;
+        properties["sessionID"] = json!(SESSION);
+        let event = json!({ "type": kind, "properties": properties });
+        client.hook_as("opencode", &json!({ "hook": "event", "event": event }));
+    };
+    let retry = json!({
+        "type": "retry", "attempt": 1, "message": "Rate limit reached", "next": 4_102_444_800_000_i64,
+    });
+    tell("session.created", json!({}));
+    tell("session.status", json!({ "status": retry }));
+    let peer = peer_of(&d, SESSION);
+    let waits = &peer["waiting_for"];
+    assert_eq!((&peer["status"], &peer["evidence"]), (&json!("waiting"), &json!("plugin")));
+    assert_eq!(waits["until"], "2100-01-01T00:00:00.000Z", "{peer}");
+    tell("session.status", json!({ "status": { "type": "busy" } }));
+    assert_eq!(status(&d, SESSION), "busy");
+}
+
 /// Gemini CLI calls none either. An entry of its conversation says that its person ended the turn.
 #[test]
 fn a_turn_of_gemini_that_its_person_ended_is_over() {

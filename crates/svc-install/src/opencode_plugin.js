@@ -168,9 +168,20 @@ let parts = 0
 // An id that sorts behind those of the message's own parts.
 const partID = () => `prt_zz${Date.now().toString(36)}${(parts++).toString(36).padStart(4, "0")}svc`
 
-const EVENTS = ["session.created", "session.idle", "session.error", "session.compacted", "session.deleted"]
+const EVENTS = ["session.created", "session.idle", "session.error", "session.status", "session.compacted", "session.deleted"]
 // What a person is asked, by a sub-agent too: its session shows the prompt.
 const PROMPTS = ["permission.asked", "permission.replied", "question.asked", "question.replied", "question.rejected"]
+
+// Sessions that wait for the end of a usage limit.
+const limited = new Set()
+// Milliseconds after which opencode asks again at the latest if its vendor names no time.
+const OWN_RETRY = 30000
+
+/** Whether the daemon is to hear of a session's status: that its vendor refuses for a while, and that it goes on. */
+const tellsOfLimit = (id, { type, next } = {}) => {
+  if (type === "retry") return next - Date.now() > OWN_RETRY && Boolean(limited.add(id))
+  return limited.delete(id) && type === "busy"
+}
 
 export const SvcPlugin = async ({ client, directory }) => {
   /** Passes the answer to a held prompt on to the client; its own event tells what it took. */
@@ -209,6 +220,7 @@ export const SvcPlugin = async ({ client, directory }) => {
         return
       }
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
+      if (event.type === "session.status" && !tellsOfLimit(id, event.properties.status)) return
       const payload = { hook: "event", cwd: directory, event }
       if (event.type === "session.idle") payload.last_assistant_message = said.get(id)?.text
       if (event.type === "session.deleted") said.delete(id)

@@ -47,6 +47,9 @@ impl ClientRecord {
         if let Some(state) = self.corrects(peer, now) {
             return RecordWord::Corrects(state);
         }
+        if peer.is_limited() {
+            return RecordWord::Nothing;
+        }
         let is_known = matches!(
             (self.state, peer.status),
             (RecordedState::Busy, PeerStatus::Busy)
@@ -90,6 +93,11 @@ impl ClientRecord {
             at,
             evidence: StatusEvidence::Registry,
         };
+        if peer.is_limited() {
+            // The turn is over by the record, or it shows a dialog about the limit.
+            let goes_on = self.state == RecordedState::Busy && is_later;
+            return goes_on.then(|| state(PeerStatus::Busy, None, at));
+        }
         match (self.state, peer.status) {
             (RecordedState::Idle, PeerStatus::Busy | PeerStatus::Waiting) if is_later => {
                 Some(state(PeerStatus::Idle, None, now))
@@ -206,5 +214,33 @@ mod tests {
             };
             assert_eq!(word, expected, "{record:?} {peer:?}");
         }
+    }
+
+    #[test]
+    fn a_record_does_not_end_a_limit_unless_a_turn_begins() {
+        let since = Timestamp::from_millis(1_800_000_000_000);
+        let after = since.plus(Duration::from_millis(1));
+        let later = since.plus(limits::RECORD_LAG);
+        let limit = WaitingFor {
+            kind: WaitingKind::Limit,
+            since,
+            title: None,
+            tool: None,
+            until: Some(later),
+        };
+        let status = PeerStatus::Waiting;
+        let peer = Peer { status, since, waiting_for: Some(limit), ..Peer::operator(since) };
+        let word = |state: RecordedState, at: Timestamp| {
+            ClientRecord { state, at, asks: None, failure: None }.word_on(&peer, later)
+        };
+        let dialog = RecordedState::Waiting(WaitingKind::Question);
+        assert_eq!(word(RecordedState::Idle, after), RecordWord::Nothing);
+        assert_eq!(word(dialog, after), RecordWord::Nothing);
+        assert_eq!(
+            word(RecordedState::Busy, since.minus(Duration::from_secs(1))),
+            RecordWord::Nothing
+        );
+        assert!(matches!(word(RecordedState::Busy, after), RecordWord::Corrects(_)));
+        assert!(!peer.is_past_limit(later) && peer.is_past_limit(later.plus(limits::AFTER_LIMIT)));
     }
 }

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Peer, PeerState, PeerStatus, hook::HookClient};
+use super::{Peer, PeerState, PeerStatus, WaitingKind, hook::HookClient};
 
 /// What a status rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +46,12 @@ impl StatusEvidence {
     }
 }
 
+impl PeerState {
+    fn is_limit(&self) -> bool {
+        self.waiting_for.as_ref().is_some_and(|waiting| waiting.kind == WaitingKind::Limit)
+    }
+}
+
 impl Peer {
     /// What its status rests on once it was told a state; `None` if what it rests on now is better,
     /// and the state does not count.
@@ -63,6 +69,8 @@ impl Peer {
             StatusEvidence::Host => None,
             _ if told.status == PeerStatus::Offline => Some(next),
             StatusEvidence::AppServer => None,
+            // The registry does not know of limits.
+            _ if told.is_limit() => Some(next),
             StatusEvidence::Registry if self.is_in_registry() => Some(match next {
                 StatusEvidence::Hook | StatusEvidence::Plugin | StatusEvidence::Process => held,
                 better => better,

@@ -121,6 +121,12 @@ pub const PEER_TIMEOUT: Duration = Duration::from_mins(1);
 pub const LEASE: Duration = Duration::from_mins(1);
 /// A turn ends after this long without a hook and without an open tool call.
 pub const TURN_SILENCE: Duration = Duration::from_mins(10);
+/// After the end of a usage limit a client may go on by itself for so long. Messages wait for it.
+pub const AFTER_LIMIT: Duration = Duration::from_secs(90);
+/// How long a client may take to record when a usage limit ends, after it has told of the limit.
+pub const LIMIT_RECORD: Duration = Duration::from_mins(1);
+/// Maximum time to the end of a usage limit: a later one is none that a vendor has.
+pub const LIMIT_LASTS: Duration = Duration::from_hours(32 * 24);
 /// How often clients' session files and the spool of hooks are polled.
 pub const RECORDS_POLL: Duration = Duration::from_millis(400);
 /// How long a client's record may say otherwise than its hooks before these alone count.

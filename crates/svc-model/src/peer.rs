@@ -69,6 +69,18 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether its vendor refuses for usage.
+    pub fn is_limited(&self) -> bool {
+        let kind = self.waiting_for.as_ref().map(|waiting| waiting.kind);
+        self.status == PeerStatus::Waiting && kind == Some(WaitingKind::Limit)
+    }
+
+    /// Whether a usage limit is over, and the time after it in which a client may go on by itself.
+    pub fn is_past_limit(&self, now: Timestamp) -> bool {
+        let until = self.waiting_for.as_ref().and_then(|waiting| waiting.until);
+        self.is_limited() && until.is_some_and(|until| now >= until.plus(limits::AFTER_LIMIT))
+    }
+
     /// What everybody sees of it, also those of other projects.
     #[must_use]
     pub fn presence(&self) -> Self {
@@ -277,11 +289,11 @@ impl PeerStatus {
     /// the timeout, and who is alive is idle then. A turn of one that is alive goes on: it is over
     /// when nothing was heard for [`limits::TURN_SILENCE`] and no call of a tool is open.
     pub fn after_silence(self, silence: PeerSilence) -> Option<Self> {
-        let PeerSilence { lasts, timeout, is_alive, is_calling } = silence;
+        let PeerSilence { lasts, timeout, is_alive, is_calling, is_limited } = silence;
         let silent = match self {
             Self::Unreachable | Self::Offline => return None,
             Self::Busy | Self::Waiting if is_alive => {
-                if is_calling || lasts < limits::TURN_SILENCE {
+                if is_calling || is_limited || lasts < limits::TURN_SILENCE {
                     return None;
                 }
                 Self::Idle
@@ -307,6 +319,8 @@ pub struct PeerSilence {
     pub is_alive: bool,
     /// Whether its client has begun a call of a tool and not ended it.
     pub is_calling: bool,
+    /// Whether its vendor refuses for usage, and time alone ends that.
+    pub is_limited: bool,
 }
 
 #[cfg(test)]
@@ -339,9 +353,14 @@ mod tests {
                 timeout: Duration::from_mins(1),
                 is_alive,
                 is_calling,
+                is_limited: false,
             };
             let after = status.after_silence(silence);
             assert_eq!(after, expected, "{status:?} {silence:?}");
+            let limited = PeerSilence { is_limited: true, ..silence };
+            if is_alive && matches!(status, Busy | Waiting) {
+                assert_eq!(status.after_silence(limited), None, "{status:?} {limited:?}");
+            }
         }
     }
 }

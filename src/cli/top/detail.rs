@@ -121,7 +121,12 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
     ];
     if let Some((wait, since)) = peer.wait() {
         lines.push(field("waits", &format!("{wait} ({})", when(model, since))));
-        lines.push(Line::raw(" its own terminal shows the prompt, and takes the answer"));
+        let what = match peer.limit() {
+            None => " its own terminal shows the prompt, and takes the answer".to_owned(),
+            Some(None) => " its vendor does not say until when".to_owned(),
+            Some(Some(until)) => format!(" the limit ends at {until}"),
+        };
+        lines.push(Line::raw(what));
         lines.push(Line::default());
     }
     match model.team.attempt_of(peer) {

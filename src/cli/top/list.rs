@@ -158,7 +158,8 @@ fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
 
 fn waiting(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let (what, since) = peer.wait().unwrap_or_default();
-    let who = format!(" {} waits at its terminal", peer.display_name);
+    let place = if peer.limit().is_some() { "waits" } else { "waits at its terminal" };
+    let who = format!(" {} {place}", peer.display_name);
     let who = if wide { who } else { format!(" {} → you?", peer.display_name) };
     line(wide.then(|| when(model, since)), (who, Style::Waiting), what)
 }

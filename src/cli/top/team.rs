@@ -58,6 +58,8 @@ pub(super) struct TeamWait {
     #[serde(default, deserialize_with = "harmless")]
     title: String,
     pub(super) since: Option<Timestamp>,
+    /// When it goes on, if time alone ends it and that is known.
+    until: Option<Timestamp>,
 }
 
 /// A record that is not over: what a session tries.
@@ -164,7 +166,7 @@ impl TeamPeer {
         let what = match wait.kind.as_str() {
             "permission" => "needs permission",
             "question" => "asks its person",
-            "limit" => "waits for the end of a usage limit",
+            "limit" => "has reached its usage limit",
             other => other,
         };
         let words = match wait.title.as_str() {
@@ -172,6 +174,12 @@ impl TeamPeer {
             title => format!("{what}: {title}"),
         };
         Some((words, wait.since))
+    }
+
+    /// When a usage limit ends that it waits for; `Some(None)` if nobody knows.
+    pub(super) fn limit(&self) -> Option<Option<Timestamp>> {
+        let wait = self.waiting_for.as_ref().filter(|_| self.status == "waiting")?;
+        (wait.kind == "limit").then_some(wait.until)
     }
 
     /// Whether nothing was heard of it for a while, or it has ended.

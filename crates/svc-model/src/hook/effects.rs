@@ -247,6 +247,12 @@ fn said_status(event: &HookEvent, known: Option<&Peer>) -> Option<PeerStatus> {
     let asked = known.and_then(|peer| peer.waiting_for.as_ref()?.tool.as_deref());
     match (&event.moment, asked) {
         (HookMoment::ToolEnd(done), Some(asked)) if done.tool != asked => None,
+        // That it has been idle for a while, which a limit does not end.
+        (HookMoment::TurnOver { failure: None }, _)
+            if event.client == HookClient::ClaudeCode && known.is_some_and(Peer::is_limited) =>
+        {
+            None
+        }
         (moment, _) => moment.peer_status(),
     }
 }
@@ -267,6 +273,9 @@ fn concerns_the_prompt(event: &HookEvent, known: Option<&Peer>) -> bool {
 pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<WaitingFor> {
     let waits = known.waiting_for.clone().filter(|_| known.status == PeerStatus::Waiting);
     match (&event.moment, waits) {
+        (HookMoment::Refused(limit) | HookMoment::Retry(Some(limit)), _) => {
+            Some(limit.waiting_for(at))
+        }
         // That it still waits, in fewer words.
         (HookMoment::Waiting(HookPrompt { tool: None, .. }), Some(waits)) => Some(waits),
         (HookMoment::Waiting(HookPrompt { kind, title, tool, .. }), _) => Some(WaitingFor {
@@ -300,10 +309,12 @@ pub fn follow_calls(
         HookMoment::Prompt { .. }
         | HookMoment::Stop { .. }
         | HookMoment::TurnOver { .. }
+        | HookMoment::Refused(_)
         | HookMoment::End { .. } => calls.clear(),
         HookMoment::Start { .. }
         | HookMoment::Waiting(_)
         | HookMoment::Answered(_)
+        | HookMoment::Retry(_)
         | HookMoment::Compacted
         | HookMoment::Other => false,
     }

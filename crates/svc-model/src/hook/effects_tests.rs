@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse, effects::*};
+use super::{
+    CheckedRun, HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse, UsageLimit, effects::*,
+};
 use crate::{
     OpenCalls, Peer, PeerId, PeerRole, PeerStatus, Timestamp, WaitingKind,
     journal::{Session, SessionSource},
@@ -10,6 +12,7 @@ use svc_outcome::{RunKind, RunResult, RunVerdict};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const EARLIER: Timestamp = Timestamp::from_millis(900_000);
+const LATER: Timestamp = Timestamp::from_millis(1_100_000);
 
 fn event(client: HookClient, moment: HookMoment) -> HookEvent {
     HookEvent {
@@ -415,4 +418,27 @@ fn opencode_begins_with_its_first_prompt() {
         let known = peer_status.map(|status| peer(status, NOW));
         assert_eq!(session_source_of_start(&event, known.as_ref()), expected, "{event:?}");
     }
+}
+
+#[test]
+fn a_limit_lasts_until_a_turn_begins() {
+    let limit = UsageLimit { said: "You've hit your limit".to_owned(), until: Some(LATER) };
+    let idle = peer(PeerStatus::Idle, EARLIER);
+    let asked = waiting_for(&claude(HookMoment::Refused(limit.clone())), &idle, NOW);
+    let asked = asked.expect("it waits");
+    assert_eq!((asked.kind, asked.until), (WaitingKind::Limit, Some(LATER)));
+    let limited = Peer { waiting_for: Some(asked.clone()), ..peer(PeerStatus::Waiting, EARLIER) };
+    let touch = SessionEffect::Touch;
+    let change = |moment: HookMoment| {
+        presence_change(&claude(moment), HookTiming::Live, &touch, Some(&limited))
+    };
+    // It says after a minute that it has been idle.
+    assert_eq!(change(turn_over()), PresenceChange::Report(PeerStatus::Waiting));
+    assert_eq!(waiting_for(&claude(turn_over()), &limited, NOW), Some(asked));
+    assert_eq!(change(prompt()), PresenceChange::Report(PeerStatus::Busy));
+    assert_eq!(change(HookMoment::Retry(None)), PresenceChange::Report(PeerStatus::Busy));
+    let again = HookMoment::Refused(UsageLimit { until: None, ..limit });
+    assert_eq!(change(again.clone()), PresenceChange::Report(PeerStatus::Waiting));
+    let asked = waiting_for(&claude(again), &limited, NOW).expect("it waits");
+    assert_eq!((asked.until, asked.since), (None, NOW));
 }

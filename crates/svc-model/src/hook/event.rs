@@ -3,7 +3,7 @@
 use svc_outcome::RunVerdict;
 
 use super::{ClientPrompt, HookClient};
-use crate::{PeerStatus, WaitingKind, journal::SessionSource};
+use crate::{PeerStatus, Timestamp, WaitingFor, WaitingKind, journal::SessionSource};
 
 /// Something that happened in a client's session.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +54,11 @@ pub enum HookMoment {
         /// Why it failed, on one line.
         failure: Option<String>,
     },
+    /// The turn is over: the vendor refuses for usage.
+    Refused(UsageLimit),
+    /// The client waits within the turn for the end of a usage limit, and goes on then; `None` once
+    /// it does.
+    Retry(Option<UsageLimit>),
     /// The client replaced the model's context by a summary.
     Compacted,
     /// The session is over.
@@ -63,6 +68,28 @@ pub enum HookMoment {
     },
     /// Anything else: a sign of life.
     Other,
+}
+
+/// A usage limit, as a client tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageLimit {
+    /// The client's words, on one line.
+    pub said: String,
+    /// When it ends; `None` if the client does not tell.
+    pub until: Option<Timestamp>,
+}
+
+impl UsageLimit {
+    /// What a session waits for that reached it at this time.
+    pub fn waiting_for(&self, since: Timestamp) -> WaitingFor {
+        WaitingFor {
+            kind: WaitingKind::Limit,
+            since,
+            title: Some(self.said.clone()),
+            tool: None,
+            until: self.until,
+        }
+    }
 }
 
 /// How a prompt was answered.
@@ -133,10 +160,12 @@ impl HookMoment {
             // A context is cut down within a turn as well as between two.
             Self::Start { source: SessionSource::Compact } | Self::Compacted | Self::Other => None,
             Self::Start { .. } => Some(PeerStatus::Online),
-            Self::Prompt { .. } | Self::ToolStart(_) | Self::ToolEnd(_) | Self::Answered(_) => {
-                Some(PeerStatus::Busy)
-            }
-            Self::Waiting(_) => Some(PeerStatus::Waiting),
+            Self::Prompt { .. }
+            | Self::ToolStart(_)
+            | Self::ToolEnd(_)
+            | Self::Answered(_)
+            | Self::Retry(None) => Some(PeerStatus::Busy),
+            Self::Waiting(_) | Self::Refused(_) | Self::Retry(Some(_)) => Some(PeerStatus::Waiting),
             Self::Stop { .. } | Self::TurnOver { .. } => Some(PeerStatus::Idle),
             Self::End { .. } => Some(PeerStatus::Offline),
         }

@@ -35,7 +35,9 @@ pub use effects::{
     follow_calls, is_sign_of_life, mail_handover, presence_change, reception, session_effect,
     session_source_of_start, tool_count_effect, waiting_for,
 };
-pub use event::{CheckedRun, HookEvent, HookMoment, HookPrompt, HookToolUse, PromptReply};
+pub use event::{
+    CheckedRun, HookEvent, HookMoment, HookPrompt, HookToolUse, PromptReply, UsageLimit,
+};
 pub use headline::{headline, headlines};
 pub use mail::{MailDigest, turn_text};
 pub use opencode_prompt::OpencodePrompt;

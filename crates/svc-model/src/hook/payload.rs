@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::{
     CheckedRun, ClaudePrompt, ClientPrompt, HookClient, HookEvent, HookMoment, HookPrompt,
-    HookToolUse, OpencodePrompt, PromptReply, prompt, run_payload, title,
+    HookToolUse, OpencodePrompt, PromptReply, UsageLimit, prompt, run_payload, title,
 };
-use crate::journal::SessionSource;
+use crate::{Timestamp, journal::SessionSource};
 
 /// A field that a payload does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +82,15 @@ fn common(
             words: last_words(payload),
         },
         "StopFailure" => {
-            let said = text(payload, "last_assistant_message").or_else(|| text(payload, "error"));
-            HookMoment::TurnOver { failure: Some(failure(said)) }
+            let error = text(payload, "error");
+            let is_limit = error.as_deref() == Some("rate_limit");
+            let said = failure(text(payload, "last_assistant_message").or(error));
+            if is_limit {
+                // It does not tell when the limit ends.
+                HookMoment::Refused(UsageLimit { said, until: None })
+            } else {
+                HookMoment::TurnOver { failure: Some(said) }
+            }
         }
         "Interrupt" => HookMoment::TurnOver { failure: None },
         "PermissionRequest" => {
@@ -176,6 +183,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
             let prompt = text(properties, "requestID");
             HookMoment::Answered(prompt.map(|prompt| PromptReply { prompt, option_id: reply }))
         }
+        "session.status" => opencode_retry(&properties["status"]),
         "session.compacted" => HookMoment::Compacted,
         "session.deleted" => HookMoment::End { reason: Some("deleted".to_owned()) },
         _ => HookMoment::Other,
@@ -202,6 +210,19 @@ fn opencode_failure(error: &Value) -> Option<String> {
         return None;
     }
     Some(failure(text(&error["data"], "message").or(name)))
+}
+
+/// What the status of a session of opencode says of a usage limit: while one lasts, it waits to
+/// ask again.
+fn opencode_retry(status: &Value) -> HookMoment {
+    match status["type"].as_str() {
+        Some("retry") => HookMoment::Retry(Some(UsageLimit {
+            said: failure(text(status, "message")),
+            until: status["next"].as_i64().map(Timestamp::from_millis),
+        })),
+        Some("busy") => HookMoment::Retry(None),
+        _ => HookMoment::Other,
+    }
 }
 
 /// The texts that a person typed. Other parts are files, or made by the client.
@@ -296,8 +317,8 @@ mod tests {
             (
                 HookClient::ClaudeCode,
                 "StopFailure",
-                json!({ "error": "rate_limit", "last_assistant_message": "You've hit\nyour limit" }),
-                Some("You've hit your limit"),
+                json!({ "error": "overloaded", "last_assistant_message": "API\nError" }),
+                Some("API Error"),
             ),
             (
                 HookClient::ClaudeCode,
@@ -326,6 +347,39 @@ mod tests {
             let failure = failure.map(str::to_owned);
             let moment = read(client, Some(name), &payload).unwrap().moment;
             assert_eq!(moment, HookMoment::TurnOver { failure }, "{payload}");
+        }
+    }
+
+    #[test]
+    fn a_usage_limit_is_told_by_the_end_of_a_turn_or_within_it() {
+        let limit = |said: &str, until: Option<i64>| UsageLimit {
+            said: said.to_owned(),
+            until: until.map(Timestamp::from_millis),
+        };
+        let status = |status: Value| {
+            let properties = json!({ "sessionID": "ses_1", "status": status });
+            json!({ "hook": "event", "event": { "type": "session.status", "properties": properties } })
+        };
+        for (client, payload, expected) in [
+            (
+                HookClient::ClaudeCode,
+                json!({
+                    "hook_event_name": "StopFailure", "session_id": "s", "error": "rate_limit",
+                    "last_assistant_message": "You've hit your\nlimit",
+                }),
+                HookMoment::Refused(limit("You've hit your limit", None)),
+            ),
+            (
+                HookClient::Opencode,
+                status(
+                    json!({ "type": "retry", "attempt": 1, "message": "Rate limit reached", "next": 1_795_523_644_295_i64 }),
+                ),
+                HookMoment::Retry(Some(limit("Rate limit reached", Some(1_795_523_644_295)))),
+            ),
+            (HookClient::Opencode, status(json!({ "type": "busy" })), HookMoment::Retry(None)),
+            (HookClient::Opencode, status(json!({ "type": "idle" })), HookMoment::Other),
+        ] {
+            assert_eq!(read(client, None, &payload).unwrap().moment, expected, "{payload}");
         }
     }
 

@@ -58,6 +58,10 @@ async fn read_client_records(services: Services) {
             tracing::error!(error = chain(&error), "cannot read what clients have on record");
             pause = limits::PID_CHECK;
         }
+        if let Err(error) = services.team.sweep_limits().await {
+            tracing::error!(error = chain(&error), "cannot look at the usage limits of sessions");
+            pause = limits::PID_CHECK;
+        }
         if let Err(error) = services.prompts.sweep().await {
             tracing::error!(error = chain(&error), "cannot look at the prompts of sessions");
             pause = limits::PID_CHECK;

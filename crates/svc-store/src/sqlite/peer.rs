@@ -585,6 +585,15 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
+    /// Peers whose vendors refuse for usage.
+    pub async fn limited(self) -> Result<Vec<PeerRow>, StoreError> {
+        let rows =
+            peers!(pool_query, "where status = 'waiting' and waiting_for ->> '$.kind' = 'limit'",)
+                .fetch_all(&self.store.readers)
+                .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
     /// When the longest silent peer was last seen, without peers whose process or session keeps
     /// their state.
     pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {

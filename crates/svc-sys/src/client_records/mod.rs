@@ -8,7 +8,7 @@ mod record_file;
 
 pub use claude::ClaudeSession;
 
-use svc_model::{ClientRecord, ProcessIdentity};
+use svc_model::{ClientRecord, ProcessIdentity, Timestamp};
 
 /// Claude Code's record has every state.
 pub const CLAUDE: &str = "claude-code";
@@ -16,6 +16,16 @@ pub const CLAUDE: &str = "claude-code";
 pub const CODEX: &str = "codex";
 /// Gemini CLI's record has only the end of a turn by the person.
 pub const GEMINI: &str = "gemini";
+
+/// When the usage limit ends that a client has just told of; `None` if it is not on record.
+pub fn limit_end(
+    backend: &str,
+    process: &ProcessIdentity,
+    session_id: &str,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    if backend == CLAUDE { claude::limit_end(process, session_id, now) } else { None }
+}
 
 /// Whether a client has a person at its terminal, by its own record.
 pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str) -> bool {

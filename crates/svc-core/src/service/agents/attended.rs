@@ -205,6 +205,7 @@ fn waits_in_inbox(peer: &Peer) -> String {
     let (name, status) = (&peer.display_name, peer.status.as_str());
     let is_woken = HookClient::parse(&peer.backend) == Some(HookClient::ClaudeCode);
     let until = match peer.status {
+        PeerStatus::Waiting if peer.is_limited() => ": its vendor refuses for usage",
         PeerStatus::Waiting => ": somebody has to answer at its terminal first",
         PeerStatus::Online | PeerStatus::Idle if !is_woken => {
             ": it reads the prompt when somebody types there"

@@ -93,6 +93,7 @@ impl Hooks {
             self.announce_call(caller, &event, call.timing, known.arrived);
             return Ok(HookReply::default());
         }
+        add_limit_end(&mut event, client_process(caller, &call), known.arrived).await;
         let event = Arc::new(event);
         let (hook_id, timing) = (call.id.clone(), call.timing);
         let writes = self.write(caller, &event, &known, call).await?;
@@ -189,14 +190,7 @@ impl Hooks {
         known: &KnownSession,
         call: HookCall,
     ) -> Result<HookWrites, Error> {
-        let process = match caller {
-            Caller::Operator => call.pid.and_then(process::running),
-            // What is known counts, and not what is claimed. Where the system lists no processes,
-            // nothing is.
-            Caller::Session { process, .. } => {
-                process.as_deref().filter(|process| !process.started.is_empty()).cloned()
-            }
-        };
+        let process = client_process(caller, &call);
         let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
         let has_dialog = has_dialog(event, process.as_ref()).await;
         let job = HookWriteJob {
@@ -418,6 +412,27 @@ fn base_name(client: HookClient, project: Option<&str>) -> String {
         Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
         None => client.to_owned(),
     }
+}
+
+/// The process of the client that calls a hook, if it runs.
+fn client_process(caller: &Caller, call: &HookCall) -> Option<ProcessIdentity> {
+    match caller {
+        Caller::Operator => call.pid.and_then(process::running),
+        // What is known counts, and not what is claimed. Where the system lists no processes,
+        // nothing is.
+        Caller::Session { process, .. } => {
+            process.as_deref().filter(|process| !process.started.is_empty()).cloned()
+        }
+    }
+}
+
+/// Adds to a refusal for usage when the limit ends, if its client has recorded that.
+async fn add_limit_end(event: &mut HookEvent, process: Option<ProcessIdentity>, now: Timestamp) {
+    let HookMoment::Refused(limit) = &mut event.moment else { return };
+    let (None, Some(process)) = (limit.until, process) else { return };
+    let (backend, session) = (event.client.as_str().to_owned(), event.session_id.clone());
+    let read = move || client_records::limit_end(&backend, &process, &session, now);
+    limit.until = tokio::task::spawn_blocking(read).await.ok().flatten();
 }
 
 /// Whether a client that tells of a prompt shows it to a person, by its own record.

@@ -65,6 +65,9 @@ impl Hooks {
             && wakes.is_some_and(|(owner, session)| {
                 self.waiters.wake(&owner, session, (self.core.now(), idle_since))
             });
+        if row.peer.is_limited() {
+            return Ok(Some(ExpectedDelivery::NextTurn));
+        }
         // A client that was killed a moment ago may still be online here, and its waiter may live.
         Ok(Some(if is_gone(&row) {
             ExpectedDelivery::from_status(PeerStatus::Offline, reaches_each_turn, false)

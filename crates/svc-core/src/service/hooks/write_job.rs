@@ -84,6 +84,13 @@ struct AppliedSession {
     ended_tokens: Vec<TokenId>,
 }
 
+/// A session's peer after an event.
+struct SessionPresence {
+    peer: Peer,
+    /// Whether its vendor refused for usage before.
+    was_limited: bool,
+}
+
 impl HookWriteJob {
     pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookWrites, Error> {
         let contact = SessionContact::Hook(self.shown);
@@ -99,8 +106,8 @@ impl HookWriteJob {
         let peer = self.apply_presence(tx, timing, &effect).await?;
         let held = self.follow_prompts(tx, timing).await?;
         let (mail, headline) = match peer {
-            Some(mut peer) if timing.is_live() => {
-                let (mail, headline) = self.hand_over_mail(tx, &peer).await?;
+            Some(SessionPresence { mut peer, was_limited }) if timing.is_live() => {
+                let (mail, headline) = self.hand_over_mail(tx, &peer, was_limited).await?;
                 if let (Some(_), HookMoment::Stop { .. }) = (&mail, &self.event.moment) {
                     // What it is given at the end of its turn, it goes on with.
                     let at = tx.now();
@@ -109,7 +116,7 @@ impl HookWriteJob {
                 }
                 (mail, headline)
             }
-            Some(peer) => {
+            Some(SessionPresence { peer, .. }) => {
                 if let HookMoment::Prompt { text } = &self.event.moment
                     && !self.event.is_of_sub_agent()
                 {
@@ -284,12 +291,13 @@ impl HookWriteJob {
         tx: &mut WriteTx,
         timing: HookTiming,
         session: &SessionEffect,
-    ) -> Result<Option<Peer>, Error> {
+    ) -> Result<Option<SessionPresence>, Error> {
         let known = match tx.peers().of_session(&self.event.session_id).await? {
             None => self.peer_of_agent(tx).await?,
             known => known,
         };
         let known_peer = known.as_ref().map(|row| &row.peer);
+        let was_limited = known_peer.is_some_and(Peer::is_limited);
         let mut calls = known.as_ref().map(|row| row.open_calls.clone()).unwrap_or_default();
         let are_others = hook::follow_calls(&mut calls, &self.event, timing, known_peer);
         let change = hook::presence_change(&self.event, timing, session, known_peer);
@@ -313,7 +321,7 @@ impl HookWriteJob {
         let waiting_for = waiting_for.filter(|_| status == PeerStatus::Waiting);
         let state = self.state(status, waiting_for, at);
         team::set_state(tx, &mut peer, state, "hook").await?;
-        Ok(Some(peer))
+        Ok(Some(SessionPresence { peer, was_limited }))
     }
 
     /// A state that the event tells of.
@@ -385,8 +393,12 @@ impl HookWriteJob {
     /// without them answers nothing.
     async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<(), Error> {
         let moment = &self.event.moment;
-        let is_end =
-            matches!(moment, HookMoment::Stop { words: Some(_), .. } | HookMoment::TurnOver { .. });
+        let is_end = matches!(
+            moment,
+            HookMoment::Stop { words: Some(_), .. }
+                | HookMoment::TurnOver { .. }
+                | HookMoment::Refused(_)
+        );
         if !is_end || self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
             return Ok(());
         }
@@ -396,6 +408,9 @@ impl HookWriteJob {
             }
             HookMoment::TurnOver { failure } => {
                 assignments::turn_failed(tx, &self.core, peer, failure.as_deref()).await
+            }
+            HookMoment::Refused(limit) => {
+                assignments::turn_failed(tx, &self.core, peer, Some(&limit.said)).await
             }
             _ => Ok(()),
         }
@@ -412,6 +427,7 @@ impl HookWriteJob {
         &self,
         tx: &mut WriteTx,
         peer: &Peer,
+        was_limited: bool,
     ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
         if matches!(self.event.moment, HookMoment::Compacted) {
             // What it was given is not in its context any more.
@@ -442,6 +458,10 @@ impl HookWriteJob {
         self.answer_questions(tx, &peer.peer_id).await?;
         if self.is_hosted(tx, &peer.peer_id).await? {
             // Its messages become turns.
+            return Ok((None, headlines(&woken_by, 0)));
+        }
+        if was_limited && matches!(self.event.moment, HookMoment::Prompt { .. }) {
+            // This turn may be refused, too. The next event of it shows that it is not.
             return Ok((None, headlines(&woken_by, 0)));
         }
         let hook_id = self.id.as_deref().unwrap_or_default();

@@ -106,7 +106,7 @@ pub(in crate::service) async fn follow_event(
         HookMoment::Prompt { .. } | HookMoment::Start { .. } | HookMoment::Stop { .. } => {
             close_earlier(tx, session, TERMINAL, timing).await
         }
-        HookMoment::TurnOver { .. } | HookMoment::End { .. } => {
+        HookMoment::TurnOver { .. } | HookMoment::Refused(_) | HookMoment::End { .. } => {
             close_earlier(tx, session, "gone", timing).await
         }
         HookMoment::Answered(Some(reply)) => {

@@ -11,6 +11,7 @@ mod records;
 mod session_stream;
 mod sessions;
 mod state;
+mod usage;
 
 pub use inbox::{BroadcastReach, MessageDetail, Stamped};
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};

@@ -6,7 +6,7 @@ use serde_json::json;
 use svc_model::{
     Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerState,
     PeerStatus, ProcessIdentity, Reader, RegisterInput, ReportedStatus, StatusEvidence, StreamName,
-    StreamVisibility, Timestamp, changes_direction, is_agent_key, limits,
+    StreamVisibility, Timestamp, WaitingFor, WaitingKind, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::telemetry::chain;
@@ -247,7 +247,8 @@ impl Team {
             let silence = move |row: &PeerRow, now: Timestamp| {
                 let lasts = now.since(row.peer.last_seen);
                 let is_calling = !row.open_calls.is_empty() && lasts < limits::OPEN_CALL;
-                PeerSilence { lasts, timeout, is_alive: alive, is_calling }
+                let is_limited = row.peer.is_limited();
+                PeerSilence { lasts, timeout, is_alive: alive, is_calling, is_limited }
             };
             let lasts = now.since(row.peer.last_seen);
             let is_for_long = lasts >= limits::SHARED_PROCESS_SESSION && process.is_some();
@@ -562,9 +563,44 @@ pub(in crate::service) async fn set_hosted_state(
     if previous != next {
         peer.since = at;
     }
+    let known_limit = limit_of(peer.waiting_for.as_ref());
     (peer.waiting_for, peer.evidence) = (waiting_for, evidence);
     tx.peers().touch(peer).await?;
-    if is_changed { note_status(tx, peer, previous, reason).await } else { Ok(()) }
+    if !is_changed {
+        return Ok(());
+    }
+    note_status(tx, peer, previous, reason).await?;
+    match (known_limit, limit_of(peer.waiting_for.as_ref())) {
+        (None, Some(until)) | (Some(None), Some(until @ Some(_))) => {
+            note_limit(tx, peer, until).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The end of a usage limit, as far as it is known, of who waits for it.
+fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<Option<Timestamp>> {
+    waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit).map(|waiting| waiting.until)
+}
+
+/// Tells the team that the vendor of a peer refuses for usage, or until when.
+async fn note_limit(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    until: Option<Timestamp>,
+) -> Result<(), StoreError> {
+    let mut data = json!({ "peer_id": peer.peer_id, "display_name": peer.display_name });
+    if let Some(until) = until {
+        data["until"] = json!(until);
+    }
+    append_to_team(tx, NewEvent::new("limit", &data)).await
+}
+
+async fn append_to_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.streams().open(&team, &StreamVisibility::Team).await?;
+    tx.append(&team, vec![event]).await?;
+    Ok(())
 }
 
 /// Notes that what the status of a peer rests on tells nothing any more. The status stays until
@@ -593,10 +629,7 @@ async fn note_status(
         "peer_id": peer.peer_id, "display_name": peer.display_name, "status": peer.status,
         "previous": previous, "reason": reason, "evidence": peer.evidence,
     });
-    let team = StreamName::fixed(StreamName::TEAM);
-    tx.streams().open(&team, &StreamVisibility::Team).await?;
-    tx.append(&team, vec![NewEvent::new("peer.status", &data)]).await?;
-    Ok(())
+    append_to_team(tx, NewEvent::new("peer.status", &data)).await
 }
 
 /// Takes a peer out of the list, and says so. What waits for it is ended by [`end_deliveries`].
@@ -606,11 +639,8 @@ pub(super) async fn remove(tx: &mut WriteTx, peer: &Peer) -> Result<(), StoreErr
 }
 
 async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
-    let team = StreamName::fixed(StreamName::TEAM);
-    tx.streams().open(&team, &StreamVisibility::Team).await?;
     // Everybody reads this stream.
-    tx.append(&team, vec![NewEvent::new(kind, &peer.presence())]).await?;
-    Ok(())
+    append_to_team(tx, NewEvent::new(kind, &peer.presence())).await
 }
 
 /// The peer with this id, if the caller may act for it.

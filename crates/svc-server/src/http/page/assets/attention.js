@@ -46,7 +46,7 @@ function prompts(state, found) {
     if ([...asked].some((key) => key === peer.session_id || key?.endsWith(`:${peer.session_id}`))) continue;
     const { kind, since, title, tool, until } = peer.waiting_for ?? {};
     const what = typeof tool === 'string' ? tool : tool?.name;
-    const where = kind === 'limit' ? (until ? `goes on ${exact(until)}` : 'the vendor does not say until when') : `answer it in its terminal${peer.path ? `, in ${peer.path}` : ''}`;
+    const where = kind === 'limit' ? (until ? `until ${exact(until)}` : 'the vendor does not say until when') : `answer it in its terminal${peer.path ? `, in ${peer.path}` : ''}`;
     found.push({ key: peer.peer_id, kind: 'waiting', at: since ?? peer.since ?? peer.last_seen, text: `${peer.display_name} ${WAITS_FOR[kind] ?? 'waits at its terminal'}${title || what ? `: ${[...new Set([what, title])].filter(Boolean).join(' ')}` : ''}`, detail: where, to: path('agents', peer.peer_id), label: 'Show session' });
   }
 }
