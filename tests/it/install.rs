@@ -694,6 +694,32 @@ fn claude_code(person: &Person, version: &str) {
 }
 
 #[test]
+fn status_says_what_each_version_allows() {
+    let person = Person::with_clients();
+    person.svc(&["install"]).ok();
+    claude_code(&person, "2.1.330");
+    let abilities = person.status("claude-code")["abilities"].clone();
+    assert_eq!(
+        abilities,
+        json!({
+            "state": "registry", "messages": "wakes-and-joins", "answering": "here",
+            "limits": "seen-with-end", "proven": true,
+        })
+    );
+    let shown = person.svc(&["install", "status", "claude-code"]);
+    let line = "  limits   seen, with their end where it tells that";
+    assert!(shown.ok().contains(line) && !shown.ok().contains("not proven"), "{shown:?}");
+    claude_code(&person, "9.9.9");
+    assert_eq!(person.status("claude-code")["abilities"]["proven"], false);
+    let shown = person.svc(&["install", "status", "claude-code"]);
+    assert!(shown.ok().contains("not proven: no test has run 9.9.9"), "{shown:?}");
+    let others = |client: &str| person.status(client)["abilities"].clone();
+    assert_eq!(others("gemini")["answering"], "seen");
+    assert_eq!(others("opencode")["state"], "plugin");
+    assert_eq!(others("cursor")["messages"], "next-call");
+}
+
+#[test]
 fn hooks_suit_every_version_of_claude_code() {
     let person = Person::with_clients();
     person.svc(&["install", "claude-code"]).ok();

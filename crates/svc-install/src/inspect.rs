@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::abilities::Abilities;
 use super::allow::ToolApprovals;
 use super::apply;
 use super::client::ClientCommand;
@@ -70,6 +71,9 @@ pub struct ClientStatus {
     pub hooks: Vec<InstalledPart>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approvals: Option<ToolApprovals>,
+    /// What svc can do with it, if anything of svc is in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abilities: Option<Abilities>,
     pub problems: Vec<String>,
     /// What to do about the problems.
     #[serde(skip)]
@@ -93,6 +97,15 @@ impl ClientStatus {
         self.servers.is_empty() && self.hooks.is_empty() && self.problems.is_empty()
     }
 
+    /// Adds what svc can do with it, which depends on its version.
+    fn with_abilities(mut self) -> Self {
+        if !self.is_absent() {
+            let version = self.version.as_deref().and_then(ClientVersion::parse);
+            self.abilities = Some(Abilities::of_client(self.client, version));
+        }
+        self
+    }
+
     /// `svc install` would refuse the file too, so the person has to repair it.
     fn note_unreadable(&mut self, path: &Path, error: &dyn fmt::Display) {
         let (path, client) = (path.display(), self.client.name());
@@ -106,13 +119,13 @@ impl Expectation {
         let asked = probe::version_of(client, &self.locations);
         if client != KnownClient::ClaudeCode {
             let (status, version) = tokio::join!(self.inspect_files(client), asked);
-            return ClientStatus { version, ..status };
+            return ClientStatus { version, ..status }.with_abilities();
         }
         // Its hooks depend on its version.
         let version = asked.await;
         let mut known = self.clone();
         known.locations.claude_version = version.as_deref().and_then(ClientVersion::parse);
-        ClientStatus { version, ..known.inspect_files(client).await }
+        ClientStatus { version, ..known.inspect_files(client).await }.with_abilities()
     }
 
     async fn inspect_files(&self, client: KnownClient) -> ClientStatus {
@@ -123,6 +136,7 @@ impl Expectation {
             servers: Vec::new(),
             hooks: Vec::new(),
             approvals: None,
+            abilities: None,
             problems: Vec::new(),
             advice: format!("svc install {}", client.name()),
         };

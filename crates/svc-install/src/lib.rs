@@ -24,6 +24,7 @@
 //! [`mod@file`] replaces a file, [`record`] remembers what was changed, [`apply`] does these in
 //! order. [`inspect`] compares without writing.
 
+mod abilities;
 mod allow;
 pub mod apply;
 pub mod bounded_file;
@@ -41,6 +42,7 @@ pub mod record;
 mod tests;
 pub mod trust;
 
+pub use abilities::{Abilities, LimitAbility, MessageAbility, PromptAbility, StateAbility};
 pub use allow::ToolApprovals;
 pub use apply::{ApplyError, FileOutcome, Installer};
 pub use client::{

@@ -8,7 +8,7 @@ use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use serde_json::json;
 use svc_client::{Token, Url};
 use svc_install::{
-    ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
+    Abilities, ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
     ToolApprovals,
 };
 use svc_model::HARMLESS_TOOLS;
@@ -106,15 +106,18 @@ fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Resul
     output::line(&format!("{}{version}", status.client.name()))?;
     for (label, parts) in [("server", &status.servers), ("hooks", &status.hooks)] {
         if parts.is_empty() && (label == "server" || status.client.has_hooks()) {
-            output::line(&format!("  {label:<7} not installed"))?;
+            output::line(&format!("  {label:<8} not installed"))?;
         }
         for part in parts {
             let path = output::visible(&part.path.display().to_string());
-            output::line(&format!("  {label:<7} {:<12} {:<8} {path}", part.state, part.scope))?;
+            output::line(&format!("  {label:<8} {:<12} {:<8} {path}", part.state, part.scope))?;
         }
     }
     if let Some(approvals) = &status.approvals {
         output::block(&tools(screen, status.client.name(), approvals, verbose))?;
+    }
+    if let Some(abilities) = &status.abilities {
+        output::block(&able(screen, status, abilities))?;
     }
     for problem in &status.problems {
         // A parser quotes the line with the mistake below its message.
@@ -129,9 +132,33 @@ fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Resul
     Ok(())
 }
 
+/// What svc can do with a client, on lines that fit the screen.
+fn able(screen: &Screen, status: &ClientStatus, abilities: &Abilities) -> String {
+    let mut out = String::new();
+    for (label, text) in abilities.texts() {
+        push_wrapped(&mut out, screen, label, text);
+    }
+    if !abilities.proven && status.client.has_hooks() {
+        let version = status.version.as_deref().unwrap_or("its version");
+        let text = format!("not proven: no test has run {}", output::visible(version));
+        push_wrapped(&mut out, screen, "", &text);
+    }
+    out
+}
+
+/// Adds a text behind a label, on lines that fit the screen.
+fn push_wrapped(out: &mut String, screen: &Screen, label: &str, text: &str) {
+    const LABEL: usize = 11;
+    let room = screen.width.map(|width| usize::from(width).saturating_sub(LABEL));
+    let mut label = format!("  {label}");
+    for line in output::wrapped(text, room).lines() {
+        writeln!(out, "{label:LABEL$}{line}").expect("writing to a string does not fail");
+        label.clear();
+    }
+}
+
 /// The tools that ask the person for each call, on lines that fit the screen.
 fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool) -> String {
-    const LABEL: usize = 10;
     let missing = &approvals.missing;
     let text = if missing.is_empty() {
         "called without a question".to_owned()
@@ -145,13 +172,8 @@ fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool
             missing[..shown].join(", ")
         )
     };
-    let room = screen.width.map(|width| usize::from(width).saturating_sub(LABEL));
-    let mut label = "  tools";
     let mut out = String::new();
-    for line in output::wrapped(&text, room).lines() {
-        writeln!(out, "{label:LABEL$}{line}").expect("writing to a string does not fail");
-        label = "";
-    }
+    push_wrapped(&mut out, screen, "tools", &text);
     out
 }
 
