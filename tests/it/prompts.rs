@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::agents::with_config;
 use crate::daemon::{Daemon, eventually, svc, until};
-use crate::expect::page;
+use crate::expect::{page, text};
 use crate::identity::{FakeClient, PendingHook, event, prompt, start};
 use crate::registry::RegistryFile;
 
@@ -93,11 +93,9 @@ fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     let path = answer_path(&request);
     let refused = d.post(&path, &json!({ "option_id": "always_1" }));
     assert_eq!(refused.status(), 409);
-    let why = refused.json()["detail"].clone();
-    assert!(
-        why.as_str().is_some_and(|why| why.contains("confirm") && why.contains("touch:*")),
-        "{why}"
-    );
+    let why = refused.json();
+    assert_eq!((&why["code"], &why["reason"]), (&json!("conflict"), &json!("confirm")), "{why}");
+    assert!(text(&why, "detail").contains("touch:*"), "{why}");
     assert_eq!(d.post(&path, &json!({ "option_id": "x" })).status(), 422);
     assert_eq!(d.post(&path, &json!({ "option_id": "allow", "text": "why" })).status(), 422);
 
@@ -145,6 +143,33 @@ fn what_the_person_answers_first_counts_and_ends_the_hook() {
     asking.client.hook(&event("s", "PostToolUse", &ran));
     eventually(SOON, || open(&d).is_none());
     assert_eq!(hook.output(), "");
+}
+
+/// The person's Yes at the terminal was first, and the client never took the denial.
+#[test]
+fn a_denial_that_was_not_taken_is_corrected() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let mut call = bash();
+    call["tool_use_id"] = json!("toolu_1");
+    asking.client.hook(&event("s", "PreToolUse", &call));
+    let hook = asking.ask("interactive");
+    let request = held(&d);
+    d.post(&answer_path(&request), &json!({ "option_id": "deny" })).ok(202);
+    assert!(hook.output().contains("deny"));
+    // The record shows no dialog any more, so that the denial counts as taken.
+    asking.record("interactive", "busy", None);
+    assert_eq!(until(SOON, || answered(&d)), json!({ "option_id": "deny", "by": "operator" }));
+    asking.client.hook(&event("s", "PostToolUse", &call));
+    assert_eq!(answered(&d), Some(json!({ "by": "terminal" })));
+    let told = page(&d.get("/v1/events?stream=team&kind=request.closed&limit=500"), "items");
+    let told: Vec<_> = told.iter().map(|it| (&it["data"]["by"], &it["data"]["corrects"])).collect();
+    let (by_us, terminal) = (json!("operator"), json!("terminal"));
+    assert_eq!(told, [(&by_us, &Value::Null), (&terminal, &json!(true))]);
+    // Once, whatever else the turn does.
+    asking.client.hook(&event("s", "PostToolUse", &call));
+    let told = page(&d.get("/v1/events?stream=team&kind=request.closed&limit=500"), "items");
+    assert_eq!(told.len(), 2, "{told:?}");
 }
 
 /// A client that no person looks at waits for its hook with the dialog, or shows none.

@@ -29,6 +29,12 @@ pub enum Error {
     /// The request does not fit the present state.
     #[error("{0}")]
     Conflict(String),
+    /// An option that holds from now on needs a second word.
+    #[error("{rule:?} holds from now on; answer with confirm")]
+    Unconfirmed {
+        /// What it changes.
+        rule: String,
+    },
     #[error("this session has no peer yet")]
     SessionWithoutPeer,
     #[error("this session has an active record, {id}")]

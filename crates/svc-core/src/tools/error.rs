@@ -133,6 +133,10 @@ impl From<service::Error> for ToolError {
                 return Self { have: Some(*have), need: Some(*need), ..error };
             }
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
+            Error::Unconfirmed { .. } => {
+                let refusal = Self::new(ErrorType::Conflict, error.to_string());
+                return Self { reason: Some("confirm"), ..refusal };
+            }
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
             Error::Unseen(denial) => {

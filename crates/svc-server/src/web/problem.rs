@@ -123,7 +123,8 @@ pub(crate) struct ProblemBody<'a> {
     /// The field that breaks a rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
-    /// Why, in a word, where `code` does not say it: the setting that hides a session.
+    /// Why, in a word, where `code` does not say it: the setting that hides a session, or
+    /// `confirm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     /// Whether the same request may do better later.
@@ -241,6 +242,10 @@ impl From<service::Error> for Problem {
             | Error::SessionWithoutPeer
             | Error::ActiveGhap { .. }
             | Error::InsufficientData { .. } => Code::Conflict,
+            Error::Unconfirmed { .. } => {
+                let cause = Some("confirm");
+                return Self { cause, ..Self::new(Code::Conflict, error.to_string()) };
+            }
             Error::Forbidden(_) => Code::Forbidden,
             Error::Unseen(denial) => {
                 let cause = Some(denial.as_str());

@@ -56,8 +56,8 @@ impl Prompts {
     /// Gives an answer to the client that shows a prompt.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the prompt is over, cannot be answered here, or holds from now on and
-    /// is not confirmed; [`Error::Invalid`] if it takes no such answer.
+    /// [`Error::Conflict`] if the prompt is over or cannot be answered here; [`Error::Unconfirmed`]
+    /// if the option holds from now on; [`Error::Invalid`] if it takes no such answer.
     pub(in crate::service) async fn answer(
         &self,
         caller: &Caller,
@@ -74,8 +74,7 @@ impl Prompts {
             && option.kind == RequestOptionKind::AllowAlways
             && answer.confirm != Some(true)
         {
-            let why = format!("confirm: {:?} holds from now on; answer with confirm", option.name);
-            return Err(Error::Conflict(why));
+            return Err(Error::Unconfirmed { rule: option.name.clone() });
         }
         let is_denial = chosen.is_some_and(|option| option.kind == RequestOptionKind::Deny);
         let unreadable = || Error::Conflict("the prompt cannot be read any more".to_owned());
