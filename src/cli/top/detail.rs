@@ -1,14 +1,14 @@
 //! What lies on top of the lists: all about one row, or a message that is being written.
 
 use ratatui::Frame;
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style as Look};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
 use super::look::{look, when};
 use super::model::{Draft, Model, RequestChoice, Row};
-use super::team::{TeamMessage, TeamPeer, TeamRequest};
+use super::team::{TeamCall, TeamMessage, TeamPeer, TeamRequest};
 use crate::cli::output::Style;
 
 /// Draws all about the chosen row.
@@ -66,20 +66,66 @@ pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<
     frame.render_widget(text.scroll((u16::try_from(hidden).unwrap_or(u16::MAX), 0)), area);
 }
 
-/// Draws the options of a request, each with the number that chooses it.
+/// Draws what a request asks, and its options, each with the number that chooses it.
 pub(super) fn choose(choice: &RequestChoice, area: Rect, frame: &mut Frame<'_>) {
     let bold = Look::new().add_modifier(Modifier::BOLD);
     let block = Block::new()
         .borders(Borders::TOP)
         .border_style(bold)
         .title(format!("─ {} needs permission ", choice.name));
-    let mut lines = vec![Line::styled(format!(" {}", choice.title), bold)];
+    let [above, below] = Layout::vertical([
+        Constraint::Min(0),
+        Constraint::Length(u16::try_from(choice.options.len()).unwrap_or(u16::MAX)),
+    ])
+    .areas(block.inner(area));
     let options = choice.options.iter().enumerate();
-    lines.extend(
-        options.map(|(index, option)| Line::raw(format!(" {}  {}", index + 1, option.name))),
-    );
+    let options = options.map(|(index, option)| format!(" {}  {}", index + 1, option.name));
+    let lines = asked_lines(choice);
+    let is_cut = rows_of(&lines, above.width) > usize::from(above.height);
     frame.render_widget(Clear, area);
-    frame.render_widget(Paragraph::new(lines).block(block), area);
+    frame.render_widget(block, area);
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), above);
+    if is_cut && above.height > 0 {
+        let last = Rect { y: above.bottom() - 1, height: 1, ..above };
+        frame.render_widget(Clear, last);
+        frame.render_widget(Paragraph::new(" …  `esc`, then `enter` shows all of it"), last);
+    }
+    frame.render_widget(Paragraph::new(options.map(Line::raw).collect::<Vec<_>>()), below);
+}
+
+/// Rows that the sheet of a request takes.
+pub(super) fn choice_rows(choice: &RequestChoice, width: u16) -> u16 {
+    let rows = 1 + rows_of(&asked_lines(choice), width) + choice.options.len();
+    u16::try_from(rows).unwrap_or(u16::MAX)
+}
+
+fn rows_of(lines: &[Line<'_>], width: u16) -> usize {
+    let width = usize::from(width.max(1));
+    lines.iter().map(|line| line.width().div_ceil(width).max(1)).sum()
+}
+
+/// What a request asks, as it will run.
+fn asked_lines(choice: &RequestChoice) -> Vec<Line<'static>> {
+    let bold = Look::new().add_modifier(Modifier::BOLD);
+    let mut lines = vec![Line::styled(format!(" {}", choice.title), bold)];
+    lines.extend(call_lines(&choice.cwd, choice.tool.as_ref()));
+    lines
+}
+
+/// The folder and the call of a request, as it will run.
+fn call_lines(cwd: &str, tool: Option<&TeamCall>) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    if !cwd.is_empty() {
+        lines.push(field("folder", cwd));
+    }
+    let Some(tool) = tool else { return lines };
+    lines.push(field("tool", &tool.name));
+    for (name, text) in &tool.input {
+        let mut rows = text.lines();
+        lines.push(field(name, rows.next().unwrap_or_default()));
+        lines.extend(rows.map(|row| Line::raw(format!("           {row}"))));
+    }
+    lines
 }
 
 fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
@@ -88,8 +134,9 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
         field("asks", &request.title),
         field("asked", &when(model, request.opened_at)),
         field("id", &request.request_id),
-        Line::default(),
     ];
+    lines.extend(call_lines(&request.cwd, request.tool.as_ref()));
+    lines.push(Line::default());
     let options = request.options.iter().enumerate();
     lines.extend(
         options.map(|(index, option)| Line::raw(format!(" {}  {}", index + 1, option.name))),

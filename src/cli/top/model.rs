@@ -1,6 +1,8 @@
 //! What is shown.
 
-use super::team::{OpenTask, TeamMessage, TeamPeer, TeamRequest, TeamRequestOption, TeamSnapshot};
+use super::team::{
+    OpenTask, TeamCall, TeamMessage, TeamPeer, TeamRequest, TeamRequestOption, TeamSnapshot,
+};
 use crate::cli::output::Screen;
 
 /// One of the lists on the page.
@@ -96,6 +98,8 @@ pub(super) struct RequestChoice {
     /// Who asks.
     pub(super) name: String,
     pub(super) title: String,
+    pub(super) cwd: String,
+    pub(super) tool: Option<TeamCall>,
     /// A number chooses one.
     pub(super) options: Vec<TeamRequestOption>,
     /// Index of a permanent option that was chosen once and waits for its confirmation.

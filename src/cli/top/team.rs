@@ -114,8 +114,24 @@ pub(super) struct TeamRequest {
     pub(super) peer_id: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) title: String,
+    /// The folder in which it would be done.
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) cwd: String,
+    /// What is to run.
+    #[serde(default)]
+    pub(super) tool: Option<TeamCall>,
     pub(super) options: Vec<TeamRequestOption>,
     pub(super) opened_at: Option<Timestamp>,
+}
+
+/// A call that a request is about.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct TeamCall {
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) name: String,
+    /// As it will run: texts by their names, and everything else as JSON.
+    #[serde(default, deserialize_with = "call_input")]
+    pub(super) input: Vec<(String, String)>,
 }
 
 /// What may be answered to a request.
@@ -308,6 +324,23 @@ fn name_of<'a>(id: &'a str, name: &'a str) -> &'a str {
 pub(super) fn items<T: for<'de> Deserialize<'de>>(page: &Value, key: &str) -> Vec<T> {
     let items = page.get(key).and_then(Value::as_array).into_iter().flatten();
     items.filter_map(|item| T::deserialize(item).ok()).collect()
+}
+
+/// The arguments of a call, each with its text; one that is no object has no name.
+fn call_input<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<(String, String)>, D::Error> {
+    let text = |value: Value| match value {
+        Value::String(text) => text,
+        value => value.to_string(),
+    };
+    let shown = |text: String| terminal::block(&text).replace('\t', "    ");
+    Ok(match Value::deserialize(source)? {
+        Value::Null => Vec::new(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, value)| (terminal::cell(&name).into_owned(), shown(text(value))))
+            .collect(),
+        value => vec![(String::new(), shown(text(value)))],
+    })
 }
 
 fn harmless<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {

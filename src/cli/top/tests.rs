@@ -520,3 +520,53 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     let shown = page(&model, 100, 30);
     assert!(shown.contains("agents of tasks work") && !shown.contains("nobody is here"), "{shown}");
 }
+
+#[test]
+fn a_prompt_shows_the_folder_and_the_whole_call() {
+    let mut model = full();
+    let mut team = model.team.clone();
+    let command = format!("make all\n# \u{1b}[31m{}\nrm -r build", "long ".repeat(20));
+    let request = json!({
+        "request_id": "req_1", "session_key": "s-ann", "peer_id": "ann", "title": "make all",
+        "cwd": "/src/api", "tool": { "name": "Bash", "input": { "command": command, "timeout": 5 } },
+        "options": [
+            { "option_id": "allow", "name": "Yes", "kind": "allow_once" },
+            { "option_id": "deny", "name": "No", "kind": "deny" },
+        ],
+    });
+    team.requests = items(&json!({ "requests": [request] }), "requests");
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    let shown = page(&model, 100, 30);
+    for words in ["folder    /src/api", "tool      Bash", "rm -r build", "timeout   5", "2  No"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    // On a small screen the options stay, and that something is cut is said.
+    let shown = page(&model, 60, 12);
+    assert!(shown.contains("`enter` shows all of it") && shown.contains("2  No"), "{shown}");
+    press(&mut model, &[Key::Escape, Key::Enter]);
+    assert!(page(&model, 100, 30).contains("rm -r build"));
+}
+
+#[test]
+fn a_limit_is_no_prompt_and_a_status_says_what_it_rests_on() {
+    let mut model = full();
+    let mut team = model.team.clone();
+    let mut limited = peer("zoe", "codex@zoo", "waiting");
+    limited["evidence"] = json!("registry");
+    limited["waiting_for"] = json!({
+        "kind": "limit", "since": "2026-03-31T11:59:00.000Z", "until": "2026-03-31T14:00:00.000Z",
+    });
+    team.peers = items(&json!({ "peers": [limited] }), "peers");
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    let shown = page(&model, 120, 30);
+    assert!(shown.contains("codex@zoo waits") && !shown.contains("at its terminal"), "{shown}");
+    press(&mut model, &[Key::Enter]);
+    let shown = page(&model, 120, 30);
+    for words in
+        ["waiting, by registry", "has reached its usage limit", "the limit ends at 2026-03-31T14"]
+    {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+}

@@ -212,6 +212,8 @@ fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
         request_id: request.request_id.clone(),
         name: model.team.asker(request).to_owned(),
         title: request.title.clone(),
+        cwd: request.cwd.clone(),
+        tool: request.tool.clone(),
         options: request.options.clone(),
         chosen: None,
     })

@@ -28,7 +28,7 @@ pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
             detail::write(model, draft, sheet, frame);
         }
         Some(Overlay::Choose(choice)) => {
-            let height = u16::try_from(choice.options.len() + 2).unwrap_or(u16::MAX);
+            let height = detail::choice_rows(choice, body.width);
             let [lists, sheet] =
                 Layout::vertical([Constraint::Min(3), Constraint::Length(height)]).areas(body);
             lists_of(model, lists, frame);
