@@ -166,7 +166,8 @@ fn migrate_command_keeps_every_row() {
         let waiting =
             "select group_concat(id) from (select id from message where waits = 1 order by id)";
         assert_eq!(one::<String>(&file, waiting), "2,3");
-        let found = "select rowid from memory_fts where memory_fts match 'redi'";
+        let found = "select memory_id from memory_posting
+            where term_id = (select id from memory_term where term = 'redi')";
         assert_eq!(one::<i64>(&file, found), 1);
         assert_eq!(one::<String>(&file, "pragma integrity_check"), "ok");
     }

@@ -66,9 +66,9 @@ pub use rows::{
     FeedScope, FramePage, Frequencies, GhapPart, GivenItem, HelpEvidence, HitRate, ItemVersion,
     LessonKind, ListedMessage, LogPage, LoginCodeRow, McpSessionRow, McpTransport, MemberRow,
     MemoryFilter, MessageRow, NewCluster, PageSize, PeerRow, ProbabilityBin, ProcessSubject,
-    RowPage, SearchCandidate, SearchFilter, SessionLock, SessionStart, SourceListRow, SourcePinRow,
-    SourceProcessRow, SourceStateRow, StrandedInbox, StreamState, StreamView, SubjectHolders,
-    TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    RowPage, SearchCandidate, SearchFilter, SessionLock, SessionStart, SoughtTerm, SourceListRow,
+    SourcePinRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState, StreamView,
+    SubjectHolders, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]

@@ -17,6 +17,15 @@ pub struct MemoryFilter {
     pub min_importance: f64,
 }
 
+/// A term that memories are looked for by.
+#[derive(Debug, Clone, Copy)]
+pub struct SoughtTerm<'a> {
+    pub term: &'a str,
+    pub weight: f64,
+    /// Number of memories that have it.
+    pub memories: i64,
+}
+
 /// A version of a record, value or memory. A session is given each version once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ItemVersion {

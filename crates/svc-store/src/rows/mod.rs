@@ -20,7 +20,7 @@ pub use journal::{
 };
 pub use learning::{
     ClusterRow, Clustering, GivenItem, HelpEvidence, ItemVersion, MemberRow, MemoryFilter,
-    NewCluster,
+    NewCluster, SoughtTerm,
 };
 pub use log::{
     AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, RowPage, StreamState, StreamView,

@@ -347,23 +347,40 @@ impl GhapReads<'_> {
         let limit = size.limit();
         let before = before.map(GhapId::as_str);
         let (key, read_project) = (reader.key(), reader.project());
-        let rows = ghaps!(pool_query, "where (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
+        // Each condition has an index in the order of the list.
+        macro_rules! page {
+            ($first:literal) => {
+                ghaps!(
+                    pool_query,
+                    $first
+                        + "and (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
                 and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
                 and (?8 is null or g.project = ?9 or g.session_id in (select session_id from session where reader_key = ?8))
             order by g.id desc limit ?7",
-            filter.domain,
-            filter.status,
-            filter.project,
-            filter.session_id,
-            filter.since,
-            before,
-            limit,
-            key,
-            read_project
-        )
-        .fetch(&self.store.page_readers);
+                    filter.domain,
+                    filter.status,
+                    filter.project,
+                    filter.session_id,
+                    filter.since,
+                    before,
+                    limit,
+                    key,
+                    read_project
+                )
+                .fetch(&self.store.page_readers)
+            };
+        }
+        let rows = if filter.session_id.is_some() {
+            page!("where g.session_id = ?4 ")
+        } else if filter.status == Some(GhapStatus::Active) {
+            page!("where g.status = 'active' ")
+        } else if filter.project.is_some() {
+            page!("where g.project = ?3 ")
+        } else {
+            page!("where true ")
+        };
         read_page(rows, size, Ghap::try_from, |ghap| ghap).await
     }
 

@@ -42,8 +42,7 @@ macro_rules! text_index {
     };
 }
 
-const TEXT_INDEXES: [TextIndex; 3] =
-    [text_index!("ghap_fts"), text_index!("term_trigram"), text_index!("memory_fts")];
+const TEXT_INDEXES: [TextIndex; 2] = [text_index!("ghap_fts"), text_index!("term_trigram")];
 
 impl Upkeep<'_> {
     /// Total rows of all principals and the operator, of the kinds that are bounded.
@@ -57,8 +56,8 @@ impl Upkeep<'_> {
                 + (select count(*) from task where closed_at is null)
                 + (select count(*) from agent where ended_at is null)
                 + (select coalesce(sum(messages), 0) from message_use where holder >= 'to:' and holder < 'to;')
-                + (select count(*) from ghap)
-                + (select count(*) from memory)
+                + (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'record')
+                + (select coalesce(sum(memories), 0) from memory_scope where name = '')
                 + (select count(*) from hook_lost) as "rows!: i64""#
         )
         .fetch_one(&self.store.readers)

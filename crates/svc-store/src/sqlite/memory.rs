@@ -1,17 +1,26 @@
 //! Rows of memories, and the index of their terms.
 
+use std::collections::HashMap;
+
 use svc_model::{
     Reader, Timestamp,
     learning::{Memory, MemoryCategory, MemoryId},
+    limits,
 };
 
 use super::{
     columns::non_empty,
     families::{MemoryReads, MemoryWrites},
+    json::{from_json, to_json},
     page::read_page,
     statement::{change, direct_row, pool_query, select_fields, select_one},
 };
-use crate::{MemoryFilter, PageSize, StoreError};
+use crate::{MemoryFilter, PageSize, SoughtTerm, StoreError};
+
+/// Memories of one scope with one term that a session's search reads.
+const OF_A_SCOPE: u32 = 256;
+/// Memories with some of the terms that a filter is applied to.
+const FILTERED: usize = 1_000;
 
 direct_row! {
     struct RawMemory {
@@ -134,11 +143,28 @@ impl MemoryWrites<'_> {
     }
 }
 
+/// Memories by the weights of their terms, the best and latest first.
+fn ranked(terms: &[SoughtTerm<'_>], lists: Vec<(String, Vec<i64>)>) -> Vec<i64> {
+    let weights: HashMap<&str, f64> = terms.iter().map(|term| (term.term, term.weight)).collect();
+    let mut worth: HashMap<i64, f64> = HashMap::new();
+    for (term, ids) in lists {
+        let weight = weights.get(term.as_str()).copied().unwrap_or(0.0);
+        for id in ids {
+            *worth.entry(id).or_default() += weight;
+        }
+    }
+    let mut ranked: Vec<(i64, f64)> = worth.into_iter().collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
+    ranked.into_iter().map(|(id, _)| id).collect()
+}
+
 impl MemoryReads<'_> {
     pub async fn count(self) -> Result<i64, StoreError> {
-        let count = sqlx::query_scalar!(r#"select count(*) as "count!: i64" from memory"#)
-            .fetch_one(&self.store.readers)
-            .await?;
+        let count = sqlx::query_scalar!(
+            r#"select coalesce(sum(memories), 0) as "count!: i64" from memory_scope where name = ''"#
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
         Ok(count)
     }
 
@@ -146,9 +172,8 @@ impl MemoryReads<'_> {
     /// JSON array.
     pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
         let rows = sqlx::query!(
-            r#"select coalesce(j.value, '') as "term!: String", count(distinct p.doc) as "memories!: i64"
-            from json_each(?) j cross join memory_place p on p.term = j.value
-            group by j.value"#,
+            r#"select t.term as "term!: String", t.memories as "memories!: i64"
+            from json_each(?) j cross join memory_term t on t.term = j.value where t.memories > 0"#,
             terms
         )
         .fetch_all(&self.store.readers)
@@ -156,25 +181,30 @@ impl MemoryReads<'_> {
         Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
     }
 
-    /// The readable memories with the highest sums of term weights, each with its own terms.
-    /// `terms` is a JSON object: term to weight.
+    /// The readable memories with the highest sums of term weights, the best and latest first, each
+    /// with its own terms. How much is read does not depend on the number of memories: of a frequent
+    /// term only the latest count.
     pub async fn candidates(
         self,
         reader: &Reader,
-        terms: &str,
+        terms: &[SoughtTerm<'_>],
         filter: &MemoryFilter,
         limit: u32,
     ) -> Result<Vec<(Memory, String)>, StoreError> {
+        let lists = match reader.key() {
+            None => self.postings(terms, limit).await?,
+            Some(key) => self.readable_postings(key, reader.project(), terms).await?,
+        };
+        let mut ids = ranked(terms, lists);
+        let is_filtered = filter.category.is_some() || filter.min_importance > 0.0;
+        ids.truncate(if is_filtered { FILTERED } else { limit as usize });
+        let ids = to_json(&ids);
         let (key, project) = (reader.key(), reader.project());
-        let rows = memories!(pool_query, "join (
-                select p.doc as id, sum(j.value) as value
-                from json_each(?1) j cross join memory_place p on p.term = j.key
-                group by p.doc
-            ) f on f.id = m.id
+        let rows = memories!(pool_query, "join json_each(?1) j on j.value = m.id
             where (?2 is null or m.category = ?2) and m.importance >= ?3
                 and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))
-            order by f.value desc, m.id desc limit ?4",
-            terms,
+            order by j.key limit ?4",
+            ids,
             filter.category,
             filter.min_importance,
             limit,
@@ -190,6 +220,117 @@ impl MemoryReads<'_> {
                 (raw.into(), terms)
             })
             .collect())
+    }
+
+    /// Memories with each of the rarest terms, together at most [`limits::SEARCH_POSTINGS`]; if
+    /// these are few, also the latest with the rarest of the other terms.
+    async fn postings(
+        self,
+        terms: &[SoughtTerm<'_>],
+        limit: u32,
+    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+        let mut terms: Vec<&SoughtTerm<'_>> = terms.iter().collect();
+        terms.sort_by(|a, b| a.memories.cmp(&b.memories).then(a.term.cmp(b.term)));
+        let (mut left, mut chosen, mut frequent) = (limits::SEARCH_POSTINGS, Vec::new(), None);
+        for term in terms {
+            if term.memories <= left {
+                left -= term.memories;
+                chosen.push(term.term);
+            } else {
+                frequent = Some(term.term);
+                break;
+            }
+        }
+        let chosen = to_json(&chosen);
+        let lists = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(j.value, (
+                select json_group_array(p.memory_id) from memory_posting p where p.term_id = t.id
+            ))) as "lists!: String"
+            from json_each(?) j cross join memory_term t on t.term = j.value"#,
+            chosen
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
+        let found: usize = lists.iter().map(|(_, ids)| ids.len()).sum();
+        if let Some(term) = frequent.filter(|_| found < limit as usize) {
+            let latest = sqlx::query_scalar!(
+                r#"select m.id as "id!" from (select id, scope from memory order by id desc limit ?2) m
+                where exists (
+                    select 1 from memory_posting p
+                    where p.term_id = (select id from memory_term where term = ?1)
+                        and p.scope_id = (select id from memory_scope where name = m.scope) and p.memory_id = m.id
+                )
+                order by m.id desc limit ?3"#,
+                term,
+                limits::SEARCH_POSTINGS,
+                limit
+            )
+            .fetch_all(&self.store.readers)
+            .await?;
+            lists.push((term.to_owned(), latest));
+        }
+        Ok(lists)
+    }
+
+    /// The latest memories with each term among those that a session reads: those of all projects,
+    /// of its own, and its own ones.
+    async fn readable_postings(
+        self,
+        key: &str,
+        project: Option<&str>,
+        terms: &[SoughtTerm<'_>],
+    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+        let terms: Vec<&str> = terms.iter().map(|term| term.term).collect();
+        let terms = to_json(&terms);
+        let lists = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(j.value, (
+                select json_group_array(p.memory_id) from (
+                    select memory_id from memory_posting where term_id = t.id and scope_id = c.id
+                    order by memory_id desc limit ?4
+                ) p
+            ))) as "lists!: String"
+            from json_each(?1) j
+            cross join memory_term t on t.term = j.value
+            cross join memory_scope c
+            where c.name in (
+                select '*'
+                union all select 'project:' || ?3
+                union all select 'session:' || session_id from session where reader_key = ?2
+            )"#,
+            terms,
+            key,
+            project,
+            OF_A_SCOPE
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
+        // Memories that the session itself stored for another project.
+        let own = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(j.value, json_array(m.id))) as "lists!: String"
+            from (
+                select o.id, o.scope from session s cross join memory o on o.session_id = s.session_id
+                where s.reader_key = ?2 and o.shared = 0 and o.project <> '' and o.project is not ?3
+                order by o.id desc limit ?4
+            ) m
+            cross join json_each(?1) j
+            cross join memory_term t on t.term = j.value
+            where exists (
+                select 1 from memory_posting p
+                where p.term_id = t.id and p.scope_id = (select id from memory_scope where name = m.scope)
+                    and p.memory_id = m.id
+            )"#,
+            terms,
+            key,
+            project,
+            OF_A_SCOPE
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        let own: Vec<(String, Vec<i64>)> = from_json(&own)?;
+        lists.extend(own);
+        Ok(lists)
     }
 
     /// Memories that the reader may read, the latest first, and their total number.
@@ -297,17 +438,17 @@ mod tests {
             assert_eq!(done.unwrap(), None);
         }
         let found = async |term: &str| {
-            let terms = format!(r#"{{"{term}":1.0}}"#);
+            let with = at.store.memories().frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
+            let memories = with.first().map_or(0, |(_, memories)| *memories);
+            let terms = [SoughtTerm { term, weight: 1.0, memories }];
             let filter = MemoryFilter::default();
             let found =
                 at.store.memories().candidates(&Reader::All, &terms, &filter, 10).await.unwrap();
-            let with = at.store.memories().frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
-            (found.len(), with.first().map_or(0, |(_, memories)| *memories))
+            (found.len(), memories)
         };
         assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
         // Changed outside the program, for example with `sqlite3`.
         at.execute("update memory set terms = 'clock' where content = 'the tenant cache'").await;
-        at.execute("insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)").await;
         assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
         let (all, total) = at
             .store

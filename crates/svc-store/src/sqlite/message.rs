@@ -35,6 +35,26 @@ direct_row! {
     }
 }
 
+/// A message in a list.
+struct RawListed {
+    id: i64,
+    message_id: String,
+    kind: MessageType,
+    from_peer: String,
+    to_peer: String,
+    text: Vec<u8>,
+    bytes: i64,
+    correlation_id: Option<String>,
+    state: DeliveryState,
+    at: Timestamp,
+    source_tool: Option<SourceTool>,
+    source_session: Option<String>,
+    run_id: Option<String>,
+    from_name: Option<String>,
+    to_name: Option<String>,
+    is_answered: bool,
+}
+
 impl From<RawMessage> for MessageRow {
     fn from(raw: RawMessage) -> Self {
         let provenance = raw.source_tool.zip(raw.run_id).map(|(tool, run)| {
@@ -493,40 +513,43 @@ impl MessageReads<'_> {
         // As bytes: SQLite's text functions stop at a NUL character. A character has at most four
         // bytes.
         let (bytes, limit) = (characters.saturating_mul(4), size.limit());
-        let rows = sqlx::query!(
-            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
+        let before = before.unwrap_or(i64::MAX);
+        macro_rules! page {
+            ($first:literal) => {
+                sqlx::query_as!(
+                    RawListed,
+                    r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
                     as blob), 1, ?4) as "text!: Vec<u8>",
                 bytes, correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id,
                 (select display_name from peer where peer_id = from_peer) as "from_name?: String",
                 (select display_name from peer where peer_id = to_peer) as "to_name?: String",
-                exists (
-                    select 1 from message answer
-                    where answer.correlation_id in (message.message_id, coalesce(message.correlation_id, message.message_id))
-                        and answer.from_peer = message.to_peer and answer.type <> 'query' and answer.id > message.id
-                ) as "is_answered!: bool"
+                is_answered as "is_answered!: bool"
             from message
-            where (?1 is null or id < ?1) and (?2 is null or from_peer = ?2 or to_peer = ?2)
+            where "#
+                        + $first
+                        + " and id < ?1 and (?2 is null or from_peer = ?2 or to_peer = ?2)
                 and (?3 is null or state = ?3) and (?6 is null or type = ?6)
-                and (not ?7 or (
-                    type = 'query' and state not in ('expired', 'refused', 'undeliverable') and came_to_nothing = 0
-                    and not exists (
-                        select 1 from message answer
-                        where answer.correlation_id in (message.message_id, coalesce(message.correlation_id, message.message_id))
-                            and answer.from_peer = message.to_peer and answer.type <> 'query' and answer.id > message.id
-                    )
-                ))
-            order by id desc limit ?5"#,
-            before,
-            peer,
-            state,
-            bytes,
-            limit,
-            kind,
-            open
-        )
-        .fetch(&self.store.page_readers);
+            order by id desc limit ?5",
+                    before,
+                    peer,
+                    state,
+                    bytes,
+                    limit,
+                    kind
+                )
+                .fetch(&self.store.page_readers)
+            };
+        }
+        let rows = if *open {
+            page!(
+                "type = 'query' and state not in ('expired', 'refused', 'undeliverable') and came_to_nothing = 0
+                and is_answered = 0"
+            )
+        } else {
+            page!("true")
+        };
         read_page(
             rows,
             size,
@@ -568,10 +591,14 @@ impl MessageReads<'_> {
         before: Option<i64>,
         size: PageSize,
     ) -> Result<RowPage<MessageRow>, StoreError> {
-        let limit = size.limit();
+        let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
         let peer = peer.as_str();
         let rows = messages!(pool_query,
-            "where (to_peer = ?1 or from_peer = ?1) and (?2 is null or id < ?2) order by id desc limit ?3",
+            "where id in (
+                select id from (select id from message where to_peer = ?1 and id < ?2 order by id desc limit ?3)
+                union all
+                select id from (select id from message where from_peer = ?1 and id < ?2 order by id desc limit ?3)
+            ) order by id desc limit ?3",
             peer,
             before,
             limit
@@ -588,12 +615,19 @@ impl MessageReads<'_> {
         before: Option<i64>,
         size: PageSize,
     ) -> Result<RowPage<MessageRow>, StoreError> {
-        let limit = size.limit();
+        let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
         let (one, other) = (one.as_str(), other.as_str());
         let rows = messages!(
             pool_query,
-            "where (to_peer = ?1 and from_peer = ?2 or to_peer = ?2 and from_peer = ?1)
-                and (?3 is null or id < ?3) order by id desc limit ?4",
+            "where id in (
+                select id from (
+                    select id from message where from_peer = ?1 and to_peer = ?2 and id < ?3 order by id desc limit ?4
+                )
+                union all
+                select id from (
+                    select id from message where from_peer = ?2 and to_peer = ?1 and id < ?3 order by id desc limit ?4
+                )
+            ) order by id desc limit ?4",
             one,
             other,
             before,

@@ -41,6 +41,8 @@ mod outcome;
 mod page;
 mod peer;
 #[cfg(test)]
+mod plan_tests;
+#[cfg(test)]
 mod reader_tests;
 mod replay;
 mod request;

@@ -461,13 +461,22 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers of sessions that the daemon does not host, the latest seen first, at most `limit`.
-    pub async fn of_sessions(self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+    /// Peers of sessions that the daemon does not host, the latest seen first, after the cursor
+    /// `before`, at most `limit`.
+    pub async fn of_sessions(
+        self,
+        before: Option<(Timestamp, &PeerId)>,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id.as_str()));
         let rows = peers!(
             pool_query,
             "where role <> 'human' and (session_id <> '' or owner is not null)
+                and (last_seen, peer_id) < (?1, ?2)
                 and not exists (select 1 from agent a where a.session_key = peer.owner)
-            order by last_seen desc limit ?",
+            order by last_seen desc, peer_id desc limit ?3",
+            at,
+            id,
             limit
         )
         .fetch_all(&self.store.readers)

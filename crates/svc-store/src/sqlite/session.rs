@@ -296,25 +296,38 @@ impl SessionReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<Session>, StoreError> {
         let limit = size.limit();
-        let (at, id) = before.unzip();
+        let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id));
         let (key, project) = (reader.key(), reader.project());
-        let rows = sessions!(
-            pool_query,
-            "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
+        // Each condition has an index in the order of the list.
+        macro_rules! page {
+            ($first:literal) => {
+                sessions!(
+                    pool_query,
+                    $first
+                        + "and (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
-                and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
+                and (s.last_seen_at, s.session_id) < (?4, ?5)
                 and (?7 is null or s.project = ?8 or s.reader_key = ?7)
             order by s.last_seen_at desc, s.session_id desc limit ?6",
-            filter.project,
-            filter.client,
-            filter.open,
-            at,
-            id,
-            limit,
-            key,
-            project
-        )
-        .fetch(&self.store.page_readers);
+                    filter.project,
+                    filter.client,
+                    filter.open,
+                    at,
+                    id,
+                    limit,
+                    key,
+                    project
+                )
+                .fetch(&self.store.page_readers)
+            };
+        }
+        let rows = if filter.open == Some(true) {
+            page!("where s.ended_at is null ")
+        } else if filter.project.is_some() {
+            page!("where s.project = ?1 ")
+        } else {
+            page!("where true ")
+        };
         read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
     }
 

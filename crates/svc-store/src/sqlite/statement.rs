@@ -94,8 +94,8 @@ macro_rules! select_fields {
 
 /// A query that sqlx runs, on a connection of a pool.
 macro_rules! pool_query {
-    ($columns:literal, $raw:ty, $tail:literal $(, $argument:expr)* $(,)?) => {
-        sqlx::query_as!($raw, $columns + $tail $(, $argument)*)
+    ($columns:literal, $raw:ty, $tail:literal $(+ $more:literal)* $(, $argument:expr)* $(,)?) => {
+        sqlx::query_as!($raw, $columns + $tail $(+ $more)* $(, $argument)*)
     };
 }
 

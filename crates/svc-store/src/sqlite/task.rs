@@ -242,21 +242,42 @@ impl TaskReads<'_> {
             None => (i64::MAX, ""),
         };
         let (owner, project) = (reader.owner(), reader.project());
-        let rows = tasks!(pool_query, "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
+        // Each condition has an index in the order of the list. Of several, the one that leaves the
+        // fewest tasks is read, and the others filter it.
+        macro_rules! page {
+            ($first:literal) => {
+                tasks!(
+                    pool_query,
+                    $first
+                        + "and (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
                 and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
                 and (?8 is null or t.created_by = ?8 or t.runner = ?8 or t.project = ?9)
             order by t.created_at desc, t.task_id desc limit ?7",
-            filter.status,
-            filter.agent,
-            filter.from,
-            since,
-            at,
-            id,
-            limit,
-            owner,
-            project
-        )
-        .fetch(&self.store.page_readers);
+                    filter.status,
+                    filter.agent,
+                    filter.from,
+                    since,
+                    at,
+                    id,
+                    limit,
+                    owner,
+                    project
+                )
+                .fetch(&self.store.page_readers)
+            };
+        }
+        let is_open = filter.status.is_some_and(|status| !status.is_terminal());
+        let rows = if is_open {
+            page!("where t.status = ?1 ")
+        } else if filter.agent.is_some() {
+            page!("where t.agent = ?2 ")
+        } else if filter.from.is_some() {
+            page!("where t.from_peer = ?3 ")
+        } else if filter.status.is_some() {
+            page!("where t.status = ?1 ")
+        } else {
+            page!("where true ")
+        };
         read_page(rows, size, TaskRow::try_from, |row| &row.task).await
     }
 

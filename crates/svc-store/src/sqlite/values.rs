@@ -9,6 +9,7 @@ use svc_model::{
 };
 
 use super::{
+    calibration::sum_scope,
     columns::non_empty,
     families::{ValueReads, ValueWrites},
     json::{from_json, to_json},
@@ -191,9 +192,10 @@ impl ValueReads<'_> {
     /// The number of resolved records, and a fingerprint that differs after each change of them.
     pub async fn count_resolved(self) -> Result<(i64, String), StoreError> {
         let row = sqlx::query!(
-            r#"select count(*) as "count!: i64", coalesce(max(id), 0) as "last!: i64",
-                coalesce(max(updated_at), 0) as "at!: i64"
-            from ghap where status <> 'active'"#
+            r#"select
+                (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'ended') as "count!: i64",
+                coalesce((select id from ghap where status <> 'active' order by id desc limit 1), 0) as "last!: i64",
+                coalesce((select updated_at from ghap where status <> 'active' order by updated_at desc limit 1), 0) as "at!: i64""#
         )
         .fetch_one(&self.store.readers)
         .await?;
@@ -202,11 +204,13 @@ impl ValueReads<'_> {
 
     /// The number of resolved records that the reader may read.
     pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
+        let (scope, key, project) = (sum_scope(reader), reader.key(), reader.project());
         let count = sqlx::query_scalar!(
-            r#"select count(*) as "count!: i64" from ghap g
-            where g.status <> 'active'
-                and (?1 is null or g.project = ?2 or g.session_id in (select session_id from session where reader_key = ?1))"#,
+            r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
+                select count(*) from session s cross join ghap g on g.session_id = s.session_id
+                where s.reader_key = ?2 and g.project is not ?3 and g.status <> 'active'
+            ) as "count!: i64""#,
+            scope,
             key,
             project
         )

@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, MessageId, MessageType, NOT_BLANK, Principal, StatusEvidence, Timestamp,
+    Caller, MessageId, MessageType, NOT_BLANK, PeerId, Principal, StatusEvidence, Timestamp,
     conversation::redacted, limits,
 };
 use svc_store::PageSize;
@@ -124,6 +124,14 @@ pub struct SessionsPage {
     pub visibility: Option<String>,
 }
 
+/// What a list has found so far.
+#[derive(Debug, Default)]
+struct FoundSessions {
+    entries: Vec<(SessionEntry, SessionRow)>,
+    /// Number of those that the requester may not see.
+    hidden: usize,
+}
+
 impl Conversations {
     /// The sessions that the caller may see, those heard of last first.
     pub async fn sessions(
@@ -133,35 +141,38 @@ impl Conversations {
         query: &ListSessions,
     ) -> Result<SessionsPage, Error> {
         let requester = self.reader(caller, session).await?;
-        let rows = self.rows().await?;
-        let is_seen = |row: &SessionRow| {
-            requester.sees_all || self.policy().may_see(requester.sight(row)).is_ok()
-        };
-        let (mut seen, mut hidden) = (Vec::new(), 0_usize);
-        for row in rows {
-            if is_seen(&row) {
-                seen.push(row);
-            } else {
-                hidden += 1;
+        let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
+        let mut found = FoundSessions::default();
+        for agent in self.core.store.agents().live().await? {
+            let row = self.hosted(agent).await?;
+            self.look_at(&requester, query, row, &mut found).await?;
+        }
+        let hosted = found.entries.len();
+        let at_once = u32::try_from(limit + 1).unwrap_or(u32::MAX).clamp(100, LOOKED_AT);
+        let (mut looked_at, mut before) = (0, None);
+        // These come in the order of the list: reading ends when they fill a page.
+        while found.entries.len() - hosted <= limit && looked_at < LOOKED_AT {
+            let (peers, from) = (self.core.store.peers(), before.as_ref());
+            let cursor = from.map(|(at, id): &(Timestamp, PeerId)| (*at, id));
+            let peers = peers.of_sessions(cursor, at_once.min(LOOKED_AT - looked_at)).await?;
+            let Some(last) = peers.last() else { break };
+            before = Some((last.peer.last_seen, last.peer.peer_id.clone()));
+            looked_at += u32::try_from(peers.len()).unwrap_or(u32::MAX);
+            for peer in peers {
+                let row = SessionRow::Attended(Box::new(peer));
+                self.look_at(&requester, query, row, &mut found).await?;
             }
         }
-        let mut entries = Vec::with_capacity(seen.len());
-        for row in &seen {
-            let entry = self.entry(&requester, row).await?;
-            if self.fits(&entry, query) {
-                entries.push((entry, row));
-            }
-        }
+        let FoundSessions { mut entries, hidden } = found;
         entries.sort_by(|(a, _), (b, _)| {
             b.updated_at.cmp(&a.updated_at).then_with(|| a.key.cmp(&b.key))
         });
-        let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
         let has_more = entries.len() > limit;
         entries.truncate(limit);
         let mut sessions = Vec::with_capacity(entries.len());
         for (mut entry, row) in entries {
             if query.include_last_message.unwrap_or(false) {
-                entry.last_message = self.last_message(&requester, row).await?;
+                entry.last_message = self.last_message(&requester, &row).await?;
             }
             sessions.push(entry);
         }
@@ -171,15 +182,23 @@ impl Conversations {
         Ok(SessionsPage { count: sessions.len(), sessions, has_more, visibility })
     }
 
-    /// All sessions: hosted ones that live, and those of people.
-    pub(super) async fn rows(&self) -> Result<Vec<SessionRow>, Error> {
-        let mut rows = Vec::new();
-        for agent in self.core.store.agents().live().await? {
-            rows.push(self.hosted(agent).await?);
+    /// Adds a session to those that were found, if the requester may see it and asks for it.
+    async fn look_at(
+        &self,
+        requester: &Requester,
+        query: &ListSessions,
+        row: SessionRow,
+        found: &mut FoundSessions,
+    ) -> Result<(), Error> {
+        if !(requester.sees_all || self.policy().may_see(requester.sight(&row)).is_ok()) {
+            found.hidden += 1;
+            return Ok(());
         }
-        let peers = self.core.store.peers().of_sessions(LOOKED_AT).await?;
-        rows.extend(peers.into_iter().map(|peer| SessionRow::Attended(Box::new(peer))));
-        Ok(rows)
+        let entry = self.entry(requester, &row).await?;
+        if self.fits(&entry, query) {
+            found.entries.push((entry, row));
+        }
+        Ok(())
     }
 
     pub(super) async fn entry(

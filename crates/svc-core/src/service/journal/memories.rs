@@ -1,5 +1,7 @@
 //! Memories: texts that are kept for a project.
 
+use std::collections::HashMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -11,7 +13,7 @@ use svc_model::{
     limits,
     text::{self, Prompt},
 };
-use svc_store::{MemoryFilter, PageSize, StoreError};
+use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError};
 
 use super::{
     Journal,
@@ -124,16 +126,21 @@ impl Journal {
             return Ok(Vec::new());
         }
         let members = as_json(&fit::members(&prompt));
-        let frequencies =
+        let frequencies: HashMap<String, i64> =
             self.core.store.memories().frequencies(&members).await?.into_iter().collect();
         let prompt =
             WeighedPrompt::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &frequencies);
         let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
+        let sought = |(term, weight)| {
+            let memories = frequencies.get(term).copied().unwrap_or(0);
+            SoughtTerm { term, weight, memories }
+        };
+        let terms: Vec<SoughtTerm<'_>> = prompt.terms().into_iter().map(sought).collect();
         let candidates = self
             .core
             .store
             .memories()
-            .candidates(&Reader::from_caller(caller), &as_json(&prompt.terms()), filter, most)
+            .candidates(&Reader::from_caller(caller), &terms, filter, most)
             .await?;
         let now = self.core.now();
         let mut ranked: Vec<(Memory, Fit)> = candidates

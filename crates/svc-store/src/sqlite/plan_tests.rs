@@ -1,0 +1,82 @@
+//! Plans of statements that people and hooks wait for: what they read must not grow with the history.
+
+use std::path::Path;
+
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
+
+use super::{connect::reader_options, testing::TestStore};
+
+/// Sorting and grouping of rows that are few by construction.
+const FEW: &[&str] = &["USE TEMP B-TREE", "SCAN (subquery"];
+
+/// A part of a statement's text that no other statement has, and what its plan may contain besides
+/// searches of an index.
+const HOT: &[(&str, &[&str])] = &[
+    ("where t.status = ?1 and (?1 is null", &[]),
+    ("where t.agent = ?2 and (?1 is null", &[]),
+    ("where t.from_peer = ?3 and (?1 is null", &[]),
+    ("where true and (?1 is null or t.status", &[]),
+    ("where s.ended_at is null and (?1 is null", &[]),
+    ("where s.project = ?1 and (?1 is null", &[]),
+    ("where true and (?1 is null or s.project", &[]),
+    ("where g.session_id = ?4 and (?1 is null", &[]),
+    ("where g.status = 'active' and (?1 is null", &[]),
+    ("where g.project = ?3 and (?1 is null", &[]),
+    ("where true and (?1 is null or g.domain", &[]),
+    ("and (last_seen, peer_id) < (?1, ?2)", &[]),
+    ("where g.status = 'active' and g.project = ?1", &[]),
+    ("e.kind = ?4 and e.kind <> 'frame' and e.position", &[]),
+    ("true and e.position > ?1 and s.name", &[]),
+    ("is_answered = 0 and id < ?1", &[]),
+    ("and id < ?1 and (?2 is null or from_peer", &[]),
+    ("where to_peer = ?1 and id < ?2", &["SCAN (subquery"]),
+    ("where from_peer = ?1 and to_peer = ?2 and id", &["SCAN (subquery"]),
+    // The last row that fits ends the scan.
+    ("as \"last!: i64\",", &["SCAN ghap"]),
+    ("subject = 'ended') + (", &[]),
+    ("subject = 'strategy'", FEW),
+    ("subject = 'cause'", FEW),
+    ("subject = 'client'", FEW),
+    ("subject = 'tenth'", FEW),
+    ("subject = 'week'", FEW),
+];
+
+/// The statements that sqlx checked.
+fn statements() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.sqlx");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let query = |path| {
+        let file: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        file["query"].as_str().unwrap().to_owned()
+    };
+    files.map(query).collect()
+}
+
+#[tokio::test]
+async fn hot_statements_read_no_more_than_they_return() {
+    let at = TestStore::open().await;
+    let mut conn = reader_options(at.store.path()).unwrap().connect().await.unwrap();
+    let statements = statements();
+    let mut grows = Vec::new();
+    for (part, allowed) in HOT {
+        let mut own = statements.iter().filter(|text| text.contains(part)).peekable();
+        assert!(own.peek().is_some(), "no statement has {part:?}");
+        for text in own {
+            let explained = AssertSqlSafe(format!("explain query plan {text}"));
+            let lines = sqlx::query(explained).fetch_all(&mut conn).await.unwrap();
+            let lines: Vec<String> = lines.iter().map(|line| line.get("detail")).collect();
+            let is_bad = |line: &&String| {
+                (line.starts_with("SCAN ") || line.contains("TEMP B-TREE"))
+                    && !line.starts_with("SCAN CONSTANT ROW")
+                    && !line.contains("VIRTUAL TABLE")
+                    && !allowed.iter().any(|part| line.contains(part))
+            };
+            let bad: Vec<&String> = lines.iter().filter(is_bad).collect();
+            if !bad.is_empty() {
+                grows.push(format!("{bad:?} of {lines:?}: {text}"));
+            }
+        }
+    }
+    assert!(grows.is_empty(), "{}", grows.join("\n"));
+}
