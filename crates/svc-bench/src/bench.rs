@@ -114,7 +114,7 @@ impl Bench {
 }
 
 /// The `svc` beside this program, else the one on `PATH`.
-fn find_svc() -> anyhow::Result<PathBuf> {
+pub(crate) fn find_svc() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let beside = own.parent().map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();

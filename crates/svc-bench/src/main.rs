@@ -25,6 +25,8 @@ mod daemon;
 mod fanout;
 mod fanout_paced;
 mod floods;
+mod growth;
+mod growth_home;
 mod hook;
 mod load;
 mod mcp_call;
@@ -122,6 +124,14 @@ Examples:
 
 The exit code is 0 whatever is worse.")]
     Compare(compare::CompareArgs),
+    /// What each operation takes as the history grows: records, sessions, tasks, events, messages
+    #[command(after_help = "\
+Examples:
+  svc-bench growth
+  svc-bench growth --share 0.1 --only tasks
+
+A miss of the goal is printed as one; the exit code is 0 all the same.")]
+    Growth(growth::GrowthArgs),
     /// A server that stands beside the daemon in a measurement
     #[command(hide = true, after_help = "Example:\n  svc-bench server noop")]
     Server(server::ServerArgs),
@@ -163,6 +173,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
         Some(Command::Compare(args)) => compare::run(&args),
+        Some(Command::Growth(args)) => growth::run(&args),
         Some(Command::Server(args)) => server::run(&args),
         Some(Command::Lines) => agents::print_lines(),
         Some(Command::Echo) => sessions::answer_questions(),

@@ -82,6 +82,30 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn the_growth_of_each_operation_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
+        .args(["growth", "--share", "0.002", "--times", "2", "--json", "--svc"])
+        .arg(svc())
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("TMPDIR", folder.path())
+        .output()
+        .expect("it runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let lines: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let lines = lines.as_array().expect("a list");
+    assert!(lines.iter().any(|line| line["name"] == "calibration"), "{lines:?}");
+    for line in lines {
+        let sizes = line["sizes"].as_array().expect("a list");
+        assert_eq!(sizes.len(), 3, "{line}");
+        assert!(sizes.iter().all(|times| times[0].as_f64() > Some(0.0)), "{line}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0);
+}
+
+#[test]
 fn servers_that_are_installed_are_measured_beside_it() {
     let folder = tempfile::tempdir().expect("a folder");
     // Where we are root, PostgreSQL runs as another user, who has to come through.

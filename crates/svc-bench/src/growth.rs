@@ -1,0 +1,240 @@
+//! `growth`: what each operation takes as the history grows, at three sizes of one data folder.
+
+use std::{path::PathBuf, time::Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    bench::find_svc,
+    caller::Caller,
+    daemon::Daemon,
+    growth_home::{self, HistorySize, Words},
+    load::Protocol,
+    progress, report,
+    sandbox::Sandbox,
+    target::Target,
+};
+
+/// The sizes, and the goal: by which factor an operation may take longer at the last.
+const SIZES: [HistorySize; 3] = [
+    HistorySize { records: 500, sessions: 300, events: 30_000, messages: 2_000 },
+    HistorySize { records: 5_000, sessions: 3_000, events: 300_000, messages: 22_000 },
+    HistorySize { records: 50_000, sessions: 12_000, events: 2_100_000, messages: 122_000 },
+];
+const MOST: f64 = 1.5;
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GrowthArgs {
+    /// The program to measure [default: the `svc` beside this program, else the one on PATH]
+    #[arg(long, value_name = "PATH")]
+    svc: Option<PathBuf>,
+    /// The share of each size that is filled: less is sooner done, and says less
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    share: f64,
+    /// How often each operation is measured at each size
+    #[arg(long, value_name = "NUMBER", default_value_t = 200)]
+    times: usize,
+    /// Only operations whose name contains this; repeatable
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Print JSON: one document
+    #[arg(long)]
+    json: bool,
+}
+
+/// An operation, at each size: median and 95th percentile in milliseconds.
+#[derive(Debug, Serialize)]
+struct GrowthLine {
+    name: &'static str,
+    sizes: Vec<(f64, f64)>,
+    /// The last median divided by the first.
+    ratio: f64,
+}
+
+pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
+    let svc = match &args.svc {
+        Some(path) => std::path::absolute(path)?,
+        None => find_svc()?,
+    };
+    let sandbox = Sandbox::new(svc)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut lines: Vec<GrowthLine> = Vec::new();
+    let mut before = HistorySize::default();
+    // The daemon makes the folder, with its token.
+    Daemon::start(&sandbox, "growth")?.process.stop()?;
+    for size in SIZES.map(|size| size.share(args.share)) {
+        let path = sandbox.path("growth").join("svc.db");
+        runtime.block_on(growth_home::fill(&path, before, size))?;
+        before = size;
+        let begun = Instant::now();
+        let daemon = Daemon::start(&sandbox, "growth")?;
+        let started = begun.elapsed().as_secs_f64() * 1e3;
+        let mut at = vec![("start", (started, started))];
+        for (name, request) in operations(size) {
+            if args.only.is_empty() || args.only.iter().any(|part| name.contains(part.as_str())) {
+                progress::show(&format!("{} records: {name}", size.records));
+                at.push((name, measure(&daemon.target, args.times, request.as_ref())?));
+            }
+        }
+        daemon.process.stop()?;
+        for (index, (name, times)) in at.into_iter().enumerate() {
+            match lines.get_mut(index) {
+                Some(line) => line.sizes.push(times),
+                None => lines.push(GrowthLine { name, sizes: vec![times], ratio: 0.0 }),
+            }
+        }
+    }
+    progress::show("");
+    for line in &mut lines {
+        let (first, last) = (line.sizes.first(), line.sizes.last());
+        line.ratio = first.zip(last).map_or(0.0, |(first, last)| last.0 / first.0);
+    }
+    let text = if args.json { serde_json::to_string(&lines)? + "\n" } else { table(&lines) };
+    report::print(&text)
+}
+
+fn table(lines: &[GrowthLine]) -> String {
+    let mut rows = vec![[
+        "p50 (p95), ms".to_owned(),
+        "1".to_owned(),
+        "2".to_owned(),
+        "3".to_owned(),
+        "3 : 1".to_owned(),
+    ]];
+    for line in lines {
+        let shown = |index: usize| {
+            line.sizes
+                .get(index)
+                .map_or_else(String::new, |(p50, p95)| format!("{p50:.2} ({p95:.2})"))
+        };
+        let miss = if line.ratio > MOST { " miss" } else { "" };
+        rows.push([
+            line.name.to_owned(),
+            shown(0),
+            shown(1),
+            shown(2),
+            format!("{:.2}{miss}", line.ratio),
+        ]);
+    }
+    let mut text = String::new();
+    for line in report::aligned(&rows) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// Median and 95th percentile of the times that a request takes, in milliseconds.
+fn measure(
+    target: &Target,
+    times: usize,
+    request: &dyn Fn(&Target, usize) -> Vec<u8>,
+) -> anyhow::Result<(f64, f64)> {
+    let mut caller = Caller::open(target.address, &Protocol::HTTP)?;
+    let mut elapsed = Vec::with_capacity(times);
+    // A tenth is the warm-up.
+    let warm = times / 10 + 1;
+    for number in 0..times + warm {
+        let request = request(target, number);
+        let begun = Instant::now();
+        let answer = caller.ask(&request)?;
+        let took = begun.elapsed().as_secs_f64() * 1e3;
+        let text = String::from_utf8_lossy(&answer);
+        let is_answered = text.starts_with("HTTP/1.1 2") && !text.contains("\"isError\":true");
+        anyhow::ensure!(is_answered, "{}\n{text}", String::from_utf8_lossy(&request));
+        if number >= warm {
+            elapsed.push(took);
+        }
+    }
+    elapsed.sort_by(f64::total_cmp);
+    let at = |share: usize| elapsed.get(elapsed.len() * share / 100).copied().unwrap_or(0.0);
+    Ok((at(50), at(95)))
+}
+
+/// Makes the request of a number.
+type Operation = Box<dyn Fn(&Target, usize) -> Vec<u8>>;
+
+fn operations(size: HistorySize) -> Vec<(&'static str, Operation)> {
+    let get = |path: &'static str| -> Operation {
+        Box::new(move |target, _| target.request("GET", path, ""))
+    };
+    let mut all: Vec<(&'static str, Operation)> = vec![
+        ("hook of a prompt", Box::new(|target, number| hook(target, "UserPromptSubmit", number))),
+        ("hook of a tool", Box::new(|target, number| hook(target, "PreToolUse", number))),
+        ("assemble_context", search("assemble_context")),
+        ("retrieve_memories", search("retrieve_memories")),
+        ("search_experiences", search("search_experiences")),
+        ("ToolSearch", search("ToolSearch")),
+        (
+            "get_clusters",
+            Box::new(|target, _| tool(target, "get_clusters", json!({ "axis": "full" }))),
+        ),
+        ("sessions_list", Box::new(|target, _| tool(target, "sessions_list", json!({})))),
+        ("list_memories", Box::new(|target, _| tool(target, "list_memories", json!({})))),
+    ];
+    for (name, path) in [
+        ("calibration", "/v1/ghap/calibration"),
+        ("records", "/v1/ghap"),
+        ("open records", "/v1/ghap?status=active&limit=500"),
+        ("records of a project", "/v1/ghap?project=/work/p3"),
+        ("sessions", "/v1/sessions"),
+        ("open sessions", "/v1/sessions?open=true"),
+        ("tasks", "/v1/tasks"),
+        ("tasks by status=active", "/v1/tasks?status=active"),
+        ("tasks by agent", "/v1/tasks?agent=agent-3"),
+        ("events by prefix", "/v1/events?stream_prefix=team"),
+        ("events by kind", "/v1/events?kind=peer.status"),
+        ("peers", "/v1/peers"),
+        ("messages", "/v1/messages?limit=200"),
+        ("open messages", "/v1/messages?open=true&limit=50"),
+        ("requests", "/v1/requests?open=true&limit=50"),
+        ("health", "/v1/health"),
+        ("/metrics", "/metrics"),
+    ] {
+        all.push((name, get(path)));
+    }
+    let task = growth_home::task_id(size.sessions - 1);
+    all.push((
+        "append",
+        Box::new(move |target, _| {
+            let body = r#"{"kind":"frame","data":{"line":"x","kind":"stdout"}}"#;
+            target.request("POST", &format!("/v1/tasks/{task}/events"), body)
+        }),
+    ));
+    let peer = growth_home::peer_id(size.sessions - 1);
+    all.push((
+        "send",
+        Box::new(move |target, number| {
+            let body = json!({ "text": format!("message {number}"), "type": "notification" });
+            let path = format!("/v1/peers/{}/messages", peer.as_str());
+            target.request("POST", &path, &body.to_string())
+        }),
+    ));
+    all
+}
+
+/// A call of a tool with a text of its own.
+fn search(name: &'static str) -> Operation {
+    Box::new(move |target, number| {
+        let query = Words::from_seed(number + 9_000_001).text(12);
+        tool(target, name, json!({ "query": query }))
+    })
+}
+
+fn hook(target: &Target, event: &str, number: usize) -> Vec<u8> {
+    let payload = json!({
+        "session_id": format!("bench-{}", number % 20), "hook_event_name": event,
+        "cwd": growth_home::project(number), "prompt": Words::from_seed(number + 9_500_001).text(12),
+        "tool_name": "Bash", "tool_use_id": format!("toolu_{number}"),
+        "tool_input": { "command": "ls" },
+    });
+    tool(target, "hook_event", json!({ "client": "claude-code", "payload": payload }))
+}
+
+fn tool(target: &Target, name: &str, arguments: Value) -> Vec<u8> {
+    let params = json!({ "name": name, "arguments": arguments });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    target.request("POST", "/mcp", &call.to_string())
+}
