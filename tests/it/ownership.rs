@@ -280,6 +280,13 @@ fn every_route_applies_the_access_rule_to_every_caller() {
             || ("/v1/prompts/req_none/printed".into(), json!({})),
             [404; 5],
         ),
+        // tests/it/handovers: a client's process.
+        posts("POST /v1/handovers/hold", || ("/v1/handovers/hold".into(), json!({})), [403; 5]),
+        posts(
+            "POST /v1/handovers/{id}/report",
+            || ("/v1/handovers/ho_none/report".into(), json!({ "state": "taken" })),
+            [404; 5],
+        ),
         posts(
             "POST /v1/send_message",
             || ("/v1/send_message".into(), json!({ "instance": "none", "prompt": "x" })),

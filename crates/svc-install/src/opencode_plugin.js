@@ -56,44 +56,123 @@ const post = async (body) => {
   })
 }
 
-/** Holds a prompt until the daemon has an answer to it, or it is over; gives the answer. */
-const hold = (id) =>
+/** Reads lines of the daemon until it ends them, and passes each on; gives the status of the answer, if there was one. */
+const follow = (path, onWord) =>
   new Promise((resolve) => {
     const headers = { Host: "localhost", "Content-Length": 0, ...identity }
-    const held = request({ socketPath, path: `/v1/prompts/${id}/hold`, method: "POST", headers }, (answer) => {
-      // The daemon says every second that the prompt is open.
-      const silence = () => setTimeout(() => answer.destroy(), 2000)
+    const held = request({ socketPath, path, method: "POST", headers }, (answer) => {
+      // The daemon says something every second.
+      const silence = () => {
+        const timer = setTimeout(() => answer.destroy(), 2000)
+        timer.unref?.()
+        return timer
+      }
       let timer = silence()
+      const decoder = new TextDecoder()
       let text = ""
       answer.on("data", (chunk) => {
         clearTimeout(timer)
         timer = silence()
-        text += chunk
+        text += decoder.decode(chunk, { stream: true })
         const lines = text.split("\n")
         text = lines.pop()
-        for (const line of lines) {
-          const word = JSON.parse(line)
-          if (word.state === "answer") resolve(word.answer)
-        }
+        for (const line of lines) onWord(JSON.parse(line))
       })
       answer.on("error", () => {})
-      answer.on("close", () => (clearTimeout(timer), resolve()))
+      answer.on("close", () => (clearTimeout(timer), resolve(answer.statusCode)))
     })
+    // A process that has nothing else to do may end.
+    held.on("socket", (socket) => socket.unref?.())
     held.on("error", () => resolve())
     held.end()
   })
 
-/** Says that the answer to a prompt was passed on. */
-const printed = (id) =>
+/** Holds a prompt until the daemon has an answer to it, or it is over; gives the answer. */
+const hold = (id) =>
   new Promise((resolve) => {
-    const headers = { Host: "localhost", "Content-Length": 0, ...identity }
-    const told = request({ socketPath, path: `/v1/prompts/${id}/printed`, method: "POST", headers }, (answer) => {
+    const over = follow(`/v1/prompts/${id}/hold`, (word) => word.state === "answer" && resolve(word.answer))
+    over.then(() => resolve())
+  })
+
+/** Tells the daemon what became of something that it asked for. */
+const told = (path, body) =>
+  new Promise((resolve) => {
+    const text = body ? JSON.stringify(body) : ""
+    const headers = { Host: "localhost", "Content-Length": Buffer.byteLength(text), ...identity }
+    if (body) headers["Content-Type"] = "application/json"
+    const sent = request({ socketPath, path, method: "POST", headers }, (answer) => {
       answer.resume()
       answer.on("close", resolve)
     })
-    told.on("error", resolve)
-    told.end()
+    sent.on("error", resolve)
+    sent.end(text)
   })
+
+/** Says that the answer to a prompt was passed on. */
+const printed = (id) => told(`/v1/prompts/${id}/printed`)
+
+// What all plugins of this process know together: opencode makes one for each folder, and may load this file again.
+const shared = (globalThis[Symbol.for("svc.plugin")] ??= { clients: new Map(), given: new Map(), isFollowing: false })
+
+/** Hands a text to a session, as a person's prompt: an idle one begins a turn, in a turn it goes with the next model call. */
+const give = async (session, text) => {
+  const client = shared.clients.get(session)
+  if (!client) return "refused"
+  try {
+    const body = { parts: [{ type: "text", text }] }
+    const answer = await client.session.promptAsync({ path: { id: session }, body })
+    return answer?.error ? "refused" : "taken"
+  } catch {
+    // It may have arrived: the session shows it.
+    return "unknown"
+  }
+}
+
+/** Which of these messages are in a session. */
+const look = async (session, marks) => {
+  const client = shared.clients.get(session)
+  if (!client) return { state: "unreadable" }
+  try {
+    const answer = await client.session.messages({ path: { id: session } })
+    if (!Array.isArray(answer?.data)) return { state: "unreadable" }
+    const asked = answer.data.filter((it) => it.info?.role === "user")
+    const texts = asked.flatMap((it) => (it.parts ?? []).map((part) => part.text ?? ""))
+    return { state: "shows", messages: marks.filter(([, mark]) => texts.some((text) => text.includes(mark))).map(([id]) => id) }
+  } catch {
+    return { state: "unreadable" }
+  }
+}
+
+/** Does what the daemon says of a hand-over, each once, and tells it what came of that. */
+const act = async ({ state, handover_id: id, session_id: session, text, marks }) => {
+  const { given } = shared
+  if (state === "give") {
+    if (given.has(id)) return
+    given.set(id, give(session, text))
+    if (given.size > 1000) given.delete(given.keys().next().value)
+    await told(`/v1/handovers/${id}/report`, { state: await given.get(id) })
+  } else if (state === "look") {
+    // A text that is on its way is in no session yet.
+    await given.get(id)
+    await told(`/v1/handovers/${id}/report`, await look(session, marks))
+  }
+}
+
+// Milliseconds after which a daemon that is away is asked again.
+const AWAY = 500
+
+/** Is given texts for the sessions of this process, as long as it lives. */
+const serve = async () => {
+  // A run ends with its turn, and would not read what comes then.
+  if (shared.isFollowing || process.argv.slice(1).includes("run")) return
+  shared.isFollowing = true
+  for (;;) {
+    const status = await follow("/v1/handovers/hold", (word) => void act(word).catch(() => {}))
+    // A daemon that does not know of it, or a credential that is none of a process.
+    if (status >= 400 && status < 500) await new Promise((resolve) => setTimeout(resolve, 60000).unref?.())
+    else await new Promise((resolve) => setTimeout(resolve, AWAY).unref?.())
+  }
+}
 
 /** What the client's own server takes for an answer: the path below the prompt, and the body. */
 const reply = (asked, { option_id: option, text, answers }) => {
@@ -154,8 +233,14 @@ const root = (id) => {
 
 // Sessions that the daemon has heard of from here.
 const begun = new Map()
-const begin = (id, payload) => {
-  if (!begun.has(id)) begun.set(id, tell(id, payload))
+const begin = (id, payload, client) => {
+  shared.clients.set(id, client)
+  if (!begun.has(id)) {
+    const told = tell(id, payload)
+    begun.set(id, told)
+    // The daemon knows of this process only then.
+    void told.then(serve)
+  }
   return begun.get(id)
 }
 
@@ -223,8 +308,8 @@ export const SvcPlugin = async ({ client, directory }) => {
       if (event.type === "session.status" && !tellsOfLimit(id, event.properties.status)) return
       const payload = { hook: "event", cwd: directory, event }
       if (event.type === "session.idle") payload.last_assistant_message = said.get(id)?.text
-      if (event.type === "session.deleted") said.delete(id)
-      await (event.type === "session.created" ? begin(id, payload) : tell(id, payload))
+      if (event.type === "session.deleted") said.delete(id), shared.clients.delete(id)
+      await (event.type === "session.created" ? begin(id, payload, client) : tell(id, payload))
     },
     "chat.message": async (input, output) => {
       if (!input?.sessionID || parents.has(input.sessionID)) return
@@ -232,7 +317,7 @@ export const SvcPlugin = async ({ client, directory }) => {
       said.delete(id)
       // One that was made by another process goes on in this one.
       const event = { type: "session.created", properties: { sessionID: id } }
-      await begin(id, { hook: "event", cwd: directory, source: "resume", event })
+      await begin(id, { hook: "event", cwd: directory, source: "resume", event }, client)
       const text = await tell(id, { hook: "chat.message", cwd: directory, input, output })
       if (!text || !Array.isArray(output?.parts)) return
       output.parts.push({ id: partID(), sessionID: input.sessionID, messageID: output.message.id, type: "text", text, synthetic: true })

@@ -13,9 +13,9 @@ use serde::{
 use sqlx::error::BoxDynError;
 
 use crate::{
-    AgentId, CallId, DeliveryState, GhapId, HookId, McpSessionId, MessageId, MessageType,
-    OutcomeId, PeerId, PeerRole, PeerStatus, RunId, StatusEvidence, TaskId, TaskStatus, Timestamp,
-    TokenId, ValueId,
+    AgentId, CallId, DeliveryState, GhapId, HandoverId, HandoverWay, HookId, McpSessionId,
+    MessageId, MessageType, OutcomeId, PeerId, PeerRole, PeerStatus, RunId, StatusEvidence, TaskId,
+    TaskStatus, Timestamp, TokenId, ValueId,
     agent::{AgentState, RequestKind, TurnEnd},
     conversation::{RunMode, RunState, SourceTool},
     journal::{
@@ -118,6 +118,7 @@ column!(Timestamp as i64, |at| at.as_millis(), |millis| Ok(Self::from_millis(mil
 ids!(
     AgentId,
     CallId,
+    HandoverId,
     GhapId,
     HookId,
     McpSessionId,
@@ -137,6 +138,7 @@ column_words!(
     DeliveryState,
     Domain,
     GhapStatus,
+    HandoverWay,
     MemoryCategory,
     MessageType,
     OutcomeVerdict,

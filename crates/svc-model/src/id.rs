@@ -103,6 +103,10 @@ id!(
     HookId, "hook_"
 );
 id!(
+    /// Texts that are handed to a client's own queue or inbox.
+    HandoverId, "ho_"
+);
+id!(
     /// A sentence drawn from records that are alike.
     ValueId, "val_"
 );

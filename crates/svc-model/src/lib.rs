@@ -90,8 +90,8 @@ pub use exposure::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
 pub use gap::GapReason;
 pub use id::random_bytes;
 pub use id::{
-    AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
-    PeerId, RunId, TaskId, TokenId, ValueId, new_secret,
+    AgentId, AgentRequestId, CallId, GhapId, HandoverId, HookId, Ids, McpSessionId, MessageId,
+    OutcomeId, PeerId, RunId, TaskId, TokenId, ValueId, new_secret,
 };
 pub use id_reference::{IdReference, LATEST, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
@@ -102,7 +102,8 @@ pub use list::{
     RequestFilter, SessionFilter, TaskFilter, ToolFilter,
 };
 pub use message::{
-    Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,
+    Delivery, DeliveryState, ExpectedDelivery, HandoverWay, Message, MessageType, NewMessage,
+    SentMessage,
 };
 pub use open_calls::OpenCalls;
 pub use operator_name::{IMPLICIT_SESSION, changes_direction, is_reserved_name};

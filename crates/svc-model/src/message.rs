@@ -69,6 +69,9 @@ pub struct NewMessage {
     /// The sender; your own peer by default. Only the operator may choose another.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub from_peer: Option<String>,
+    /// Whether an idle receiver is left idle; it reads the message in its next turn.
+    #[serde(default)]
+    pub no_wake: bool,
 }
 
 /// Kind of message.
@@ -167,9 +170,37 @@ pub struct Delivery {
     pub state: DeliveryState,
     /// When it was reached.
     pub at: Timestamp,
-    /// Why, for the states that end a delivery without success.
+    /// Why, for the states that end a delivery without success, and of what the client keeps for its
+    /// person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The way by which it was offered: `hook`, or the client's own: `plugin`, `inbox`,
+    /// `app-server`. Absent if the receiver read its inbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+}
+
+/// A client's own way to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HandoverWay {
+    /// The plugin in the client's process.
+    Plugin,
+    /// The session's inbox, a socket.
+    Inbox,
+    /// The client's server of its sessions.
+    AppServer,
+}
+
+impl HandoverWay {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plugin => "plugin",
+            Self::Inbox => "inbox",
+            Self::AppServer => "app-server",
+        }
+    }
 }
 
 /// When a message reaches its receiver's model, as it stands when the message is sent.

@@ -63,19 +63,19 @@ pub use rows::{
 };
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, DeliveryTerms,
-    FeedScope, FramePage, Frequencies, GhapPart, GivenItem, HelpEvidence, HitRate, ItemVersion,
-    LessonKind, ListedMessage, LogPage, LoginCodeRow, McpSessionRow, McpTransport, MemberRow,
-    MemoryFilter, MessageRow, NewCluster, PageSize, PeerRow, ProbabilityBin, ProcessSubject,
-    RowPage, SearchCandidate, SearchFilter, SessionLock, SessionStart, SoughtTerm, SourceListRow,
-    SourcePinRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState, StreamView,
-    SubjectHolders, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    FeedScope, FramePage, Frequencies, GhapPart, GivenItem, HandoverRow, HelpEvidence, HitRate,
+    ItemVersion, LessonKind, ListedMessage, LogPage, LoginCodeRow, McpSessionRow, McpTransport,
+    MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize, PeerRow, ProbabilityBin,
+    ProcessSubject, RowPage, SearchCandidate, SearchFilter, SessionLock, SessionStart, SoughtTerm,
+    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState,
+    StreamView, SubjectHolders, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]
 pub use sqlite::testing;
 pub use sqlite::{
-    DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, WriteQueueKey, WriteTx, Writer,
-    backup, last_backup, note_backup, prepare_restore, schema_difference,
+    DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, UndeliveredChoice, WriteQueueKey,
+    WriteTx, Writer, backup, last_backup, note_backup, prepare_restore, schema_difference,
 };
 pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{

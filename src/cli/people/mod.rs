@@ -45,6 +45,9 @@ pub(super) struct TellArgs {
     name: String,
     /// What to say; `-` reads it from standard input
     text: String,
+    /// Leave an idle session idle: it reads the message in its next turn
+    #[arg(long)]
+    no_wake: bool,
 }
 
 /// Arguments of `svc reply`.
@@ -61,7 +64,10 @@ pub(super) struct ReplyArgs {
 pub(super) async fn tell(context: &Context, args: TellArgs) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let text = text_or_input(args.text)?;
-    let body = json!({ "text": text, "type": "notification" });
+    let mut body = json!({ "text": text, "type": "notification" });
+    if args.no_wake {
+        body["no_wake"] = true.into();
+    }
     let sent = peer_found(&client, &args.name, send(context, &args.name, body).await?).await?;
     report_sent(context, &client, &sent).await
 }

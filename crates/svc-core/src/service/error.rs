@@ -128,6 +128,8 @@ pub enum ResourceKind {
     Token,
     Agent,
     AgentRequest,
+    /// A text that was handed to a client.
+    Handover,
 }
 
 impl ResourceKind {
@@ -171,6 +173,7 @@ impl fmt::Display for ResourceKind {
             Self::Token => "token",
             Self::Agent => "agent",
             Self::AgentRequest => "request",
+            Self::Handover => "hand-over",
         })
     }
 }

@@ -20,6 +20,7 @@ pub mod check;
 pub mod conversations;
 mod core;
 mod error;
+pub mod handovers;
 pub mod hooks;
 pub mod journal;
 pub mod log;

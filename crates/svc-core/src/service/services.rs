@@ -3,7 +3,9 @@
 use std::{ops::Deref, path::Path, sync::Arc};
 
 use svc_model::{
-    BudgetKind, Caller, Clock, Ids, Timestamp, conversation::SessionsPolicy, hook::HookPolicy,
+    BudgetKind, Caller, Clock, Ids, Timestamp,
+    conversation::SessionsPolicy,
+    hook::{HookClient, HookPolicy},
 };
 use svc_store::Store;
 use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
@@ -15,6 +17,7 @@ use super::{
     budget::BudgetHold,
     conversations::Conversations,
     core::Core,
+    handovers::Handovers,
     hooks::Hooks,
     journal::Journal,
     log::Log,
@@ -50,6 +53,8 @@ pub struct ServiceSet {
     pub search: Search,
     /// Events of coding agents.
     pub hooks: Hooks,
+    /// Texts on their way to sessions by their clients' own ways.
+    pub handovers: Handovers,
     /// MCP sessions, and calls on record.
     pub mcp: Mcp,
     /// Prompts of attended sessions.
@@ -81,7 +86,14 @@ impl Services {
         let team = Team::new(core.clone(), access.clone());
         let search = Search::new(core.clone());
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
-        let hooks = Hooks::new(core.clone(), access.clone(), team.clone(), journal.clone());
+        let handovers = Handovers::new(core.clone());
+        let hooks = Hooks::new(
+            core.clone(),
+            access.clone(),
+            team.clone(),
+            journal.clone(),
+            handovers.clone(),
+        );
         let prompts = Prompts::new(core.clone());
         let agents = Agents::new(core.clone(), access.clone(), prompts.clone());
         Self(Arc::new(ServiceSet {
@@ -93,6 +105,7 @@ impl Services {
             tasks: Tasks::new(core.clone()),
             journal,
             search,
+            handovers,
             hooks,
             mcp: Mcp::new(core.clone()),
             prompts,
@@ -107,6 +120,13 @@ impl Services {
         let rooms = Arc::make_mut(&mut self.0);
         rooms.prompts.set_attended(policy.attended);
         rooms.hooks.set_policy(policy);
+        self
+    }
+
+    /// Sets the clients whose sessions no message wakes.
+    #[must_use]
+    pub fn with_wake_off(self, clients: Vec<HookClient>) -> Self {
+        self.handovers.set_off(clients);
         self
     }
 

@@ -242,6 +242,7 @@ async fn broadcast(call: Call, input: PeerBroadcastArguments) -> Result<Broadcas
         text: input.text,
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
+        no_wake: false,
     };
     Ok(call.services.team.broadcast(&call.caller, input.circle, message).await?)
 }

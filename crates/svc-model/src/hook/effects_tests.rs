@@ -21,6 +21,7 @@ fn event(client: HookClient, moment: HookMoment) -> HookEvent {
         session_id: "s".to_owned(),
         agent_id: String::new(),
         cwd: None,
+        permission_mode: None,
         moment,
     }
 }

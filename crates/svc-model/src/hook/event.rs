@@ -17,6 +17,8 @@ pub struct HookEvent {
     pub agent_id: String,
     /// The working folder.
     pub cwd: Option<String>,
+    /// Whether the client asks its person before it uses tools, in its own word.
+    pub permission_mode: Option<String>,
     /// What happened.
     pub moment: HookMoment,
 }

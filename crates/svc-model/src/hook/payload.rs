@@ -115,6 +115,7 @@ fn common(
         session_id,
         agent_id: text(payload, "agent_id").unwrap_or_default(),
         cwd: text(payload, "cwd"),
+        permission_mode: text(payload, "permission_mode"),
         moment,
     })
 }
@@ -194,6 +195,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
         session_id,
         agent_id: text(payload, "agent_id").unwrap_or_default(),
         cwd: text(payload, "cwd").or_else(|| text(&properties["info"], "directory")),
+        permission_mode: None,
         moment,
     })
 }

@@ -190,6 +190,7 @@ mod tests {
             session_id: "s".to_owned(),
             agent_id: String::new(),
             cwd: None,
+            permission_mode: None,
             moment,
         }
     }

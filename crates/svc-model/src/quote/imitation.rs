@@ -55,8 +55,9 @@ enum Needs {
 }
 
 /// Names of tags with which clients, and models' own formats, mark the speaker.
-const TAGS: [&str; 29] = [
+const TAGS: [&str; 30] = [
     "system-reminder",
+    "cross-session-message",
     "system",
     "system-message",
     "system-prompt",

@@ -11,10 +11,14 @@ use anyhow::Context as _;
 use serde_json::json;
 use svc_core::service::{Services, Tokens, Tuning, agents::AgentSettings};
 use svc_core::tools;
-use svc_model::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
+use svc_model::{
+    Clock, Ids, SystemClock, TokenId,
+    hook::{HookClient, HookPolicy},
+    limits,
+};
 use svc_sources::{ResultBounds, SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
 use svc_store::{OpenOptions, Store, Writer};
-use svc_sys::config::{Config, Env, Origin, Paths};
+use svc_sys::config::{Config, Env, Origin, Paths, WakeMode};
 use svc_sys::{
     local_socket::{self, SocketFile},
     telemetry,
@@ -114,6 +118,7 @@ impl ServingDaemon {
         let services = services.with_sessions(config.sessions_policy());
         let services = services.with_session_scopes(config.session_scopes());
         let services = services.with_home(&config.paths.home);
+        let services = services.with_wake_off(wake_off(config));
         let services = services.with_hook_policy(policy).with_agents(AgentSettings {
             config: config.agents.clone(),
             env: env.clone(),
@@ -196,6 +201,15 @@ impl ServingDaemon {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// The clients whose sessions no message wakes.
+fn wake_off(config: &Config) -> Vec<HookClient> {
+    let mut off = config.wake_off.value.clone();
+    if config.hooks_wake.value == WakeMode::Never {
+        off.push(HookClient::ClaudeCode);
+    }
+    off
 }
 
 /// An edge with its listeners.

@@ -22,6 +22,7 @@ pub(super) fn start(
     lifecycle.run("peers", sweep_peers(services.clone()));
     lifecycle.run("client records", read_client_records(services.clone()));
     lifecycle.run("stranded inboxes", sweep_stranded_inboxes(services.clone()));
+    lifecycle.run("hand-overs", services.handovers.clone().run());
     lifecycle.run("agents", services.agents.clone().run());
     lifecycle.run("tasks", sweep_tasks(services.clone()));
     lifecycle.run("processes", sweep_processes(services.clone()));

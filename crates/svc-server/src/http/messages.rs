@@ -123,6 +123,9 @@ struct Broadcast {
     text: String,
     correlation_id: Option<String>,
     idempotency_key: Option<String>,
+    /// Whether idle receivers are left idle.
+    #[serde(default)]
+    no_wake: bool,
 }
 
 async fn broadcast(
@@ -136,6 +139,7 @@ async fn broadcast(
         text: input.text,
         correlation_id: input.correlation_id,
         idempotency_key: input.idempotency_key,
+        no_wake: input.no_wake,
     };
     Ok(Json(app.services.team.broadcast(&caller, input.circle, message).await?))
 }

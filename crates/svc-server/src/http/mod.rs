@@ -21,6 +21,7 @@ mod edge;
 mod entry;
 mod events;
 mod exposition;
+mod handovers;
 mod health;
 mod identify;
 mod journal;

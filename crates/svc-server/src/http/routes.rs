@@ -8,7 +8,7 @@ use http::{HeaderValue, header};
 use super::{
     agents,
     api::Api,
-    conversations, daemon_proof, doctor, events, exposition, health, journal, messages,
+    conversations, daemon_proof, doctor, events, exposition, handovers, health, journal, messages,
     openapi::{Document, Operation},
     page, peers, prompts, protocol, send_message, sources, tasks, tokens, tools,
 };
@@ -23,6 +23,7 @@ pub(super) fn api() -> Api {
     let api = tasks::routes(api);
     let api = agents::routes(api);
     let api = prompts::routes(api);
+    let api = handovers::routes(api);
     let api = send_message::routes(api);
     let api = events::routes(api);
     let api = journal::routes(api);

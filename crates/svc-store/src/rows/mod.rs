@@ -29,7 +29,7 @@ pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 pub use team::{
-    DeliveryTerms, ListedMessage, LoginCodeRow, MessageRow, PeerRow, ProcessSubject, StrandedInbox,
-    SubjectHolders, TaskRow, TokenEnd, TokenRow,
+    DeliveryTerms, HandoverRow, ListedMessage, LoginCodeRow, MessageRow, PeerRow, ProcessSubject,
+    StrandedInbox, SubjectHolders, TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

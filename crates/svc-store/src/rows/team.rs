@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Message, OpenCalls, Ownership, Peer, PeerId, PeerRole, Principal, ProcessIdentity, Reader,
-    Task, Timestamp, TokenId, is_agent_key, stamp,
+    HandoverId, HandoverWay, Message, OpenCalls, Ownership, Peer, PeerId, PeerRole, Principal,
+    ProcessIdentity, Reader, Task, Timestamp, TokenId, is_agent_key, stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -92,6 +92,25 @@ pub struct DeliveryTerms {
     pub held_until: Option<Timestamp>,
     /// A call sent the message, not the end of a turn: it counts as a send.
     pub by_call: bool,
+    /// It begins no turn of an idle session by itself.
+    pub no_wake: bool,
+}
+
+/// A text that was handed to a client's own queue or inbox, and that the client has not shown to
+/// have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandoverRow {
+    pub handover_id: HandoverId,
+    pub peer_id: PeerId,
+    pub session_id: String,
+    pub via: HandoverWay,
+    /// It was handed over in a turn, which goes on with it.
+    pub joins_turn: bool,
+    /// The client keeps it for its person.
+    pub is_held: bool,
+    /// The file in which the client's own record of the conversation is.
+    pub record: Option<String>,
+    pub at: Timestamp,
 }
 
 /// A task with what only the daemon knows of it.

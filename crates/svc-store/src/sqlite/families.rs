@@ -57,6 +57,11 @@ family! {
 }
 
 family! {
+    /// Texts in clients' own hands. See `handover.rs`.
+    handovers: HandoverReads, HandoverWrites
+}
+
+family! {
     /// Work that somebody was given. See `assignment.rs`.
     assignments: AssignmentReads, AssignmentWrites
 }

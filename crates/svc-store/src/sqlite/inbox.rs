@@ -19,6 +19,15 @@ use super::{
 };
 use crate::{AgentMail, MessageRow, PageSize, RowPage, StoreError, StrandedInbox};
 
+/// Which undelivered messages are chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UndeliveredChoice {
+    /// Not those of these senders.
+    pub excluded: Vec<String>,
+    /// How often a client's own way was tried for them in vain, at least and at most.
+    pub failed_handovers: (u32, u32),
+}
+
 direct_row! {
     /// A message that waits to become a turn.
     struct RawMail {
@@ -39,7 +48,7 @@ direct_row! {
 
 impl InboxWrites<'_> {
     /// Senders with [`limits::WAKES`] hand-overs or more of the last [`limits::WAKES_WINDOW`] that
-    /// began a turn of a peer. The operator is never among them.
+    /// began a turn of a peer. A person is never among them.
     pub async fn senders_at_wake_bound(
         &mut self,
         peer: &PeerId,
@@ -49,6 +58,7 @@ impl InboxWrites<'_> {
             self.tx,
             r#"select from_peer as "from!" from message
             where to_peer = ? and wakes = 1 and at >= ? and from_peer <> 'operator'
+                and not exists (select 1 from peer p where p.peer_id = from_peer and p.role = 'human')
             group by from_peer having count(distinct given_by) >= ?"#,
             peer,
             since,
@@ -157,7 +167,8 @@ impl InboxWrites<'_> {
                 select free.id from (
                     select id, bytes, sum(bytes) over (order by id) - bytes as before from (
                         select id, bytes from message
-                        where to_peer = ?1 and waits = 1 and (state <> 'injected' or given_by is null)
+                        where to_peer = ?1 and waits = 1 and handover_id is null
+                            and (state <> 'injected' or given_by is null)
                             and (leased_until is null or leased_until <= ?2 or leased_until > ?3)
                             and (held_until is null or held_until <= ?2)
                         order by id limit ?4
@@ -177,29 +188,33 @@ impl InboxWrites<'_> {
 
     /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it
     /// was not given yet, those that were taken and whose lease is over, and those that nobody saw.
-    /// With `all`, those on lease too. Without those of `excluded` senders.
+    /// With `all`, those on lease too. Without those that are in the client's own hands.
     pub async fn undelivered(
         &mut self,
         to: &PeerId,
         all: bool,
-        excluded: &[String],
+        chosen: &UndeliveredChoice,
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
-        let (to, excluded) = (to.as_str(), to_json(excluded));
+        let (to, excluded) = (to.as_str(), to_json(&chosen.excluded));
+        let (least, most) = chosen.failed_handovers;
         let rows = messages!(
             select_all,
             self.tx,
-            "where to_peer = ?1 and waits = 1
+            "where to_peer = ?1 and waits = 1 and handover_id is null
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
                 and (held_until is null or held_until <= ?3)
                 and from_peer not in (select value from json_each(?5))
+                and failed_handovers between ?6 and ?7
             order by id limit ?4",
             to,
             all,
             self.tx.now,
             limit,
-            excluded
+            excluded,
+            least,
+            most
         );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
@@ -216,7 +231,7 @@ impl InboxWrites<'_> {
             select_all,
             self.tx,
             "where to_peer = ? and waits = 1 and state = 'offered'
-                and given_by is not null
+                and given_by is not null and handover_id is null
                 and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
             order by id",
             to,
@@ -243,6 +258,17 @@ impl InboxWrites<'_> {
             at
         );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Those of `ids` that begin no turn by themselves.
+    pub async fn sleeping(&mut self, ids: &[MessageId]) -> Result<Vec<MessageId>, StoreError> {
+        let ids = to_json(ids);
+        Ok(select_values!(
+            self.tx,
+            r#"select message_id as "id!: MessageId" from message
+            where no_wake = 1 and message_id in (select value from json_each(?))"#,
+            ids
+        ))
     }
 
     /// Whether a question was given to a peer to begin its turn, and neither a hook nor the end of
@@ -338,7 +364,7 @@ impl InboxReads<'_> {
         let has = read_value!(
             self.store,
             r#"select exists (select 1 from message
-                where to_peer = ? and waits = 1
+                where to_peer = ? and waits = 1 and handover_id is null
                     and (state <> 'injected' or leased_until = 0)
                     and (held_until is null or held_until <= ?)) as "has!: bool""#,
             peer,

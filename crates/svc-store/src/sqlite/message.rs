@@ -94,7 +94,7 @@ macro_rules! messages {
 
 pub(super) use messages;
 
-direct_row!(Delivery { state, at, reason });
+direct_row!(Delivery { state, at, reason, via });
 
 /// The first characters of a text, from its first bytes, which may end within a character.
 fn beginning(bytes: &[u8], characters: u32) -> String {
@@ -125,8 +125,9 @@ impl MessageWrites<'_> {
         change!(
             self.tx,
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, bytes, correlation_id, \
-                idempotency_key, state, at, source_tool, source_session, run_id, turn, held_until, by_call) \
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                idempotency_key, state, at, source_tool, source_session, run_id, turn, held_until, by_call, \
+                no_wake) \
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             message.kind,
             message.from_peer,
@@ -143,7 +144,8 @@ impl MessageWrites<'_> {
             run,
             terms.turn,
             terms.held_until,
-            terms.by_call
+            terms.by_call,
+            terms.no_wake
         );
         Ok(())
     }
@@ -166,7 +168,7 @@ impl MessageWrites<'_> {
         message: &Message,
         copies: &[(MessageId, PeerId)],
         (text_id, sent_by): (i64, &str),
-        idempotency_key: Option<&str>,
+        (idempotency_key, no_wake): (Option<&str>, bool),
     ) -> Result<(), StoreError> {
         let (list, bytes) = (to_json(copies), row_bytes(&message.text));
         let provenance = message.provenance.as_ref();
@@ -175,8 +177,8 @@ impl MessageWrites<'_> {
         change!(
             self.tx,
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
-                correlation_id, idempotency_key, state, at, source_tool, source_session, run_id)
-            select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, 'run_' || substr(value ->> 0, 5)
+                correlation_id, idempotency_key, state, at, source_tool, source_session, no_wake, run_id)
+            select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, 'run_' || substr(value ->> 0, 5)
             from json_each(?)",
             message.kind,
             message.from_peer,
@@ -189,6 +191,7 @@ impl MessageWrites<'_> {
             message.timestamp,
             tool,
             session,
+            no_wake,
             list
         );
         Ok(())
@@ -228,6 +231,20 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
+    /// Records by which way messages were offered: the last way counts, and the reason of an earlier
+    /// one is gone.
+    pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<(), StoreError> {
+        let list = to_json(ids);
+        let done = change!(
+            self.tx,
+            "update message_state set via = ?, reason = null
+            where state = 'offered' and message_id in (select value from json_each(?))",
+            via,
+            list
+        );
+        all_changed(done, ids.len(), "message_state")
+    }
+
     /// Moves messages through `states`; the last is their new state. One statement for each state
     /// of a single message, two statements for any number of messages, so a full inbox does not
     /// delay other jobs.
@@ -263,7 +280,7 @@ impl MessageWrites<'_> {
     pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
         let id = id.as_str();
         Ok(select_all!(
-            r#"select state as "state: DeliveryState", at as "at: Timestamp", reason
+            r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
             Delivery,
             self.tx,
@@ -490,7 +507,7 @@ impl MessageReads<'_> {
         let id = id.as_str();
         let mut states = sqlx::query_as!(
             Delivery,
-            r#"select state as "state: DeliveryState", at as "at: Timestamp", reason
+            r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
             id
         )

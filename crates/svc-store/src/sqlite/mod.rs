@@ -25,6 +25,7 @@ pub mod families;
 mod files;
 mod frame_readers;
 mod frames;
+mod handover;
 mod hook;
 mod inbox;
 #[cfg(test)]
@@ -72,6 +73,7 @@ mod writer_tests;
 
 pub use db::{PrincipalWrites, Store, Writer};
 pub use files::{backup, last_backup, note_backup};
+pub use inbox::UndeliveredChoice;
 pub use lock::{DatabaseLock, LockError};
 pub use restore::{prepare_restore, schema_difference};
 pub use search::SearchIndex;

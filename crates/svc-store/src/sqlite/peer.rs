@@ -13,8 +13,8 @@ use super::{
     json::to_json,
     page::read_page,
     statement::{
-        change, direct_row, pool_query, read_all, read_one, select_all, select_fields, select_one,
-        select_value, select_values,
+        change, direct_row, find_value, pool_query, read_all, read_one, select_all, select_fields,
+        select_one, select_value, select_values,
     },
 };
 use crate::{PageSize, PeerRow, RowPage, StoreError};
@@ -109,6 +109,27 @@ macro_rules! peers {
 }
 
 impl PeerWrites<'_> {
+    /// Whether the client asks its person before it uses tools, in its own word.
+    pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>, StoreError> {
+        Ok(find_value!(self.tx, r#"select permission_mode from peer where peer_id = ?"#, id)
+            .flatten())
+    }
+
+    /// Notes how the client asks its person.
+    pub async fn note_permission_mode(
+        &mut self,
+        id: &PeerId,
+        mode: &str,
+    ) -> Result<(), StoreError> {
+        change!(
+            self.tx,
+            "update peer set permission_mode = ?1 where peer_id = ?2 and permission_mode is not ?1",
+            mode,
+            id
+        );
+        Ok(())
+    }
+
     pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
         let raw = peers!(select_one, self.tx, "where peer_id = ?", id);

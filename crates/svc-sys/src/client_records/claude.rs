@@ -15,7 +15,7 @@ use serde_json::Value;
 use svc_model::hook::one_line;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind, limits};
 
-use super::{RecordFault, record_file};
+use super::{RecordFault, claude_transcript, record_file};
 use crate::private_file;
 
 /// Largest file of the registry, in bytes. A real one has about a thousand.
@@ -115,8 +115,7 @@ impl ClaudeSession {
     }
 }
 
-/// The end of the limit that the last refusal in the session's transcript names:
-/// `projects/<project>/<session>.jsonl`, one line of JSON for each entry.
+/// The end of the limit that the last refusal in the session's transcript names.
 pub(super) fn limit_end(
     process: &ProcessIdentity,
     session_id: &str,
@@ -126,18 +125,8 @@ pub(super) fn limit_end(
 }
 
 fn limit_end_in(projects: &Path, session_id: &str, now: Timestamp) -> Option<Timestamp> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if session_id.is_empty() || !session_id.chars().all(is_name) {
-        return None;
-    }
-    let name = format!("{session_id}.jsonl");
-    let transcript = fs::read_dir(projects).ok()?.flatten().find_map(|project| {
-        let folder = project.path();
-        let file = record_file::open(&folder.join(&name))?;
-        private_file::check_folder(&folder).ok()?;
-        Some(file)
-    })?;
-    let tail = record_file::tail_of(transcript)?;
+    let transcript = claude_transcript::file_of(projects, session_id)?;
+    let tail = record_file::tail_of(record_file::open(&transcript)?)?;
     let refusal = tail.lines().rev().find(|line| line.contains(r#""rate_limit_info""#))?;
     let entry: Value = serde_json::from_str(refusal).ok()?;
     let info = &entry["apiErrorParams"]["rate_limit_info"];
@@ -146,7 +135,7 @@ fn limit_end_in(projects: &Path, session_id: &str, now: Timestamp) -> Option<Tim
     (now < end && end <= now.plus(limits::LIMIT_LASTS)).then_some(end)
 }
 
-fn folder_of(pid: u32) -> Option<PathBuf> {
+pub(super) fn folder_of(pid: u32) -> Option<PathBuf> {
     record_file::folder(pid, "CLAUDE_CONFIG_DIR")
         .or_else(|| Some(record_file::folder(pid, "HOME")?.join(".claude")))
 }

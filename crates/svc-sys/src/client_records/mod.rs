@@ -2,6 +2,7 @@
 //! person says No at a dialog, or presses Esc, or when a turn of Codex fails.
 
 mod claude;
+pub mod claude_transcript;
 mod codex;
 mod gemini;
 mod record_file;

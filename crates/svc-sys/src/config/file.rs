@@ -35,6 +35,8 @@ pub struct FileConfig {
     pub sessions: SessionsSection,
     #[serde(default)]
     pub sources: SourcesSection,
+    #[serde(default)]
+    pub wake: WakeSection,
     /// By the last part of the key of a kind.
     #[serde(default)]
     pub budget: BTreeMap<String, u64>,
@@ -68,6 +70,12 @@ pub struct HooksSection {
     pub context: Option<bool>,
     pub sub_agents: Option<bool>,
     pub wake: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WakeSection {
+    pub off: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

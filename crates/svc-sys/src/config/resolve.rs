@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use svc_model::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
-use svc_model::hook::AttendedPrompts;
+use svc_model::hook::{AttendedPrompts, HookClient};
 use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::agents::AgentsConfig;
@@ -89,6 +89,8 @@ pub struct Config {
     pub sources_max_result_bytes: Setting<u64>,
     /// Bytes of such results per principal, and as many of files of resources.
     pub sources_max_kept_bytes: Setting<u64>,
+    /// Clients whose sessions no message wakes.
+    pub wake_off: Setting<Vec<HookClient>>,
     /// Bounds per principal, in the order of the documentation.
     pub budget: Vec<(BudgetKind, Setting<u64>)>,
     /// The instance of a dispatch that names none.
@@ -277,6 +279,9 @@ impl Config {
             sources_max_kept_bytes: given
                 .number("sources.max_kept_bytes", child.max_kept_bytes)?
                 .or(MAX_KEPT_BYTES),
+            wake_off: given
+                .list("wake.off", &[], file.wake.off.as_ref(), setting::hook_client)?
+                .or(Vec::new()),
             budget: BudgetKind::ALL
                 .into_iter()
                 .map(|kind| {
@@ -313,6 +318,7 @@ impl Config {
         let allow: Vec<_> = self.sessions_allow.iter().map(AllowRule::as_text).collect();
         let import: Vec<_> = self.sources_import.iter().map(|client| client.as_str()).collect();
         let expose = self.sources_expose.map(ToolExposure::as_str);
+        let off: Vec<_> = self.wake_off.iter().map(|client| client.as_str()).collect();
         let mut rows = vec![
             self.listen.row("listen"),
             self.no_auth.row("no_auth"),
@@ -344,6 +350,7 @@ impl Config {
             self.sources_tool_call.row("sources.tool_call"),
             self.sources_max_result_bytes.row("sources.max_result_bytes"),
             self.sources_max_kept_bytes.row("sources.max_kept_bytes"),
+            self.wake_off.row_as("wake.off", json!(off)),
             self.default_agent.row("default_agent"),
         ];
         rows.extend(self.budget.iter().map(|(kind, bound)| bound.row(kind.key())));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use svc_model::hook::HookClient;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::environment::{ConfigError, Env};
@@ -27,6 +28,12 @@ pub enum Origin {
     Env,
     File,
     Default,
+}
+
+/// A client by its name.
+pub(super) fn hook_client(name: &str) -> Result<HookClient, String> {
+    HookClient::parse(name)
+        .ok_or_else(|| format!("`{name}` is not claude, codex, gemini or opencode"))
 }
 
 /// One line of `svc config show`.

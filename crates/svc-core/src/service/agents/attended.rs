@@ -91,6 +91,7 @@ pub(super) async fn ask_attended(
         from_peer: None,
         correlation_id: None,
         idempotency_key: Some(format!("task-{}", task.task.task_id)),
+        no_wake: false,
     };
     let outgoing = team::OutgoingMessage {
         core: core.clone(),

@@ -52,6 +52,7 @@ pub(in crate::service) async fn tell(
         from_peer: None,
         correlation_id: None,
         idempotency_key: key,
+        no_wake: false,
     };
     let outgoing = team::OutgoingMessage {
         core: core.clone(),

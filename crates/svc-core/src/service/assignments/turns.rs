@@ -48,7 +48,7 @@ pub(in crate::service) fn terms_of_reply(
     row.map_or_else(DeliveryTerms::default, |row| DeliveryTerms {
         turn: Some(1),
         held_until: row.waits_until.filter(|until| *until > now),
-        by_call: false,
+        ..DeliveryTerms::default()
     })
 }
 

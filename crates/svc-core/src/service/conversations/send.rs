@@ -388,6 +388,7 @@ impl Conversations {
                         text: input.message,
                         correlation_id: Some(question.id.as_str().to_owned()),
                         idempotency_key: input.idempotency_key,
+                        no_wake: false,
                     };
                     let outgoing = team::OutgoingMessage {
                         core,
@@ -475,6 +476,7 @@ impl SendJob {
             text: self.input.message,
             correlation_id: None,
             idempotency_key: None,
+            no_wake: false,
         };
         let run_id = RunId::new(&self.core.ids, now);
         let outgoing = team::OutgoingMessage {

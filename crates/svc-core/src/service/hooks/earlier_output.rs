@@ -98,6 +98,7 @@ mod tests {
             session_id: "s".to_owned(),
             agent_id: String::new(),
             cwd: None,
+            permission_mode: None,
             moment: HookMoment::Stop { again: true, words: Some(words.to_owned()) },
         }
     }

@@ -8,12 +8,12 @@ use svc_model::{
 };
 use svc_store::PeerRow;
 
-use super::{
-    lost_replies,
-    mail::{self, HandedMail, TurnOfMail},
-    state::Hooks,
+use super::{lost_replies, state::Hooks};
+use crate::service::{
+    Error, ResourceKind, check,
+    handovers::{self, HandedMail, MailGiver, TurnOfMail},
+    process, team,
 };
-use crate::service::{Error, ResourceKind, check, process, team};
 
 /// A process that waits for a session's mail.
 #[derive(Debug, Clone)]
@@ -129,9 +129,18 @@ impl Hooks {
         if !self.core.store.inboxes().has_mail(&peer.peer_id, self.core.now()).await? {
             return Ok(WaiterMail::Nothing);
         }
-        if self.core.store.peers().get(&peer.peer_id).await?.as_ref().is_some_and(is_in_turn) {
+        let row = self.core.store.peers().get(&peer.peer_id).await?;
+        if row.as_ref().is_some_and(is_in_turn) {
             return Ok(WaiterMail::InTurn);
         }
+        if self.handovers.is_off(&peer.backend) {
+            return Ok(WaiterMail::Nothing);
+        }
+        // The client's own way comes first.
+        let least = match &row {
+            Some(row) => self.handovers.reaches(row).await?.tries,
+            None => 0,
+        };
         let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);
         let (caller, session_id) = (caller.clone(), session_id.to_owned());
         self.core
@@ -164,13 +173,16 @@ impl Hooks {
                     }
                     tx.hooks().remember(&waiter).await?;
                     let offer = (MailOffer::New, TurnOfMail::Begins);
-                    let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
+                    let hook = MailGiver::hook(&waiter);
+                    let giver = MailGiver { failed_handovers: (least, u32::MAX), ..hook };
+                    let new = handovers::hand_over(tx, &peer, giver, offer, lease).await?;
                     let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
                     let handed = match new {
                         // Somebody waits for the answer, and a session that was just opened may
                         // have no turn for hours.
                         None if had_no_turn => {
-                            mail::hand_over_questions_of_start(tx, &peer, &waiter, lease).await?
+                            handovers::hand_over_questions_of_start(tx, &peer, &waiter, lease)
+                                .await?
                         }
                         new => new,
                     };

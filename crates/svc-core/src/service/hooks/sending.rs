@@ -23,8 +23,12 @@ impl Hooks {
         let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
         // Before it is sent: a waiter that takes it waits no more.
         let expected = self.expected_delivery(caller, &to).await?;
+        let no_wake = input.no_wake;
         let message = self.team.send_message(caller, to.as_str(), input).await?;
-        let delivery = expected.unwrap_or(ExpectedDelivery::NextTurn);
+        let delivery = match expected {
+            Some(ExpectedDelivery::Wakes) if no_wake => ExpectedDelivery::NextTurn,
+            expected => expected.unwrap_or(ExpectedDelivery::NextTurn),
+        };
         Ok(SentMessage { message, delivery })
     }
 
@@ -52,22 +56,28 @@ impl Hooks {
                 _ => ExpectedDelivery::NextTurn,
             }));
         }
+        if row.peer.is_limited() {
+            return Ok(Some(ExpectedDelivery::NextTurn));
+        }
         let client = HookClient::parse(&row.peer.backend);
         let may_wake = self.may_wake(caller, to).await?;
-        let reaches_each_turn = may_wake && client.is_some_and(HookClient::goes_on_at_stop);
+        let native = self.handovers.reaches(&row).await?;
+        let reaches_each_turn =
+            may_wake && (native.joins_turn || client.is_some_and(HookClient::goes_on_at_stop));
         let owner = match &row.peer.session_id {
             Some(session) => store.sessions().owner(session).await?.and_then(|known| known.owner),
             None => None,
         };
         let wakes = owner.zip(row.peer.session_id.as_deref());
         let idle_since = (row.peer.status == PeerStatus::Idle).then_some(row.peer.since);
-        let wakes = may_wake
-            && wakes.is_some_and(|(owner, session)| {
+        let is_waited_for = || {
+            wakes.is_some_and(|(owner, session)| {
                 self.waiters.wake(&owner, session, (self.core.now(), idle_since))
-            });
-        if row.peer.is_limited() {
-            return Ok(Some(ExpectedDelivery::NextTurn));
-        }
+            })
+        };
+        let wakes = may_wake
+            && !self.handovers.is_off(&row.peer.backend)
+            && (native.wakes || is_waited_for());
         // A client that was killed a moment ago may still be online here, and its waiter may live.
         Ok(Some(if is_gone(&row) {
             ExpectedDelivery::from_status(PeerStatus::Offline, reaches_each_turn, false)
@@ -75,6 +85,7 @@ impl Hooks {
             ExpectedDelivery::from_status(row.peer.status, reaches_each_turn, wakes)
         }))
     }
+
     /// Whether a message of a caller may begin a turn of a peer, after those that did.
     async fn may_wake(&self, caller: &Caller, to: &PeerId) -> Result<bool, StoreError> {
         let store = &self.core.store;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use svc_model::{McpSessionId, hook::HookPolicy, limits};
 
 use super::{announced_calls::AnnouncedCalls, earlier_output::EarlierWords, waiters::MailWaiters};
-use crate::service::{Error, access::Access, core::Core, journal::Journal, team::Team};
+use crate::service::{
+    Error, access::Access, core::Core, handovers::Handovers, journal::Journal, team::Team,
+};
 
 /// The service of hooks: what coding agents' events change, and the replies to them.
 #[derive(Debug, Clone)]
@@ -14,6 +16,7 @@ pub struct Hooks {
     pub(super) access: Access,
     pub(super) team: Team,
     pub(super) journal: Journal,
+    pub(super) handovers: Handovers,
     /// Which session an MCP tool is called in.
     pub ties: Arc<AnnouncedCalls>,
     pub(super) waiters: Arc<MailWaiters>,
@@ -27,12 +30,14 @@ impl Hooks {
         access: Access,
         team: Team,
         journal: Journal,
+        handovers: Handovers,
     ) -> Self {
         Self {
             core,
             access,
             team,
             journal,
+            handovers,
             ties: Arc::default(),
             waiters: Arc::default(),
             earlier_words: Arc::default(),

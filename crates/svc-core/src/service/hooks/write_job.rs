@@ -16,14 +16,12 @@ use svc_model::{
 use svc_store::{PeerRow, SessionStart, StoreError, WriteTx};
 use svc_sys::session_secret::SessionSecrets;
 
-use super::{
-    lost_replies,
-    mail::{self, TurnOfMail},
-};
+use super::lost_replies;
 use crate::service::{
     Error, assignments,
     budget::Budget,
     core::Core,
+    handovers::{self, MailGiver, ShownHandover, TurnOfMail},
     journal::{NewOutcome, put_outcome},
     prompts::{self, NewPrompt},
     team::{self, ActingSession},
@@ -120,6 +118,7 @@ impl HookWriteJob {
                 if let HookMoment::Prompt { text } = &self.event.moment
                     && !self.event.is_of_sub_agent()
                 {
+                    handovers::confirm_shown(tx, &peer.peer_id, text).await?;
                     assignments::late_turn_prompted(tx, &peer.peer_id, text).await?;
                 }
                 self.answer_questions(tx, &peer.peer_id).await?;
@@ -315,6 +314,9 @@ impl HookWriteJob {
             tx.peers().set_open_calls(&id, &calls).await?;
         }
         let Some(mut peer) = peer else { return Ok(None) };
+        if let (Some(mode), true) = (&self.event.permission_mode, timing.is_live()) {
+            tx.peers().note_permission_mode(&peer.peer_id, mode).await?;
+        }
         let at = timing.time(tx.now());
         peer.last_seen = at;
         let waiting_for = hook::waiting_for(&self.event, &peer, at);
@@ -440,10 +442,16 @@ impl HookWriteJob {
             _ => TurnOfMail::Person,
         };
         if handover.confirms_given {
-            let given = mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
+            let mut given = handovers::confirm_given(tx, &peer.peer_id, self.arrived).await?;
             if let HookMoment::Prompt { text } = &self.event.moment {
-                woken_by = mail::headlines_of_wake(tx, &given, text).await?;
+                let mut shown = ShownHandover::default();
                 if !self.event.is_of_sub_agent() {
+                    shown = handovers::confirm_shown(tx, &peer.peer_id, text).await?;
+                    given.append(&mut shown.messages);
+                }
+                woken_by = handovers::headlines_of_wake(tx, &given, text).await?;
+                // What is put into a turn begins none.
+                if !self.event.is_of_sub_agent() && !shown.joins_turn {
                     let core = &self.core;
                     let has_question =
                         assignments::turn_prompted(tx, core, &peer.peer_id, &given, text).await?;
@@ -464,9 +472,9 @@ impl HookWriteJob {
             // This turn may be refused, too. The next event of it shows that it is not.
             return Ok((None, headlines(&woken_by, 0)));
         }
-        let hook_id = self.id.as_deref().unwrap_or_default();
+        let giver = MailGiver::hook(self.id.as_deref().unwrap_or_default());
         let offer = (handover.offer, turn);
-        let handed = mail::hand_over(tx, peer, hook_id, offer, self.lease).await?;
+        let handed = handovers::hand_over(tx, peer, giver, offer, self.lease).await?;
         let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
         // What had no room in the wake comes with this prompt, and the person sees that, too.
         if !woken_by.is_empty() {

@@ -184,7 +184,8 @@ async fn accept_copies(
     let message_ids: Vec<MessageId> = copies.iter().map(|(id, _)| id.clone()).collect();
     let (first, then) = (message.state, message.state.path_to(state));
     message.state = state;
-    tx.messages().insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), key).await?;
+    let terms = (key, outgoing.input.no_wake);
+    tx.messages().insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), terms).await?;
     tx.messages().note_states(&message_ids, &[first], None).await?;
     tx.messages().note_states(&message_ids, then, reason).await?;
     for (id, peer) in copies {

@@ -452,6 +452,7 @@ pub(in crate::service) async fn send_answer(
     }
     let terms = DeliveryTerms {
         by_call: outgoing.tool == SourceTool::SessionsSend,
+        no_wake: outgoing.input.no_wake,
         ..terms_of_reply(tx, answered.as_ref())
     };
     let sent = deliver(tx, &outgoing, to, kind, terms).await?;

@@ -94,7 +94,7 @@ function Message({ message, state, isOpen, toggle, reply }) {
       <span class="muted">${verb(message)} <bdi>${line(nameOf(state, message.to_peer), 60)}</bdi></span></span>
       <button class="quiet" aria-expanded=${isOpen} title="Each step of the delivery" onClick=${toggle}><${Delivery} of=${message.state} /></button>${!isOurs && message.from_peer && html`<button class="quiet" onClick=${() => reply(message)}>Reply</button>`}<${Time} at=${message.timestamp} /></header>
     <div class="body"><${Text} value=${message.text} cut=${1200} /></div>
-    ${isOpen && html`<ol class="states">${(detail.value?.states ?? []).map((each) => html`<li><${Delivery} of=${each.state} /> <time datetime=${each.at} title=${exact(each.at)}>${exact(each.at)}</time>${each.reason && html` <span class="bad-text">${line(each.reason, 200)}</span>`}</li>`)}</ol>
+    ${isOpen && html`<ol class="states">${(detail.value?.states ?? []).map((each) => html`<li><${Delivery} of=${each.state} /> <time datetime=${each.at} title=${exact(each.at)}>${exact(each.at)}</time>${each.via && html` <span class="muted">by ${line(each.via, 20)}</span>`}${each.reason && html` <span class="bad-text">${line(each.reason, 200)}</span>`}</li>`)}</ol>
       <${Facts} of=${[['Id', html`<code>${message.id}</code>`], ['Belongs to', message.correlation_id && html`<code>${line(message.correlation_id, 100)}</code>`]]} />`}</li>`;
 }
 

@@ -1,16 +1,17 @@
-//! Messages on their way into a session, by its hooks. A message is `offered` when a reply holds
-//! it, and `injected` when the session's next event shows that it went on with that. A message that
-//! was read in the inbox is `offered`, too, and no event shows anything about it.
+//! The messages that a session is given together, as one text. A message is `offered` when it is in
+//! such a text. Of the reply to a hook the session's next event shows that it went on with that, and
+//! the message is `injected`. A message that was read in the inbox is `offered`, too, and no event
+//! shows anything about it.
 
 use std::time::Duration;
 
 use svc_model::{
-    DeliveryState, Message, MessageType, Peer, PeerId, Timestamp,
+    DeliveryState, Message, MessageId, MessageType, Peer, PeerId, Timestamp,
     hook::{MailDigest, MailOffer, headline},
     quote::ModelText,
     stamp::{self, MessageSender},
 };
-use svc_store::{PeerRow, StoreError, WriteTx};
+use svc_store::{PeerRow, StoreError, UndeliveredChoice, WriteTx};
 
 use crate::service::{Error, team::advance};
 
@@ -29,11 +30,12 @@ pub struct HandedMail {
     pub headlines: Vec<ModelText>,
     /// Messages that wait beside these.
     pub others: usize,
+    pub(in crate::service) ids: Vec<MessageId>,
 }
 
 /// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What
 /// was given since then may not have been printed yet. Answers which messages these are.
-pub(super) async fn confirm_given(
+pub(in crate::service) async fn confirm_given(
     tx: &mut WriteTx,
     peer: &PeerId,
     arrived: Timestamp,
@@ -45,7 +47,7 @@ pub(super) async fn confirm_given(
 
 /// The lines for a person at whose terminal messages of `given` woke the session, which `prompt`
 /// began; none if none of them did. Such a prompt has their stamps.
-pub(super) async fn headlines_of_wake(
+pub(in crate::service) async fn headlines_of_wake(
     tx: &mut WriteTx,
     given: &[Message],
     prompt: &str,
@@ -61,7 +63,7 @@ pub(super) async fn headlines_of_wake(
 
 /// The turn in which messages are handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TurnOfMail {
+pub(in crate::service) enum TurnOfMail {
     /// It is under way, and a person began it: its end answers no question.
     Person,
     /// It begins with these messages. Its last words answer one question, so only one goes along.
@@ -70,13 +72,31 @@ pub(super) enum TurnOfMail {
     BegunByQuestion,
 }
 
-/// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if
-/// there is nothing to hand over. Senders at their bound of turns are left out where a turn begins,
-/// so that two agents which answer each other come to an end.
-pub(super) async fn hand_over(
+/// What messages are given with.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::service) struct MailGiver<'a> {
+    /// The event whose reply has them, or the hand-over.
+    pub(in crate::service) id: &'a str,
+    /// The word for the way.
+    pub(in crate::service) via: &'a str,
+    /// Messages for which a client's own way has failed that often, at least and at most.
+    pub(in crate::service) failed_handovers: (u32, u32),
+}
+
+impl<'a> MailGiver<'a> {
+    /// The reply to an event of a hook, which takes whatever waits.
+    pub(in crate::service) const fn hook(id: &'a str) -> Self {
+        Self { id, via: "hook", failed_handovers: (0, u32::MAX) }
+    }
+}
+
+/// Hands messages of a peer's inbox over, and leases them to `giver`; `None` if there is nothing to
+/// hand over. Senders at their bound of turns are left out where a turn begins, so that two agents
+/// which answer each other come to an end.
+pub(in crate::service) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
-    hook_id: &str,
+    giver: MailGiver<'_>,
     (offer, turn): (MailOffer, TurnOfMail),
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
@@ -88,13 +108,14 @@ pub(super) async fn hand_over(
         TurnOfMail::Begins => tx.inboxes().senders_at_wake_bound(&peer.peer_id).await?,
         TurnOfMail::Person | TurnOfMail::BegunByQuestion => Vec::new(),
     };
-    let messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &excluded, BATCH).await?;
-    give(tx, peer, hook_id, (messages, turn), lease).await
+    let chosen = UndeliveredChoice { excluded, failed_handovers: giver.failed_handovers };
+    let messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &chosen, BATCH).await?;
+    give(tx, peer, giver, (messages, turn), lease).await
 }
 
 /// Hands over the questions that the hook of the session's start gave: nothing shows that the model
 /// has them, and no turn began. `None` if there are none.
-pub(super) async fn hand_over_questions_of_start(
+pub(in crate::service) async fn hand_over_questions_of_start(
     tx: &mut WriteTx,
     peer: &Peer,
     hook_id: &str,
@@ -103,14 +124,15 @@ pub(super) async fn hand_over_questions_of_start(
     let now = tx.now();
     let mut messages = tx.inboxes().given(&peer.peer_id, now).await?;
     messages.retain(|message| message.kind == MessageType::Query);
-    give(tx, peer, hook_id, (messages, TurnOfMail::Begins), lease).await
+    give(tx, peer, MailGiver::hook(hook_id), (messages, TurnOfMail::Begins), lease).await
 }
 
-/// Gives these messages with the reply to `hook_id`, as many as one reply holds and the turn takes.
+/// Gives these messages, as many as one text holds and the turn takes. Those that wake nobody begin
+/// no turn without another.
 async fn give(
     tx: &mut WriteTx,
     peer: &Peer,
-    hook_id: &str,
+    giver: MailGiver<'_>,
     (messages, turn): (Vec<Message>, TurnOfMail),
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
@@ -135,6 +157,10 @@ async fn give(
         }
     }
     let Some(first) = digest.messages().first() else { return Ok(None) };
+    let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
+    if turn == TurnOfMail::Begins && tx.inboxes().sleeping(&ids).await?.len() == ids.len() {
+        return Ok(None);
+    }
     if is_batch_full {
         others = waiting(tx, &peer.peer_id).await?.saturating_sub(digest.messages().len());
     }
@@ -143,13 +169,13 @@ async fn give(
     for message in digest.messages() {
         headlines.push(headline(message, &name_of(tx, &message.from_peer).await?));
     }
-    let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
     let until = tx.now().plus(lease);
-    tx.inboxes().lease(&ids, until, Some(hook_id)).await?;
+    tx.inboxes().lease(&ids, until, Some(giver.id)).await?;
     // A prompt that a question began takes no further question, so nothing else begins its turn.
     tx.messages().note_turn(&ids, turn == TurnOfMail::Begins).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
-    Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others }))
+    tx.messages().note_via(&ids, giver.via).await?;
+    Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others, ids }))
 }
 
 /// How many messages wait for a peer that does not have them, up to a bound.

@@ -1,0 +1,432 @@
+//! Hands waiting messages to clients by their own ways, and settles what became of them. One task
+//! for each session that such a way may reach; all that it knows is in rows.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use svc_model::{
+    DeliveryState, HandoverId, Message, MessageId, PeerId, PeerStatus, StreamName,
+    hook::MailOffer,
+    limits,
+    quote::{ModelText, model_text},
+    stamp,
+};
+use svc_store::{HandoverRow, PeerRow};
+use svc_sys::telemetry::chain;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    Handovers, confirm,
+    mail::{self, MailGiver, TurnOfMail},
+    native_way::{
+        NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
+    },
+};
+use crate::service::{
+    Error,
+    team::{advance, note_unseen},
+};
+
+/// How often sessions are looked for that a way may reach.
+const SESSIONS_POLL: Duration = limits::RECORDS_POLL;
+/// How long a way that is closed is left alone while messages wait for it.
+const WAY_POLL: Duration = limits::RECORDS_POLL;
+/// How long a client may take to show that it has a text.
+const SILENCE: Duration = Duration::from_secs(5);
+/// How long a record may stay unreadable while its client lives: a plugin connects again.
+const UNREADABLE: Duration = Duration::from_secs(30);
+/// The same once its client is gone.
+const GONE: Duration = Duration::from_secs(2);
+/// Pause after a failure of the store.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why the outcome of a hand-over stays open.
+const OUTCOME_UNKNOWN: &str = "outcome unknown";
+/// Why a message that was handed over is not read.
+const HELD: &str = "held by the client";
+/// The permission mode of Claude Code in which a text of another session waits for the person.
+const BYPASS: &str = "bypassPermissions";
+
+/// What a session's task waits for, beside events of its inbox.
+#[derive(Debug)]
+enum Next {
+    /// The session is over for this daemon.
+    End,
+    /// Nothing else.
+    Mail,
+    /// A change in the team.
+    Team,
+    /// A time.
+    Until(Instant),
+    /// Nothing: look again.
+    Again,
+}
+
+/// What one session's task remembers between its looks.
+#[derive(Debug, Default)]
+struct Watch {
+    /// When a hand-over was made here, or seen first.
+    since: BTreeMap<HandoverId, Instant>,
+    /// Hand-overs that this daemon has made. Of others the client may be asked at once.
+    own: HashSet<HandoverId>,
+    /// When the record of a hand-over was first found unreadable.
+    unreadable: BTreeMap<HandoverId, Instant>,
+}
+
+impl Handovers {
+    /// Hands over and settles until it is dropped.
+    pub async fn run(self) {
+        let served = Arc::new(Mutex::new(HashSet::<PeerId>::new()));
+        let mut tasks = JoinSet::new();
+        loop {
+            match self.reachable().await {
+                Ok(peers) => {
+                    for peer in peers {
+                        let is_new = lock(&served).insert(peer.clone());
+                        if is_new {
+                            let (handovers, served) = (self.clone(), Arc::clone(&served));
+                            tasks.spawn(async move {
+                                handovers.serve(&peer).await;
+                                lock(&served).remove(&peer);
+                            });
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(error = chain(&error), "cannot look for sessions to wake");
+                }
+            }
+            while tasks.try_join_next().is_some() {}
+            sleep(SESSIONS_POLL).await;
+        }
+    }
+
+    /// Peers of sessions that a client's own way may reach, or that have open hand-overs.
+    async fn reachable(&self) -> Result<Vec<PeerId>, Error> {
+        let store = &self.core.store;
+        let mut peers: Vec<PeerId> = Vec::new();
+        for way in self.ways.iter() {
+            let rows = store.peers().in_processes(way.backend()).await?;
+            peers.extend(rows.into_iter().map(|row| row.peer.peer_id));
+        }
+        peers.extend(store.handovers().all().await?.into_iter().map(|row| row.peer_id));
+        Ok(peers)
+    }
+
+    /// Serves one session until it is over.
+    async fn serve(&self, peer: &PeerId) {
+        let stream = StreamName::new("peer", peer);
+        let bus = self.core.store.bus();
+        let mut inbox = bus.listen(&stream);
+        let mut team = bus.listen(&StreamName::fixed(StreamName::TEAM));
+        let mut watch = Watch::default();
+        loop {
+            // Listen before looking, or what comes in between is missed.
+            let (last, change) = (inbox.last(), team.last());
+            let next = match self.step(peer, &mut watch).await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::error!(%peer, error = chain(&error), "cannot hand over messages");
+                    Next::Until(Instant::now() + PAUSE)
+                }
+            };
+            match next {
+                Next::End => return,
+                Next::Again => {}
+                Next::Mail => inbox.wait(last).await,
+                Next::Team => tokio::select! {
+                    () = inbox.wait(last) => {}
+                    () = team.wait(change) => {}
+                },
+                Next::Until(at) => tokio::select! {
+                    () = inbox.wait(last) => {}
+                    () = sleep_until(at) => {}
+                },
+            }
+        }
+    }
+
+    async fn step(&self, peer: &PeerId, watch: &mut Watch) -> Result<Next, Error> {
+        let store = &self.core.store;
+        let row = store.peers().get(peer).await?;
+        let session = match &row {
+            Some(row) => self.session_of(row).await?,
+            None => None,
+        };
+        let mut next = None;
+        for open in store.handovers().of_peer(peer).await? {
+            let at = self.settle(&open, session.as_ref(), watch).await?;
+            next = [next, at].into_iter().flatten().min();
+        }
+        if let Some(at) = next {
+            // One after another: what comes meanwhile goes together.
+            return Ok(Next::Until(at));
+        }
+        let (Some(row), Some(session)) = (row, session) else { return Ok(Next::End) };
+        if row.peer.status == PeerStatus::Offline {
+            return Ok(Next::End);
+        }
+        self.hand_over_new(&row, &session, watch).await
+    }
+
+    /// Hands over what waits, as far as the session takes it now.
+    async fn hand_over_new(
+        &self,
+        row: &PeerRow,
+        session: &NativeSession,
+        watch: &mut Watch,
+    ) -> Result<Next, Error> {
+        let inboxes = self.core.store.inboxes();
+        if !inboxes.has_mail(&session.peer, self.core.now()).await? {
+            let held = inboxes.next_held_mail(&session.peer).await?;
+            let until = held.map(|at| Instant::now() + at.since(self.core.now()));
+            return Ok(until.map_or(Next::Mail, Next::Until));
+        }
+        let Some(way) = self.open_way(session).await else {
+            return Ok(Next::Until(Instant::now() + WAY_POLL));
+        };
+        let joins_turn = match row.peer.status {
+            PeerStatus::Online | PeerStatus::Idle => false,
+            PeerStatus::Busy if way.joins_turns() => true,
+            _ => return Ok(Next::Team),
+        };
+        let record = way.record(session).await;
+        let Some(text) = self.commit(session, &*way, (joins_turn, record)).await? else {
+            return Ok(Next::Team);
+        };
+        watch.own.insert(text.id.clone());
+        let delivery = way.deliver(session, &text).await;
+        watch.since.insert(text.id.clone(), Instant::now());
+        if delivery == NativeDelivery::NotTaken {
+            self.fail(&session.peer, &text.id).await?;
+        }
+        Ok(Next::Again)
+    }
+
+    /// Commits that the messages which wait are handed over; gives their text. `None` if none of
+    /// them may go this way now.
+    async fn commit(
+        &self,
+        session: &NativeSession,
+        way: &dyn NativeWay,
+        (joins_turn, record): (bool, Option<String>),
+    ) -> Result<Option<NativeText>, Error> {
+        let (via, tries) = (way.via(), way.tries());
+        let (session, lease) = (session.clone(), self.core.tuning.lease);
+        let id = HandoverId::new(&self.core.ids, self.core.now());
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(row) = tx.peers().get(&session.peer).await? else { return Ok(None) };
+                let is_in_turn = row.peer.status == PeerStatus::Busy;
+                let takes = match row.peer.status {
+                    PeerStatus::Online | PeerStatus::Idle => !joins_turn,
+                    PeerStatus::Busy => joins_turn,
+                    _ => false,
+                };
+                let is_same = row.process().as_ref() == Some(&session.process);
+                // A waiter of the client's hooks may have begun the turn a moment ago.
+                if !takes || !is_same || tx.inboxes().is_waking(&session.peer).await? && !is_in_turn
+                {
+                    return Ok(None);
+                }
+                let turn = if joins_turn { TurnOfMail::Person } else { TurnOfMail::Begins };
+                let giver = MailGiver {
+                    id: id.as_str(),
+                    via: via.as_str(),
+                    failed_handovers: (0, tries.saturating_sub(1)),
+                };
+                let offer = (MailOffer::New, turn);
+                let handed = mail::hand_over(tx, &row.peer, giver, offer, lease).await?;
+                let Some(handed) = handed else { return Ok(None) };
+                let handover = HandoverRow {
+                    handover_id: id.clone(),
+                    peer_id: session.peer,
+                    session_id: session.session_id,
+                    via,
+                    joins_turn,
+                    is_held: false,
+                    record,
+                    at: tx.now(),
+                };
+                tx.handovers().insert(&handover, &handed.ids).await?;
+                Ok::<_, Error>(Some(NativeText { id, text: whole_text(handed) }))
+            })
+        });
+        job.await
+    }
+
+    /// Settles an open hand-over as far as its client shows what became of it; when to look again,
+    /// if it stays open.
+    async fn settle(
+        &self,
+        open: &HandoverRow,
+        session: Option<&NativeSession>,
+        watch: &mut Watch,
+    ) -> Result<Option<Instant>, Error> {
+        let id = &open.handover_id;
+        let messages = self.core.store.handovers().messages(id).await?;
+        let (waiting, over): (Vec<Message>, Vec<Message>) =
+            messages.into_iter().partition(|message| message.state == DeliveryState::Offered);
+        if !over.is_empty() || waiting.is_empty() {
+            // Their receiver has answered or acknowledged them, or they expired.
+            self.release(id, ids_of(&over)).await?;
+        }
+        if waiting.is_empty() {
+            watch.forget(id);
+            return Ok(None);
+        }
+        let Some(way) = self.way(open.via) else {
+            self.end_unknown(open).await?;
+            return Ok(None);
+        };
+        let since = *watch.since.entry(id.clone()).or_insert_with(Instant::now);
+        let may_ask_now = way.answers_for_itself() && !watch.own.contains(id);
+        if !may_ask_now && since.elapsed() < SILENCE {
+            return Ok(Some(since + SILENCE));
+        }
+        let question = NativeQuestion {
+            id: id.clone(),
+            marks: waiting.iter().map(mark_of).collect(),
+            record: open.record.clone(),
+        };
+        match way.record_shows(session, &question).await {
+            NativeRecord::Shows { read, waiting: queued } => {
+                watch.unreadable.remove(id);
+                self.apply_record(open, session.is_some(), (read, queued)).await?;
+                let is_over = self.core.store.handovers().messages(id).await?.is_empty();
+                if is_over {
+                    watch.forget(id);
+                }
+                Ok((!is_over).then(|| Instant::now() + SILENCE))
+            }
+            NativeRecord::Unreadable => {
+                let first = *watch.unreadable.entry(id.clone()).or_insert_with(Instant::now);
+                let patience = if session.is_some() { UNREADABLE } else { GONE };
+                if first.elapsed() < patience {
+                    return Ok(Some((Instant::now() + WAY_POLL).min(first + patience)));
+                }
+                self.end_unknown(open).await?;
+                watch.forget(id);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Follows what the client's record says: what was read is `injected`, what waits stays, and
+    /// what is not there is free for the next way.
+    async fn apply_record(
+        &self,
+        open: &HandoverRow,
+        is_alive: bool,
+        (read, queued): (Vec<MessageId>, Vec<MessageId>),
+    ) -> Result<(), Error> {
+        let open = open.clone();
+        let peer = open.peer_id.clone();
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let mut messages = tx.handovers().messages(&open.handover_id).await?;
+                let mut shown = take(&mut messages, |message| read.contains(&message.id));
+                confirm(tx, &peer, &open.handover_id, &mut shown).await?;
+                messages.retain(|message| !queued.contains(&message.id));
+                if messages.is_empty() || open.is_held {
+                    return Ok(());
+                }
+                let mode = tx.peers().permission_mode(&peer).await?;
+                if is_alive && mode.as_deref() == Some(BYPASS) {
+                    // Its person delivers it, or not.
+                    return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
+                }
+                free(tx, &peer, &open.handover_id, &messages).await
+            })
+        });
+        job.await
+    }
+
+    /// Makes the messages of a hand-over free that the client certainly did not take.
+    async fn fail(&self, peer: &PeerId, id: &HandoverId) -> Result<(), Error> {
+        let (peer, id) = (peer.clone(), id.clone());
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let messages = tx.handovers().messages(&id).await?;
+                free(tx, &peer, &id, &messages).await
+            })
+        });
+        job.await
+    }
+
+    async fn release(&self, id: &HandoverId, messages: Vec<MessageId>) -> Result<(), Error> {
+        let id = id.clone();
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move { Ok(tx.handovers().release(&id, &messages).await?) })
+        });
+        job.await
+    }
+
+    /// Ends the deliveries of a hand-over of which nobody can know what became.
+    async fn end_unknown(&self, open: &HandoverRow) -> Result<(), Error> {
+        let (id, peer) = (open.handover_id.clone(), open.peer_id.clone());
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let mut messages = tx.handovers().messages(&id).await?;
+                let ids = ids_of(&messages);
+                let why = Some(OUTCOME_UNKNOWN);
+                advance(tx, &peer, &mut messages, DeliveryState::Undeliverable, why).await?;
+                Ok(tx.handovers().release(&id, &ids).await?)
+            })
+        });
+        job.await
+    }
+}
+
+impl Watch {
+    fn forget(&mut self, id: &HandoverId) {
+        self.since.remove(id);
+        self.own.remove(id);
+        self.unreadable.remove(id);
+    }
+}
+
+fn lock(served: &Mutex<HashSet<PeerId>>) -> std::sync::MutexGuard<'_, HashSet<PeerId>> {
+    served.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ids_of(messages: &[Message]) -> Vec<MessageId> {
+    messages.iter().map(|message| message.id.clone()).collect()
+}
+
+fn mark_of(message: &Message) -> (MessageId, String) {
+    (message.id.clone(), stamp::naming(&message.id).into_string())
+}
+
+/// Takes the items of a list for which this holds.
+fn take(messages: &mut Vec<Message>, is: impl Fn(&Message) -> bool) -> Vec<Message> {
+    messages.extract_if(.., |message| is(message)).collect()
+}
+
+/// The line for the person at the terminal, and the messages.
+fn whole_text(handed: mail::HandedMail) -> ModelText {
+    if handed.wake_line.is_empty() {
+        return handed.text;
+    }
+    model_text!("{}\n{}", handed.wake_line, handed.text)
+}
+
+/// Makes messages of a hand-over free for the next way, and says so to whoever waits for mail.
+async fn free(
+    tx: &mut svc_store::WriteTx,
+    peer: &PeerId,
+    id: &HandoverId,
+    messages: &[Message],
+) -> Result<(), Error> {
+    let ids = ids_of(messages);
+    tx.messages().note_turn(&ids, false).await?;
+    tx.handovers().note_failed(&ids).await?;
+    tx.handovers().release(id, &ids).await?;
+    Ok(note_unseen(tx, peer, messages).await?)
+}

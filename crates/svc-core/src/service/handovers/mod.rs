@@ -1,0 +1,213 @@
+//! How waiting messages get into a session: with the reply to a hook, or by its client's own way (a
+//! plugin in its process, its inbox, its server), which also wakes an idle session.
+//!
+//! `mail` chooses the messages and makes one text of them. `engine` hands the text over by a
+//! client's own way, a [`NativeWay`]. A text is given once: a row of `handover` is committed, with
+//! the messages `offered`, before the text leaves, and from then on no other way takes them.
+//! What follows is decided by the client alone. Its prompt hook with a message's stamp, or its own
+//! record of the conversation, makes a message `injected`. If the record shows nothing, the
+//! messages are free for the next way: the wake by a hook, or the session's next turn. If the
+//! record cannot be read, they are `undeliverable`.
+
+mod claude_inbox;
+mod engine;
+mod mail;
+mod native_way;
+mod plugin;
+
+pub use mail::HandedMail;
+pub(in crate::service) use mail::{
+    MailGiver, TurnOfMail, confirm_given, hand_over, hand_over_questions_of_start,
+    headlines_of_wake,
+};
+pub(in crate::service) use native_way::NativeSession;
+pub use plugin::{PluginHold, PluginReport, PluginWord};
+
+use std::sync::{Arc, OnceLock};
+
+use svc_model::{
+    Caller, HandoverId, HandoverWay, Message, MessageId, PeerId, hook::HookClient, is_agent_key,
+    stamp,
+};
+use svc_store::{PeerRow, StoreError, WriteTx};
+
+use self::{
+    claude_inbox::ClaudeInbox,
+    native_way::NativeWay,
+    plugin::{PluginConnections, PluginWay},
+};
+use crate::service::{Error, ResourceKind, core::Core, process, team::advance};
+
+/// How often a client's own way is tried for a message. A plugin answers for what it did, so that a
+/// text which it does not know can be given to it again.
+const TRIES: u32 = 2;
+
+/// Hand-overs to sessions.
+#[derive(Debug, Clone)]
+pub struct Handovers {
+    core: Core,
+    /// All that there are.
+    ways: Arc<[Arc<dyn NativeWay>]>,
+    plugins: Arc<PluginConnections>,
+    /// Clients whose sessions no message wakes.
+    off: Arc<OnceLock<Vec<HookClient>>>,
+}
+
+impl Handovers {
+    pub(in crate::service) fn new(core: Core) -> Self {
+        let plugins = Arc::<PluginConnections>::default();
+        let ways: [Arc<dyn NativeWay>; 2] =
+            [Arc::new(PluginWay::new(Arc::clone(&plugins))), Arc::new(ClaudeInbox)];
+        Self { core, ways: Arc::new(ways), plugins, off: Arc::default() }
+    }
+
+    /// Sets the clients whose sessions no message wakes. Only the first call counts.
+    pub(in crate::service) fn set_off(&self, clients: Vec<HookClient>) {
+        self.off.set(clients).ok();
+    }
+
+    /// Whether no message wakes the sessions of a client.
+    pub(in crate::service) fn is_off(&self, backend: &str) -> bool {
+        let client = HookClient::parse(backend);
+        let off = self.off.get().map_or(&[][..], Vec::as_slice);
+        client.is_some_and(|client| off.contains(&client))
+    }
+
+    /// The way of this kind.
+    fn way(&self, via: HandoverWay) -> Option<Arc<dyn NativeWay>> {
+        self.ways.iter().find(|way| way.via() == via).cloned()
+    }
+
+    /// The way to a session that is open now, for messages that it has not failed for.
+    async fn open_way(&self, session: &NativeSession) -> Option<Arc<dyn NativeWay>> {
+        if self.is_off(&session.backend) {
+            return None;
+        }
+        for way in self.ways.iter() {
+            if way.backend() == session.backend && way.is_open(session).await {
+                return Some(Arc::clone(way));
+            }
+        }
+        None
+    }
+
+    /// The session of a peer, as a client's own way names it; `None` if there is none, or its
+    /// process is gone.
+    async fn session_of(&self, row: &PeerRow) -> Result<Option<NativeSession>, StoreError> {
+        let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
+        let (Some(session), Some(process), false) =
+            (row.peer.session_id.clone(), row.process(), is_hosted)
+        else {
+            return Ok(None);
+        };
+        if !process::is_running(&process) {
+            return Ok(None);
+        }
+        let owned = self.core.store.sessions().owner(&session).await?;
+        Ok(Some(NativeSession {
+            peer: row.peer.peer_id.clone(),
+            backend: row.peer.backend.clone(),
+            session_id: session,
+            process,
+            owner: owned.and_then(|owned| owned.owner),
+        }))
+    }
+
+    /// Whether the client's own way brings a message to a peer's session: while it is idle, and in
+    /// a turn.
+    pub(in crate::service) async fn reaches(
+        &self,
+        row: &PeerRow,
+    ) -> Result<NativeReach, StoreError> {
+        let Some(session) = self.session_of(row).await? else { return Ok(NativeReach::default()) };
+        let way = self.open_way(&session).await;
+        Ok(way.map_or_else(NativeReach::default, |way| NativeReach {
+            wakes: true,
+            joins_turn: way.joins_turns(),
+            tries: way.tries(),
+        }))
+    }
+
+    /// Holds the line on which the plugin of the caller's process is given texts, instead of an
+    /// earlier one.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the caller is no process of a client: the connection shows it.
+    pub fn hold(&self, caller: &Caller) -> Result<PluginHold, Error> {
+        if caller.process().is_none() {
+            let why = "only the process of a client is given texts for its sessions";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        Ok(self.plugins.hold(caller.principal()))
+    }
+
+    /// Takes what the plugin of the caller's process says of a hand-over.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if nothing was asked of it.
+    pub fn report(&self, caller: &Caller, id: &str, report: PluginReport) -> Result<(), Error> {
+        let unknown = || Error::not_found(ResourceKind::Handover, id);
+        let id = HandoverId::parse(id).ok_or_else(unknown)?;
+        if self.plugins.report(&caller.principal(), &id, report) {
+            return Ok(());
+        }
+        Err(unknown())
+    }
+}
+
+/// How a client's own way reaches a session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::service) struct NativeReach {
+    /// It wakes an idle session.
+    pub(in crate::service) wakes: bool,
+    /// It brings a message into a turn that is under way.
+    pub(in crate::service) joins_turn: bool,
+    /// How often it is tried for one message.
+    pub(in crate::service) tries: u32,
+}
+
+/// What a prompt shows of the texts that were handed to its client.
+#[derive(Debug, Default)]
+pub(in crate::service) struct ShownHandover {
+    /// The messages that are in it.
+    pub(in crate::service) messages: Vec<Message>,
+    /// All of them were handed over in a turn, which goes on.
+    pub(in crate::service) joins_turn: bool,
+}
+
+/// Notes that a client has the messages whose stamps are in this prompt of it.
+pub(in crate::service) async fn confirm_shown(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    prompt: &str,
+) -> Result<ShownHandover, StoreError> {
+    let mut shown = ShownHandover::default();
+    if !prompt.contains(stamp::NAMING) {
+        return Ok(shown);
+    }
+    let mut begins_turn = false;
+    for row in tx.handovers().of_peer(peer).await? {
+        let mut messages = tx.handovers().messages(&row.handover_id).await?;
+        messages.retain(|message| prompt.contains(stamp::naming(&message.id).as_str()));
+        if messages.is_empty() {
+            continue;
+        }
+        begins_turn |= !row.joins_turn;
+        confirm(tx, peer, &row.handover_id, &mut messages).await?;
+        shown.messages.append(&mut messages);
+    }
+    shown.joins_turn = !shown.messages.is_empty() && !begins_turn;
+    Ok(shown)
+}
+
+/// Notes that a client has these messages of a hand-over.
+async fn confirm(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    id: &HandoverId,
+    messages: &mut [Message],
+) -> Result<(), StoreError> {
+    advance(tx, peer, messages, svc_model::DeliveryState::Injected, None).await?;
+    let ids: Vec<MessageId> = messages.iter().map(|message| message.id.clone()).collect();
+    tx.handovers().release(id, &ids).await
+}

@@ -1,0 +1,286 @@
+//! The plugin of opencode: it holds a line to the daemon, for all sessions of its process.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{HandoverId, HandoverWay, MessageId, Principal, hook::HookClient};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    TRIES,
+    native_way::{
+        NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
+    },
+};
+
+/// How long a plugin may take to say what became of a text.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Words that wait for one plugin.
+const WORDS: usize = 64;
+
+/// What a plugin is to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum PluginWord {
+    /// Hand this text to the session, once.
+    Give {
+        /// Names it in the report.
+        handover_id: HandoverId,
+        /// The client's own id of the session.
+        session_id: String,
+        text: String,
+    },
+    /// Look which of these messages are in the session.
+    Look {
+        handover_id: HandoverId,
+        session_id: String,
+        /// Each message with the words of its stamp that name it.
+        marks: Vec<(MessageId, String)>,
+    },
+}
+
+impl PluginWord {
+    fn handover(&self) -> &HandoverId {
+        match self {
+            Self::Give { handover_id, .. } | Self::Look { handover_id, .. } => handover_id,
+        }
+    }
+}
+
+/// What a plugin says of a hand-over.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum PluginReport {
+    /// The client took the text.
+    Taken,
+    /// The client did not take it.
+    Refused,
+    /// Whether the client took it is not known.
+    Unknown,
+    /// These of the messages are in the session, and no other.
+    Shows {
+        /// Ids of messages.
+        messages: Vec<MessageId>,
+    },
+    /// The session cannot be read.
+    Unreadable,
+}
+
+/// The lines of plugins, one for each principal.
+#[derive(Debug, Default)]
+pub(super) struct PluginConnections {
+    lines: Mutex<HashMap<Principal, PluginLine>>,
+    count: AtomicU64,
+}
+
+#[derive(Debug)]
+struct PluginLine {
+    number: u64,
+    words: mpsc::Sender<PluginWord>,
+    /// What the plugin has not answered.
+    open: HashMap<HandoverId, oneshot::Sender<PluginReport>>,
+}
+
+/// A plugin's end of its line, until it is dropped or a later one takes its place.
+#[derive(Debug)]
+pub struct PluginHold {
+    connections: Arc<PluginConnections>,
+    principal: Principal,
+    number: u64,
+    words: mpsc::Receiver<PluginWord>,
+}
+
+impl PluginHold {
+    /// The next word; `None` if a later line took the place of this one.
+    pub async fn next(&mut self) -> Option<PluginWord> {
+        self.words.recv().await
+    }
+}
+
+impl Drop for PluginHold {
+    fn drop(&mut self) {
+        let mut lines = self.connections.lock();
+        if lines.get(&self.principal).is_some_and(|line| line.number == self.number) {
+            lines.remove(&self.principal);
+        }
+    }
+}
+
+impl PluginConnections {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, PluginLine>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hold(self: &Arc<Self>, principal: Principal) -> PluginHold {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let (sender, words) = mpsc::channel(WORDS);
+        let line = PluginLine { number, words: sender, open: HashMap::new() };
+        self.lock().insert(principal.clone(), line);
+        PluginHold { connections: Arc::clone(self), principal, number, words }
+    }
+
+    /// Whether somebody waited for this report.
+    pub(super) fn report(
+        &self,
+        principal: &Principal,
+        id: &HandoverId,
+        report: PluginReport,
+    ) -> bool {
+        let waits = self.lock().get_mut(principal).and_then(|line| line.open.remove(id));
+        waits.is_some_and(|waits| waits.send(report).is_ok())
+    }
+
+    fn is_held(&self, principal: Option<&Principal>) -> bool {
+        principal.is_some_and(|principal| self.lock().contains_key(principal))
+    }
+
+    /// Says a word to a plugin; `None` if it certainly did not hear it.
+    fn say(
+        &self,
+        principal: Option<&Principal>,
+        word: PluginWord,
+    ) -> Option<oneshot::Receiver<PluginReport>> {
+        let mut lines = self.lock();
+        let line = lines.get_mut(principal?)?;
+        let (sender, report) = oneshot::channel();
+        let id = word.handover().clone();
+        line.words.try_send(word).ok()?;
+        line.open.insert(id, sender);
+        Some(report)
+    }
+}
+
+async fn reported(report: oneshot::Receiver<PluginReport>) -> Option<PluginReport> {
+    tokio::time::timeout(PATIENCE, report).await.ok()?.ok()
+}
+
+/// The way through the plugin of opencode.
+#[derive(Debug)]
+pub(super) struct PluginWay {
+    connections: Arc<PluginConnections>,
+}
+
+impl PluginWay {
+    pub(super) fn new(connections: Arc<PluginConnections>) -> Self {
+        Self { connections }
+    }
+}
+
+impl NativeWay for PluginWay {
+    fn via(&self) -> HandoverWay {
+        HandoverWay::Plugin
+    }
+
+    fn backend(&self) -> &'static str {
+        HookClient::Opencode.as_str()
+    }
+
+    fn joins_turns(&self) -> bool {
+        true
+    }
+
+    fn tries(&self) -> u32 {
+        TRIES
+    }
+
+    fn answers_for_itself(&self) -> bool {
+        true
+    }
+
+    fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool> {
+        async { self.connections.is_held(session.owner.as_ref()) }.boxed()
+    }
+
+    fn record<'a>(&'a self, _: &'a NativeSession) -> BoxFuture<'a, Option<String>> {
+        async { None }.boxed()
+    }
+
+    fn deliver<'a>(
+        &'a self,
+        session: &'a NativeSession,
+        text: &'a NativeText,
+    ) -> BoxFuture<'a, NativeDelivery> {
+        let word = PluginWord::Give {
+            handover_id: text.id.clone(),
+            session_id: session.session_id.clone(),
+            text: text.text.as_str().to_owned(),
+        };
+        async {
+            let Some(report) = self.connections.say(session.owner.as_ref(), word) else {
+                return NativeDelivery::NotTaken;
+            };
+            match reported(report).await {
+                Some(PluginReport::Taken) => NativeDelivery::Taken,
+                Some(PluginReport::Refused) => NativeDelivery::NotTaken,
+                _ => NativeDelivery::Unknown,
+            }
+        }
+        .boxed()
+    }
+
+    fn record_shows<'a>(
+        &'a self,
+        session: Option<&'a NativeSession>,
+        question: &'a NativeQuestion,
+    ) -> BoxFuture<'a, NativeRecord> {
+        async move {
+            let Some(session) = session else { return NativeRecord::Unreadable };
+            let word = PluginWord::Look {
+                handover_id: question.id.clone(),
+                session_id: session.session_id.clone(),
+                marks: question.marks.clone(),
+            };
+            let Some(report) = self.connections.say(session.owner.as_ref(), word) else {
+                return NativeRecord::Unreadable;
+            };
+            match reported(report).await {
+                Some(PluginReport::Shows { messages }) => {
+                    NativeRecord::Shows { read: messages, waiting: Vec::new() }
+                }
+                _ => NativeRecord::Unreadable,
+            }
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_later_line_takes_the_place_of_an_earlier_one() {
+        let lines = Arc::new(PluginConnections::default());
+        let own = Principal::Session("p".into());
+        let mut first = lines.hold(own.clone());
+        let id = HandoverId::from("ho_1".to_owned());
+        let look = || PluginWord::Look {
+            handover_id: id.clone(),
+            session_id: "s".to_owned(),
+            marks: Vec::new(),
+        };
+        let report = lines.say(Some(&own), look()).expect("it is held");
+        assert_eq!(first.next().await, Some(look()));
+        assert!(!lines.report(&Principal::Operator, &id, PluginReport::Taken), "of another");
+        assert!(lines.report(&own, &id, PluginReport::Taken));
+        assert!(!lines.report(&own, &id, PluginReport::Taken), "once");
+        assert_eq!(reported(report).await, Some(PluginReport::Taken));
+        let second = lines.hold(own.clone());
+        assert_eq!(first.next().await, None);
+        drop(first);
+        assert!(lines.is_held(Some(&own)));
+        let report = lines.say(Some(&own), look()).expect("it is held");
+        drop(second);
+        assert!(!lines.is_held(Some(&own)) && lines.say(Some(&own), look()).is_none());
+        assert_eq!(reported(report).await, None, "nobody answers any more");
+    }
+}
