@@ -78,7 +78,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
         findings.extend(neighbour(context, config).await);
     }
     findings.extend(changed_servers(context).await);
-    findings.extend(records(context).await);
+    findings.extend(sessions(context).await);
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -435,24 +435,34 @@ async fn clients(context: &Context) -> Vec<Finding> {
     }
 }
 
-/// Sessions whose clients' own records do not count. Only a running daemon knows the sessions.
-async fn records(context: &Context) -> Vec<Finding> {
-    const CHECK: &str = "sessions";
-    let query = [("backend", Some(client_records::CLAUDE)), ("limit", Some("500"))];
+/// Sessions whose clients' own records do not count, and clients that take connections from
+/// everybody on this machine. Only a running daemon knows the sessions.
+async fn sessions(context: &Context) -> Vec<Finding> {
     let Ok(client) = context.client() else { return Vec::new() };
-    let Ok(page) = client.get::<Value>(&with_query("/v1/peers", &query)).await else {
+    let Ok(page) = client.get::<Value>("/v1/peers?live=true&limit=500").await else {
         return Vec::new();
     };
-    let fault = |peer: &Value| {
-        let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
-        let process = ProcessEntry::read(pid)?.identity(pid);
-        let session = peer["session_id"].as_str()?;
-        let fault = client_records::fault(client_records::CLAUDE, &process, session)?;
-        let detail = format!("the record of {}: {fault}", output::cell(peer, "display_name"));
-        let advice = "until then its status is as its hooks tell, which miss a No and Esc";
-        Some(warn(CHECK, detail, advice))
-    };
-    output::items(&page, "peers").iter().filter_map(fault).collect()
+    let items = output::items(&page, "peers").iter();
+    items.flat_map(|peer| [unread_record(peer), open_server(peer)]).flatten().collect()
+}
+
+fn unread_record(peer: &Value) -> Option<Finding> {
+    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
+    let process = ProcessEntry::read(pid)?.identity(pid);
+    let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
+    let fault = client_records::fault(backend, &process, session)?;
+    let detail = format!("the record of {}: {fault}", output::cell(peer, "display_name"));
+    let advice = "until then its status is as its hooks tell, which miss a No and Esc";
+    Some(warn("sessions", detail, advice))
+}
+
+fn open_server(peer: &Value) -> Option<Finding> {
+    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
+    let address = client_records::open_server(peer["backend"].as_str()?, pid)?;
+    let name = output::cell(peer, "display_name");
+    let detail = format!("{name} takes commands at {address} without a password");
+    let advice = "whoever reaches that address can do what it may: set OPENCODE_SERVER_PASSWORD";
+    Some(warn("sessions", detail, advice))
 }
 
 async fn access(context: &Context) -> Finding {

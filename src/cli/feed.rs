@@ -247,6 +247,9 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
             }
             None => format!("{} has reached its usage limit", cell("display_name")),
         },
+        "request.offered" => {
+            format!("the request of agent {} can be answered here again", cell("session_key"))
+        }
         "request.withdrawn" => {
             format!("the terminal of {} alone answers its request", cell("session_key"))
         }

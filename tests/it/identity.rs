@@ -142,6 +142,11 @@ impl FakeClient {
         fs::read_to_string(output).expect("what it printed")
     }
 
+    /// Lets its process go on as another program, as by `exec`.
+    pub(crate) fn become_program(&mut self, command: &str) {
+        writeln!(self.control, "exec {command}").expect("it reads");
+    }
+
     /// Sends a request.
     pub(crate) fn send(&mut self, method: &str, params: &Value) -> u32 {
         self.count += 1;

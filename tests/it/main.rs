@@ -24,6 +24,7 @@ mod auth;
 mod away;
 mod budget;
 mod cli;
+mod codex;
 mod conformance;
 mod connections;
 #[cfg(target_os = "linux")]

@@ -523,6 +523,7 @@ fn lists_and_feeds_have_only_what_the_caller_may_read() {
         "backend",
         "circle",
         "display_name",
+        "evidence",
         "last_seen",
         "peer_id",
         "registered_at",

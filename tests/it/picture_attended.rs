@@ -255,7 +255,7 @@ fn a_status_says_what_it_rests_on() {
     assert_eq!(sessions["sessions"][0]["evidence"], "registry", "{sessions}");
     let listed = svc(&d.home, &["agent", "list", "--json"]).json();
     assert_eq!(listed["agents"][0]["evidence"], "registry", "{listed}");
-    let told = page(&d.get("/v1/events?stream=team&kind=peer.status&limit=500"), "items");
+    let told = page(&d.get("/v1/events?stream=team&kind=peer.status&limit=500"), "events");
     let told: Vec<_> = told.iter().map(|event| &event["data"]["evidence"]).collect();
     assert!(told.contains(&&json!("hook")) && told.contains(&&json!("registry")), "{told:?}");
 
@@ -263,7 +263,7 @@ fn a_status_says_what_it_rests_on() {
     registry.write("thinking", None);
     eventually(SOON, || evidence() == "hook");
     let doctor = svc(&d.home, &["doctor"]);
-    let words = "warn  sessions: the record of claude-code@web: it has another format";
+    let words = "warn  sessions: the record of claude-code@p: it has another format";
     assert!(doctor.stdout.contains(words), "{doctor:?}");
     registry.write("idle", None);
     eventually(SOON, || evidence() == "registry");
@@ -376,7 +376,7 @@ fn a_session_at_its_usage_limit_waits_for_the_end_of_that() {
     let shown = svc(&d.home, &["peer", "list"]);
     let words = format!("the end of its usage limit at {} UTC", until[..16].replace('T', " "));
     assert!(shown.ok().contains(&words), "{shown:?}");
-    let told = page(&d.get("/v1/events?stream=team&kind=limit&limit=500"), "items");
+    let told = page(&d.get("/v1/events?stream=team&kind=limit&limit=500"), "events");
     assert_eq!(told.len(), 2, "that there is one, and its end: {told:?}");
     assert_eq!(told[1]["data"]["until"], json!(until));
     // Somebody types there, and the vendor takes it.
@@ -390,6 +390,32 @@ fn a_session_at_its_usage_limit_waits_for_the_end_of_that() {
     client.hook(&prompt("s"));
     client.hook(&refused);
     assert_eq!(peer_of(&d, "s")["waiting_for"]["until"], json!(until));
+}
+
+/// Everybody on the machine can tell it what to do.
+#[test]
+fn doctor_warns_of_an_opencode_that_listens_without_a_password() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "opencode", "web", "");
+    let created = json!({ "type": "session.created", "properties": { "sessionID": "ses_1" } });
+    client.hook_as("opencode", &json!({ "hook": "event", "event": created }));
+    let words = "takes commands at 127.0.0.1:";
+    let pid = client.pid();
+    if fs::read_to_string(format!("/proc/{pid}/environ")).is_err() {
+        return;
+    }
+    let doctor = svc(&d.home, &["doctor"]);
+    assert!(!doctor.stdout.contains(words), "{doctor:?}");
+    // The client's process goes on as a program that listens.
+    let port = d.home.user().join("port");
+    client.become_program(&format!(
+        "python3 -c 'import os, socket, time; s = socket.create_server((\"127.0.0.1\", 0)); \
+         open(\"{0}.new\", \"w\").write(str(s.getsockname()[1])); os.rename(\"{0}.new\", \"{0}\"); time.sleep(600)'",
+        port.display()
+    ));
+    let port = until(SOON, || fs::read_to_string(&port).ok());
+    let doctor = svc(&d.home, &["doctor"]);
+    assert!(doctor.stdout.contains(&format!("{words}{port} without a password")), "{doctor:?}");
 }
 
 /// Its plugin tells of it while the turn goes on.

@@ -162,13 +162,13 @@ fn a_denial_that_was_not_taken_is_corrected() {
     assert_eq!(until(SOON, || answered(&d)), json!({ "option_id": "deny", "by": "operator" }));
     asking.client.hook(&event("s", "PostToolUse", &call));
     assert_eq!(answered(&d), Some(json!({ "by": "terminal" })));
-    let told = page(&d.get("/v1/events?stream=team&kind=request.closed&limit=500"), "items");
+    let told = page(&d.get("/v1/events?stream=team&kind=request.closed&limit=500"), "events");
     let told: Vec<_> = told.iter().map(|it| (&it["data"]["by"], &it["data"]["corrects"])).collect();
     let (by_us, terminal) = (json!("operator"), json!("terminal"));
     assert_eq!(told, [(&by_us, &Value::Null), (&terminal, &json!(true))]);
     // Once, whatever else the turn does.
     asking.client.hook(&event("s", "PostToolUse", &call));
-    let told = page(&d.get("/v1/events?stream=team&kind=request.closed&limit=500"), "items");
+    let told = page(&d.get("/v1/events?stream=team&kind=request.closed&limit=500"), "events");
     assert_eq!(told.len(), 2, "{told:?}");
 }
 
@@ -279,7 +279,7 @@ fn a_dialog_without_a_hook_is_shown_and_the_hook_fills_it() {
     assert_eq!(request["tool"], json!({ "name": "Bash", "input": bash()["tool_input"] }));
     d.post(&answer_path(&request), &json!({ "option_id": "allow" })).ok(200);
     assert!(hook.output().contains("allow"));
-    let told = page(&d.get("/v1/events?stream=team&limit=500"), "items");
+    let told = page(&d.get("/v1/events?stream=team&limit=500"), "events");
     let told = |kind: &str| told.iter().filter(|event| event["kind"] == kind).count();
     assert_eq!(
         (told("request.opened"), told("request.described"), told("request.closed")),

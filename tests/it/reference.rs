@@ -468,7 +468,8 @@ fn every_kind_of_event_is_in_the_reference() {
         "value", "daemon", "source", "run",
     ];
     /// Kinds with one part.
-    const PLAIN: [&str; 17] = [
+    const PLAIN: [&str; 18] = [
+        "limit",
         "task",
         "call",
         "frame",

@@ -5,8 +5,8 @@ use std::{path::Path, sync::Arc};
 
 use svc_model::{
     DeliveryState, GhapId, Message, MessageId, MessageType, NewEvent, OpenCalls, Ownership, Peer,
-    PeerId, PeerRole, PeerStatus, StreamName, StreamVisibility, SystemClock, Task, TaskId,
-    TaskReport, TaskStatus, Timestamp,
+    PeerId, PeerRole, PeerStatus, StatusEvidence, StreamName, StreamVisibility, SystemClock, Task,
+    TaskId, TaskReport, TaskStatus, Timestamp,
     journal::{
         Domain, Ghap, GhapDraft, GhapEnd, Lesson, RootCause, RootCauseCategory, SessionSource,
         Strategy, Tier, Verdict,
@@ -280,6 +280,7 @@ async fn put_session(
         tmux_pane: None,
         pid: None,
         metadata: None,
+        evidence: StatusEvidence::Hook,
         registered_at: at,
         last_seen: at,
     };

@@ -7,6 +7,7 @@
 //! refused. Headers do not count.
 
 use std::{
+    collections::HashSet,
     fs,
     io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -100,6 +101,27 @@ struct ListedSocket {
 pub fn process_of_connection(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     let socket = listed(canonical(from), canonical(to)).ok()??;
     process_list::holder_of_socket(socket.inode).filter(|_| socket.inode != 0)
+}
+
+/// An address on which a process of this user takes connections; `None` if there is none, or the
+/// system does not show it.
+pub fn listening_address(pid: u32) -> Option<SocketAddr> {
+    let open = process_list::sockets_of(pid);
+    let lists = ["/proc/net/tcp", "/proc/net/tcp6"];
+    let lists = lists.iter().filter_map(|list| fs::read_to_string(list).ok());
+    lists.filter(|_| !open.is_empty()).find_map(|list| find_listener(&list, &open))
+}
+
+fn find_listener(list: &str, open: &HashSet<u64>) -> Option<SocketAddr> {
+    const LISTEN: &str = "0A";
+    list.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let at = address(fields.next()?)?;
+        let is_listener = fields.nth(1)? == LISTEN;
+        // Skips the queues, the timer, the retries, the user and the timeout.
+        let inode = fields.nth(5)?.parse().ok()?;
+        (is_listener && open.contains(&inode)).then_some(at)
+    })
 }
 
 impl ListedSocket {
@@ -224,6 +246,17 @@ mod tests {
             assert_eq!(found.map(|it| (it.user, it.inode != 0)), socket, "{from}");
             assert_eq!(found.map(|it| it.other_end(1000, &[33])), end, "{from}");
         }
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn the_listener_of_a_process_is_found_by_its_sockets() {
+        let open = |inodes: &[u64]| inodes.iter().copied().collect::<HashSet<u64>>();
+        let at = Some("127.0.0.1:6334".parse().unwrap());
+        assert_eq!(find_listener(LIST, &open(&[1, 2])), at);
+        assert_eq!(find_listener(LIST, &open(&[2, 3])), None, "these are connections");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(listening_address(std::process::id()).is_some(), "{listener:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The processes of this machine, from `/proc`; without it only their existence is known.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
@@ -116,6 +117,15 @@ pub fn holder_of_socket(inode: u64) -> Option<u32> {
             std::fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str())
         })
     })
+}
+
+/// The inodes of the sockets that a process of this user has open.
+pub fn sockets_of(pid: u32) -> HashSet<u64> {
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
+    let inode =
+        |link: PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
+    let links = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+    links.filter_map(inode).collect()
 }
 
 /// The process that started this one, skipping shells; `None` without `/proc`.

@@ -195,7 +195,7 @@ mod tests {
         };
         let now = SystemClock.now();
         let screen =
-            Screen { width: Some(60), color: false, utc: false, now, offset: UtcOffset::UTC };
+            Screen { width: Some(62), color: false, utc: false, now, offset: UtcOffset::UTC };
         let few = tools(&screen, "claude-code", &approvals, false);
         assert!(few.contains(&format!("{count} of {count} harmless ones")), "{few}");
         assert!(few.contains(names[2]) && !few.contains(names[3]), "{few}");

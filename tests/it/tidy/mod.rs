@@ -11,11 +11,12 @@ use syn::visit::Visit;
 
 /// The crates of the program in the order of their dependencies: each may use those before it, but
 /// for what its line excludes.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("svc-model", &[]),
     ("svc-sys", &[]),
     ("svc-wire", &[]),
     ("svc-client", &[]),
+    ("svc-reach", &[]),
     ("svc-store", &[]),
     ("svc-core", &[]),
     ("svc-sources", &[]),

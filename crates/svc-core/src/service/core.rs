@@ -27,6 +27,8 @@ pub(in crate::service) struct CoreInner {
     pub(in crate::service) read_turns: ReadScheduler,
     /// Notified when the queue of dispatches has to be looked at.
     pub(in crate::service) work: tokio::sync::Notify,
+    /// Changes when a hook of Codex tells of a session that begins or of a turn.
+    pub(in crate::service) codex_hooks: tokio::sync::watch::Sender<()>,
     /// Which sessions a session sees and may send to.
     sessions: OnceLock<SessionsPolicy>,
     /// Scopes of attended sessions.
@@ -59,6 +61,7 @@ impl Core {
             budget,
             read_turns: ReadScheduler::default(),
             work,
+            codex_hooks: tokio::sync::watch::Sender::new(()),
             sessions: OnceLock::new(),
             session_scopes: OnceLock::new(),
             session_secrets: OnceLock::new(),

@@ -3,7 +3,7 @@
 //! [`Services`] has one field for each service. A service is a struct over the shared means of
 //! `core`, and its fields name the services that it calls, so that the direction is visible:
 //! `hooks` calls `journal`, `team` and `access`; `journal` calls `search` and `team`; `team` calls
-//! `access`; `conversations` calls `agents`.
+//! `access`; `conversations` calls `agents`; `codex` calls `team` and `prompts`.
 //!
 //! `assignments` is no service of its own: `team`, `agents`, `hooks` and `conversations` use it
 //! within their write jobs.
@@ -17,6 +17,7 @@ pub mod agents;
 mod assignments;
 mod budget;
 pub mod check;
+pub mod codex;
 pub mod conversations;
 mod core;
 mod error;

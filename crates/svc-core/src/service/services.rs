@@ -15,6 +15,7 @@ use super::{
     access::Access,
     agents::{AgentSettings, Agents},
     budget::BudgetHold,
+    codex::AppServers,
     conversations::Conversations,
     core::Core,
     handovers::Handovers,
@@ -43,6 +44,8 @@ pub struct ServiceSet {
     /// Peers, their inboxes, and the sessions of coding agents.
     pub team: Team,
     pub agents: Agents,
+    /// The app-servers of Codex.
+    pub app_servers: AppServers,
     /// Messages between sessions, and their replies.
     pub conversations: Conversations,
     /// Tasks and their output.
@@ -96,8 +99,10 @@ impl Services {
         );
         let prompts = Prompts::new(core.clone());
         let agents = Agents::new(core.clone(), access.clone(), prompts.clone());
+        let app_servers = AppServers::new(core.clone(), team.clone(), prompts.clone());
         Self(Arc::new(ServiceSet {
             access,
+            app_servers,
             conversations: Conversations::new(core.clone(), agents.clone(), hooks.clone()),
             agents,
             log: Log::new(core.clone()),
@@ -117,9 +122,10 @@ impl Services {
     /// Sets what hooks may do.
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
-        let rooms = Arc::make_mut(&mut self.0);
-        rooms.prompts.set_attended(policy.attended);
-        rooms.hooks.set_policy(policy);
+        let services = Arc::make_mut(&mut self.0);
+        services.prompts.set_attended(policy.attended);
+        services.app_servers.set_policy(policy.attended);
+        services.hooks.set_policy(policy);
         self
     }
 

@@ -11,6 +11,7 @@
 mod claude_prompt;
 mod client;
 mod client_prompt;
+mod codex_prompt;
 mod effects;
 #[cfg(test)]
 mod effects_tests;
@@ -29,6 +30,7 @@ mod title;
 pub use claude_prompt::{ClaudePrompt, PromptAnswer, RefusedAnswer};
 pub use client::{HookClient, HookFormat};
 pub use client_prompt::ClientPrompt;
+pub use codex_prompt::CodexPrompt;
 pub use effects::{
     AttendedPrompts, HookAudience, HookIdHistory, HookPolicy, HookReception, HookTiming,
     MailHandover, MailOffer, PresenceChange, SessionEffect, ToolCountEffect, audience,

@@ -206,6 +206,22 @@ impl RequestWrites<'_> {
         Ok(())
     }
 
+    /// Gives an open request its options: somebody can answer it here.
+    pub async fn offer_options(
+        &mut self,
+        id: &AgentRequestId,
+        options: &[RequestOption],
+    ) -> Result<bool, StoreError> {
+        let (key, options) = (id.as_str(), to_json(&options));
+        let done = change!(
+            self.tx,
+            "update request set options = ? where request_id = ? and closed_at is null",
+            options,
+            key
+        );
+        Ok(done > 0)
+    }
+
     /// Takes the options from an open request: nobody can answer it here any more.
     pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool, StoreError> {
         let key = id.as_str();

@@ -6,7 +6,6 @@
 //! names the process and the session in question. The same holds of what a link on the way leads
 //! to, and of the link's folder.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +14,7 @@ use serde_json::Value;
 use svc_model::hook::one_line;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind, limits};
 
-use super::{RecordFault, claude_transcript, record_file};
+use super::{claude_transcript, record_fault::RecordFault, record_file};
 use crate::private_file;
 
 /// Largest file of the registry, in bytes. A real one has about a thousand.
@@ -142,6 +141,7 @@ pub(super) fn folder_of(pid: u32) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use serde_json::json;

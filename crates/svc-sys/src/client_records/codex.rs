@@ -20,9 +20,18 @@ const DAY: Duration = Duration::from_hours(24);
 
 /// The end of the last turn, and its failure; `None` if it is not over, or that is unknown.
 pub(super) fn read(process: &ProcessIdentity, thread: &str) -> Option<ClientRecord> {
-    let folder = record_file::folder(process.pid, "CODEX_HOME")
-        .or_else(|| Some(record_file::folder(process.pid, "HOME")?.join(".codex")))?;
-    read_in(&folder.join("sessions"), thread)
+    read_in(&home(process.pid)?.join("sessions"), thread)
+}
+
+/// The socket of the app-server that its terminals share.
+pub(super) fn control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
+    let home = home(process.pid).filter(|home| home.is_absolute())?;
+    Some(home.join("app-server-control/app-server-control.sock"))
+}
+
+fn home(pid: u32) -> Option<PathBuf> {
+    record_file::folder(pid, "CODEX_HOME")
+        .or_else(|| Some(record_file::folder(pid, "HOME")?.join(".codex")))
 }
 
 fn read_in(sessions: &Path, thread: &str) -> Option<ClientRecord> {

@@ -5,18 +5,36 @@ mod claude;
 pub mod claude_transcript;
 mod codex;
 mod gemini;
+mod record_fault;
 mod record_file;
 
 pub use claude::ClaudeSession;
+pub use record_fault::RecordFault;
+
+use std::net::SocketAddr;
+
+use std::path::PathBuf;
 
 use svc_model::{ClientRecord, ProcessIdentity, Timestamp};
+
+use crate::connection_owner;
 
 /// Claude Code's record has every state.
 pub const CLAUDE: &str = "claude-code";
 /// Codex' record has only the end of a turn.
 pub const CODEX: &str = "codex";
+/// It has a plugin, and a server where its person wants one.
+pub const OPENCODE: &str = "opencode";
 /// Gemini CLI's record has only the end of a turn by the person.
 pub const GEMINI: &str = "gemini";
+
+/// Where an opencode takes connections from everybody on this machine: without a password.
+pub fn open_server(backend: &str, pid: u32) -> Option<SocketAddr> {
+    if backend != OPENCODE || record_file::variable(pid, "OPENCODE_SERVER_PASSWORD").is_some() {
+        return None;
+    }
+    connection_owner::listening_address(pid)
+}
 
 /// When the usage limit ends that a client has just told of; `None` if it is not on record.
 pub fn limit_end(
@@ -34,17 +52,6 @@ pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str
         && ClaudeSession::read(process, session_id).is_some_and(|entry| entry.is_interactive())
 }
 
-/// Why a record that is there does not count.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RecordFault {
-    /// Others could have written it, or it cannot be read.
-    #[error("{0}")]
-    Untrusted(String),
-    /// It is not as the versions write it that are known.
-    #[error("it has another format")]
-    Form,
-}
-
 /// Why the record of a session does not count; `None` if it does, or there is none.
 pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<RecordFault> {
     if backend != CLAUDE {
@@ -55,6 +62,12 @@ pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Opti
         Ok(_) => None,
         Err(fault) => Some(fault),
     }
+}
+
+/// Where the app-server that is this process of Codex listens; `None` if that is not known. Whether
+/// it does, and whether the process is an app-server, is to be seen there.
+pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
+    codex::control_socket(process)
 }
 
 /// `None` if nothing on record counts.

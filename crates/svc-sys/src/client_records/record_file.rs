@@ -12,11 +12,16 @@ use crate::{bounded_file, private_file};
 
 /// The folder that a variable of a process names; `None` if it is not set, empty, or unknown.
 pub(super) fn folder(pid: u32, name: &str) -> Option<PathBuf> {
+    variable(pid, name).map(PathBuf::from)
+}
+
+/// A variable of a process; `None` if it is not set, empty, or unknown.
+pub(super) fn variable(pid: u32, name: &str) -> Option<OsString> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = environment.split(|byte| *byte == 0).find_map(|variable| {
         variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=").filter(|it| !it.is_empty())
     })?;
-    Some(PathBuf::from(OsString::from_vec(value.to_vec())))
+    Some(OsString::from_vec(value.to_vec()))
 }
 
 /// Opens a record, if it is this user's and nobody else can write it.

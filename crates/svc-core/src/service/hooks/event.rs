@@ -98,6 +98,10 @@ impl Hooks {
         let (hook_id, timing) = (call.id.clone(), call.timing);
         let writes = self.write(caller, &event, &known, call).await?;
         self.access.forget(&writes.ended_tokens);
+        let begins = matches!(event.moment, HookMoment::Start { .. } | HookMoment::Prompt { .. });
+        if event.client == HookClient::Codex && begins {
+            self.core.codex_hooks.send_replace(());
+        }
         self.follow_output(caller, &event, (timing, told), &writes);
         // Only now it is certain that the session is the caller's.
         self.announce_call(caller, &event, timing, known.arrived);

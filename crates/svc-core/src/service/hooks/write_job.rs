@@ -151,9 +151,11 @@ impl HookWriteJob {
         let owned = tx.sessions().owner(&self.event.session_id).await?;
         let Some(owned) = owned else { return Ok(None) };
         let is_held = self.has_dialog && self.policy.attended == AttendedPrompts::Answer;
-        let new = NewPrompt { event: &self.event, prompt, owned, is_held };
-        let row = prompts::open(tx, &self.ids, new).await?;
-        Ok(is_held.then_some(row.request_id))
+        let id = AgentRequestId::new(&self.ids, tx.now());
+        let (session, cwd) = (self.event.session_id.as_str(), self.event.cwd.clone());
+        let new = NewPrompt { id, session, cwd, prompt, owned, is_held };
+        let id = prompts::open(tx, new).await?;
+        Ok(is_held.then_some(id))
     }
 
     /// Keeps the session's secret, now that the session is the caller's. The file is written before

@@ -175,7 +175,7 @@ impl Prompts {
 }
 
 fn not_taken(row: &RequestRow) -> Error {
-    let why = "its hook has ended, and the client did not take the answer";
+    let why = "its client is not waiting for an answer any more, and did not take this one";
     Error::Conflict(format!("request {}: {why}", row.request_id))
 }
 

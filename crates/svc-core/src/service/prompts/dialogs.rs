@@ -2,8 +2,8 @@
 //! without its hook for permissions. Each is a prompt that its terminal alone answers.
 
 use svc_model::{
-    AgentRequestId, ClientRecord, Ids, RecordedState, Timestamp, WaitingFor, WaitingKind,
-    agent::RequestKind, hook::AttendedPrompts, is_agent_key, limits,
+    AgentRequestId, ClientRecord, Ids, RecordedState, WaitingFor, WaitingKind, agent::RequestKind,
+    hook::AttendedPrompts, is_agent_key, limits,
 };
 use svc_store::{PeerRow, RequestRow, StoreError, WriteTx};
 use svc_sys::client_records;
@@ -95,9 +95,4 @@ fn asked(record: &ClientRecord, told: Option<&WaitingFor>) -> (RequestKind, Stri
     };
     let title = told.and_then(|told| told.title.clone()).or_else(|| record.asks.clone());
     (kind, title.unwrap_or_else(|| "a dialog at its terminal".to_owned()))
-}
-
-/// Whether a prompt is a dialog that a record shows, and its record shows a later one by now.
-pub(super) fn is_earlier_dialog(row: &RequestRow, kept: &KeptPrompt, shown_at: Timestamp) -> bool {
-    kept.asked.is_none() && shown_at > row.opened_at
 }

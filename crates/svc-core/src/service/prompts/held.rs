@@ -1,4 +1,4 @@
-//! Hooks that wait for the answer to a prompt.
+//! Who waits for the answer to a prompt: a hook, or a connection to its client.
 
 use std::{
     collections::HashMap,

@@ -1,16 +1,19 @@
-//! Prompts that a client shows the person who started it. Its hook holds the prompt, and the first
-//! answer counts: the person's at the dialog, or one that is given here and that the hook prints.
+//! Prompts that a client shows the person who started it. Its hook or a connection to the client
+//! holds the prompt, and the first answer counts: the person's at the dialog, or one that is given
+//! here and that the holder passes on.
 //!
-//! A prompt is a row of `request` from the hook's event to the moment at which the client shows
-//! that it is over. The row has options only while a hook holds the prompt. A dialog that the
-//! client's record shows, and of which no hook tells, is a row without options.
+//! A prompt is a row of `request` from the client's word of it to the moment at which the client
+//! shows that it is over. The row has options only while somebody holds the prompt. A dialog that
+//! the client's record shows, and of which no hook tells, is a row without options.
 
 mod answer;
+mod connected;
 mod dialogs;
 mod held;
 mod settle;
 
 pub use answer::{AnswerRequest, PromptOutcome};
+pub(in crate::service) use connected::{ConnectedPrompt, GivenAnswer};
 pub use held::HeldPromptState;
 pub(in crate::service) use settle::{NewPrompt, follow_event, open};
 

@@ -1,10 +1,10 @@
-//! What opens and closes a prompt: the events of its session's hooks, and its client's record.
+//! What opens and closes a prompt: the events of its session's hooks, its client's record, and the
+//! app-server that asks.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{
-    AgentRequestId, Ids, NewEvent, OpenCalls, Ownership, RecordedState, StreamName,
-    StreamVisibility,
+    AgentRequestId, NewEvent, OpenCalls, Ownership, RecordedState, StreamName, StreamVisibility,
     agent::RequestOptionKind,
     hook::{ClientPrompt, HookEvent, HookMoment, HookTiming},
     limits,
@@ -12,11 +12,13 @@ use svc_model::{
 use svc_store::{RequestAnswerRow, RequestRow, StoreError, WriteTx};
 use svc_sys::{client_records, process_list};
 
-use super::{Prompts, dialogs::is_earlier_dialog};
+use super::Prompts;
 use crate::service::Error;
 
 /// Who closed a prompt that nobody answered here.
 pub(super) const TERMINAL: &str = "terminal";
+/// The same if its client, its session or its turn ended.
+const GONE: &str = "gone";
 
 /// What a client asks, as it is kept.
 #[derive(Serialize, Deserialize)]
@@ -29,48 +31,50 @@ pub(super) struct KeptPrompt {
     pub(super) calls: OpenCalls,
 }
 
-/// A prompt that a hook tells of.
+/// A prompt that a client tells of.
 pub(in crate::service) struct NewPrompt<'a> {
-    pub(in crate::service) event: &'a HookEvent,
+    pub(in crate::service) id: AgentRequestId,
+    pub(in crate::service) session: &'a str,
+    pub(in crate::service) cwd: Option<String>,
     pub(in crate::service) prompt: &'a ClientPrompt,
     pub(in crate::service) owned: Ownership,
-    /// Whether the hook waits for an answer.
+    /// Whether somebody waits to give the client an answer.
     pub(in crate::service) is_held: bool,
 }
 
-/// Stores a prompt that a hook tells of. Claude Code shows one after another, so earlier prompts of
-/// its session are over. One that its record showed a moment before is the same.
+/// Stores a prompt that a client tells of, and returns its id. Claude Code shows one after another,
+/// so earlier prompts of its session are over. One that its record showed a moment before is the
+/// same, and keeps its id.
 pub(in crate::service) async fn open(
     tx: &mut WriteTx,
-    ids: &Ids,
     new: NewPrompt<'_>,
-) -> Result<RequestRow, Error> {
-    let NewPrompt { event, prompt, owned, is_held } = new;
+) -> Result<AgentRequestId, Error> {
+    let NewPrompt { id, session, cwd, prompt, owned, is_held } = new;
     let mut shown = None;
     if let ClientPrompt::Claude(_) = prompt {
-        let mut open = tx.requests().open_prompts_of(&event.session_id).await?;
+        let mut open = tx.requests().open_prompts_of(session).await?;
         shown = open.pop_if(|last| kept(last).is_some_and(|kept| kept.asked.is_none()));
         for row in open {
             close(tx, &row, Closing::Over(TERMINAL)).await?;
         }
     }
     let now = tx.now();
-    let peer = tx.peers().of_session(&event.session_id).await?;
+    let peer = tx.peers().of_session(session).await?;
     let calls = peer.map(|peer| peer.open_calls).unwrap_or_default();
     let kept = KeptPrompt { asked: Some(prompt.clone()), calls };
     let (request_id, opened_at) = match &shown {
         Some(shown) => (shown.request_id.clone(), shown.opened_at),
-        None => (AgentRequestId::new(ids, now), now),
+        None => (id, now),
     };
     let row = RequestRow {
         request_id,
         agent_id: None,
-        session_key: event.session_id.clone(),
+        session_key: session.to_owned(),
         peer_id: None,
         owned,
         kind: prompt.kind(),
         title: prompt.title(),
-        cwd: event.cwd.clone(),
+        cwd,
         tool: Some(prompt.tool()),
         prompt: Some(serde_json::to_value(kept).unwrap_or_default()),
         options: if is_held { prompt.options() } else { Vec::new() },
@@ -87,7 +91,7 @@ pub(in crate::service) async fn open(
         tx.requests().insert(&row).await?;
         append_team_event(tx, "request.opened", &row, json!({})).await?;
     }
-    Ok(row)
+    Ok(row.request_id)
 }
 
 /// Closes what an event shows to be over. An event that is told late says nothing of later prompts,
@@ -107,7 +111,7 @@ pub(in crate::service) async fn follow_event(
             close_earlier(tx, session, TERMINAL, timing).await
         }
         HookMoment::TurnOver { .. } | HookMoment::Refused(_) | HookMoment::End { .. } => {
-            close_earlier(tx, session, "gone", timing).await
+            close_earlier(tx, session, GONE, timing).await
         }
         HookMoment::Answered(Some(reply)) => {
             for row in tx.requests().open_prompts_of(session).await? {
@@ -153,6 +157,8 @@ enum Closing<'a> {
     Replied(Option<&'a str>),
     /// Its call ran, so that it was allowed.
     Ran,
+    /// The person answered, and not who did here.
+    Person,
     /// It does not stand any more.
     Over(&'static str),
 }
@@ -166,6 +172,7 @@ async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Resu
             _ => RequestAnswerRow { option_id: Some(option.to_owned()), by: TERMINAL.to_owned() },
         },
         (Closing::Ran, Some(given)) if is_denial(row, given) => terminal(),
+        (Closing::Person, _) => terminal(),
         (_, Some(given)) => given.clone(),
         (Closing::Replied(None) | Closing::Ran, None) => terminal(),
         (Closing::Over(by), None) => RequestAnswerRow { option_id: None, by: by.to_owned() },
@@ -189,20 +196,26 @@ async fn correct_denial(
     if !is_it {
         return Ok(());
     }
+    correct(tx, &row).await
+}
+
+/// Stores that the person answered a prompt of which something else was on record.
+async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
     let answer = RequestAnswerRow { option_id: None, by: TERMINAL.to_owned() };
     tx.requests().correct(&row.request_id, &answer).await?;
     let about = json!({ "by": answer.by, "corrects": true });
-    Ok(append_team_event(tx, "request.closed", &row, about).await?)
+    Ok(append_team_event(tx, "request.closed", row, about).await?)
 }
 
 /// Looks at what the client offered: the row has no options any more once its hook has ended.
 fn is_denial(row: &RequestRow, answer: &RequestAnswerRow) -> bool {
-    let asked = asked(row);
-    asked.is_some_and(|asked| {
-        asked.options().iter().any(|option| {
-            option.kind == RequestOptionKind::Deny
-                && Some(&option.option_id) == answer.option_id.as_ref()
-        })
+    asked(row).is_some_and(|asked| denies(&asked, answer.option_id.as_deref()))
+}
+
+/// Whether an option of a prompt denies what is asked.
+pub(super) fn denies(asked: &ClientPrompt, option_id: Option<&str>) -> bool {
+    asked.options().iter().any(|option| {
+        option.kind == RequestOptionKind::Deny && Some(option.option_id.as_str()) == option_id
     })
 }
 
@@ -298,15 +311,16 @@ impl Prompts {
             let is_shown = record.is_none_or(|record| {
                 let is_newer = record.at >= row.opened_at;
                 let age = self.core.now().since(row.opened_at);
-                let is_another =
-                    kept(&row).is_some_and(|kept| is_earlier_dialog(&row, &kept, record.at));
+                // A later dialog than the one of which no hook told.
+                let is_another = kept(&row).is_some_and(|kept| kept.asked.is_none())
+                    && record.at > row.opened_at;
                 matches!(record.state, RecordedState::Waiting(_)) && !is_another
                     || !is_newer && age < limits::RECORD_GRACE
             });
             match (is_running, is_shown) {
                 (true, true) => {}
                 (true, false) => self.close(&row, TERMINAL).await?,
-                (false, _) => self.close(&row, "gone").await?,
+                (false, _) => self.close(&row, GONE).await?,
             }
         }
         self.open_dialogs().await
@@ -315,14 +329,41 @@ impl Prompts {
     /// Closes a prompt if it is open. An answer that was given here counts as taken; otherwise `by`
     /// says how the prompt ended.
     pub(super) async fn close(&self, row: &RequestRow, by: &'static str) -> Result<(), Error> {
-        let id = row.request_id.clone();
+        self.end(&row.request_id, Closing::Over(by)).await
+    }
+
+    /// Closes a prompt that the person answered at the terminal, whatever was given here; corrects
+    /// one of which something else is on record.
+    pub(in crate::service) async fn answered_by_person(
+        &self,
+        id: &AgentRequestId,
+    ) -> Result<(), Error> {
+        self.end(id, Closing::Person).await
+    }
+
+    /// Closes a prompt whose client has an answer: that which was given here, if one was.
+    pub(in crate::service) async fn answered(&self, id: &AgentRequestId) -> Result<(), Error> {
+        self.end(id, Closing::Over(TERMINAL)).await
+    }
+
+    /// Closes a prompt whose turn is over.
+    pub(in crate::service) async fn gone(&self, id: &AgentRequestId) -> Result<(), Error> {
+        self.end(id, Closing::Over(GONE)).await
+    }
+
+    async fn end(&self, id: &AgentRequestId, closing: Closing<'static>) -> Result<(), Error> {
+        let id = id.clone();
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    match tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none()) {
-                        Some(row) => close(tx, &row, Closing::Over(by)).await,
-                        None => Ok(()),
+                    let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
+                    match (&row.answer, closing) {
+                        (None, _) => close(tx, &row, closing).await,
+                        (Some(answer), Closing::Person) if answer.by != TERMINAL => {
+                            correct(tx, &row).await
+                        }
+                        (Some(_), _) => Ok(()),
                     }
                 })
             })

@@ -558,8 +558,11 @@ pub(in crate::service) async fn set_hosted_state(
     let Some(evidence) = peer.evidence_after(&state) else { return tx.peers().touch(peer).await };
     let PeerState { status: next, waiting_for, at, .. } = state;
     let previous = std::mem::replace(&mut peer.status, next);
-    let is_changed =
-        previous != next || waiting_for != peer.waiting_for || evidence != peer.evidence;
+    // The first hook of a session is no news beside its registration.
+    let is_first = peer.evidence == StatusEvidence::Process;
+    let is_changed = previous != next
+        || waiting_for != peer.waiting_for
+        || evidence != peer.evidence && !is_first;
     if previous != next {
         peer.since = at;
     }

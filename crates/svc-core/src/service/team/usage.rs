@@ -75,7 +75,7 @@ mod tests {
 
     use serde_json::json;
     use svc_model::{
-        Caller,
+        Caller, DeliveryState, MessageId,
         hook::{self, HookClient, HookMoment},
     };
     use svc_store::testing::TestStore;
@@ -96,7 +96,9 @@ mod tests {
         if let HookMoment::Refused(limit) = &mut event.moment {
             limit.until = until;
         }
-        services.hooks.hook(&Caller::Operator, event, HookCall::default()).await.unwrap();
+        // Its client lives.
+        let call = HookCall { pid: Some(std::process::id()), ..HookCall::default() };
+        services.hooks.hook(&Caller::Operator, event, call).await.unwrap();
     }
 
     /// What a process that waits for the session's mail is given now.
@@ -106,10 +108,10 @@ mod tests {
         services.hooks.await_mail(&Caller::Operator, "s", waiter, now).await.unwrap()
     }
 
-    async fn send(services: &Services) {
+    async fn send(services: &Services) -> MessageId {
         let id = services.team.peer_of_session("s").await.unwrap().unwrap().peer_id;
         let message = serde_json::from_value(json!({ "text": "hello" })).unwrap();
-        services.team.send_message(&Caller::Operator, id.as_str(), message).await.unwrap();
+        services.team.send_message(&Caller::Operator, id.as_str(), message).await.unwrap().id
     }
 
     async fn status(services: &Services) -> PeerStatus {
@@ -149,22 +151,19 @@ mod tests {
         let services = services(&test);
         tell(&services, "UserPromptSubmit", None).await;
         tell(&services, "StopFailure", None).await;
-        send(&services).await;
+        let sent = send(&services).await;
         test.clock.advance(Duration::from_hours(1));
         assert_eq!(status(&services).await, PeerStatus::Waiting);
-        let waiting = async || {
-            let id = services.team.peer_of_session("s").await.unwrap().unwrap().peer_id;
-            test.store.inboxes().count_mail(&id).await.unwrap()
-        };
+        let state = async || test.store.messages().get(&sent).await.unwrap().unwrap().state;
         // A turn that is refused, too.
         tell(&services, "UserPromptSubmit", None).await;
         tell(&services, "StopFailure", None).await;
-        assert_eq!((status(&services).await, waiting().await), (PeerStatus::Waiting, 1));
+        assert_eq!(status(&services).await, PeerStatus::Waiting);
+        assert_eq!(state().await, DeliveryState::Queued);
         tell(&services, "UserPromptSubmit", None).await;
-        assert_eq!((status(&services).await, waiting().await), (PeerStatus::Busy, 1));
+        assert_eq!(status(&services).await, PeerStatus::Busy);
+        assert_eq!(state().await, DeliveryState::Queued);
         tell(&services, "PostToolUse", None).await;
-        let has = test.store.inboxes();
-        let id = services.team.peer_of_session("s").await.unwrap().unwrap().peer_id;
-        assert!(!has.has_mail(&id, services.now()).await.unwrap(), "it has the message now");
+        assert_eq!(state().await, DeliveryState::Offered);
     }
 }

@@ -1,0 +1,227 @@
+//! One connection to an app-server.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use serde_json::Value;
+use svc_model::{
+    ProcessIdentity, RecordedState,
+    hook::{AttendedPrompts, ClientPrompt, CodexPrompt, UsageLimit},
+    limits,
+};
+use svc_reach::{
+    codex::{self, AppServerProtocol, CodexObservation},
+    codex_socket::{CodexSocket, CodexSocketError},
+};
+use svc_sys::telemetry;
+use tokio::{
+    sync::watch,
+    time::{Instant, interval_at, sleep_until},
+};
+
+use super::{
+    AppServers,
+    open_prompts::{Ended, OpenPrompts, PromptEnd},
+};
+use crate::service::{Error, prompts::GivenAnswer};
+
+/// How often the threads are listed again: a session that nothing was told of is found so.
+const LIST: Duration = Duration::from_secs(30);
+/// The same while a thread cannot be followed yet.
+const LIST_SOON: Duration = Duration::from_millis(250);
+
+/// What one connection knows.
+pub(super) struct AppServerFollower<'a> {
+    servers: &'a AppServers,
+    process: &'a ProcessIdentity,
+    protocol: AppServerProtocol,
+    open: OpenPrompts,
+    /// The answers that are waited for, each with the id of its request.
+    answers: FuturesUnordered<BoxFuture<'static, (Value, Option<GivenAnswer>)>>,
+}
+
+impl<'a> AppServerFollower<'a> {
+    pub(super) fn new(servers: &'a AppServers, process: &'a ProcessIdentity) -> Self {
+        Self {
+            servers,
+            process,
+            protocol: AppServerProtocol::default(),
+            open: OpenPrompts::default(),
+            answers: FuturesUnordered::new(),
+        }
+    }
+
+    /// Follows until the connection fails, or nothing needs it any more. What is open then, nobody
+    /// answers here until there is another connection.
+    pub(super) async fn follow(
+        mut self,
+        mut socket: CodexSocket,
+        heard: &mut watch::Receiver<()>,
+    ) -> CodexSocketError {
+        let why = self.run(&mut socket, heard).await;
+        let why = why.err().unwrap_or(CodexSocketError::Closed);
+        for thread in self.protocol.threads() {
+            if let Err(error) = self.servers.team.lose_app_server(thread, self.process).await {
+                tracing::warn!(error = telemetry::chain(&error), "a status rests on nothing");
+            }
+        }
+        for open in self.open.into_open() {
+            if let Err(error) = self.servers.prompts.disconnect(open.row).await {
+                tracing::warn!(error = telemetry::chain(&error), "a prompt keeps its options");
+            }
+        }
+        why
+    }
+
+    async fn run(
+        &mut self,
+        socket: &mut CodexSocket,
+        heard: &mut watch::Receiver<()>,
+    ) -> Result<(), CodexSocketError> {
+        socket.send(&self.protocol.begin(env!("CARGO_PKG_VERSION"))).await?;
+        let mut check = interval_at(Instant::now() + limits::PID_CHECK, limits::PID_CHECK);
+        let mut listed = Instant::now();
+        loop {
+            let pause = if self.protocol.has_missing() { LIST_SOON } else { LIST };
+            let due = self.open.next_due();
+            tokio::select! {
+                frame = socket.next() => {
+                    let (told, frames) = self.protocol.read(&frame?);
+                    for frame in &frames {
+                        socket.send(frame).await?;
+                    }
+                    for told in told {
+                        self.note(told).await;
+                    }
+                }
+                Some((request, given)) = self.answers.next(), if !self.answers.is_empty() => {
+                    if let Some(given) = given {
+                        self.give(socket, &request, given).await?;
+                    }
+                }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    let taken = self.open.taken(Instant::now());
+                    close(self.servers, taken).await;
+                }
+                _ = heard.changed() => {
+                    socket.send(&self.protocol.list_threads()).await?;
+                    listed = Instant::now();
+                }
+                () = sleep_until(listed + pause) => {
+                    socket.send(&self.protocol.list_threads()).await?;
+                    listed = Instant::now();
+                }
+                _ = check.tick() => {
+                    if !self.servers.is_needed(self.process).await {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the answer that was given here, unless the person's was first.
+    async fn give(
+        &mut self,
+        socket: &mut CodexSocket,
+        request: &Value,
+        given: GivenAnswer,
+    ) -> Result<(), CodexSocketError> {
+        let Some(open) = self.open.by_request(request) else { return Ok(()) };
+        socket.send(&codex::answer(request, &given.output)).await?;
+        open.sent = Some(given.is_denial);
+        self.servers.prompts.sent(&open.row);
+        Ok(())
+    }
+
+    async fn note(&mut self, told: CodexObservation) {
+        if let Err(error) = self.store(told).await {
+            let error = telemetry::chain(&error);
+            tracing::error!(error, "cannot store what an app-server of Codex told");
+        }
+    }
+
+    async fn store(&mut self, told: CodexObservation) -> Result<(), Error> {
+        let team = &self.servers.team;
+        let ended = match told {
+            CodexObservation::State { thread, state } => {
+                let ended = match state {
+                    RecordedState::Idle => self.open.turn_over(&thread),
+                    RecordedState::Busy | RecordedState::Waiting(_) => Vec::new(),
+                };
+                team.hear_app_server(&thread, self.process, state).await?;
+                ended
+            }
+            CodexObservation::Asked { thread, request, prompt, item } => {
+                return self.asked(thread, request, *prompt, item).await;
+            }
+            CodexObservation::Resolved { request } => self.open.resolved(&request, Instant::now()),
+            CodexObservation::ItemOver { thread, item, is_declined } => {
+                self.open.item_over(&thread, &item, is_declined)
+            }
+            CodexObservation::Settled { thread } => {
+                let connected = self.open.rows_of(&thread);
+                let left = self.servers.prompts.left_of(&thread, self.process, &connected).await?;
+                left.into_iter().map(|id| (id, PromptEnd::Answered)).collect()
+            }
+            CodexObservation::Failed { thread, why } => {
+                return team.turn_failed(&thread, self.process, why).await;
+            }
+            CodexObservation::Limit { thread, until } => {
+                let said = "the vendor refuses it for usage".to_owned();
+                let limit = UsageLimit { said, until };
+                return team.limited_by_app_server(&thread, self.process, limit).await;
+            }
+            CodexObservation::Taken { .. }
+            | CodexObservation::Refused { .. }
+            | CodexObservation::Read { .. } => Vec::new(),
+        };
+        close(self.servers, ended).await;
+        Ok(())
+    }
+
+    /// A request of a thread is open, and stays so until it is told to be resolved.
+    async fn asked(
+        &mut self,
+        thread: String,
+        request: Value,
+        prompt: CodexPrompt,
+        item: Option<String>,
+    ) -> Result<(), Error> {
+        let takes_answers = match self.servers.attended {
+            AttendedPrompts::Off => return Ok(()),
+            AttendedPrompts::Watch => false,
+            AttendedPrompts::Answer => true,
+        };
+        if self.open.has(&request) {
+            return Ok(());
+        }
+        let cwd = prompt.cwd().map(str::to_owned);
+        let asked = ClientPrompt::Codex(prompt);
+        let prompts = &self.servers.prompts;
+        let row = prompts.connect(&thread, self.process, asked, cwd, takes_answers).await?;
+        let Some(row) = row else { return Ok(()) };
+        let answer = row.answer();
+        let id = request.clone();
+        if takes_answers {
+            self.answers.push(Box::pin(async move { (id, answer.await) }));
+        }
+        self.open.add(thread, request, item, row);
+        Ok(())
+    }
+}
+
+async fn close(servers: &AppServers, ended: Ended) {
+    let prompts = &servers.prompts;
+    for (id, end) in ended {
+        let closed = match end {
+            PromptEnd::Answered => prompts.answered(&id).await,
+            PromptEnd::Person => prompts.answered_by_person(&id).await,
+            PromptEnd::Gone => prompts.gone(&id).await,
+        };
+        if let Err(error) = closed {
+            let error = telemetry::chain(&error);
+            tracing::error!(error, request = id.as_str(), "cannot close a prompt");
+        }
+    }
+}

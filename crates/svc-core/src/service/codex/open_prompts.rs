@@ -1,0 +1,154 @@
+//! The prompts of one connection, and when each is known to be answered.
+//!
+//! The app-server tells that a request is resolved, and not by whom. If an answer was sent before
+//! that, the item shows whose counted: it is declined or not, as was answered here or the other
+//! way. An item that was allowed shows that only at its end, so leave counts as taken if the item
+//! is not over soon, and is corrected if it was not. Without an item whose end is told of, the
+//! answer that was sent first counts.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use svc_model::AgentRequestId;
+use tokio::time::Instant;
+
+use crate::service::prompts::ConnectedPrompt;
+
+/// How long a declined item takes at most to be told of.
+const DECLINED_WITHIN: Duration = Duration::from_millis(300);
+
+/// A prompt that the app-server told of on this connection.
+#[derive(Debug)]
+pub(super) struct OpenPrompt {
+    /// The id of the request on this connection.
+    pub(super) request: Value,
+    pub(super) thread: String,
+    /// The item that it asks about, if the end of that will be told of: it began on this
+    /// connection.
+    pub(super) item: Option<String>,
+    pub(super) row: ConnectedPrompt,
+    /// Whether the answer that was sent is a denial.
+    pub(super) sent: Option<bool>,
+    resolved: Option<Instant>,
+    is_closed: bool,
+}
+
+/// How a prompt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PromptEnd {
+    /// The answer that was given here counts, if one was.
+    Answered,
+    /// The person's counts.
+    Person,
+    /// The turn is over.
+    Gone,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct OpenPrompts(Vec<OpenPrompt>);
+
+/// The prompts that ended, and how.
+pub(super) type Ended = Vec<(AgentRequestId, PromptEnd)>;
+
+impl OpenPrompts {
+    pub(super) fn has(&self, request: &Value) -> bool {
+        self.0.iter().any(|open| open.request == *request)
+    }
+
+    pub(super) fn add(
+        &mut self,
+        thread: String,
+        request: Value,
+        item: Option<String>,
+        row: ConnectedPrompt,
+    ) {
+        let open =
+            OpenPrompt { request, thread, item, row, sent: None, resolved: None, is_closed: false };
+        self.0.push(open);
+    }
+
+    pub(super) fn by_request(&mut self, request: &Value) -> Option<&mut OpenPrompt> {
+        self.0.iter_mut().find(|open| open.request == *request && open.resolved.is_none())
+    }
+
+    /// The rows of a thread.
+    pub(super) fn rows_of(&self, thread: &str) -> Vec<AgentRequestId> {
+        let own = self.0.iter().filter(|open| open.thread == thread);
+        own.map(|open| open.row.id.clone()).collect()
+    }
+
+    /// All that are open, at the end of the connection.
+    pub(super) fn into_open(self) -> impl Iterator<Item = OpenPrompt> {
+        self.0.into_iter().filter(|open| !open.is_closed)
+    }
+
+    /// A request was answered, here or at the terminal.
+    pub(super) fn resolved(&mut self, request: &Value, now: Instant) -> Ended {
+        let Some(at) = self.0.iter().position(|open| open.request == *request) else {
+            return Vec::new();
+        };
+        let open = &mut self.0[at];
+        match (open.sent, &open.item) {
+            (Some(_), Some(_)) => {
+                open.resolved = Some(now);
+                Vec::new()
+            }
+            (sent, _) => {
+                let end = if sent.is_some() { PromptEnd::Answered } else { PromptEnd::Person };
+                vec![(self.0.swap_remove(at).row.id, end)]
+            }
+        }
+    }
+
+    /// An item is over.
+    pub(super) fn item_over(&mut self, thread: &str, item: &str, is_declined: bool) -> Ended {
+        self.remove(
+            |open| open.thread == thread && open.item.as_deref() == Some(item),
+            |open| match open.sent {
+                Some(is_denial) if is_denial == is_declined => PromptEnd::Answered,
+                _ => PromptEnd::Person,
+            },
+        )
+    }
+
+    /// The turn of a thread is over.
+    pub(super) fn turn_over(&mut self, thread: &str) -> Ended {
+        self.remove(
+            |open| open.thread == thread,
+            |open| match open.sent {
+                Some(_) => PromptEnd::Answered,
+                None => PromptEnd::Gone,
+            },
+        )
+    }
+
+    /// Those whose items go on, with the leave that was given here.
+    pub(super) fn taken(&mut self, now: Instant) -> Ended {
+        let due = self.0.iter_mut().filter(|open| is_due(open, now));
+        let ended = due.map(|open| {
+            open.is_closed = true;
+            (open.row.id.clone(), PromptEnd::Answered)
+        });
+        ended.collect()
+    }
+
+    /// When the next one may be taken.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let waiting = self.0.iter().filter(|open| open.sent == Some(false) && !open.is_closed);
+        waiting.filter_map(|open| Some(open.resolved? + DECLINED_WITHIN)).min()
+    }
+
+    fn remove(
+        &mut self,
+        is_over: impl Fn(&OpenPrompt) -> bool,
+        end: impl Fn(&OpenPrompt) -> PromptEnd,
+    ) -> Ended {
+        let ended = self.0.extract_if(.., |open| is_over(open));
+        ended.map(|open| (open.row.id.clone(), end(&open))).collect()
+    }
+}
+
+fn is_due(open: &OpenPrompt, now: Instant) -> bool {
+    let is_over = open.resolved.is_some_and(|at| at + DECLINED_WITHIN <= now);
+    is_over && open.sent == Some(false) && !open.is_closed
+}

@@ -1,0 +1,41 @@
+//! The state of the service, and which processes it is about.
+
+use std::collections::HashSet;
+
+use svc_model::{ProcessIdentity, hook::AttendedPrompts, is_agent_key};
+use svc_store::PeerRow;
+use svc_sys::{client_records, process_list};
+
+use crate::service::{Error, core::Core, prompts::Prompts, team::Team};
+
+/// The service of Codex' app-servers.
+#[derive(Debug, Clone)]
+pub struct AppServers {
+    pub(super) core: Core,
+    pub(super) team: Team,
+    pub(super) prompts: Prompts,
+    pub(super) attended: AttendedPrompts,
+}
+
+impl AppServers {
+    pub(in crate::service) fn new(core: Core, team: Team, prompts: Prompts) -> Self {
+        Self { core, team, prompts, attended: AttendedPrompts::default() }
+    }
+
+    pub(in crate::service) fn set_policy(&mut self, attended: AttendedPrompts) {
+        self.attended = attended;
+    }
+
+    /// The processes from which hooks of attended sessions came.
+    pub(super) async fn processes(&self) -> Result<HashSet<ProcessIdentity>, Error> {
+        let mut rows = self.core.store.peers().in_processes(client_records::CODEX).await?;
+        rows.retain(|row| !row.owner.as_deref().is_some_and(is_agent_key));
+        Ok(rows.iter().filter_map(PeerRow::process).collect())
+    }
+
+    /// Whether a process runs a session.
+    pub(super) async fn is_needed(&self, process: &ProcessIdentity) -> bool {
+        let is_running = process_list::is_same_running(process);
+        is_running && self.processes().await.is_ok_and(|processes| processes.contains(process))
+    }
+}

@@ -1,0 +1,668 @@
+//! The protocol of Codex' app-server, which all terminals of a user share: what it says becomes
+//! observations of threads, and what is wanted of a thread becomes frames. No I/O.
+//!
+//! Frames are JSON-RPC without the field `jsonrpc`, one in each text message of a WebSocket. After
+//! `initialize` the loaded threads are listed and read. Every connection is told how threads stand.
+//! What a turn asks of its person is told to those that are subscribed, and sent again to whoever
+//! subscribes by resuming the thread. The first answer counts.
+//!
+//! A thread is resumed while it is in a turn, and left after that: one to which nobody is
+//! subscribed is unloaded, which is how a session ends whose terminal was closed.
+//!
+//! A thread is a session: its id is the `session_id` of the hooks.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde_json::{Value, json};
+use svc_model::{RecordedState, Timestamp, WaitingKind, hook::CodexPrompt};
+
+/// Versions that are known to take `decline` where they do not offer it.
+const TAKES_DECLINE: [&str; 1] = ["0.169."];
+/// What is said while an item goes on, which nothing here reads.
+const DELTAS: [&str; 8] = [
+    "command/exec/outputDelta",
+    "item/agentMessage/delta",
+    "item/commandExecution/outputDelta",
+    "item/fileChange/outputDelta",
+    "item/plan/delta",
+    "item/reasoning/summaryPartAdded",
+    "item/reasoning/summaryTextDelta",
+    "item/reasoning/textDelta",
+];
+
+/// What the app-server was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CodexCall {
+    Initialize,
+    LoadedThreads,
+    ReadThread(String),
+    Resume(String),
+    Leave(String),
+    /// A message was given: with its client id.
+    Deliver(String),
+}
+
+/// Whether the connection is told what a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Hearing {
+    #[default]
+    No,
+    /// Asked for, or being ended.
+    Changing,
+    Yes,
+}
+
+/// A thread that the app-server has loaded.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct CodexThread {
+    /// The turn under way, once an item of it was told of.
+    turn: Option<String>,
+    hearing: Hearing,
+    is_active: bool,
+    /// Whether a person can see it; `None` if it was not read yet.
+    is_seen: Option<bool>,
+    /// The items of the turn that began on this connection, with the changes of files that they
+    /// would make.
+    items: HashMap<String, Vec<Value>>,
+}
+
+/// What the app-server told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CodexObservation {
+    State {
+        thread: String,
+        state: RecordedState,
+    },
+    /// The turn failed.
+    Failed {
+        thread: String,
+        why: String,
+    },
+    /// A thread asks something of its person. The id of the request is that of this connection.
+    Asked {
+        thread: String,
+        request: Value,
+        prompt: Box<CodexPrompt>,
+        /// The item whose end will be told of.
+        item: Option<String>,
+    },
+    /// A request is answered, here or at the terminal.
+    Resolved {
+        request: Value,
+    },
+    /// An item is over, with or without its person's leave.
+    ItemOver {
+        thread: String,
+        item: String,
+        is_declined: bool,
+    },
+    /// A thread has no open request but those that were told of on this connection.
+    Settled {
+        thread: String,
+    },
+    /// The app-server has a message in its queue, or in the turn under way.
+    Taken {
+        message: String,
+    },
+    /// The app-server did not take a message.
+    Refused {
+        message: String,
+        why: String,
+    },
+    /// The model has a message.
+    Read {
+        thread: String,
+        message: String,
+    },
+    /// The vendor refuses for usage, until this time if it is known.
+    Limit {
+        thread: String,
+        until: Option<Timestamp>,
+    },
+}
+
+/// One connection to an app-server.
+#[derive(Debug, Default)]
+pub struct AppServerProtocol {
+    calls: HashMap<u64, CodexCall>,
+    last_call: u64,
+    threads: BTreeMap<String, CodexThread>,
+    /// When the vendor's limit ends, as the account's state says.
+    limit_until: Option<Timestamp>,
+    takes_decline: bool,
+}
+
+/// What a frame tells, and the frames that follow from it.
+type Reading = (Vec<CodexObservation>, Vec<Value>);
+
+impl AppServerProtocol {
+    /// The first frame of a connection.
+    pub fn begin(&mut self, version: &str) -> Value {
+        let client = json!({ "name": "svc", "title": "svc", "version": version });
+        let capabilities = json!({ "experimentalApi": true, "optOutNotificationMethods": DELTAS });
+        let params = json!({ "clientInfo": client, "capabilities": capabilities });
+        self.call(CodexCall::Initialize, "initialize", &params)
+    }
+
+    /// Asks again which threads there are, and how they stand.
+    pub fn list_threads(&mut self) -> Value {
+        self.call(CodexCall::LoadedThreads, "thread/loaded/list", &json!({}))
+    }
+
+    /// The threads that the app-server has told of.
+    pub fn threads(&self) -> impl Iterator<Item = &str> {
+        self.threads.keys().map(String::as_str)
+    }
+
+    /// Whether a thread is in a turn to which the connection is not subscribed: of one in its first
+    /// turn nothing may be on record yet, and then it cannot be resumed.
+    pub fn has_missing(&self) -> bool {
+        let is_missing = |thread: &CodexThread| {
+            thread.is_active && thread.is_seen != Some(false) && thread.hearing != Hearing::Yes
+        };
+        self.threads.values().any(is_missing)
+    }
+
+    /// Gives a thread a text with a client id: into the turn under way, else as a turn of its own.
+    pub fn deliver(&mut self, thread: &str, message: &str, text: &str) -> Value {
+        let turn = self.threads.get(thread).and_then(|thread| thread.turn.clone());
+        let Some(turn) = turn else { return self.deliver_at_end(thread, message, text) };
+        let params = json!({
+            "threadId": thread, "expectedTurnId": turn, "clientUserMessageId": message,
+            "input": [{ "type": "text", "text": text }],
+        });
+        self.call(CodexCall::Deliver(message.to_owned()), "turn/steer", &params)
+    }
+
+    /// Puts a text into a thread's queue: it is a turn of its own after the one under way.
+    pub fn deliver_at_end(&mut self, thread: &str, message: &str, text: &str) -> Value {
+        let params = json!({
+            "threadId": thread, "clientUserMessageId": message,
+            "input": [{ "type": "text", "text": text }],
+        });
+        self.call(CodexCall::Deliver(message.to_owned()), "thread/queue/add", &params)
+    }
+
+    fn call(&mut self, call: CodexCall, method: &str, params: &Value) -> Value {
+        self.last_call += 1;
+        self.calls.insert(self.last_call, call);
+        json!({ "id": self.last_call, "method": method, "params": params })
+    }
+
+    /// Takes in a frame.
+    pub fn read(&mut self, frame: &Value) -> Reading {
+        let method = frame["method"].as_str();
+        match (method, frame.get("id")) {
+            (Some(method), Some(id)) => (self.asked(method, id, &frame["params"]), Vec::new()),
+            (Some(method), None) => self.told(method, &frame["params"]),
+            (None, Some(id)) => {
+                let call = id.as_u64().and_then(|id| self.calls.remove(&id));
+                call.map_or_else(Default::default, |call| self.answered(call, frame))
+            }
+            (None, None) => Default::default(),
+        }
+    }
+
+    fn answered(&mut self, call: CodexCall, frame: &Value) -> Reading {
+        let result = &frame["result"];
+        let error = frame["error"]["message"].as_str();
+        match call {
+            CodexCall::Initialize if error.is_none() => {
+                let version = version_of(result["userAgent"].as_str().unwrap_or_default());
+                self.takes_decline = TAKES_DECLINE.iter().any(|known| version.starts_with(known));
+                let list = self.list_threads();
+                (Vec::new(), vec![json!({ "method": "initialized" }), list])
+            }
+            CodexCall::LoadedThreads if error.is_none() => {
+                let loaded: HashSet<String> = texts(&result["data"]).into_iter().collect();
+                self.threads.retain(|id, _| loaded.contains(id));
+                let frames = loaded.into_iter().map(|id| self.read_thread(id)).collect();
+                (Vec::new(), frames)
+            }
+            CodexCall::ReadThread(id) if error.is_none() => self.thread_read(id, &result["thread"]),
+            CodexCall::Resume(id) => {
+                let Some(thread) = self.threads.get_mut(&id) else { return Default::default() };
+                let is_subscribed = error.is_none();
+                thread.hearing = if is_subscribed { Hearing::Yes } else { Hearing::No };
+                // Whether it asks anything at all: what it asks is sent again after this.
+                let read = is_subscribed.then(|| self.read_thread(id));
+                (Vec::new(), read.into_iter().collect())
+            }
+            CodexCall::Leave(id) => {
+                if let Some(thread) = self.threads.get_mut(&id) {
+                    thread.hearing = Hearing::No;
+                }
+                (Vec::new(), self.subscribe(&id).into_iter().collect())
+            }
+            CodexCall::Deliver(message) => {
+                let told = match error {
+                    None => CodexObservation::Taken { message },
+                    Some(why) => CodexObservation::Refused { message, why: why.to_owned() },
+                };
+                (vec![told], Vec::new())
+            }
+            CodexCall::Initialize | CodexCall::LoadedThreads | CodexCall::ReadThread(_) => {
+                Default::default()
+            }
+        }
+    }
+
+    /// Asks how a thread stands. The connection subscribes to it then.
+    fn read_thread(&mut self, id: String) -> Value {
+        self.threads.entry(id.clone()).or_default();
+        let params = json!({ "threadId": id });
+        self.call(CodexCall::ReadThread(id), "thread/read", &params)
+    }
+
+    fn thread_read(&mut self, id: String, read: &Value) -> Reading {
+        self.thread(&id).is_seen = Some(read["ephemeral"] != true);
+        let status = &read["status"];
+        let mut told = self.state_of(&id, status);
+        let thread = self.thread(&id);
+        let is_told = !thread.is_active || thread.hearing == Hearing::Yes;
+        let frame = if thread.is_active { self.subscribe(&id) } else { self.leave(&id) };
+        if is_told && texts(&status["activeFlags"]).is_empty() {
+            told.push(CodexObservation::Settled { thread: id });
+        }
+        (told, frame.into_iter().collect())
+    }
+
+    /// Subscribes to a thread that is in a turn.
+    fn subscribe(&mut self, id: &str) -> Option<Value> {
+        let thread = self.threads.get_mut(id)?;
+        let is_due = thread.is_active && thread.is_seen == Some(true);
+        if !is_due || thread.hearing != Hearing::No {
+            return None;
+        }
+        thread.hearing = Hearing::Changing;
+        let params = json!({ "threadId": id, "excludeTurns": true });
+        Some(self.call(CodexCall::Resume(id.to_owned()), "thread/resume", &params))
+    }
+
+    fn leave(&mut self, id: &str) -> Option<Value> {
+        let thread = self.threads.get_mut(id)?;
+        if thread.hearing != Hearing::Yes {
+            return None;
+        }
+        thread.hearing = Hearing::Changing;
+        let params = json!({ "threadId": id });
+        Some(self.call(CodexCall::Leave(id.to_owned()), "thread/unsubscribe", &params))
+    }
+
+    fn told(&mut self, method: &str, params: &Value) -> Reading {
+        if method == "thread/started"
+            && let Some(id) = params["thread"]["id"].as_str()
+        {
+            return (Vec::new(), vec![self.read_thread(id.to_owned())]);
+        }
+        let Some(id) = params["threadId"].as_str().map(str::to_owned) else {
+            if method == "account/rateLimits/updated" {
+                let at = params["rateLimits"]["primary"]["resetsAt"].as_i64();
+                self.limit_until = at.map(|at| Timestamp::from_millis(at.saturating_mul(1000)));
+            }
+            return Default::default();
+        };
+        if method == "thread/closed" {
+            self.threads.remove(&id);
+            return Default::default();
+        }
+        let mut frames = Vec::new();
+        if !self.threads.contains_key(&id) {
+            frames.push(self.read_thread(id.clone()));
+        }
+        if let (true, Some(turn)) = (method.starts_with("item/"), params["turnId"].as_str()) {
+            self.thread(&id).turn = Some(turn.to_owned());
+        }
+        let told = match method {
+            "thread/status/changed" => {
+                let mut told = self.state_of(&id, &params["status"]);
+                frames.extend(self.subscribe(&id));
+                if !told.is_empty() && !self.thread(&id).is_active {
+                    told.push(CodexObservation::Settled { thread: id });
+                }
+                told
+            }
+            "turn/started" => {
+                self.thread(&id).turn = params["turn"]["id"].as_str().map(str::to_owned);
+                vec![CodexObservation::State { thread: id, state: RecordedState::Busy }]
+            }
+            "turn/completed" => {
+                frames.extend(self.leave(&id));
+                self.turn_over(id, &params["turn"])
+            }
+            "item/started" => self.item_started(id, &params["item"]),
+            "item/completed" => item_over(id, &params["item"]).into_iter().collect(),
+            "serverRequest/resolved" => {
+                vec![CodexObservation::Resolved { request: params["requestId"].clone() }]
+            }
+            "error" if params["willRetry"] == false => vec![self.failure(id, &params["error"])],
+            _ => Vec::new(),
+        };
+        (told, frames)
+    }
+
+    fn turn_over(&mut self, thread: String, turn: &Value) -> Vec<CodexObservation> {
+        let known = self.thread(&thread);
+        (known.turn, known.is_active) = (None, false);
+        known.items.clear();
+        let state = CodexObservation::State { thread: thread.clone(), state: RecordedState::Idle };
+        let error =
+            turn.get("error").filter(|error| turn["status"] == "failed" && error.is_object());
+        let failure = error.map(|error| self.failure(thread, error));
+        [state].into_iter().chain(failure).collect()
+    }
+
+    fn item_started(&mut self, thread: String, item: &Value) -> Vec<CodexObservation> {
+        match (item["type"].as_str(), item["clientId"].as_str(), item["id"].as_str()) {
+            (Some("userMessage"), Some(message), _) => {
+                vec![CodexObservation::Read { thread, message: message.to_owned() }]
+            }
+            (Some("commandExecution" | "fileChange"), _, Some(id)) => {
+                let changes = item["changes"].as_array().cloned().unwrap_or_default();
+                self.thread(&thread).items.insert(id.to_owned(), changes);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn failure(&self, thread: String, error: &Value) -> CodexObservation {
+        if error["codexErrorInfo"] == "usageLimitExceeded" {
+            return CodexObservation::Limit { thread, until: self.limit_until };
+        }
+        let why = error["message"].as_str().unwrap_or("the turn failed").to_owned();
+        CodexObservation::Failed { thread, why }
+    }
+
+    fn thread(&mut self, id: &str) -> &mut CodexThread {
+        self.threads.entry(id.to_owned()).or_default()
+    }
+
+    fn state_of(&mut self, id: &str, status: &Value) -> Vec<CodexObservation> {
+        let flags = texts(&status["activeFlags"]);
+        let waits = |flag: &str| flags.iter().any(|it| it == flag);
+        let state = match status["type"].as_str() {
+            Some("active") if waits("waitingOnApproval") => {
+                RecordedState::Waiting(WaitingKind::Permission)
+            }
+            Some("active") if waits("waitingOnUserInput") => {
+                RecordedState::Waiting(WaitingKind::Question)
+            }
+            Some("active") => RecordedState::Busy,
+            Some("idle" | "systemError") => {
+                self.thread(id).turn = None;
+                RecordedState::Idle
+            }
+            _ => return Vec::new(),
+        };
+        self.thread(id).is_active = state != RecordedState::Idle;
+        vec![CodexObservation::State { thread: id.to_owned(), state }]
+    }
+
+    fn asked(&self, method: &str, id: &Value, params: &Value) -> Vec<CodexObservation> {
+        let Some(thread) = params["threadId"].as_str() else { return Vec::new() };
+        let Some(prompt) = CodexPrompt::read(method, params, self.takes_decline) else {
+            return Vec::new();
+        };
+        let known = self.threads.get(thread);
+        let item = prompt.item().and_then(|item| known?.items.get_key_value(item));
+        let changes = item.map(|(_, changes)| changes.clone()).unwrap_or_default();
+        let item = item.map(|(item, _)| item.clone());
+        let (thread, request) = (thread.to_owned(), id.clone());
+        let prompt = Box::new(prompt.with_changes(changes));
+        vec![CodexObservation::Asked { thread, request, prompt, item }]
+    }
+}
+
+/// The end of an item that may have needed leave.
+fn item_over(thread: String, item: &Value) -> Option<CodexObservation> {
+    let is_asking = matches!(item["type"].as_str(), Some("commandExecution" | "fileChange"));
+    let id = item["id"].as_str().filter(|_| is_asking)?.to_owned();
+    let is_declined = item["status"] == "declined";
+    Some(CodexObservation::ItemOver { thread, item: id, is_declined })
+}
+
+/// The version in `<client>/<version> (<system>) …`.
+fn version_of(user_agent: &str) -> &str {
+    let version = user_agent.split_once('/').map_or("", |(_, rest)| rest);
+    version.split(' ').next().unwrap_or_default()
+}
+
+fn texts(values: &Value) -> Vec<String> {
+    let values = values.as_array().map_or(&[][..], Vec::as_slice);
+    values.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// The frame that answers a request of the app-server.
+pub fn answer(request: &Value, result: &Value) -> Value {
+    json!({ "id": request, "result": result })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREAD: &str = "01a20d52-346b-7852-bcf7-dc42a786c0e6";
+
+    fn approval() -> Value {
+        json!({ "method": "item/commandExecution/requestApproval", "id": 0, "params": {
+            "kind": "command", "threadId": THREAD, "turnId": "t", "itemId": "call_1",
+            "reason": "May I?", "command": "/bin/bash -lc 'touch made'", "cwd": "/home/user/work",
+            "proposedExecpolicyAmendment": ["touch", "made"],
+            "availableDecisions": ["accept",
+                { "acceptWithExecpolicyAmendment": { "execpolicy_amendment": ["touch", "made"] } },
+                "cancel"],
+        } })
+    }
+
+    fn notice(method: &str, mut params: Value) -> Value {
+        params["threadId"] = json!(THREAD);
+        json!({ "method": method, "params": params })
+    }
+
+    fn state(state: RecordedState) -> CodexObservation {
+        CodexObservation::State { thread: THREAD.to_owned(), state }
+    }
+
+    /// A connection of which the thread is known.
+    fn connected(user_agent: &str) -> AppServerProtocol {
+        let mut codex = AppServerProtocol::default();
+        let hello = codex.begin("1");
+        assert_eq!(hello["method"], "initialize");
+        let hello = json!({ "id": hello["id"], "result": { "userAgent": user_agent } });
+        let (_, frames) = codex.read(&hello);
+        assert_eq!(frames[0], json!({ "method": "initialized" }));
+        let list = json!({ "id": frames[1]["id"], "result": { "data": [THREAD] } });
+        let (_, frames) = codex.read(&list);
+        assert_eq!(frames[0]["method"], "thread/read");
+        let status = json!({ "type": "active", "activeFlags": ["waitingOnApproval"] });
+        let read = json!({ "id": frames[0]["id"], "result": { "thread": { "status": status } } });
+        let (told, frames) = codex.read(&read);
+        assert_eq!(told, [state(RecordedState::Waiting(WaitingKind::Permission))]);
+        assert_eq!(frames[0]["method"], "thread/resume");
+        assert_eq!(frames[0]["params"], json!({ "threadId": THREAD, "excludeTurns": true }));
+        let (told, frames) = codex.read(&json!({ "id": frames[0]["id"], "result": {} }));
+        assert_eq!(told, []);
+        assert_eq!(frames[0]["method"], "thread/read");
+        codex
+    }
+
+    #[test]
+    fn threads_are_listed_read_and_followed() {
+        let mut codex = connected("svc/0.169.0 (Debian 12)");
+        let list = codex.list_threads();
+        let (_, frames) = codex.read(&json!({ "id": list["id"], "result": { "data": [THREAD] } }));
+        let status = json!({ "type": "idle" });
+        let read = json!({ "id": frames[0]["id"], "result": { "thread": { "status": status } } });
+        let (told, frames) = codex.read(&read);
+        let settled = CodexObservation::Settled { thread: THREAD.to_owned() };
+        assert_eq!(told, [state(RecordedState::Idle), settled]);
+        assert_eq!(frames[0]["method"], "thread/unsubscribe");
+        let started =
+            json!({ "method": "thread/started", "params": { "thread": { "id": "new" } } });
+        let (_, frames) = codex.read(&started);
+        assert_eq!(frames[0]["params"], json!({ "threadId": "new" }));
+    }
+
+    /// A thread to which somebody is subscribed is not unloaded.
+    #[test]
+    fn a_thread_is_followed_while_it_is_in_a_turn() {
+        let mut codex = connected("");
+        let turn = json!({ "id": "turn_1", "status": "completed", "error": null });
+        let over = notice("turn/completed", json!({ "turn": turn }));
+        let (_, left) = codex.read(&over);
+        assert_eq!(left[0]["method"], "thread/unsubscribe");
+        // The next turn begins before that is answered.
+        let active = json!({ "status": { "type": "active", "activeFlags": [] } });
+        let active = notice("thread/status/changed", active);
+        assert_eq!(codex.read(&active).1, Vec::<Value>::new());
+        let (_, frames) = codex.read(&json!({ "id": left[0]["id"], "result": {} }));
+        assert_eq!(frames[0]["method"], "thread/resume");
+        // Of a first turn nothing is on record yet.
+        let refused = json!({ "id": frames[0]["id"], "error": { "message": "no rollout found" } });
+        assert_eq!(codex.read(&refused).1, Vec::<Value>::new());
+        assert!(codex.has_missing());
+        let (_, frames) = codex.read(&active);
+        assert_eq!(frames[0]["method"], "thread/resume");
+        codex.read(&json!({ "id": frames[0]["id"], "result": {} }));
+        assert!(!codex.has_missing());
+        // One that no person sees, such as that which makes a title.
+        let hidden = json!({ "id": "hidden", "ephemeral": true });
+        let (_, frames) =
+            codex.read(&json!({ "method": "thread/started", "params": { "thread": hidden } }));
+        let status = json!({ "type": "active", "activeFlags": [] });
+        let read = json!({ "thread": { "ephemeral": true, "status": status } });
+        let (_, frames) = codex.read(&json!({ "id": frames[0]["id"], "result": read }));
+        assert_eq!((frames, codex.has_missing()), (Vec::new(), false));
+    }
+
+    #[test]
+    fn what_a_thread_asks_is_read_by_the_version_of_the_client() {
+        for (user_agent, denial) in [
+            ("svc/0.169.0 (Debian 12)", "decline"),
+            ("svc/0.170.0 (Debian 12)", "cancel"),
+            ("", "cancel"),
+        ] {
+            let mut codex = connected(user_agent);
+            let (told, _) = codex.read(&approval());
+            let [CodexObservation::Asked { thread, request, prompt, item }] = &told[..] else {
+                panic!("{told:?}")
+            };
+            assert_eq!((thread.as_str(), request), (THREAD, &json!(0)));
+            assert_eq!(*item, None, "it began before this connection");
+            assert_eq!(prompt.options().pop().unwrap().option_id, denial, "{user_agent}");
+        }
+        let mut codex = connected("");
+        let resolved = notice("serverRequest/resolved", json!({ "requestId": 0 }));
+        assert_eq!(codex.read(&resolved).0, [CodexObservation::Resolved { request: json!(0) }]);
+        let item = json!({ "type": "commandExecution", "id": "call_1", "status": "declined" });
+        let over = CodexObservation::ItemOver {
+            thread: THREAD.to_owned(),
+            item: "call_1".to_owned(),
+            is_declined: true,
+        };
+        assert_eq!(codex.read(&notice("item/completed", json!({ "item": item }))).0, [over]);
+        let answered = answer(&json!(0), &json!({ "decision": "accept" }));
+        assert_eq!(answered, json!({ "id": 0, "result": { "decision": "accept" } }));
+    }
+
+    #[test]
+    fn changes_of_files_are_those_of_the_item() {
+        let mut codex = connected("");
+        let changes = json!([{ "path": "a.txt", "kind": { "type": "add" }, "diff": "one\n" }]);
+        let item = json!({ "type": "fileChange", "id": "call_1", "changes": changes });
+        codex.read(&notice("item/started", json!({ "item": item })));
+        let mut request = notice("item/fileChange/requestApproval", json!({ "itemId": "call_1" }));
+        request["id"] = json!(1);
+        let (told, _) = codex.read(&request);
+        let [CodexObservation::Asked { prompt, item, .. }] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(prompt.tool()["input"]["changes"], changes);
+        assert_eq!(item.as_deref(), Some("call_1"));
+    }
+
+    #[test]
+    fn turns_begin_and_end_and_fail() {
+        let mut codex = connected("");
+        let began = notice("turn/started", json!({ "turn": { "id": "turn_1" } }));
+        assert_eq!(codex.read(&began).0, [state(RecordedState::Busy)]);
+        for (status, expected) in [
+            (json!({ "type": "active", "activeFlags": [] }), RecordedState::Busy),
+            (
+                json!({ "type": "active", "activeFlags": ["waitingOnUserInput"] }),
+                RecordedState::Waiting(WaitingKind::Question),
+            ),
+            (json!({ "type": "idle" }), RecordedState::Idle),
+        ] {
+            let changed = notice("thread/status/changed", json!({ "status": status }));
+            let (told, _) = codex.read(&changed);
+            assert_eq!(told[0], state(expected));
+            let settled = CodexObservation::Settled { thread: THREAD.to_owned() };
+            assert_eq!(told.get(1), (expected == RecordedState::Idle).then_some(&settled));
+        }
+        let turn = json!({ "id": "turn_1", "status": "failed", "error": { "message": "why" } });
+        let failed = CodexObservation::Failed { thread: THREAD.to_owned(), why: "why".to_owned() };
+        let over = notice("turn/completed", json!({ "turn": turn }));
+        assert_eq!(codex.read(&over).0, [state(RecordedState::Idle), failed]);
+    }
+
+    #[test]
+    fn a_text_goes_into_the_turn_under_way_or_into_the_queue() {
+        let mut codex = connected("");
+        let queued = codex.deliver(THREAD, "msg_1", "hello");
+        assert_eq!(queued["method"], "thread/queue/add");
+        assert_eq!(queued["params"]["clientUserMessageId"], "msg_1");
+        let taken = json!({ "id": queued["id"], "result": { "queuedSubmission": { "id": "q" } } });
+        let message = || "msg_1".to_owned();
+        assert_eq!(codex.read(&taken).0, [CodexObservation::Taken { message: message() }]);
+        let item = json!({ "type": "userMessage", "clientId": "msg_1" });
+        let read = notice("item/started", json!({ "item": item }));
+        let expected = CodexObservation::Read { thread: THREAD.to_owned(), message: message() };
+        assert_eq!(codex.read(&read).0, [expected]);
+        let item = json!({ "type": "reasoning", "id": "r" });
+        codex.read(&notice("item/started", json!({ "turnId": "turn_1", "item": item })));
+        let steered = codex.deliver(THREAD, "msg_2", "more");
+        assert_eq!(steered["method"], "turn/steer");
+        assert_eq!(steered["params"]["expectedTurnId"], "turn_1");
+        assert_eq!(steered["params"]["clientUserMessageId"], "msg_2");
+        let at_end = codex.deliver_at_end(THREAD, "msg_2", "more");
+        assert_eq!(at_end["method"], "thread/queue/add");
+        let refused = json!({ "id": steered["id"], "error": { "message": "no active turn" } });
+        let expected = CodexObservation::Refused {
+            message: "msg_2".to_owned(),
+            why: "no active turn".to_owned(),
+        };
+        assert_eq!(codex.read(&refused).0, [expected]);
+    }
+
+    #[test]
+    fn a_usage_limit_has_the_time_of_the_account() {
+        let mut codex = connected("");
+        let account = json!({ "method": "account/rateLimits/updated", "params": { "rateLimits": {
+            "primary": { "usedPercent": 100, "resetsAt": 1_795_527_140 } } } });
+        codex.read(&account);
+        let error = json!({ "message": "You’ve hit your usage limit.",
+            "codexErrorInfo": "usageLimitExceeded" });
+        let failed = notice("error", json!({ "willRetry": false, "error": error }));
+        let until = Some(Timestamp::from_millis(1_795_527_140_000));
+        let limit = CodexObservation::Limit { thread: THREAD.to_owned(), until };
+        assert_eq!(codex.read(&failed).0, [limit]);
+    }
+
+    #[test]
+    fn frames_of_other_versions_tell_nothing() {
+        for frame in [
+            json!({}),
+            json!(7),
+            json!({ "method": "x" }),
+            json!({ "id": 1, "result": 1 }),
+            json!({ "id": 1, "error": { "message": "no" } }),
+            notice("thread/status/changed", json!({ "status": { "type": "of a later version" } })),
+            json!({ "id": 1, "method": "item/tool/call", "params": { "threadId": THREAD } }),
+        ] {
+            let mut codex = AppServerProtocol::default();
+            codex.begin("1");
+            let (told, _) = codex.read(&frame);
+            assert_eq!(told, [], "{frame}");
+        }
+    }
+}

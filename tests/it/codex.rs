@@ -1,0 +1,451 @@
+//! Codex' sessions that a person started: their states and prompts by the app-server that runs
+//! them, and who counts as one.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::agents::{events, with_config};
+use crate::daemon::{Daemon, Home, Running, eventually, until};
+use crate::expect::page;
+use crate::identity::{peer_of, prompt, start};
+
+const SOON: Duration = Duration::from_secs(30);
+const THREAD: &str = "01a20d52-346b-7852-bcf7-dc42a786c0e6";
+const OTHER: &str = "01a20d5e-8884-7b13-ba38-cb9a8444814c";
+
+/// `codex_app_server.py`, with its socket where the client has it.
+struct AppServer {
+    running: Running,
+    stdin: ChildStdin,
+    /// What it has told of its connections, and nobody has looked for.
+    told: RefCell<Vec<Value>>,
+}
+
+/// Codex' folder in a home.
+fn codex_home(home: &Home) -> PathBuf {
+    home.user().join(".codex")
+}
+
+fn control_socket(codex: &Path) -> PathBuf {
+    codex.join("app-server-control/app-server-control.sock")
+}
+
+fn private_folder(path: &Path) {
+    fs::create_dir_all(path).expect("a folder");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).expect("its mode");
+}
+
+impl AppServer {
+    fn start(d: &Daemon) -> Self {
+        let codex = codex_home(&d.home);
+        private_folder(&codex);
+        let server = Self::at(&d.home, &codex, &control_socket(&codex).display().to_string());
+        server.heard("listening");
+        server
+    }
+
+    /// A process whose environment names a folder of Codex, and that listens elsewhere, or nowhere.
+    fn at(home: &Home, codex: &Path, socket: &str) -> Self {
+        let script = home.user().join("codex_app_server.py");
+        fs::write(&script, include_str!("codex_app_server.py")).expect("can be written");
+        let svc = home.command(&[]);
+        let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let mut command = Command::new("python3");
+        command
+            .arg(script)
+            .arg(svc.get_program())
+            .arg(socket)
+            .env_clear()
+            .envs(variables)
+            .env("CODEX_HOME", codex)
+            .env("SVC_HOOK_DEADLINE_MS", "20000")
+            .current_dir(home.user())
+            .stdin(Stdio::piped());
+        let mut running = Running::spawn(command);
+        let stdin = running.stdin();
+        Self { running, stdin, told: RefCell::default() }
+    }
+
+    /// The next line that has this member, or one that was passed over before.
+    #[track_caller]
+    fn heard(&self, name: &str) -> Value {
+        let mut told = self.told.borrow_mut();
+        if let Some(at) = told.iter().position(|line| line.get(name).is_some()) {
+            return told.remove(at)[name].clone();
+        }
+        loop {
+            let line = self.running.line().expect("a line before its end");
+            let line: Value = serde_json::from_str(&line).expect("JSON");
+            if let Some(value) = line.get(name) {
+                return value.clone();
+            }
+            told.push(line);
+        }
+    }
+
+    #[track_caller]
+    fn order(&mut self, order: &Value) -> String {
+        writeln!(self.stdin, "{order}").expect("it reads");
+        self.heard("done").as_str().unwrap_or_default().to_owned()
+    }
+
+    /// A session begins, with its first prompt.
+    #[track_caller]
+    fn begin(&mut self, thread: &str) {
+        self.order(&json!({ "status": [thread, { "type": "active", "activeFlags": [] }] }));
+        self.order(&json!({ "hook": start(thread) }));
+        self.order(&json!({ "hook": prompt(thread) }));
+    }
+
+    /// The same, until the daemon follows it.
+    #[track_caller]
+    fn begin_followed(&mut self, thread: &str) {
+        self.begin(thread);
+        assert_eq!(self.heard("resumed"), thread);
+    }
+
+    #[track_caller]
+    fn ask(&mut self, id: u32, thread: &str) {
+        let status = json!({ "type": "active", "activeFlags": ["waitingOnApproval"] });
+        self.order(&json!({ "status": [thread, status] }));
+        self.tell_item("item/started", id, thread, "inProgress");
+        self.order(&json!({ "ask": approval(id, thread) }));
+    }
+
+    /// Tells of the item that a request asks about.
+    #[track_caller]
+    fn tell_item(&mut self, method: &str, id: u32, thread: &str, status: &str) {
+        let item =
+            json!({ "type": "commandExecution", "id": format!("call_{id}"), "status": status });
+        let params = json!({ "threadId": thread, "item": item });
+        self.order(&json!({ "tell": { "method": method, "params": params } }));
+    }
+
+    /// The end of that item.
+    #[track_caller]
+    fn item_over(&mut self, id: u32, thread: &str, status: &str) {
+        self.tell_item("item/completed", id, thread, status);
+    }
+}
+
+/// As 0.169.0 asked it.
+fn approval(id: u32, thread: &str) -> Value {
+    json!({ "id": id, "method": "item/commandExecution/requestApproval", "params": {
+        "kind": "command", "threadId": thread, "turnId": "01a20d52-4070-7a71-90c5-e38421caa762",
+        "itemId": format!("call_{id}"), "environmentId": "local", "reason": "May I?",
+        "command": "/bin/bash -lc 'touch made'", "cwd": "/nowhere/p",
+        "commandActions": [{ "type": "unknown", "command": "touch made" }],
+        "proposedExecpolicyAmendment": ["touch", "made"],
+        "availableDecisions": ["accept",
+            { "acceptWithExecpolicyAmendment": { "execpolicy_amendment": ["touch", "made"] } },
+            "cancel"],
+    } })
+}
+
+fn open(d: &Daemon) -> Vec<Value> {
+    page(&d.get("/v1/requests?open=true"), "requests")
+}
+
+/// The open request of a session that can be answered.
+#[track_caller]
+fn asked(d: &Daemon, thread: &str) -> Value {
+    let is_its = |row: &Value| row["session_key"] == thread && row["options"][0].is_object();
+    until(SOON, || open(d).into_iter().find(is_its))
+}
+
+fn answer_path(request: &Value) -> String {
+    format!("/v1/requests/{}/answer", request["request_id"].as_str().expect("an id"))
+}
+
+/// How a request ended.
+#[track_caller]
+fn ended(d: &Daemon, request: &Value) -> Value {
+    let find = || {
+        let all = page(&d.get("/v1/requests"), "requests");
+        let row = all.into_iter().find(|row| row["request_id"] == request["request_id"])?;
+        row.get("answer").cloned()
+    };
+    until(SOON, find)
+}
+
+fn status_of(d: &Daemon, thread: &str) -> Value {
+    peer_of(d, thread)["status"].clone()
+}
+
+#[test]
+fn a_prompt_of_codex_is_answered_beside_its_dialog() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.ask(0, THREAD);
+    let request = asked(&d, THREAD);
+    assert_eq!(request["agent_id"], Value::Null);
+    assert_eq!(request["cwd"], "/nowhere/p");
+    let input = &request["tool"]["input"];
+    assert_eq!((&request["tool"]["name"], &input["reason"]), (&json!("shell"), &json!("May I?")));
+    assert_eq!(input["command"], "/bin/bash -lc 'touch made'");
+    let options: Vec<_> = request["options"].as_array().expect("options").iter().collect();
+    let kinds: Vec<_> = options.iter().map(|option| &option["kind"]).collect();
+    assert_eq!(kinds, ["allow_once", "allow_always", "deny"]);
+    assert!(options.iter().all(|option| option["text"] == false), "it has no words");
+
+    let path = answer_path(&request);
+    let rule = json!({ "option_id": options[1]["option_id"] });
+    let refused = d.post(&path, &rule);
+    let why = refused.json()["detail"].to_string();
+    assert!(refused.status() == 409 && why.contains("touch made"), "{why}");
+    assert_eq!(d.post(&path, &json!({ "option_id": "decline", "text": "x" })).status(), 422);
+    assert_eq!(d.post(&path, &json!({ "option_id": "cancel" })).status(), 422);
+
+    let taken = d.post(&path, &json!({ "option_id": "accept" })).ok(200);
+    assert_eq!(taken["answer"], json!({ "option_id": "accept", "by": "operator" }));
+    let answered = codex.heard("answered");
+    assert_eq!(answered, json!({ "id": 0, "result": { "decision": "accept" } }));
+    assert_eq!(open(&d), Vec::<Value>::new());
+    assert_eq!(d.post(&path, &json!({ "option_id": "accept" })).status(), 409);
+
+    // A rule, with a second word.
+    codex.ask(1, THREAD);
+    let request = asked(&d, THREAD);
+    let rule = json!({ "option_id": rule["option_id"], "confirm": true });
+    d.post(&answer_path(&request), &rule).ok(200);
+    let decision = &codex.heard("answered")["result"]["decision"];
+    assert_eq!(*decision, approval(1, THREAD)["params"]["availableDecisions"][1]);
+}
+
+#[test]
+fn a_denial_of_a_prompt_of_codex_counts_when_its_item_is_declined() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.ask(0, THREAD);
+    let request = asked(&d, THREAD);
+    let sent = d.post(&answer_path(&request), &json!({ "option_id": "decline" })).ok(202);
+    assert_eq!(
+        (&sent["state"], &sent["answering"]["option_id"]),
+        (&json!("sent"), &json!("decline"))
+    );
+    assert_eq!(codex.heard("answered")["result"], json!({ "decision": "decline" }));
+    codex.item_over(0, THREAD, "declined");
+    assert_eq!(ended(&d, &request), json!({ "option_id": "decline", "by": "operator" }));
+
+    // The person said yes at the same moment.
+    codex.ask(1, THREAD);
+    let request = asked(&d, THREAD);
+    d.post(&answer_path(&request), &json!({ "option_id": "decline" })).ok(202);
+    codex.item_over(1, THREAD, "completed");
+    assert_eq!(ended(&d, &request), json!({ "by": "terminal" }));
+
+    // And no, which shows after leave was given here.
+    codex.ask(2, THREAD);
+    let request = asked(&d, THREAD);
+    d.post(&answer_path(&request), &json!({ "option_id": "accept" })).ok(200);
+    codex.item_over(2, THREAD, "declined");
+    eventually(SOON, || ended(&d, &request) == json!({ "by": "terminal" }));
+    let told = events(&d, "team");
+    assert!(told.iter().any(|event| event["data"]["corrects"] == true), "{told:?}");
+}
+
+#[test]
+fn the_person_at_the_terminal_of_codex_answers_first() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.ask(0, THREAD);
+    let request = asked(&d, THREAD);
+    codex.order(&json!({ "resolve": 0 }));
+    assert_eq!(ended(&d, &request), json!({ "by": "terminal" }));
+    assert_eq!(d.post(&answer_path(&request), &json!({ "option_id": "accept" })).status(), 409);
+    // Esc, of which no hook tells.
+    codex.ask(1, THREAD);
+    let request = asked(&d, THREAD);
+    codex.order(&json!({ "status": [THREAD, { "type": "idle" }] }));
+    assert_eq!(ended(&d, &request), json!({ "by": "gone" }));
+}
+
+#[test]
+fn two_threads_of_an_app_server_are_two_sessions() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.begin_followed(OTHER);
+    codex.ask(0, THREAD);
+    codex.ask(1, OTHER);
+    let (first, second) = (asked(&d, THREAD), asked(&d, OTHER));
+    d.post(&answer_path(&second), &json!({ "option_id": "accept" })).ok(200);
+    assert_eq!(codex.heard("answered")["id"], 1);
+    assert_eq!(open(&d).len(), 1);
+    codex.order(&json!({ "resolve": 0 }));
+    assert_eq!(ended(&d, &first), json!({ "by": "terminal" }));
+}
+
+#[test]
+fn a_prompt_of_codex_is_taken_up_again_after_the_daemon_was_killed() {
+    let mut d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.ask(0, THREAD);
+    codex.ask(1, THREAD);
+    let both = until(SOON, || Some(open(&d)).filter(|open| open.len() == 2));
+    d.kill9();
+    // One of them is answered while nobody listens.
+    codex.order(&json!({ "resolve": 1 }));
+    d.restart();
+    assert_eq!(codex.heard("resumed"), THREAD);
+    let request = asked(&d, THREAD);
+    let first = both.iter().find(|row| row["request_id"] == request["request_id"]);
+    assert!(first.is_some(), "it is the same row: {request}");
+    d.post(&answer_path(&request), &json!({ "option_id": "accept" })).ok(200);
+    assert_eq!(codex.heard("answered")["id"], 0);
+    codex.order(&json!({ "status": [THREAD, { "type": "idle" }] }));
+    eventually(SOON, || open(&d).is_empty());
+
+    // A connection that ends takes the options with it, and the next one brings them back.
+    codex.ask(2, THREAD);
+    let request = asked(&d, THREAD);
+    codex.order(&json!({ "hang_up": true }));
+    assert_eq!(codex.heard("resumed"), THREAD);
+    assert_eq!(asked(&d, THREAD)["request_id"], request["request_id"]);
+    d.post(&answer_path(&request), &json!({ "option_id": "accept" })).ok(200);
+
+    // Its process ends.
+    codex.ask(3, THREAD);
+    let request = asked(&d, THREAD);
+    codex.running.signal(Signal::KILL);
+    assert_eq!(ended(&d, &request), json!({ "by": "gone" }));
+}
+
+#[test]
+fn the_state_of_a_session_of_codex_is_that_of_its_thread() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    assert_eq!(status_of(&d, THREAD), "busy");
+    for (status, expected) in [
+        (json!({ "type": "active", "activeFlags": ["waitingOnApproval"] }), "waiting"),
+        (json!({ "type": "active", "activeFlags": [] }), "busy"),
+        (json!({ "type": "active", "activeFlags": ["waitingOnUserInput"] }), "waiting"),
+        // Esc, of which no hook tells.
+        (json!({ "type": "idle" }), "idle"),
+    ] {
+        codex.order(&json!({ "status": [THREAD, status] }));
+        eventually(SOON, || status_of(&d, THREAD) == expected);
+    }
+}
+
+#[test]
+fn prompts_of_codex_are_watched_or_left_alone_as_configured() {
+    for (word, rows) in [("watch", 1), ("off", 0)] {
+        let d = with_config(&format!("[approvals]\nattended = \"{word}\"\n"));
+        let mut codex = AppServer::start(&d);
+        codex.begin_followed(THREAD);
+        codex.ask(0, THREAD);
+        eventually(SOON, || status_of(&d, THREAD) == "waiting");
+        if rows == 1 {
+            eventually(SOON, || !open(&d).is_empty());
+        }
+        let requests = open(&d);
+        assert_eq!(requests.len(), rows, "{word}");
+        assert!(requests.iter().all(|request| request["options"] == json!([])));
+    }
+}
+
+#[test]
+fn a_command_of_codex_does_not_answer_its_prompts() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.ask(0, THREAD);
+    let request = asked(&d, THREAD);
+    let (url, path) = (d.url(), answer_path(&request));
+    let token = d.home.token().expect("a token");
+    let told = codex.order(&json!({ "run": format!(
+        "curl -s -X POST -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' \
+         -d '{{\"option_id\":\"accept\"}}' '{url}{path}'"
+    ) }));
+    assert!(told.contains("forbidden"), "{told}");
+    assert_eq!(open(&d).len(), 1);
+}
+
+/// The daemon has looked at the process that the hooks of a session came from, and connects to
+/// nothing: the real one is connected to, and the other is told nothing.
+#[test]
+fn a_socket_counts_if_the_process_of_the_hooks_listens_and_nobody_else_could() {
+    let d = Daemon::start();
+    let codex = codex_home(&d.home);
+    private_folder(&codex);
+    let socket = control_socket(&codex);
+    let place = d.home.user().join("elsewhere");
+    private_folder(&place);
+    let there = place.join("socket");
+    let mut server = AppServer::at(&d.home, &codex, &there.display().to_string());
+    server.heard("listening");
+    private_folder(socket.parent().expect("its folder"));
+
+    // The environment of the process names a socket on which another process listens.
+    let mut other = AppServer::at(&d.home, &codex, &socket.display().to_string());
+    other.heard("listening");
+    server.begin(THREAD);
+    nothing_comes(&d, &mut server, &mut other);
+    fs::remove_file(&socket).expect("it is there");
+
+    // The control socket is a link, as with Codex. Others could write one of the folders.
+    symlink(&there, &socket).expect("a link");
+    let modes = |folder: &Path, mode| {
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for folder in [socket.parent().expect("its folder"), &place] {
+        modes(folder, 0o777);
+        nothing_comes(&d, &mut server, &mut other);
+        modes(folder, 0o700);
+    }
+    modes(&there, 0o666);
+    nothing_comes(&d, &mut server, &mut other);
+    modes(&there, 0o600);
+    server.order(&json!({ "hook": prompt(THREAD) }));
+    assert_eq!(server.heard("resumed"), THREAD);
+    server.ask(0, THREAD);
+    asked(&d, THREAD);
+
+    // A process with a session of its own does not speak for those of others.
+    let folder = d.home.user().join("second");
+    private_folder(&folder);
+    let mut second =
+        AppServer::at(&d.home, &folder, &control_socket(&folder).display().to_string());
+    second.heard("listening");
+    second.order(&json!({ "status": [THREAD, { "type": "idle" }] }));
+    second.begin_followed(OTHER);
+    second.ask(7, THREAD);
+    second.ask(8, OTHER);
+    asked(&d, OTHER);
+    let rows = open(&d);
+    assert_eq!(rows.iter().filter(|row| row["session_key"] == THREAD).count(), 1, "{rows:?}");
+    assert_eq!(status_of(&d, THREAD), "waiting");
+}
+
+/// Neither process is connected to after a hook of the first. That the daemon has tried is seen by
+/// its next connection to a third, which it does take.
+#[track_caller]
+fn nothing_comes(d: &Daemon, server: &mut AppServer, other: &mut AppServer) {
+    server.order(&json!({ "hook": prompt(THREAD) }));
+    let folder = d.home.user().join("witness");
+    private_folder(&folder);
+    let mut witness =
+        AppServer::at(&d.home, &folder, &control_socket(&folder).display().to_string());
+    witness.heard("listening");
+    let thread = format!("witness-{}", witness.running.pid());
+    witness.begin_followed(&thread);
+    for process in [server, other] {
+        process.order(&json!({ "resolve": "nothing" }));
+        let told = process.told.borrow();
+        assert!(!told.iter().any(|line| line.get("connected").is_some()), "{told:?}");
+    }
+}
