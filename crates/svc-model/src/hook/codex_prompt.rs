@@ -186,6 +186,13 @@ impl CodexPrompt {
         }
     }
 
+    /// Whether it asks for changes of files that nobody here has seen.
+    fn is_unseen(&self) -> bool {
+        self.method == CodexRequest::FileChange
+            && self.changes.is_empty()
+            && self.params["grantRoot"].is_null()
+    }
+
     fn offered(&self) -> &[Value] {
         self.params["availableDecisions"].as_array().map_or(&[], Vec::as_slice)
     }
@@ -193,6 +200,14 @@ impl CodexPrompt {
     /// What an approval offers.
     fn decisions(&self) -> Vec<RequestOption> {
         let offers = |decision: &str| self.offered().iter().any(|it| it == decision);
+        let deny = if self.takes_decline || offers(DECLINE) {
+            option(DECLINE, "No", RequestOptionKind::Deny)
+        } else {
+            option(CANCEL, "No, and end the turn", RequestOptionKind::Deny)
+        };
+        if self.is_unseen() {
+            return vec![deny];
+        }
         let mut options = vec![option(ACCEPT, "Yes", RequestOptionKind::AllowOnce)];
         if offers(ACCEPT_FOR_SESSION)
             || self.method == CodexRequest::FileChange && self.offered().is_empty()
@@ -203,11 +218,7 @@ impl CodexPrompt {
         options.extend(self.rules().map(|(id, name, _)| {
             option(id, &format!("Yes, and {name}"), RequestOptionKind::AllowAlways)
         }));
-        options.push(if self.takes_decline || offers(DECLINE) {
-            option(DECLINE, "No", RequestOptionKind::Deny)
-        } else {
-            option(CANCEL, "No, and end the turn", RequestOptionKind::Deny)
-        });
+        options.push(deny);
         options
     }
 
@@ -383,6 +394,8 @@ mod tests {
             json!({ "name": "apply_patch", "input": { "changes": changes } })
         );
         assert_eq!(ids(&prompt), [ACCEPT, ACCEPT_FOR_SESSION, DECLINE]);
+        // Nobody allows what is not shown.
+        assert_eq!(ids(&read("item/fileChange/requestApproval", &params)), [DECLINE]);
     }
 
     #[test]

@@ -74,13 +74,14 @@ impl Prompts {
         takes_answers: bool,
     ) -> Result<Option<ConnectedPrompt>, Error> {
         let open = self.core.store.requests().open_prompts().await?;
-        let known = open
-            .into_iter()
-            .filter(|row| row.session_key == session)
-            .find(|row| settle::asked(row).is_some_and(|known| known.is_same(&asked)));
-        let id = known.map(|row| row.request_id);
-        let is_known = id.is_some();
-        let id = id.unwrap_or_else(|| AgentRequestId::new(&self.core.ids, self.core.now()));
+        let known = open.into_iter().filter(|row| row.session_key == session).find_map(|row| {
+            let known = settle::asked(&row).filter(|known| known.is_same(&asked));
+            known.map(|known| (row.request_id, known))
+        });
+        let is_known = known.is_some();
+        // What was told of it first may be more than what is told again.
+        let (id, asked) =
+            known.unwrap_or_else(|| (AgentRequestId::new(&self.core.ids, self.core.now()), asked));
         // Before anybody sees the options.
         let hold = if takes_answers { self.held.hold(&id) } else { None };
         let is_held = hold.is_some();
