@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::agents::{events, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, until};
 use crate::expect::page;
-use crate::identity::{peer_of, prompt, start};
+use crate::identity::{event, id_of, peer_of, prompt, start};
 
 const SOON: Duration = Duration::from_secs(30);
 const THREAD: &str = "01a20d52-346b-7852-bcf7-dc42a786c0e6";
@@ -110,6 +110,24 @@ impl AppServer {
     fn begin_followed(&mut self, thread: &str) {
         self.begin(thread);
         assert_eq!(self.heard("resumed"), thread);
+    }
+
+    /// The next turn of the first thread begins with this prompt.
+    #[track_caller]
+    fn begin_turn(&mut self, prompt: &Value) {
+        self.order(&json!({ "status": [THREAD, { "type": "active", "activeFlags": [] }] }));
+        assert_eq!(self.heard("resumed"), THREAD);
+        self.order(&json!({ "hook": prompt }));
+    }
+
+    /// A turn of the first thread ends.
+    #[track_caller]
+    fn end_turn(&mut self, d: &Daemon, status: &str) {
+        let turn = json!({ "id": "t", "status": status, "error": null });
+        let params = json!({ "threadId": THREAD, "turn": turn });
+        self.order(&json!({ "status": [THREAD, { "type": "idle" }] }));
+        self.order(&json!({ "tell": { "method": "turn/completed", "params": params } }));
+        eventually(SOON, || status_of(d, THREAD) == "idle");
     }
 
     #[track_caller]
@@ -267,7 +285,7 @@ fn the_person_at_the_terminal_of_codex_answers_first() {
     // Esc, of which no hook tells.
     codex.ask(1, THREAD);
     let request = asked(&d, THREAD);
-    codex.order(&json!({ "status": [THREAD, { "type": "idle" }] }));
+    codex.end_turn(&d, "interrupted");
     assert_eq!(ended(&d, &request), json!({ "by": "gone" }));
 }
 
@@ -305,11 +323,12 @@ fn a_prompt_of_codex_is_taken_up_again_after_the_daemon_was_killed() {
     assert!(first.is_some(), "it is the same row: {request}");
     d.post(&answer_path(&request), &json!({ "option_id": "accept" })).ok(200);
     assert_eq!(codex.heard("answered")["id"], 0);
-    codex.order(&json!({ "status": [THREAD, { "type": "idle" }] }));
+    codex.end_turn(&d, "completed");
     eventually(SOON, || open(&d).is_empty());
 
     // A connection that ends takes the options with it, and the next one brings them back.
     codex.ask(2, THREAD);
+    assert_eq!(codex.heard("resumed"), THREAD);
     let request = asked(&d, THREAD);
     codex.order(&json!({ "hang_up": true }));
     assert_eq!(codex.heard("resumed"), THREAD);
@@ -333,12 +352,70 @@ fn the_state_of_a_session_of_codex_is_that_of_its_thread() {
         (json!({ "type": "active", "activeFlags": ["waitingOnApproval"] }), "waiting"),
         (json!({ "type": "active", "activeFlags": [] }), "busy"),
         (json!({ "type": "active", "activeFlags": ["waitingOnUserInput"] }), "waiting"),
-        // Esc, of which no hook tells.
-        (json!({ "type": "idle" }), "idle"),
     ] {
         codex.order(&json!({ "status": [THREAD, status] }));
         eventually(SOON, || status_of(&d, THREAD) == expected);
     }
+    // Esc, of which no hook tells.
+    codex.end_turn(&d, "interrupted");
+}
+
+/// Sends a message to an idle session, and gives it with what the app-server was given.
+#[track_caller]
+fn woken(d: &Daemon, codex: &AppServer, text: &str) -> (Value, Value) {
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(d, THREAD)));
+    // A message that is sent before the connection is there waits for the next turn.
+    let sent = until(SOON, || {
+        let sent = d.post(&inbox, &json!({ "text": text, "type": "notification" })).ok(200);
+        (sent["delivery"] == "wakes").then_some(sent)
+    });
+    let queued = codex.heard("queued");
+    assert!(queued["input"][0]["text"].to_string().contains(text), "{queued}");
+    (sent, queued)
+}
+
+/// The last state of a message, with its way.
+fn state_of(d: &Daemon, message: &Value) -> (Value, Value) {
+    let id = message["id"].as_str().expect("an id");
+    let detail = d.get(&format!("/v1/messages/{id}")).ok(200);
+    let states = detail["states"].as_array().expect("states").clone();
+    let via = states.iter().find_map(|it| it.get("via")).cloned().unwrap_or_default();
+    (states.last().expect("a state")["state"].clone(), via)
+}
+
+#[test]
+fn an_idle_codex_is_woken_by_its_queue() {
+    let mut d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.end_turn(&d, "completed");
+    let (sent, queued) = woken(&d, &codex, "is it green?");
+    assert_eq!(queued["threadId"], THREAD);
+    assert_eq!(state_of(&d, &sent), (json!("offered"), json!("app-server")));
+    // The prompt's hook shows that the model has it.
+    codex.order(&json!({ "take": THREAD }));
+    let text = queued["input"][0]["text"].clone();
+    codex.begin_turn(&event(THREAD, "UserPromptSubmit", &json!({ "prompt": text })));
+    eventually(SOON, || state_of(&d, &sent).0 == "injected");
+
+    // After the person's Esc the queue waits for the person.
+    codex.end_turn(&d, "interrupted");
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, THREAD)));
+    let note = d.post(&inbox, &json!({ "text": "for later", "type": "notification" })).ok(200);
+    assert_eq!(note["delivery"], "next_turn");
+    codex.begin_turn(&prompt(THREAD));
+    eventually(SOON, || state_of(&d, &note).0 != "queued");
+    codex.end_turn(&d, "completed");
+
+    // A daemon that was killed asks the client what became of the next one: it is given once.
+    let (sent, _) = woken(&d, &codex, "is it red?");
+    d.kill9();
+    codex.order(&json!({ "take": THREAD }));
+    d.restart();
+    eventually(SOON, || state_of(&d, &sent).0 == "injected");
+    assert_eq!(state_of(&d, &sent).1, "app-server");
+    let told = codex.told.borrow();
+    assert!(!told.iter().any(|line| line.get("queued").is_some()), "{told:?}");
 }
 
 #[test]

@@ -8,8 +8,9 @@ standard input tell it to. The arguments are svc and the socket; hooks run in th
     {"resolve": ID}                    the person answers at the terminal
     {"tell": FRAME}                    tells the followers of params.threadId
     {"hang_up": true}                  ends all connections
+    {"take": THREAD}                   a turn begins with what waits in the thread's queue
 Each is answered by {"done": OUTPUT}. What its clients do is told in lines as well: {"answered": {id, result}},
-{"resumed": THREAD}, {"called": METHOD}, {"connected": true}.
+{"resumed": THREAD}, {"queued": {threadId, clientUserMessageId, input}}, {"called": METHOD}, {"connected": true}.
 """
 
 import base64
@@ -26,6 +27,7 @@ SVC, PATH = sys.argv[1:3]
 VERSION = sys.argv[3] if sys.argv[3:] else "0.169.0"
 lock = threading.RLock()
 threads, asked, clients = {}, {}, []
+queues, turns = {}, {}
 
 
 def say(**line):
@@ -106,6 +108,14 @@ class Client:
                 elif method == "thread/resume":
                     self.follows.add(thread)
                     result = {"thread": {"id": thread}}
+                elif method == "thread/queue/add":
+                    queues.setdefault(thread, []).append(params)
+                    result = {"queuedSubmission": {"id": "q", "clientUserMessageId": params["clientUserMessageId"]}}
+                    say(queued=params)
+                elif method == "thread/queue/list":
+                    result = {"data": [{"id": "q", "clientUserMessageId": it["clientUserMessageId"]} for it in queues.get(thread, [])]}
+                elif method == "thread/turns/list":
+                    result = {"data": list(reversed(turns.get(thread, [])))}
                 if result is not None:
                     self.send({"id": key, "result": result})
                 if method == "thread/unsubscribe":
@@ -179,6 +189,10 @@ def do(order):
             resolve(order["resolve"])
         if "tell" in order:
             tell(order["tell"])
+        if "take" in order:
+            for it in queues.pop(order["take"], []):
+                item = {"type": "userMessage", "clientId": it["clientUserMessageId"], "content": it["input"]}
+                turns.setdefault(order["take"], []).append({"id": "t", "items": [item]})
         if "hang_up" in order:
             for client in clients:
                 client.stream.shutdown(socket.SHUT_RDWR)

@@ -47,6 +47,20 @@
 //! 5. A call that waited checks its credential's row again before it answers
 //!    (`service/access/recheck.rs`). A stream ends with its credential (`Access::until_over`).
 //!
+//! # Codex asks its person
+//!
+//! 1. Hooks of Codex come from the app-server that all its terminals share. `service/codex/run.rs`
+//!    connects to that process, if it is the one that listens (`svc-reach/codex_socket.rs`).
+//! 2. `svc-reach/codex.rs` makes observations of what the app-server says, and
+//!    `service/codex/follow.rs` stores them for the sessions of that process.
+//! 3. What a thread asks is a row of `request`, which the connection holds
+//!    (`service/prompts/connected.rs`) as a hook of Claude Code does. An answer becomes the result
+//!    of the app-server's request.
+//! 4. The app-server tells that the request is resolved. The end of the item that it asked about
+//!    shows whose answer that was (`service/codex/open_prompts.rs`).
+//! 5. After a restart of the daemon the app-server sends again what is open, and the same row is
+//!    taken up.
+//!
 //! # A caller names a peer
 //!
 //! Each adapter passes the text on unchanged, and `service/team/find.rs` resolves it.

@@ -30,6 +30,9 @@ const DELTAS: [&str; 8] = [
     "item/reasoning/textDelta",
 ];
 
+/// Turns in which a message is looked for.
+const LAST_TURNS: u32 = 50;
+
 /// What the app-server was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CodexCall {
@@ -40,6 +43,26 @@ enum CodexCall {
     Leave(String),
     /// A message was given: with its client id.
     Deliver(String),
+    /// The queue of a thread, for a message.
+    Queue {
+        thread: String,
+        message: String,
+    },
+    /// The last turns of a thread, for a message.
+    Turns {
+        message: String,
+    },
+}
+
+/// Where a message is that the app-server was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessagePlace {
+    /// It waits for the end of a turn.
+    Queue,
+    /// The model has it.
+    Conversation,
+    /// The app-server does not know it.
+    Nowhere,
 }
 
 /// Whether the connection is told what a thread does.
@@ -72,6 +95,10 @@ pub enum CodexObservation {
     State {
         thread: String,
         state: RecordedState,
+    },
+    /// The person ended the turn, so the thread's queue waits for the person's next prompt.
+    Interrupted {
+        thread: String,
     },
     /// The turn failed.
     Failed {
@@ -114,6 +141,11 @@ pub enum CodexObservation {
         thread: String,
         message: String,
     },
+    /// What became of a message that was asked for; `None` if the app-server does not say it.
+    Found {
+        message: String,
+        place: Option<MessagePlace>,
+    },
     /// The vendor refuses for usage, until this time if it is known.
     Limit {
         thread: String,
@@ -130,6 +162,7 @@ pub struct AppServerProtocol {
     /// When the vendor's limit ends, as the account's state says.
     limit_until: Option<Timestamp>,
     takes_decline: bool,
+    is_ready: bool,
 }
 
 /// What a frame tells, and the frames that follow from it.
@@ -152,6 +185,11 @@ impl AppServerProtocol {
     /// The threads that the app-server has told of.
     pub fn threads(&self) -> impl Iterator<Item = &str> {
         self.threads.keys().map(String::as_str)
+    }
+
+    /// Whether the app-server takes requests of this connection.
+    pub fn is_ready(&self) -> bool {
+        self.is_ready
     }
 
     /// Whether a thread is in a turn to which the connection is not subscribed: of one in its first
@@ -183,6 +221,14 @@ impl AppServerProtocol {
         self.call(CodexCall::Deliver(message.to_owned()), "thread/queue/add", &params)
     }
 
+    /// Asks what became of a message. It goes from the queue into a turn, so the queue is asked
+    /// first.
+    pub fn find(&mut self, thread: &str, message: &str) -> Value {
+        let params = json!({ "threadId": thread });
+        let (thread, message) = (thread.to_owned(), message.to_owned());
+        self.call(CodexCall::Queue { thread, message }, "thread/queue/list", &params)
+    }
+
     fn call(&mut self, call: CodexCall, method: &str, params: &Value) -> Value {
         self.last_call += 1;
         self.calls.insert(self.last_call, call);
@@ -209,6 +255,7 @@ impl AppServerProtocol {
         match call {
             CodexCall::Initialize if error.is_none() => {
                 let version = version_of(result["userAgent"].as_str().unwrap_or_default());
+                self.is_ready = true;
                 self.takes_decline = TAKES_DECLINE.iter().any(|known| version.starts_with(known));
                 let list = self.list_threads();
                 (Vec::new(), vec![json!({ "method": "initialized" }), list])
@@ -240,6 +287,30 @@ impl AppServerProtocol {
                     Some(why) => CodexObservation::Refused { message, why: why.to_owned() },
                 };
                 (vec![told], Vec::new())
+            }
+            CodexCall::Queue { thread, message } => {
+                let has_it = |queued: &Value| queued["clientUserMessageId"] == *message;
+                let place = match result["data"].as_array() {
+                    Some(queue) if queue.iter().any(has_it) => Some(MessagePlace::Queue),
+                    Some(_) => {
+                        let params = json!({ "threadId": thread, "limit": LAST_TURNS });
+                        let call = CodexCall::Turns { message };
+                        return (Vec::new(), vec![self.call(call, "thread/turns/list", &params)]);
+                    }
+                    None => None,
+                };
+                (vec![CodexObservation::Found { message, place }], Vec::new())
+            }
+            CodexCall::Turns { message } => {
+                let has_it = |item: &Value| item["clientId"] == *message;
+                let is_in = |turn: &Value| {
+                    turn["items"].as_array().is_some_and(|items| items.iter().any(has_it))
+                };
+                let place = result["data"].as_array().map(|turns| {
+                    let is_there = turns.iter().any(is_in);
+                    if is_there { MessagePlace::Conversation } else { MessagePlace::Nowhere }
+                });
+                (vec![CodexObservation::Found { message, place }], Vec::new())
             }
             CodexCall::Initialize | CodexCall::LoadedThreads | CodexCall::ReadThread(_) => {
                 Default::default()
@@ -317,8 +388,12 @@ impl AppServerProtocol {
             "thread/status/changed" => {
                 let mut told = self.state_of(&id, &params["status"]);
                 frames.extend(self.subscribe(&id));
-                if !told.is_empty() && !self.thread(&id).is_active {
-                    told.push(CodexObservation::Settled { thread: id });
+                let is_over = !told.is_empty() && !self.thread(&id).is_active;
+                match self.thread(&id).hearing {
+                    // The end of the turn follows, and says how it ended.
+                    Hearing::Yes if is_over => told.clear(),
+                    _ if is_over => told.push(CodexObservation::Settled { thread: id }),
+                    _ => {}
                 }
                 told
             }
@@ -346,10 +421,17 @@ impl AppServerProtocol {
         (known.turn, known.is_active) = (None, false);
         known.items.clear();
         let state = CodexObservation::State { thread: thread.clone(), state: RecordedState::Idle };
+        let settled = CodexObservation::Settled { thread: thread.clone() };
         let error =
             turn.get("error").filter(|error| turn["status"] == "failed" && error.is_object());
-        let failure = error.map(|error| self.failure(thread, error));
-        [state].into_iter().chain(failure).collect()
+        match error {
+            Some(error) => vec![state, self.failure(thread, error), settled],
+            // Before the session counts as idle.
+            None if turn["status"] == "interrupted" => {
+                vec![CodexObservation::Interrupted { thread }, state, settled]
+            }
+            None => vec![state, settled],
+        }
     }
 
     fn item_started(&mut self, thread: String, item: &Value) -> Vec<CodexObservation> {
@@ -591,18 +673,23 @@ mod tests {
                 json!({ "type": "active", "activeFlags": ["waitingOnUserInput"] }),
                 RecordedState::Waiting(WaitingKind::Question),
             ),
-            (json!({ "type": "idle" }), RecordedState::Idle),
         ] {
             let changed = notice("thread/status/changed", json!({ "status": status }));
-            let (told, _) = codex.read(&changed);
-            assert_eq!(told[0], state(expected));
-            let settled = CodexObservation::Settled { thread: THREAD.to_owned() };
-            assert_eq!(told.get(1), (expected == RecordedState::Idle).then_some(&settled));
+            assert_eq!(codex.read(&changed).0, [state(expected)]);
         }
+        // How the turn ended is told after that.
+        let idle = json!({ "status": { "type": "idle" } });
+        let idle = notice("thread/status/changed", idle);
+        assert_eq!(codex.read(&idle).0, []);
+        let settled = || CodexObservation::Settled { thread: THREAD.to_owned() };
         let turn = json!({ "id": "turn_1", "status": "failed", "error": { "message": "why" } });
         let failed = CodexObservation::Failed { thread: THREAD.to_owned(), why: "why".to_owned() };
         let over = notice("turn/completed", json!({ "turn": turn }));
-        assert_eq!(codex.read(&over).0, [state(RecordedState::Idle), failed]);
+        assert_eq!(codex.read(&over).0, [state(RecordedState::Idle), failed, settled()]);
+        let turn = json!({ "id": "turn_2", "status": "interrupted", "error": null });
+        let over = notice("turn/completed", json!({ "turn": turn }));
+        let interrupted = CodexObservation::Interrupted { thread: THREAD.to_owned() };
+        assert_eq!(codex.read(&over).0, [interrupted, state(RecordedState::Idle), settled()]);
     }
 
     #[test]
@@ -632,6 +719,36 @@ mod tests {
             why: "no active turn".to_owned(),
         };
         assert_eq!(codex.read(&refused).0, [expected]);
+    }
+
+    #[test]
+    fn a_text_is_in_the_queue_or_in_a_turn_or_nowhere() {
+        let found = |place| CodexObservation::Found { message: "hand_1".to_owned(), place };
+        let queued = json!({ "data": [{ "id": "q", "clientUserMessageId": "hand_1" }] });
+        let other = json!({ "data": [{ "id": "q", "clientUserMessageId": "hand_2" }] });
+        let turns = |id: &str| {
+            let item = json!({ "type": "userMessage", "clientId": id });
+            json!({ "data": [{ "id": "t", "items": [item] }] })
+        };
+        for (queue, turns, place) in [
+            (queued, None, MessagePlace::Queue),
+            (other.clone(), Some(turns("hand_1")), MessagePlace::Conversation),
+            (other, Some(turns("hand_2")), MessagePlace::Nowhere),
+        ] {
+            let mut codex = connected("");
+            let asked = codex.find(THREAD, "hand_1");
+            assert_eq!(asked["method"], "thread/queue/list");
+            let (mut told, frames) = codex.read(&json!({ "id": asked["id"], "result": queue }));
+            if let Some(turns) = turns {
+                assert_eq!(frames[0]["method"], "thread/turns/list");
+                (told, _) = codex.read(&json!({ "id": frames[0]["id"], "result": turns }));
+            }
+            assert_eq!(told, [found(Some(place))]);
+        }
+        let mut codex = connected("");
+        let asked = codex.find(THREAD, "hand_1");
+        let failed = json!({ "id": asked["id"], "error": { "message": "no such thread" } });
+        assert_eq!(codex.read(&failed).0, [found(None)]);
     }
 
     #[test]

@@ -89,7 +89,9 @@ impl Services {
         let team = Team::new(core.clone(), access.clone());
         let search = Search::new(core.clone());
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
-        let handovers = Handovers::new(core.clone());
+        let prompts = Prompts::new(core.clone());
+        let app_servers = AppServers::new(core.clone(), team.clone(), prompts.clone());
+        let handovers = Handovers::new(core.clone(), app_servers.lines());
         let hooks = Hooks::new(
             core.clone(),
             access.clone(),
@@ -97,9 +99,7 @@ impl Services {
             journal.clone(),
             handovers.clone(),
         );
-        let prompts = Prompts::new(core.clone());
         let agents = Agents::new(core.clone(), access.clone(), prompts.clone());
-        let app_servers = AppServers::new(core.clone(), team.clone(), prompts.clone());
         Self(Arc::new(ServiceSet {
             access,
             app_servers,

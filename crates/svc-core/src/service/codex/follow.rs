@@ -1,6 +1,6 @@
 //! One connection to an app-server.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use serde_json::Value;
@@ -10,17 +10,18 @@ use svc_model::{
     limits,
 };
 use svc_reach::{
-    codex::{self, AppServerProtocol, CodexObservation},
+    codex::{self, AppServerProtocol, CodexObservation, MessagePlace},
     codex_socket::{CodexSocket, CodexSocketError},
 };
 use svc_sys::telemetry;
 use tokio::{
-    sync::watch,
+    sync::{oneshot, watch},
     time::{Instant, interval_at, sleep_until},
 };
 
 use super::{
     AppServers,
+    lines::{LineHold, LineOrder},
     open_prompts::{Ended, OpenPrompts, PromptEnd},
 };
 use crate::service::{Error, prompts::GivenAnswer};
@@ -38,6 +39,9 @@ pub(super) struct AppServerFollower<'a> {
     open: OpenPrompts,
     /// The answers that are waited for, each with the id of its request.
     answers: FuturesUnordered<BoxFuture<'static, (Value, Option<GivenAnswer>)>>,
+    /// Who waits to hear whether a text is taken, and what became of one.
+    taken: HashMap<String, oneshot::Sender<bool>>,
+    found: HashMap<String, Vec<oneshot::Sender<Option<MessagePlace>>>>,
 }
 
 impl<'a> AppServerFollower<'a> {
@@ -48,6 +52,8 @@ impl<'a> AppServerFollower<'a> {
             protocol: AppServerProtocol::default(),
             open: OpenPrompts::default(),
             answers: FuturesUnordered::new(),
+            taken: HashMap::new(),
+            found: HashMap::new(),
         }
     }
 
@@ -80,10 +86,14 @@ impl<'a> AppServerFollower<'a> {
     ) -> Result<(), CodexSocketError> {
         socket.send(&self.protocol.begin(env!("CARGO_PKG_VERSION"))).await?;
         let mut check = interval_at(Instant::now() + limits::PID_CHECK, limits::PID_CHECK);
+        let mut line = None;
         let mut listed = Instant::now();
         loop {
             let pause = if self.protocol.has_missing() { LIST_SOON } else { LIST };
             let due = self.open.next_due();
+            if line.is_none() && self.protocol.is_ready() {
+                line = Some(self.servers.lines.hold(self.process));
+            }
             tokio::select! {
                 frame = socket.next() => {
                     let (told, frames) = self.protocol.read(&frame?);
@@ -103,6 +113,7 @@ impl<'a> AppServerFollower<'a> {
                     let taken = self.open.taken(Instant::now());
                     close(self.servers, taken).await;
                 }
+                Some(order) = next_order(line.as_mut()) => self.obey(socket, order).await?,
                 _ = heard.changed() => {
                     socket.send(&self.protocol.list_threads()).await?;
                     listed = Instant::now();
@@ -134,6 +145,26 @@ impl<'a> AppServerFollower<'a> {
         Ok(())
     }
 
+    /// Does what another service asks.
+    async fn obey(
+        &mut self,
+        socket: &mut CodexSocket,
+        order: LineOrder,
+    ) -> Result<(), CodexSocketError> {
+        match order {
+            LineOrder::Deliver { thread, message, text, taken } => {
+                let frame = self.protocol.deliver_at_end(&thread, &message, &text);
+                self.taken.insert(message, taken);
+                socket.send(&frame).await
+            }
+            LineOrder::Find { thread, message, found } => {
+                let frame = self.protocol.find(&thread, &message);
+                self.found.entry(message).or_default().push(found);
+                socket.send(&frame).await
+            }
+        }
+    }
+
     async fn note(&mut self, told: CodexObservation) {
         if let Err(error) = self.store(told).await {
             let error = telemetry::chain(&error);
@@ -147,7 +178,10 @@ impl<'a> AppServerFollower<'a> {
             CodexObservation::State { thread, state } => {
                 let ended = match state {
                     RecordedState::Idle => self.open.turn_over(&thread),
-                    RecordedState::Busy | RecordedState::Waiting(_) => Vec::new(),
+                    RecordedState::Busy | RecordedState::Waiting(_) => {
+                        self.servers.lines.set_paused(self.process, &thread, false);
+                        Vec::new()
+                    }
                 };
                 team.hear_app_server(&thread, self.process, state).await?;
                 ended
@@ -164,6 +198,10 @@ impl<'a> AppServerFollower<'a> {
                 let left = self.servers.prompts.left_of(&thread, self.process, &connected).await?;
                 left.into_iter().map(|id| (id, PromptEnd::Answered)).collect()
             }
+            CodexObservation::Interrupted { thread } => {
+                self.servers.lines.set_paused(self.process, &thread, true);
+                return Ok(());
+            }
             CodexObservation::Failed { thread, why } => {
                 return team.turn_failed(&thread, self.process, why).await;
             }
@@ -172,12 +210,34 @@ impl<'a> AppServerFollower<'a> {
                 let limit = UsageLimit { said, until };
                 return team.limited_by_app_server(&thread, self.process, limit).await;
             }
-            CodexObservation::Taken { .. }
-            | CodexObservation::Refused { .. }
-            | CodexObservation::Read { .. } => Vec::new(),
+            CodexObservation::Taken { message } => {
+                self.tell_taken(&message, true);
+                return Ok(());
+            }
+            CodexObservation::Refused { message, why } => {
+                tracing::warn!(why, "an app-server of Codex did not take a text");
+                self.tell_taken(&message, false);
+                return Ok(());
+            }
+            CodexObservation::Found { message, place } => {
+                for waiting in self.found.remove(&message).unwrap_or_default() {
+                    // Who asked may have gone on.
+                    waiting.send(place).ok();
+                }
+                return Ok(());
+            }
+            // The hook of the prompt shows the same, with the stamps of the messages.
+            CodexObservation::Read { .. } => return Ok(()),
         };
         close(self.servers, ended).await;
         Ok(())
+    }
+
+    fn tell_taken(&mut self, message: &str, is_taken: bool) {
+        if let Some(waiting) = self.taken.remove(message) {
+            // Who asked may have gone on.
+            waiting.send(is_taken).ok();
+        }
     }
 
     /// A request of a thread is open, and stays so until it is told to be resolved.
@@ -208,6 +268,14 @@ impl<'a> AppServerFollower<'a> {
         }
         self.open.add(thread, request, item, row);
         Ok(())
+    }
+}
+
+/// Pending without a line.
+async fn next_order(line: Option<&mut LineHold>) -> Option<LineOrder> {
+    match line {
+        Some(line) => line.orders.recv().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,8 +6,10 @@
 //! app-server has no socket of its own: its hooks are all there is.
 
 mod follow;
+mod lines;
 mod open_prompts;
 mod run;
 mod state;
 
+pub(in crate::service) use lines::AppServerLines;
 pub use state::AppServers;

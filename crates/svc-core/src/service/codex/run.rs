@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use super::{AppServers, follow::AppServerFollower};
 
-/// Wait before a connection is tried again.
-const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+/// Wait before a connection is tried again. A hook of Codex ends it.
+const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_mins(1));
 
 impl AppServers {
     /// Follows the app-servers of all sessions, as long as they run.

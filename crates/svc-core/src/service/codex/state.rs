@@ -1,11 +1,12 @@
 //! The state of the service, and which processes it is about.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use svc_model::{ProcessIdentity, hook::AttendedPrompts, is_agent_key};
 use svc_store::PeerRow;
 use svc_sys::{client_records, process_list};
 
+use super::lines::AppServerLines;
 use crate::service::{Error, core::Core, prompts::Prompts, team::Team};
 
 /// The service of Codex' app-servers.
@@ -15,11 +16,17 @@ pub struct AppServers {
     pub(super) team: Team,
     pub(super) prompts: Prompts,
     pub(super) attended: AttendedPrompts,
+    pub(super) lines: Arc<AppServerLines>,
 }
 
 impl AppServers {
     pub(in crate::service) fn new(core: Core, team: Team, prompts: Prompts) -> Self {
-        Self { core, team, prompts, attended: AttendedPrompts::default() }
+        Self { core, team, prompts, attended: AttendedPrompts::default(), lines: Arc::default() }
+    }
+
+    /// What hands texts to the connections.
+    pub(in crate::service) fn lines(&self) -> Arc<AppServerLines> {
+        Arc::clone(&self.lines)
     }
 
     pub(in crate::service) fn set_policy(&mut self, attended: AttendedPrompts) {

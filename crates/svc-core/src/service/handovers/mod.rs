@@ -9,6 +9,7 @@
 //! messages are free for the next way: the wake by a hook, or the session's next turn. If the
 //! record cannot be read, they are `undeliverable`.
 
+mod app_server;
 mod claude_inbox;
 mod engine;
 mod mail;
@@ -32,11 +33,14 @@ use svc_model::{
 use svc_store::{PeerRow, StoreError, WriteTx};
 
 use self::{
+    app_server::AppServerWay,
     claude_inbox::ClaudeInbox,
     native_way::NativeWay,
     plugin::{PluginConnections, PluginWay},
 };
-use crate::service::{Error, ResourceKind, core::Core, process, team::advance};
+use crate::service::{
+    Error, ResourceKind, codex::AppServerLines, core::Core, process, team::advance,
+};
 
 /// How often a client's own way is tried for a message. A plugin answers for what it did, so that a
 /// text which it does not know can be given to it again.
@@ -54,10 +58,13 @@ pub struct Handovers {
 }
 
 impl Handovers {
-    pub(in crate::service) fn new(core: Core) -> Self {
+    pub(in crate::service) fn new(core: Core, app_servers: Arc<AppServerLines>) -> Self {
         let plugins = Arc::<PluginConnections>::default();
-        let ways: [Arc<dyn NativeWay>; 2] =
-            [Arc::new(PluginWay::new(Arc::clone(&plugins))), Arc::new(ClaudeInbox)];
+        let ways: [Arc<dyn NativeWay>; 3] = [
+            Arc::new(PluginWay::new(Arc::clone(&plugins))),
+            Arc::new(ClaudeInbox),
+            Arc::new(AppServerWay::new(app_servers)),
+        ];
         Self { core, ways: Arc::new(ways), plugins, off: Arc::default() }
     }
 

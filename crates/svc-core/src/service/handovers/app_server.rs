@@ -1,0 +1,94 @@
+//! Codex' app-server: its queue takes a text for a thread, and begins a turn with it as soon as the
+//! thread is idle. After a person has interrupted a turn, the queue waits for the person's next
+//! prompt. The app-server's own record shows what waits there and what was read.
+
+use std::sync::Arc;
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use svc_model::{HandoverWay, hook::HookClient};
+use svc_reach::codex::MessagePlace;
+
+use super::native_way::{
+    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
+};
+use crate::service::codex::AppServerLines;
+
+/// The way through the queues of Codex' app-servers.
+#[derive(Debug)]
+pub(super) struct AppServerWay(Arc<AppServerLines>);
+
+impl AppServerWay {
+    pub(super) fn new(lines: Arc<AppServerLines>) -> Self {
+        Self(lines)
+    }
+}
+
+impl NativeWay for AppServerWay {
+    fn via(&self) -> HandoverWay {
+        HandoverWay::AppServer
+    }
+
+    fn backend(&self) -> &'static str {
+        HookClient::Codex.as_str()
+    }
+
+    /// Its hooks bring messages into a turn.
+    fn joins_turns(&self) -> bool {
+        false
+    }
+
+    fn tries(&self) -> u32 {
+        super::TRIES
+    }
+
+    fn answers_for_itself(&self) -> bool {
+        true
+    }
+
+    fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool> {
+        async move { self.0.is_open(&session.process, &session.session_id) }.boxed()
+    }
+
+    fn record<'a>(&'a self, _session: &'a NativeSession) -> BoxFuture<'a, Option<String>> {
+        async move { None }.boxed()
+    }
+
+    fn deliver<'a>(
+        &'a self,
+        session: &'a NativeSession,
+        text: &'a NativeText,
+    ) -> BoxFuture<'a, NativeDelivery> {
+        async move {
+            let NativeSession { process, session_id, .. } = session;
+            let (id, words) = (text.id.as_str(), text.text.as_str());
+            match self.0.deliver(process, session_id, id, words).await {
+                Some(true) => NativeDelivery::Taken,
+                Some(false) => NativeDelivery::NotTaken,
+                None => NativeDelivery::Unknown,
+            }
+        }
+        .boxed()
+    }
+
+    fn record_shows<'a>(
+        &'a self,
+        session: Option<&'a NativeSession>,
+        question: &'a NativeQuestion,
+    ) -> BoxFuture<'a, NativeRecord> {
+        async move {
+            let Some(NativeSession { process, session_id, .. }) = session else {
+                return NativeRecord::Unreadable;
+            };
+            let place = self.0.find(process, session_id, question.id.as_str()).await;
+            let all = || question.marks.iter().map(|(id, _)| id.clone()).collect();
+            let (read, waiting) = match place {
+                Some(MessagePlace::Conversation) => (all(), Vec::new()),
+                Some(MessagePlace::Queue) => (Vec::new(), all()),
+                Some(MessagePlace::Nowhere) => (Vec::new(), Vec::new()),
+                None => return NativeRecord::Unreadable,
+            };
+            NativeRecord::Shows { read, waiting }
+        }
+        .boxed()
+    }
+}
