@@ -63,6 +63,7 @@ mod message;
 mod open_calls;
 mod operator_name;
 mod peer;
+mod peer_evidence;
 mod peer_reference;
 mod principal;
 mod process;
