@@ -152,13 +152,13 @@ create trigger ghap_sum_client_changed after update of client on session when ne
         probability = probability + excluded.probability, error = error + excluded.error;
 end;
 
--- Who may read a memory: all sessions, those of its project, or the one that stored it.
+-- Who may read a memory: all sessions, those of its project, or the one that stored it. A record is of its project.
 alter table memory add column scope text generated always as (
     iif(shared = 1, '*', iif(project <> '', 'project:' || project, 'session:' || session_id))
 ) virtual;
 
 -- These, and how many memories each has; '' stands for all memories.
-create table memory_scope (
+create table search_scope (
     id integer primary key,
     name text not null unique,
     memories integer not null
@@ -184,8 +184,8 @@ drop table memory_place;
 drop table memory_fts;
 
 -- Text of no JSON was put in by hand; the program makes none.
-insert into memory_scope (name, memories) select '', count(*) from memory;
-insert into memory_scope (name, memories) select scope, count(*) from memory group by scope;
+insert into search_scope (name, memories) select '', count(*) from memory;
+insert into search_scope (name, memories) select scope, count(*) from memory group by scope;
 insert into memory_term (term, memories)
 select j.value, count(distinct m.id)
 from memory m cross join json_each('["' || replace(m.terms, ' ', '","') || '"]') j
@@ -194,14 +194,14 @@ group by j.value;
 insert into memory_posting (term_id, scope_id, memory_id)
 select distinct t.id, c.id, m.id
 from memory m
-cross join memory_scope c on c.name = m.scope
+cross join search_scope c on c.name = m.scope
 cross join json_each('["' || replace(m.terms, ' ', '","') || '"]') j
 cross join memory_term t on t.term = j.value
 where json_valid('["' || replace(m.terms, ' ', '","') || '"]')
 order by 1, 2, 3;
 
 create trigger memory_added after insert on memory begin
-    insert into memory_scope (name, memories) values ('', 1), (new.scope, 1)
+    insert into search_scope (name, memories) values ('', 1), (new.scope, 1)
     on conflict (name) do update set memories = memories + 1;
     insert into memory_term (term, memories)
     select distinct value, 1 from json_each('["' || replace(new.terms, ' ', '","') || '"]') where value <> ''
@@ -210,32 +210,32 @@ create trigger memory_added after insert on memory begin
     select distinct t.id, c.id, new.id
     from json_each('["' || replace(new.terms, ' ', '","') || '"]') j
     cross join memory_term t on t.term = j.value
-    cross join memory_scope c on c.name = new.scope;
+    cross join search_scope c on c.name = new.scope;
 end;
 create trigger memory_removed after delete on memory begin
     delete from memory_posting
-    where memory_id = old.id and scope_id = (select id from memory_scope where name = old.scope)
+    where memory_id = old.id and scope_id = (select id from search_scope where name = old.scope)
         and term_id in (
             select t.id from json_each('["' || replace(old.terms, ' ', '","') || '"]') j
             cross join memory_term t on t.term = j.value
         );
     update memory_term set memories = memories - 1
     where term in (select value from json_each('["' || replace(old.terms, ' ', '","') || '"]'));
-    update memory_scope set memories = memories - 1 where name in ('', old.scope);
+    update search_scope set memories = memories - 1 where name in ('', old.scope);
 end;
 create trigger memory_changing before update of terms, project, shared, session_id on memory begin
     delete from memory_posting
-    where memory_id = old.id and scope_id = (select id from memory_scope where name = old.scope)
+    where memory_id = old.id and scope_id = (select id from search_scope where name = old.scope)
         and term_id in (
             select t.id from json_each('["' || replace(old.terms, ' ', '","') || '"]') j
             cross join memory_term t on t.term = j.value
         );
     update memory_term set memories = memories - 1
     where term in (select value from json_each('["' || replace(old.terms, ' ', '","') || '"]'));
-    update memory_scope set memories = memories - 1 where name in ('', old.scope);
+    update search_scope set memories = memories - 1 where name in ('', old.scope);
 end;
 create trigger memory_changed after update of terms, project, shared, session_id on memory begin
-    insert into memory_scope (name, memories) values ('', 1), (new.scope, 1)
+    insert into search_scope (name, memories) values ('', 1), (new.scope, 1)
     on conflict (name) do update set memories = memories + 1;
     insert into memory_term (term, memories)
     select distinct value, 1 from json_each('["' || replace(new.terms, ' ', '","') || '"]') where value <> ''
@@ -244,5 +244,67 @@ create trigger memory_changed after update of terms, project, shared, session_id
     select distinct t.id, c.id, new.id
     from json_each('["' || replace(new.terms, ' ', '","') || '"]') j
     cross join memory_term t on t.term = j.value
-    cross join memory_scope c on c.name = new.scope;
+    cross join search_scope c on c.name = new.scope;
+end;
+create index memory_important on memory (project, importance, id);
+
+-- In which records of each project a term stands. A session's search reads these, and passes through no other project's.
+create table ghap_posting (
+    term_id integer not null,
+    scope_id integer not null,
+    ghap_id integer not null,
+    primary key (term_id, scope_id, ghap_id)
+) strict, without rowid;
+insert into search_scope (name, memories) select distinct 'project:' || project, 0 from ghap where true on conflict do nothing;
+insert into ghap_posting (term_id, scope_id, ghap_id)
+select distinct t.id, c.id, g.id
+from ghap_text x
+cross join ghap g on g.id = x.id
+cross join search_scope c on c.name = 'project:' || g.project
+cross join json_each('["' || replace(x.aim || ' ' || x.lesson || ' ' || x.rest, ' ', '","') || '"]') j
+cross join term t on t.term = j.value
+where json_valid('["' || replace(x.aim || ' ' || x.lesson || ' ' || x.rest, ' ', '","') || '"]')
+order by 1, 2, 3;
+drop trigger ghap_text_added;
+create trigger ghap_text_added after insert on ghap_text begin
+    insert into ghap_fts (rowid, aim, lesson, rest) values (new.id, new.aim, new.lesson, new.rest);
+    insert into term (term, records)
+    select distinct value, 1
+    from json_each('["' || replace(new.aim || ' ' || new.lesson || ' ' || new.rest, ' ', '","') || '"]')
+    where value <> ''
+    on conflict (term) do update set records = records + 1;
+    insert into search_scope (name, memories) select 'project:' || project, 0 from ghap where id = new.id
+    on conflict do nothing;
+    insert into ghap_posting (term_id, scope_id, ghap_id)
+    select distinct t.id, c.id, new.id
+    from json_each('["' || replace(new.aim || ' ' || new.lesson || ' ' || new.rest, ' ', '","') || '"]') j
+    cross join term t on t.term = j.value
+    cross join search_scope c on c.name = (select 'project:' || project from ghap where id = new.id);
+end;
+drop trigger ghap_text_removed;
+create trigger ghap_text_removed after delete on ghap_text begin
+    insert into ghap_fts (ghap_fts, rowid, aim, lesson, rest)
+    values ('delete', old.id, old.aim, old.lesson, old.rest);
+    update term set records = records - 1
+    where term in (
+        select value
+        from json_each('["' || replace(old.aim || ' ' || old.lesson || ' ' || old.rest, ' ', '","') || '"]')
+    );
+    delete from ghap_posting
+    where ghap_id = old.id
+        and scope_id = (select id from search_scope where name = (select 'project:' || project from ghap where id = old.id))
+        and term_id in (
+            select t.id
+            from json_each('["' || replace(old.aim || ' ' || old.lesson || ' ' || old.rest, ' ', '","') || '"]') j
+            cross join term t on t.term = j.value
+        );
+end;
+-- Before, because the postings are those of the record's project.
+drop trigger ghap_removed;
+create trigger ghap_removed before delete on ghap begin
+    delete from ghap_text where id = old.id;
+end;
+-- The program moves no record. Whoever does writes its terms anew.
+create trigger ghap_moved before update of project on ghap when new.project <> old.project begin
+    delete from ghap_text where id = old.id;
 end;

@@ -372,6 +372,10 @@ pub const PROMPT_TYPOS: u32 = 6;
 pub const SEARCH_POSTINGS: i64 = 1_000;
 /// The same for a search with a filter, which may exclude most of the entries.
 pub const SEARCH_POSTINGS_FILTERED: i64 = 20_000;
+/// How many entries of a term a session's search reads: the latest of those that it may read.
+pub const SEARCH_POSTINGS_OF_TERM: u32 = 256;
+/// A session's own records, or memories, of other projects that its search looks at: the latest.
+pub const SEARCH_OWN: u32 = 64;
 /// Maximum terms that are compared with the misspelt words of a prompt.
 pub const SEARCH_TERMS_LIKE: u32 = 256;
 /// Candidates that are ranked, unless more hits are requested. A third would suffice on the

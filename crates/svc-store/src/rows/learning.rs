@@ -17,6 +17,16 @@ pub struct MemoryFilter {
     pub min_importance: f64,
 }
 
+impl MemoryFilter {
+    /// Whether no memory is left out.
+    pub fn is_all(&self) -> bool {
+        self.category.is_none()
+            && self.project.is_none()
+            && self.tags.is_empty()
+            && self.min_importance <= 0.0
+    }
+}
+
 /// A term that memories are looked for by.
 #[derive(Debug, Clone, Copy)]
 pub struct SoughtTerm<'a> {

@@ -28,11 +28,12 @@ pub enum GhapPart {
 }
 
 impl SearchFilter {
-    /// How many index entries a search may read. The bound is higher with a filter, or for a reader
-    /// of few records, since these leave out most entries.
+    /// How many index entries a search may read. The bound is higher with a filter, since that
+    /// leaves out most entries. Of a session's search each term has its own bound.
     pub fn postings(&self, reader: &Reader) -> i64 {
         match (self.domain, self.status, self.part) {
-            (None, None, None) if reader.reads_all_rows() => limits::SEARCH_POSTINGS,
+            _ if !reader.reads_all_rows() => i64::MAX,
+            (None, None, None) => limits::SEARCH_POSTINGS,
             _ => limits::SEARCH_POSTINGS_FILTERED,
         }
     }

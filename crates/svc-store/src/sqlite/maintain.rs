@@ -57,7 +57,7 @@ impl Upkeep<'_> {
                 + (select count(*) from agent where ended_at is null)
                 + (select coalesce(sum(messages), 0) from message_use where holder >= 'to:' and holder < 'to;')
                 + (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'record')
-                + (select coalesce(sum(memories), 0) from memory_scope where name = '')
+                + (select coalesce(sum(memories), 0) from search_scope where name = '')
                 + (select count(*) from hook_lost) as "rows!: i64""#
         )
         .fetch_one(&self.store.readers)

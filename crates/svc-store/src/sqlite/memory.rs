@@ -17,8 +17,6 @@ use super::{
 };
 use crate::{MemoryFilter, PageSize, SoughtTerm, StoreError};
 
-/// Memories of one scope with one term that a session's search reads.
-const OF_A_SCOPE: u32 = 256;
 /// Memories with some of the terms that a filter is applied to.
 const FILTERED: usize = 1_000;
 
@@ -161,7 +159,7 @@ fn ranked(terms: &[SoughtTerm<'_>], lists: Vec<(String, Vec<i64>)>) -> Vec<i64> 
 impl MemoryReads<'_> {
     pub async fn count(self) -> Result<i64, StoreError> {
         let count = sqlx::query_scalar!(
-            r#"select coalesce(sum(memories), 0) as "count!: i64" from memory_scope where name = ''"#
+            r#"select coalesce(sum(memories), 0) as "count!: i64" from search_scope where name = ''"#
         )
         .fetch_one(&self.store.readers)
         .await?;
@@ -259,7 +257,7 @@ impl MemoryReads<'_> {
                 where exists (
                     select 1 from memory_posting p
                     where p.term_id = (select id from memory_term where term = ?1)
-                        and p.scope_id = (select id from memory_scope where name = m.scope) and p.memory_id = m.id
+                        and p.scope_id = (select id from search_scope where name = m.scope) and p.memory_id = m.id
                 )
                 order by m.id desc limit ?3"#,
                 term,
@@ -285,14 +283,14 @@ impl MemoryReads<'_> {
         let terms = to_json(&terms);
         let lists = sqlx::query_scalar!(
             r#"select json_group_array(json_array(j.value, (
-                select json_group_array(p.memory_id) from (
+                select json_group_array(latest.memory_id) from (
                     select memory_id from memory_posting where term_id = t.id and scope_id = c.id
                     order by memory_id desc limit ?4
-                ) p
+                ) latest
             ))) as "lists!: String"
             from json_each(?1) j
             cross join memory_term t on t.term = j.value
-            cross join memory_scope c
+            cross join search_scope c
             where c.name in (
                 select '*'
                 union all select 'project:' || ?3
@@ -301,7 +299,7 @@ impl MemoryReads<'_> {
             terms,
             key,
             project,
-            OF_A_SCOPE
+            limits::SEARCH_POSTINGS_OF_TERM
         )
         .fetch_one(&self.store.readers)
         .await?;
@@ -318,13 +316,13 @@ impl MemoryReads<'_> {
             cross join memory_term t on t.term = j.value
             where exists (
                 select 1 from memory_posting p
-                where p.term_id = t.id and p.scope_id = (select id from memory_scope where name = m.scope)
+                where p.term_id = t.id and p.scope_id = (select id from search_scope where name = m.scope)
                     and p.memory_id = m.id
             )"#,
             terms,
             key,
             project,
-            OF_A_SCOPE
+            limits::SEARCH_OWN
         )
         .fetch_one(&self.store.readers)
         .await?;
@@ -344,22 +342,11 @@ impl MemoryReads<'_> {
         let limit = size.limit();
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
         let (key, read_project) = (reader.key(), reader.project());
-        let total = sqlx::query_scalar!(
-            r#"select count(*) as "count!: i64" from memory m
-            where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
-                and (?4 = '[]' or exists (
-                    select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
-                ))
-                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))"#,
-            filter.category,
-            filter.project,
-            filter.min_importance,
-            tags,
-            key,
-            read_project
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
+        let total = if filter.is_all() {
+            self.count_readable(reader).await?
+        } else {
+            self.count_of(reader, filter).await?
+        };
         let rows = memories!(pool_query, "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
@@ -380,6 +367,52 @@ impl MemoryReads<'_> {
         Ok((page.rows, total))
     }
 
+    /// The number of memories that the reader may read.
+    async fn count_readable(self, reader: &Reader) -> Result<i64, StoreError> {
+        let Some(key) = reader.key() else { return self.count().await };
+        let project = reader.project();
+        let count = sqlx::query_scalar!(
+            r#"select (
+                select coalesce(sum(memories), 0) from search_scope where name in (
+                    select '*'
+                    union all select 'project:' || ?2
+                    union all select 'session:' || session_id from session where reader_key = ?1
+                )
+            ) + (
+                select count(*) from session s cross join memory o on o.session_id = s.session_id
+                where s.reader_key = ?1 and o.shared = 0 and o.project <> '' and o.project is not ?2
+            ) as "count!: i64""#,
+            key,
+            project
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        Ok(count)
+    }
+
+    /// The number of those that pass a filter, too.
+    async fn count_of(self, reader: &Reader, filter: &MemoryFilter) -> Result<i64, StoreError> {
+        let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
+        let (key, read_project) = (reader.key(), reader.project());
+        let total = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from memory m
+            where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
+                and (?4 = '[]' or exists (
+                    select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
+                ))
+                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))"#,
+            filter.category,
+            filter.project,
+            filter.min_importance,
+            tags,
+            key,
+            read_project
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        Ok(total)
+    }
+
     /// The most important memories of a project, including those without a project, that the reader
     /// may read.
     pub async fn important(
@@ -390,8 +423,19 @@ impl MemoryReads<'_> {
         limit: u32,
     ) -> Result<Vec<Memory>, StoreError> {
         let (key, read_project) = (reader.key(), reader.project());
-        let rows = memories!(pool_query, "where m.project in (?1, '') and m.importance >= ?2
-                and (?4 is null or m.shared = 1 or m.project = ?5 or m.session_id in (select session_id from session where reader_key = ?4))
+        let rows = memories!(pool_query, "where m.id in (
+                select id from (
+                    select m.id from memory m where m.project = ?1 and m.importance >= ?2
+                        and (?4 is null or m.shared = 1 or m.project = ?5 or m.session_id in (select session_id from session where reader_key = ?4))
+                    order by m.importance desc, m.id desc limit ?3
+                )
+                union all
+                select id from (
+                    select m.id from memory m where m.project = '' and m.importance >= ?2
+                        and (?4 is null or m.shared = 1 or m.project = ?5 or m.session_id in (select session_id from session where reader_key = ?4))
+                    order by m.importance desc, m.id desc limit ?3
+                )
+            )
             order by m.importance desc, m.id desc limit ?3",
             project,
             least,

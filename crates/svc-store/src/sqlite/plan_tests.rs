@@ -39,6 +39,18 @@ const HOT: &[(&str, &[&str])] = &[
     ("subject = 'client'", FEW),
     ("subject = 'tenth'", FEW),
     ("subject = 'week'", FEW),
+    ("from json_each(?) j cross join memory_term t", &[]),
+    (
+        "cross join memory_term t on t.term = j.value\n            cross join search_scope c",
+        &["SCAN latest"],
+    ),
+    (
+        "where m.project = '' and m.importance >= ?2",
+        &["SCAN (subquery", "USE TEMP B-TREE FOR ORDER BY"],
+    ),
+    // A session's own memories and records of other projects are few.
+    ("select o.id, o.scope from session s", &["SCAN m", "USE TEMP B-TREE"]),
+    ("as \"of_project!: String\"", &["SCAN latest", "SCAN o", "USE TEMP B-TREE"]),
 ];
 
 /// The statements that sqlx checked.

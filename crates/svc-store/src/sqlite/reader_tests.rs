@@ -8,7 +8,7 @@ use svc_model::{
     SessionFilter, TaskFilter, TokenId,
 };
 
-use crate::{MemoryFilter, PageSize, testing::TestStore};
+use crate::{MemoryFilter, PageSize, SearchFilter, SoughtTerm, testing::TestStore};
 
 /// Owners in the text form of rows. The last does not parse.
 const OWNERS: [&str; 4] = ["operator", "session:a", "session:b", "who knows"];
@@ -106,11 +106,14 @@ async fn lists_return_exactly_the_rows_that_the_caller_may_read() {
                 params![record, id, project],
             )
             .unwrap();
+            let text = "insert into ghap_text (id, aim, lesson, rest)
+                select id, 'word', '', '' from ghap where ghap_id = ?";
+            conn.execute(text, [&record]).unwrap();
             let memory = format!("mem_{number}");
             conn.execute(
                 "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
                     created_at)
-                values (?, ?, 'fact', ?, ?, '', 0.5, '[]', ?, 1)",
+                values (?, ?, 'fact', ?, ?, 'word', 0.5, '[]', ?, 1)",
                 params![memory, project, memory, memory, id],
             )
             .unwrap();
@@ -146,5 +149,19 @@ async fn lists_return_exactly_the_rows_that_the_caller_may_read() {
         let shown = page.into_iter().map(|memory| memory.id.as_str().to_owned());
         let expected = readable(&memories, &caller);
         assert_eq!(shown.collect::<BTreeSet<_>>(), expected, "memories: {caller:?}");
+        let (terms, filter) =
+            ([SoughtTerm { term: "word", weight: 1.0, memories: 12 }], MemoryFilter::default());
+        let found = store.memories().candidates(&reader, &terms, &filter, 200).await.unwrap();
+        let found = found.into_iter().map(|(memory, _)| memory.id.as_str().to_owned());
+        assert_eq!(found.collect::<BTreeSet<_>>(), expected, "search of memories: {caller:?}");
+        let mut index = store.search().index().await.unwrap();
+        let lists = index.postings(&reader, &["word"], &SearchFilter::default()).await.unwrap();
+        let ids: Vec<i64> = lists.into_iter().flat_map(|(_, ids)| ids).collect();
+        let found = index.ghaps(&ids).await.unwrap().into_iter().map(|ghap| ghap.id.to_string());
+        let expected = readable(&ghaps, &caller);
+        assert_eq!(found.collect::<BTreeSet<_>>(), expected, "search of records: {caller:?}");
+        assert_eq!(ids.len(), expected.len(), "each once: {caller:?}");
+        let count = store.values().count_resolved_for(&reader).await.unwrap();
+        assert_eq!(count, i64::try_from(expected.len()).unwrap(), "sums: {caller:?}");
     }
 }

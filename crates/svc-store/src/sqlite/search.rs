@@ -148,36 +148,99 @@ impl SearchIndex {
         Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
     }
 
-    /// Row ids of the records that have each term and that the reader may read.
+    /// Row ids of the records that have each term and that the reader may read; for a session, the
+    /// latest of each term.
     pub async fn postings(
         &mut self,
         reader: &Reader,
         terms: &[&str],
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
-        let (terms, key, project) = (to_json(terms), reader.key(), reader.project());
+        let terms = to_json(terms);
+        if let Some(key) = reader.key() {
+            return self.readable_postings(key, reader.project(), &terms, filter).await;
+        }
         let postings = sqlx::query_scalar!(
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
                 where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
-                    and (coalesce(?2, ?3, ?4, ?5) is null or exists (
+                    and (coalesce(?2, ?3, ?4) is null or exists (
                         select 1 from ghap g
                         where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                             and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
-                            and (?5 is null or g.project = ?6 or g.session_id in (select session_id from session where reader_key = ?5))
                     ))
             ))) as "places!: String"
             from json_each(?1) j"#,
             terms,
             filter.domain,
             filter.status,
-            filter.part,
-            key,
-            project
+            filter.part
         )
         .fetch_one(&mut *self.conn)
         .await?;
         from_json(&postings)
+    }
+
+    /// [`postings`](Self::postings) of a session's project, and those of its own records of other
+    /// projects. `terms` is a JSON array.
+    async fn readable_postings(
+        &mut self,
+        key: &str,
+        project: Option<&str>,
+        terms: &str,
+        filter: &SearchFilter,
+    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+        let row = sqlx::query!(
+            r#"select (
+                select json_group_array(json_array(j.value, (
+                    select json_group_array(latest.ghap_id) from (
+                        select p.ghap_id from ghap_posting p
+                        where p.term_id = t.id and p.scope_id = c.id and (coalesce(?4, ?5, ?6) is null or exists (
+                            select 1 from ghap g
+                            where g.id = p.ghap_id and (?4 is null or g.domain = ?4) and (?5 is null or g.status = ?5)
+                                and (?6 is null or iif(?6 = 'surprise', g.surprise, g.root_cause_category) is not null)
+                        ))
+                        order by p.ghap_id desc limit ?7
+                    ) latest
+                )))
+                from json_each(?1) j
+                cross join term t on t.term = j.value
+                cross join search_scope c
+                where c.name = 'project:' || ?3
+            ) as "of_project!: String", (
+                select json_group_array(json_array(j.value, json_array(o.id)))
+                from (
+                    select g.id, c.id as scope_id
+                    from session s
+                    cross join ghap g on g.session_id = s.session_id
+                    cross join search_scope c on c.name = 'project:' || g.project
+                    where s.reader_key = ?2 and g.project is not ?3 and (?4 is null or g.domain = ?4)
+                        and (?5 is null or g.status = ?5)
+                        and (?6 is null or iif(?6 = 'surprise', g.surprise, g.root_cause_category) is not null)
+                    order by g.id desc limit ?8
+                ) o
+                cross join json_each(?1) j
+                cross join term t on t.term = j.value
+                where exists (
+                    select 1 from ghap_posting p
+                    where p.term_id = t.id and p.scope_id = o.scope_id and p.ghap_id = o.id
+                )
+            ) as "own!: String""#,
+            terms,
+            key,
+            project,
+            filter.domain,
+            filter.status,
+            filter.part,
+            limits::SEARCH_POSTINGS_OF_TERM,
+            limits::SEARCH_OWN
+        )
+        .fetch_one(&mut *self.conn)
+        .await?;
+        let mut lists: Vec<(String, Vec<i64>)> = from_json(&row.of_project)?;
+        let own: Vec<(String, Vec<i64>)> = from_json(&row.own)?;
+        lists.extend(own);
+        Ok(lists)
     }
 
     /// The latest records that have a term and that the reader may read, however many have the
