@@ -212,7 +212,60 @@ fn operations(size: HistorySize) -> Vec<(&'static str, Operation)> {
             target.request("POST", &path, &body.to_string())
         }),
     ));
+    all.extend(writes());
     all
+}
+
+/// What writes to the journal and makes a task. A record is ended by the operation after it.
+fn writes() -> Vec<(&'static str, Operation)> {
+    let session = |number: usize| format!("bench-record-{number}");
+    vec![
+        (
+            "task",
+            Box::new(|target, number| {
+                let body = json!({ "title": format!("task {number}"), "agent": "bench" });
+                target.request("POST", "/v1/tasks", &body.to_string())
+            }),
+        ),
+        (
+            "store_memory",
+            Box::new(|target, number| {
+                let content = Words::from_seed(number + 9_700_001).text(25);
+                let content = format!("{content} {}", uncommon(number));
+                tool(target, "store_memory", json!({ "content": content, "category": "fact" }))
+            }),
+        ),
+        (
+            "start_ghap",
+            Box::new(move |target, number| {
+                let mut words = Words::from_seed(number + 9_800_001);
+                let record = json!({
+                    "session_id": session(number), "domain": "debugging",
+                    "strategy": "check-assumptions", "goal": words.text(8),
+                    "hypothesis": words.text(10), "action": words.text(8),
+                    "prediction": words.text(8), "probability": 0.7,
+                });
+                tool(target, "start_ghap", record)
+            }),
+        ),
+        (
+            "resolve_ghap",
+            Box::new(move |target, number| {
+                let mut words = Words::from_seed(number + 9_900_001);
+                let end = json!({
+                    "session_id": session(number), "status": "confirmed", "result": words.text(8),
+                    "lesson": { "what_worked": words.text(8), "takeaway": words.text(8) },
+                });
+                tool(target, "resolve_ghap", end)
+            }),
+        ),
+    ]
+}
+
+/// A word that no other call has: a memory that is known is not stored again.
+fn uncommon(number: usize) -> String {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
+    format!("x{since}n{number}")
 }
 
 /// A call of a tool with a text of its own.
