@@ -1,5 +1,6 @@
-//! What a request may set of an agent: [`StartAllowance`](svc_model::StartAllowance) has the rule,
-//! and here it is asked, with the folders as they are on the disk. All that start agents come here.
+//! Checks what a request may set for a new agent. The rule is
+//! [`StartAllowance`](svc_model::StartAllowance); this file applies it to folders as they are on
+//! disk. All code that starts agents uses it.
 
 use std::{
     collections::BTreeMap,
@@ -14,35 +15,36 @@ use svc_model::{
 use super::AgentSettings;
 use crate::service::{Error, core::Core};
 
-/// What a request sets of the agent that it asks for.
+/// Settings that a request chooses for its agent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RequestedStart<'a> {
-    /// Variables; `None` of a request that has none.
+    /// Variables; `None` if the request cannot carry any.
     pub(super) env: Option<&'a BTreeMap<String, String>>,
-    /// Arguments.
     pub(super) args: &'a [String],
-    /// The folder.
+    /// The folder that the request names.
     pub(super) cwd: Option<&'a str>,
-    /// The folder, if neither `cwd` nor the instance's entry says one.
+    /// The folder if neither `cwd` nor the instance's configuration names one.
     pub(super) default_cwd: Option<&'a str>,
-    /// Where the hosted agent that asks works, as the daemon knows: it counts if nothing else says
-    /// where, and needs no leave.
+    /// The folder of the hosted agent that makes the request, as the daemon knows it. Used if none
+    /// of the above names a folder; needs no permission.
     pub(super) own_cwd: Option<&'a str>,
 }
 
-/// Where an agent works.
+/// The working folder of a new agent.
 #[derive(Debug)]
 pub(super) struct StartFolder {
-    /// The folder. One that a session chose has no links in it.
+    /// The folder. If a session chose it, its links are resolved.
     pub(super) path: String,
-    /// Whether the request chose it.
+    /// Whether the request chose the folder.
     pub(super) is_chosen: bool,
 }
 
-/// Whether the caller may start another agent: agents start agents only so deep.
+/// Checks that the caller may start another agent: agents start agents at most
+/// [`limits::SPAWN_DEPTH`] deep.
 ///
 /// # Errors
-/// [`Error::LimitReached`] if they may not. [`Error::NotNow`] if the agent that asks has ended.
+/// [`Error::LimitReached`] if the caller is that deep. [`Error::NotNow`] if the calling agent has
+/// ended.
 pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<(), Error> {
     let Some(key) = caller.session().filter(|key| is_agent_key(key)) else { return Ok(()) };
     let Some(agent) = core.store.agents().of_key(key).await? else { return Ok(()) };
@@ -64,12 +66,12 @@ pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<(), Erro
 }
 
 impl RequestedStart<'_> {
-    /// Where an agent works, if the request may set what it sets: as it is asked for, as its entry
-    /// says, or where the caller works.
+    /// The working folder of the agent, if the caller may set all that the request sets. It is the
+    /// requested folder, that of the instance's configuration, or that of the caller.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what nobody's request sets, and [`Error::Forbidden`] for what this
-    /// caller's does not.
+    /// [`Error::Invalid`] for settings that no request may choose, and [`Error::Forbidden`] for
+    /// those that this caller may not choose.
     pub(super) fn permitted_folder(
         &self,
         settings: &AgentSettings,
@@ -118,9 +120,8 @@ impl RequestedStart<'_> {
     }
 }
 
-/// Whether an agent for a task may work in the folder that its request chose. Much may have been
-/// moved since the task was taken, and this may be another instance than the one that it was taken
-/// for.
+/// Checks again that an agent for a task may work in the folder that its request chose. Since the
+/// task was made, the folder may have become a link, and failover may have chosen another instance.
 pub(super) fn still_permits(
     instance: &AgentInstance,
     owned: &Ownership,
@@ -142,7 +143,7 @@ pub(super) fn still_permits(
     permits(&instance.allow, &requester, &settings).map_err(|error| error.to_string())
 }
 
-/// As [`StartRequester`], with the real path of the project.
+/// Like [`StartRequester`], with the links in the project's path resolved.
 enum RealRequester {
     Operator,
     Session(Option<PathBuf>),
@@ -162,7 +163,7 @@ fn permits(
     requester: &RealRequester,
     settings: &StartSettings<'_>,
 ) -> Result<(), Error> {
-    // A folder that is named counts where it leads to. One that is not there allows nothing.
+    // Folders of the allowance are compared by their real path. A missing folder allows nothing.
     let folders = allowance.folders.iter().filter_map(|folder| folder.canonicalize().ok());
     let real = StartAllowance { folders: folders.collect(), ..allowance.clone() };
     let requester = match requester {
@@ -181,8 +182,8 @@ fn forbidden(refusal: &StartRefusal) -> Error {
     Error::Forbidden(refusal.to_string())
 }
 
-/// Where a path leads, also if it is not there: then by its longest part that is. `None` if nobody
-/// can say, as of a link that leads nowhere.
+/// Resolves the links in a path. If the path does not exist, resolves its longest existing part.
+/// `None` if that fails, as with a dangling link or with `..` in a path that does not exist.
 fn real_path(path: &Path) -> Option<PathBuf> {
     if let Ok(real) = path.canonicalize() {
         return Some(real);

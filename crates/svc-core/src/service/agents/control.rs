@@ -1,5 +1,5 @@
-//! All that callers do with agents, but for requests: starting them, giving them work, looking at
-//! them, and asking their hosts.
+//! Operations of callers on agents, except requests: start them, give them work, read them, and
+//! query their hosts.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::service::{Error, Listed, Page, PageBounds, assignments::note_returned, check, tasks};
 
-/// How long the end of an agent that was stopped may take to be on record.
+/// How long a stop waits until the agent's end is on record.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
 
 /// An agent, as the daemon shows it.
@@ -67,21 +67,21 @@ pub struct SendToAgent {
 #[derive(Debug)]
 pub struct StartedAgent {
     pub agent: AgentView,
-    /// False if it was started before, with the same key.
+    /// False if an earlier request with the same key started it.
     pub is_new: bool,
 }
 
 impl Agents {
-    /// Follows all live agents, and those that start, until it is dropped. Gives work to agents and
-    /// denies what nobody answers meanwhile.
+    /// Follows all live agents, and those that start, until the future is dropped. Also gives
+    /// queued work to agents and denies requests past their deadline.
     pub async fn run(self) {
         run_agents(self).await;
     }
 
-    /// Starts an agent, and answers when its program runs.
+    /// Starts an agent. Returns when its program runs.
     ///
     /// # Errors
-    /// [`Error::NotNow`] with the reason if it does not.
+    /// [`Error::NotNow`] with the reason if the program does not start.
     pub async fn start_agent(
         &self,
         caller: &Caller,
@@ -110,7 +110,7 @@ impl Agents {
             }
         };
         let id = planned.row.info.id.clone();
-        // Whoever asked may go away: the start goes on.
+        // The start goes on if the caller goes away.
         let agents = self.clone();
         let launched = tokio::spawn(async move { planned.launch(&agents).await });
         launched
@@ -122,7 +122,7 @@ impl Agents {
         Ok(StartedAgent { agent: self.view(row), is_new: true })
     }
 
-    /// Makes a task for an agent. It begins when its turn comes.
+    /// Makes a task for an agent. The task begins when the queue reaches it.
     pub async fn dispatch(
         &self,
         caller: &Caller,
@@ -148,12 +148,12 @@ impl Agents {
         }
     }
 
-    /// An agent by its id or its session key.
+    /// An agent by its id, its session key, or a short form of either.
     pub async fn agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
         Ok(self.view(self.find(caller, named).await?))
     }
 
-    /// A page of the agents that the caller may see, the latest first.
+    /// A page of the agents that the caller may see, latest first.
     pub async fn agents(
         &self,
         caller: &Caller,
@@ -164,7 +164,7 @@ impl Agents {
         let mut filter = filter.clone();
         let wanted = filter.state;
         if wanted == Some(AgentState::Unreachable) {
-            // Whatever their hosts said last.
+            // `Unreachable` is not in the rows: read all live agents and filter them below.
             (filter.state, filter.live) = (None, true);
         }
         let read = async |before: Option<(i64, String)>, limit| {
@@ -178,7 +178,6 @@ impl Agents {
         Ok(page)
     }
 
-    /// Gives an agent input.
     pub async fn send_to_agent(
         &self,
         caller: &Caller,
@@ -192,7 +191,7 @@ impl Agents {
         let from = caller.principal().to_string();
         let send = SendInput {
             input: input.input,
-            // Keys of different callers are different keys.
+            // Different callers may use the same key.
             idempotency_key: input.idempotency_key.map(|key| format!("{from} {key}")),
             mode: input.mode,
             message_id: None,
@@ -202,7 +201,7 @@ impl Agents {
         self.noting_failure(&row.info.id, sent).await.map_err(of_host)
     }
 
-    /// Ends the turn of an agent, not the agent.
+    /// Ends the agent's turn, not the agent.
     pub async fn interrupt_agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
         let row = self.to_steer(caller, named).await?;
         let interrupted = self.host(&row.info.id).interrupt().await;
@@ -228,7 +227,8 @@ impl Agents {
         Ok(stopped)
     }
 
-    /// What was said, also after the end.
+    /// The conversation of an agent: from its host, or from the log if the host does not answer or
+    /// the agent has ended.
     pub async fn agent_history(
         &self,
         caller: &Caller,
@@ -245,8 +245,8 @@ impl Agents {
         self.history_in_log(id, query).await
     }
 
-    /// What was said before an offset, the latest first, with the offsets; and whether there is
-    /// more.
+    /// Conversation entries before an offset, latest first, each with its offset; and whether there
+    /// are more.
     pub(in crate::service) async fn texts_before(
         &self,
         id: &AgentId,
@@ -336,11 +336,10 @@ impl Agents {
         Ok(HistoryPage { agent_id: id, entries: entries.into(), offset, total })
     }
 
-    /// The result of a task, or what its agent has said so far; and whether there was more than
-    /// that.
+    /// The result of a task, or what its agent has said so far; and whether that text was cut.
     pub async fn content_of(&self, task: &Task) -> Result<(String, bool), Error> {
         if let Some(result) = &task.result
-            // One that was cut, at a character, may have some bytes less than the bound.
+            // A result that was cut between characters may be a few bytes shorter than the bound.
             && result.len() + char::MAX_LEN_UTF8 <= limits::TASK_RESULT_BYTES
         {
             return Ok((result.clone(), false));
@@ -350,7 +349,7 @@ impl Agents {
             return Ok((String::new(), false));
         };
         let (mut content, mut after) = (String::new(), 0);
-        // Nothing, and a line that the next frame goes on in, have no end to be written.
+        // No newline is due before the first line, or in a line that the next frame continues.
         let (mut is_open, mut is_cut) = (true, false);
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
@@ -382,8 +381,8 @@ impl Agents {
         }
     }
 
-    /// The call that waited for a task has its answer, so it is told to nobody once more. Answers
-    /// whose words they are: the instance, and its kind of agent.
+    /// Notes that the waiting call returned a task's answer, so that no message brings the answer
+    /// again. Returns the instance that answered, and its backend.
     pub async fn return_answer(
         &self,
         caller: &Caller,
@@ -404,7 +403,7 @@ impl Agents {
             .await
     }
 
-    /// The agent that is named, if the caller may see it.
+    /// The agent that `named` names, if the caller may see it.
     pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         if named == LATEST {
             let (reader, filter) = (Reader::from_caller(caller), AgentFilter::default());
@@ -424,8 +423,8 @@ impl Agents {
         }
     }
 
-    /// The agent whose id begins so, or whose session key is so without its beginning: the only
-    /// living one, else the only one of all.
+    /// The agent whose id begins with `named`, or whose session key is `agent:<named>` or
+    /// `agent:<named>:main`: the only live one, else the only one of all.
     async fn find_named(
         &self,
         named: &str,
@@ -436,7 +435,7 @@ impl Agents {
         if rows.iter().any(|row| row.ended_at.is_none()) {
             rows.retain(|row| row.ended_at.is_none());
         }
-        // Incarnations of one key: the latest is meant.
+        // Several agents of one session key count as one: the latest.
         rows.dedup_by(|later, first| later.info.session_key == first.info.session_key);
         match rows.len() {
             0 => Err(unknown(named)),
@@ -451,7 +450,7 @@ impl Agents {
         }
     }
 
-    /// The live agent that is named, for a caller who may steer it.
+    /// The live agent that `named` names, if the caller may steer it.
     async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         let row = self.find(caller, named).await?;
         may_steer(caller, &row)?;
@@ -459,7 +458,7 @@ impl Agents {
         Ok(row)
     }
 
-    /// The agent whose conversation a caller wants to go on with.
+    /// The ended agent whose conversation a caller wants to continue.
     pub(super) async fn ended_agent(
         &self,
         caller: &Caller,
@@ -488,7 +487,7 @@ struct SaidLine {
     truncated: bool,
 }
 
-/// Nothing can be asked of one that has ended.
+/// An agent that has ended takes no requests.
 pub(super) fn check_live(row: &AgentRow) -> Result<(), Error> {
     if row.ended_at.is_none() {
         return Ok(());
@@ -497,7 +496,7 @@ pub(super) fn check_live(row: &AgentRow) -> Result<(), Error> {
     Err(Error::Conflict(format!("agent {} has ended: {}", info.id, info.state.as_str())))
 }
 
-/// What a host's refusal is to a caller.
+/// Maps an error of a host to one for the caller.
 pub(super) fn of_host(error: HostError) -> Error {
     match error {
         HostError::Refused(reason) => Error::Conflict(reason),

@@ -1,5 +1,5 @@
-//! What a hosted agent is saying: it is told to who listens as it comes, and to its task as lines
-//! come to their ends.
+//! The entry that a hosted agent is producing. Listeners get its text as it arrives; the agent's
+//! task gets a frame for each line that has ended.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,11 +14,10 @@ use tokio::time::{Instant, sleep_until};
 use super::{Agents, intake::give_unfinished, records::stream_of, state::LiveAgents};
 use crate::service::{Error, core::Core};
 
-/// How long words wait for the end of their line before they are a frame without it.
+/// How long an unfinished line waits before it becomes a partial frame.
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The unfinished entry of an agent that is followed. Nobody hears of it any more once this is
-/// gone.
+/// The unfinished entry of a followed agent. Dropping it ends the entry for listeners.
 #[derive(Debug)]
 pub(super) struct AgentDeltas {
     core: Core,
@@ -29,12 +28,11 @@ pub(super) struct AgentDeltas {
     after: PrecedingEvent,
     of: Option<String>,
     text: String,
-    /// When what is no whole line yet becomes a frame.
+    /// When the unfinished line becomes a partial frame.
     due: Option<Instant>,
 }
 
 impl AgentDeltas {
-    /// Nothing was said yet.
     pub(super) async fn new(agents: &Agents, agent: &AgentId) -> Result<Self, Error> {
         let stream = stream_of(agent);
         let core = agents.core.clone();
@@ -52,7 +50,7 @@ impl AgentDeltas {
         })
     }
 
-    /// Takes words that follow the events up to `head`.
+    /// Adds text that follows the events up to `head`.
     pub(super) async fn hear(&mut self, delta: &AgentDelta, head: i64) -> Result<(), Error> {
         if self.of.as_ref() != Some(&delta.of) {
             let (_, position) = self.core.store.events().bounds().await?;
@@ -74,7 +72,7 @@ impl AgentDeltas {
         Ok(())
     }
 
-    /// Makes frames of whole lines, and of the rest if it `is_due`.
+    /// Makes frames of complete lines; with `is_due` also of the unfinished last line.
     pub(super) async fn make_frames(&mut self, is_due: bool) -> Result<(), Error> {
         let (agent, said) = (self.agent.clone(), self.text.clone());
         let is_whole = said.ends_with('\n');
@@ -90,7 +88,7 @@ impl AgentDeltas {
         Ok(())
     }
 
-    /// Waits until words without an end of their line are due; for ever if there are none.
+    /// Waits until the unfinished line is due; for ever if there is none.
     pub(super) async fn due(&self) {
         match self.due {
             Some(due) => sleep_until(due).await,
@@ -98,7 +96,8 @@ impl AgentDeltas {
         }
     }
 
-    /// Events follow, which may have the entry in them.
+    /// Called before `events` are stored. Ends the unfinished entry if they contain the finished
+    /// one or the end of its turn.
     pub(super) fn before(&mut self, events: &[RawAgentEvent]) {
         let ends = |event: &RawAgentEvent| match event.body() {
             AgentEventBody::ChatEntry { chat_entry: entry } => {

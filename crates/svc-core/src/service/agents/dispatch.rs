@@ -1,4 +1,4 @@
-//! Giving work to agents: whom a dispatch is for, and the rows that stand before anything starts.
+//! Dispatches: chooses who gets the work, and stores its rows before anything starts.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -35,66 +35,64 @@ pub enum WantedMode {
     AutoTmux,
 }
 
-/// Work for an agent.
+/// Work for an agent, as a caller requests it.
 #[derive(Debug, Clone, Default)]
 pub struct NewDispatch {
-    /// An instance, a backend with one instance, or the name, key or id of a participant who is
-    /// here.
+    /// An instance, a backend with one instance, or the name, key or id of a live participant.
     pub agent: Option<String>,
-    /// Any instance with this tag.
+    /// Any callable instance with this tag; the least busy one is chosen.
     pub tag: Option<String>,
-    /// The instructions.
     pub prompt: String,
-    /// Which agents may take it.
+    /// Which agents may take the work.
     pub mode: Option<WantedMode>,
-    /// An ended conversation to go on with.
+    /// An ended conversation to continue.
     pub session: Option<String>,
-    /// The vendor's model.
+    /// The vendor's name of the model.
     pub model: Option<String>,
-    /// Where a new agent works.
+    /// The folder of a new agent.
     pub cwd: Option<String>,
-    /// Where a new agent works if neither `cwd` nor its instance says so.
+    /// The folder of a new agent if neither `cwd` nor its instance names one.
     pub default_cwd: Option<String>,
-    /// Where the hosted agent that asks works: there a new one works if nothing else says where.
+    /// The folder of the hosted agent that makes the request. A new agent works there if nothing
+    /// else names a folder.
     pub own_cwd: Option<String>,
-    /// Who asks, which only the operator may choose.
+    /// Sender of the task; only the operator may set it.
     pub from_peer_id: Option<String>,
-    /// A repeat with the same key is answered with the task first made.
+    /// A repeat with the same key returns the task of the first request.
     pub idempotency_key: Option<String>,
-    /// What the task, and a new agent for it, are called.
+    /// Title of the task, and of a new agent that is started for it.
     pub title: Option<String>,
-    /// If a hosted agent asks, its incarnation.
+    /// The hosted agent that makes the request, if one does.
     pub asker: Option<AgentId>,
-    /// The call that asks.
+    /// The tool whose call makes the request.
     pub tool: Option<SourceTool>,
-    /// The peer of an agent that is started for it goes with its end.
+    /// Whether the peer of an agent that is started for this work is removed when the agent ends.
     pub removes_peer: bool,
-    /// When it is given up.
+    /// When the task is cancelled, if it has not ended by then.
     pub deadline: Option<Timestamp>,
-    /// It is refused if an agent cannot start at once.
+    /// Refuse the dispatch if an agent cannot start at once.
     pub is_at_once: bool,
-    /// How long the call waits for the answer.
+    /// How long the call waits for the answer; zero if it does not wait.
     pub patience: Duration,
 }
 
-/// A dispatch as its task.
 #[derive(Debug, Clone)]
 pub struct DispatchedTask {
     pub task: Task,
-    /// Who gets it.
+    /// The instance, or the named session, that gets the task.
     pub instance: String,
-    /// The kind of agent.
+    /// The backend of that instance or session.
     pub backend: String,
 }
 
-/// Whom a dispatch is for.
+/// Whom a dispatch is for: an instance, a live agent or an attended session.
 struct DispatchTarget {
     instance: String,
     backend: String,
     failover: Vec<String>,
-    /// The live agent that is named.
+    /// The live agent that the request names.
     agent_id: Option<AgentId>,
-    /// The session that is named and that a person started.
+    /// The attended session that the request names.
     peer_id: Option<PeerId>,
 }
 
@@ -104,7 +102,7 @@ impl DispatchTarget {
     }
 }
 
-/// A caller's requirements for a dispatch, as it becomes a task.
+/// A caller's dispatch, before it becomes a task.
 pub(super) struct DispatchRequest<'a> {
     agents: &'a Agents,
     caller: &'a Caller,
@@ -129,7 +127,7 @@ impl<'a> DispatchRequest<'a> {
             check::key(field, text.as_deref())?;
         }
         for (field, text) in [("session", &input.session), ("model", &input.model)] {
-            // Programs take it for a switch of theirs.
+            // The agent's program would read a leading `-` as an option.
             if text.as_deref().is_some_and(|text| text.starts_with('-') || text.contains('\0')) {
                 return Err(Error::invalid(field, "must not begin with `-`, or have a zero byte"));
             }
@@ -137,9 +135,9 @@ impl<'a> DispatchRequest<'a> {
         Ok(Self { agents, caller, input })
     }
 
-    /// Makes the task, with its work.
+    /// Makes the task and its assignment.
     pub(super) async fn store(self) -> Result<DispatchedTask, Error> {
-        // Whoever chooses at the same moment counts this work, too.
+        // Held until the work is stored, so that the next choice by tag counts this work.
         let is_choosing = self.input.agent.is_none() && self.input.tag.is_some();
         let _choice = if is_choosing { Some(self.agents.live.choosing.lock().await) } else { None };
         let target = self.target().await?;
@@ -158,7 +156,7 @@ impl<'a> DispatchRequest<'a> {
             requirements,
             deadline: input.deadline,
             removes_peer: input.removes_peer,
-            // The task names it, once there is one.
+            // The task's id replaces the run id once there is a task.
             ..AssignmentRow::new(RunId::default(), asks, now)
         };
         let new_task = NewTask {
@@ -212,7 +210,8 @@ impl<'a> DispatchRequest<'a> {
             peer_id: target.peer_id.clone(),
         };
         if !target.is_live() && mode != WorkMode::PeerOnly {
-            // One whose program is missing fails over on record.
+            // An instance whose program is missing is accepted if another can take over. The queue
+            // records that failover.
             let names = std::iter::once(&target.instance).chain(&target.failover);
             let mut tried =
                 names.map(|name| agents.settings.callable(name)).collect::<Vec<_>>().into_iter();
@@ -236,7 +235,7 @@ impl<'a> DispatchRequest<'a> {
         Ok(requirements)
     }
 
-    /// Whom a dispatch is for.
+    /// Resolves whom the dispatch is for.
     async fn target(&self) -> Result<DispatchTarget, Error> {
         let Self { agents, input, .. } = self;
         let all = agents.settings.resolved();
@@ -315,8 +314,7 @@ impl<'a> DispatchRequest<'a> {
         self.hosted_target(named, row)
     }
 
-    /// The living participant of that name: an agent that the daemon runs, or a session that a
-    /// person started.
+    /// The live participant of that name: a hosted agent or an attended session.
     async fn named_target(&self, named: &str) -> Result<DispatchTarget, Error> {
         let (core, caller) = (&self.agents.core, self.caller);
         let nobody = |why: String| choices("agent", &why, &self.agents.settings.resolved());
@@ -335,8 +333,8 @@ impl<'a> DispatchRequest<'a> {
         {
             return self.hosted_target(named, agent);
         }
-        // Work begins with its prompt in the session's inbox, and its hooks, which made it known,
-        // say what came of it.
+        // An attended session gets the prompt in its inbox, and its hooks report the result. So
+        // only a session with hooks takes work.
         let is_near = caller.is_operator()
             || row.project.is_some() && row.project.as_deref() == caller.project();
         let session = match row.peer.session_id.as_deref().filter(|_| is_near) {
@@ -370,7 +368,7 @@ impl<'a> DispatchRequest<'a> {
         })
     }
 
-    /// The vendor's id of the conversation that a dispatch goes on with.
+    /// The vendor's id of the conversation that the dispatch continues.
     async fn resumed(&self, backend: AgentBackend) -> Result<Option<String>, Error> {
         let Self { agents, caller, input } = self;
         let Some(session) = input.session.as_deref() else { return Ok(None) };
@@ -381,7 +379,7 @@ impl<'a> DispatchRequest<'a> {
             if caller.is_operator() {
                 return Ok(Some(session.to_owned()));
             }
-            // Nobody knows whose conversation it is.
+            // A vendor's id does not tell whose conversation it is.
             let why = "session: name an agent's id or its session key; the vendor's own id is for the operator";
             return Err(Error::Forbidden(why.to_owned()));
         }
@@ -390,7 +388,7 @@ impl<'a> DispatchRequest<'a> {
     }
 }
 
-/// A dispatch, as it goes into the database.
+/// All that a dispatch stores, in one write job.
 struct DispatchRows {
     agents: Agents,
     caller: Caller,
@@ -461,7 +459,7 @@ impl DispatchRows {
     }
 }
 
-/// A session that a person started, as the target of work.
+/// An attended session as the target of work.
 fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
     let backend = match row.peer.backend.as_str() {
         "claude-code" => "claude",
@@ -476,14 +474,14 @@ fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
     }
 }
 
-/// The end of the work is told to the caller's peer. A session that asks for something first of all
-/// has none yet.
+/// Makes the caller's peer, to which the end of the work is sent. A session has no peer before its
+/// first request.
 async fn ensure_requester_peer(
     tx: &mut WriteTx,
     core: &Core,
     caller: &Caller,
 ) -> Result<(), Error> {
-    // An agent got its peer when it started, and one that has ended is told nothing.
+    // An agent's peer is made when the agent starts. An ended agent gets no messages.
     if let Some(session) = caller.session()
         && !tx.agents().was_run(session).await?
     {
@@ -492,14 +490,14 @@ async fn ensure_requester_peer(
     Ok(())
 }
 
-/// Whether work for an instance whose program is missing goes to another.
+/// Whether the program of an instance is missing and one of its failover instances is callable.
 fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
     let is_callable =
         |name: &String| all.iter().any(|other| other.view.instance == *name && other.view.callable);
     it.view.status == InstanceStatus::BinaryMissing && it.view.failover_to.iter().any(is_callable)
 }
 
-/// The error of a target that is none, with those that there are.
+/// The error for a target that cannot take work. Lists the callable instances.
 fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
     let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
     Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))

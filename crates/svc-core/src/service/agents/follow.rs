@@ -1,8 +1,9 @@
-//! Following the host of an agent: each event goes into the log as it comes, or afterwards, once.
+//! Follows the host of an agent: stores each of its events in the log once, live or afterwards.
 //!
-//! A follower reads the agent's row and the head of its stream, attaches behind that, and takes in
-//! what comes. If its host is not there, the lock on the spool says whether it lives; what a dead
-//! one left is read from the file, and an agent whose host went without a last word is lost.
+//! A follower reads the agent's row and the head of its stream, attaches to the host behind that
+//! head, and stores what arrives. If the host cannot be reached, the lock on the spool tells
+//! whether the host lives. The remaining events of a dead host are read from the spool file. An
+//! agent whose host left no `exit` event is lost.
 
 use std::time::Duration;
 
@@ -22,29 +23,28 @@ use super::{
 };
 use crate::service::{Error, process, team};
 
-/// The waits after a host was not reached.
+/// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-/// A host of which nothing is known may be about to start for so long.
+/// How long after an agent's start its host may have neither a process on record nor a spool.
 const START_GRACE: Duration = Duration::from_secs(20);
-/// Events of a spool in one write job.
+/// Events of a spool per write job.
 const SPOOL_BATCH: usize = 512;
-/// Seconds that an agent has to end when its task is over.
+/// Seconds for an agent to end after its task is over.
 const STOP_WITHIN: i64 = 10;
 
-/// What became of following a host.
+/// How following a host ended.
 enum FollowedAgent {
-    /// The agent has ended, and the log has all of it.
+    /// The agent has ended, and the log has all its events.
     ToItsEnd,
-    /// The connection is gone.
+    /// The connection ended.
     Cut {
-        /// Something was taken in before.
+        /// Whether events arrived before.
         has_progress: bool,
     },
-    /// Nothing was reached.
+    /// The host was not reached.
     Unreached(HostError),
 }
 
-/// Follows one agent.
 #[derive(Clone)]
 pub(super) struct AgentFollower {
     agents: Agents,
@@ -56,7 +56,8 @@ impl AgentFollower {
         Self { agents: agents.clone(), id: id.clone() }
     }
 
-    /// Follows one agent to its end, and hands its messages over meanwhile; answers its id.
+    /// Follows the agent to its end. Meanwhile delivers its messages and probes its host. Returns
+    /// the agent's id.
     pub(super) async fn serve(self) -> AgentId {
         let Self { agents, id } = &self;
         tokio::select! {
@@ -67,7 +68,7 @@ impl AgentFollower {
         self.id
     }
 
-    /// Follows it to its end.
+    /// Follows the agent to its end; reconnects with a backoff.
     async fn follow(&self) {
         let Self { agents, id } = self;
         let mut failures = 0_u32;
@@ -79,7 +80,7 @@ impl AgentFollower {
                     return;
                 }
                 Ok(FollowedAgent::Cut { has_progress: true }) => failures = 0,
-                // An event that this version cannot read is met again and again.
+                // Backs off further: an event that this version cannot read ends every connection.
                 Ok(FollowedAgent::Cut { has_progress: false }) => {}
                 Ok(FollowedAgent::Unreached(why)) => match self.without_host().await {
                     Ok(true) => {
@@ -125,7 +126,7 @@ impl AgentFollower {
             Ok(feed) => feed,
             Err(error) => return Ok(FollowedAgent::Unreached(error)),
         };
-        // What an earlier daemon left undone is done by an empty batch.
+        // An empty batch completes what an earlier daemon left undone.
         let mut taken = self.take(Vec::new()).await?;
         let mut words = AgentDeltas::new(agents, id).await?;
         let (mut is_stopping, mut has_progress) = (false, false);
@@ -170,7 +171,7 @@ impl AgentFollower {
         }
     }
 
-    /// Stores which process is an agent's host.
+    /// Stores which process is the agent's host, and the pid of the agent.
     pub(super) async fn note_host(&self, host: HostProcess, pid: u32) -> Result<(), Error> {
         let id = self.id.clone();
         self.agents
@@ -194,8 +195,8 @@ impl AgentFollower {
             .await
     }
 
-    /// Appends what changes nothing but the log. This follower alone writes into the stream, so the
-    /// numbers agree.
+    /// Appends events that change only the log. This follower alone writes to the stream, so the
+    /// sequence numbers equal the host's offsets.
     async fn append(&self, head: i64, events: Vec<NewEvent>) -> Result<(), Error> {
         let Self { agents, id } = self;
         let seqs = agents.core.store.append(stream_of(id), events).await?;
@@ -228,13 +229,13 @@ impl AgentFollower {
         Ok(taken)
     }
 
-    /// What follows from a commit.
+    /// Acts on a committed batch: ends deliveries, forgets tokens and notifies the queue.
     async fn after(&self, taken: &TakenIn) {
         let Self { agents, id } = self;
         if let Some(peer) = &taken.has_mail
             && let Err(error) = team::end_deliveries(&agents.core, peer, team::AGENT_ENDED).await
         {
-            // The sweep tries again.
+            // The sweep retries.
             tracing::warn!(agent = %id, %error, "cannot end the deliveries to an agent yet");
         }
         agents.access.forget(&taken.revoked);
@@ -244,8 +245,8 @@ impl AgentFollower {
         let is_free = {
             let mut dispatching = agents.live.dispatching();
             if taken.is_dispatching {
-                // The queue may have given it work while an earlier commit, without work, was under
-                // way.
+                // The queue may have given the agent work during an earlier commit that did not see
+                // it.
                 dispatching.insert(id.clone());
             }
             !taken.is_dispatching && dispatching.remove(id)
@@ -255,7 +256,7 @@ impl AgentFollower {
         }
     }
 
-    /// Ends the agent of a host that began after it had been given up.
+    /// Stops a host that began after its start was given up.
     pub(super) async fn stop_given_up(&self) {
         let Self { agents, id } = self;
         let reason = Some("its start was given up".to_owned());
@@ -267,7 +268,7 @@ impl AgentFollower {
         }
     }
 
-    /// Ends an agent whose task is over.
+    /// Stops an agent whose task is over.
     fn stop_spent(&self) {
         let Self { agents, id } = self.clone();
         tokio::spawn(async move {
@@ -279,8 +280,8 @@ impl AgentFollower {
         });
     }
 
-    /// A host that is not reached: whether it has ended. Then what it left is taken in, and the
-    /// agent is over.
+    /// Handles a host that cannot be reached. Returns whether the host has ended; if so, the events
+    /// that it left are stored and the agent is ended.
     async fn without_host(&self) -> Result<bool, Error> {
         let Self { agents, id } = self;
         let row = agents.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
@@ -293,7 +294,7 @@ impl AgentFollower {
         let head = self.head().await?;
         let spool = DeadSpool::open(&agents.settings.folder, id, head);
         let mut lines = match spool.map_err(|error| disk(&error))? {
-            // Another process holds it: the host lives, or is about to end.
+            // Another process holds the spool: the host lives, or is about to end.
             DeadSpool::Held => return Ok(false),
             DeadSpool::Absent => {
                 let age = agents.core.now().since(row.info.started_at);
@@ -308,7 +309,8 @@ impl AgentFollower {
         loop {
             let batch = lines.next_batch(SPOOL_BATCH).map_err(|error| disk(&error))?;
             if batch.is_empty() {
-                // Whoever hears of the end finds nothing of the agent left.
+                // Processes end before the end is stored, so that whoever reads of the end finds
+                // none.
                 end_tree(id).await;
                 return self.lose(None).await.map(|()| true);
             }
@@ -340,9 +342,8 @@ impl AgentFollower {
         Ok(())
     }
 
-    /// Ends an agent that has said nothing of its end: as an error if it never began for a reason
-    /// that is known, else as lost. The event is the daemon's own, as nobody else is left to number
-    /// it.
+    /// Ends an agent whose host left no `exit` event: as an error if `reason` tells why it did not
+    /// start, else as lost. The daemon numbers the events, as there is no host to do so.
     async fn lose(&self, reason: Option<String>) -> Result<(), Error> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let taken = self
@@ -385,7 +386,7 @@ impl AgentFollower {
     }
 }
 
-/// Whether the process that is on record as the host still runs.
+/// Whether the recorded process of the host still runs.
 fn is_host_alive(row: &AgentRow) -> bool {
     row.host.is_some_and(|host| {
         let started = (host.started != 0).then(|| host.started.to_string());

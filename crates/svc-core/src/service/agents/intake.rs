@@ -1,6 +1,5 @@
-//! What a batch of a host's events changes: the log, the agent's row, its requests and its work.
-//! All of this is one write job, so the log has each event once, and nothing that follows from it
-//! is lost.
+//! Stores a batch of a host's events and applies it to the agent's row, its requests and its work.
+//! All of this is one write job, so the log has each event once and no consequence is lost.
 
 use base64::Engine as _;
 use serde_json::json;
@@ -28,25 +27,25 @@ use crate::service::{
     tasks, team,
 };
 
-/// What came of a batch.
+/// The result of storing a batch.
 #[derive(Debug, Default)]
 pub(super) struct TakenIn {
-    /// The agent has ended, and nothing more will come.
+    /// The agent has ended; no event follows.
     pub(super) has_ended: bool,
-    /// The task that it was started for needs it no more.
+    /// The task that the agent was started for has ended.
     pub(super) is_spent: bool,
-    /// It has work that is not over.
+    /// The agent has work that has not ended.
     pub(super) is_dispatching: bool,
-    /// The peer of an agent that has ended, if more waits for it than one write job ends.
+    /// The peer of an ended agent, if it has more deliveries than one write job may end.
     pub(super) has_mail: Option<PeerId>,
-    /// Tokens that ended with it.
+    /// Tokens that ended with the agent.
     pub(super) revoked: Vec<TokenId>,
 }
 
-/// Takes events of a host over. Those that the log has are passed over.
+/// Stores events of a host. Skips those that the log has.
 ///
 /// # Errors
-/// [`Error::Conflict`] if one is missing between the log and these.
+/// [`Error::Conflict`] if an event is missing between the log and `events`.
 pub(super) async fn take_in(
     tx: &mut WriteTx,
     core: &Core,
@@ -103,7 +102,7 @@ pub(super) async fn take_in(
     Ok(taken)
 }
 
-/// What an event is to a message that became a turn.
+/// Applies an event to the message that became a turn.
 async fn follow_mail(
     tx: &mut WriteTx,
     core: &Core,
@@ -121,12 +120,12 @@ async fn follow_mail(
     }
 }
 
-/// An event as the log has it: the host's line.
+/// An event as the log stores it: the host's line, unchanged.
 fn as_logged(event: &RawAgentEvent) -> NewEvent {
     NewEvent { kind: event.body().kind().into(), data: event.line.clone(), producer_id: None }
 }
 
-/// Only output and the like: nothing but the log changes.
+/// Whether an event changes only the log, as output does.
 pub(super) fn is_plain(event: &RawAgentEvent) -> bool {
     matches!(
         event.body(),
@@ -137,7 +136,7 @@ pub(super) fn is_plain(event: &RawAgentEvent) -> bool {
     )
 }
 
-/// The events of a batch that changes nothing but the log.
+/// The log's events of a batch that changes only the log.
 pub(super) fn plain_events(events: &[RawAgentEvent]) -> Vec<NewEvent> {
     events.iter().map(as_logged).collect()
 }
@@ -149,7 +148,7 @@ fn exit_of(event: &RawAgentEvent) -> Option<AgentState> {
     }
 }
 
-/// What an event says of its agent.
+/// Applies an event to its agent's row and requests.
 async fn apply(
     tx: &mut WriteTx,
     core: &Core,
@@ -162,7 +161,7 @@ async fn apply(
                 presence::show(tx, row, *state, *until).await?;
             }
             if (row.info.state, *state) == (AgentState::Idle, AgentState::Running) {
-                // It was that of an earlier turn.
+                // The error is of an earlier turn.
                 row.info.error = None;
             }
             row.info.state = *state;
@@ -250,7 +249,7 @@ async fn close_request(
     Ok(())
 }
 
-/// What an event is to the work that the agent has.
+/// Applies an event to the agent's work: its frames, its state and why it waits.
 async fn append_delta(
     tx: &mut WriteTx,
     core: &Core,
@@ -333,7 +332,7 @@ async fn append_delta(
     Ok(())
 }
 
-/// The tasks that an agent has.
+/// The agent's assignments that have a task.
 pub(super) async fn work_of(
     tx: &mut WriteTx,
     id: &AgentId,
@@ -343,7 +342,7 @@ pub(super) async fn work_of(
     Ok(work)
 }
 
-/// Says that the work under way waits for a person, or does not any more.
+/// Stores why the work under way waits for a person; `None` if it no longer does.
 async fn wait_for_person(
     tx: &mut WriteTx,
     work: &mut [AssignmentRow],
@@ -356,16 +355,15 @@ async fn wait_for_person(
     }
 }
 
-/// The work whose prompt the agent has, and whose turn goes on.
+/// The work whose prompt the agent has and whose turn has not ended.
 fn under_way(work: &mut [AssignmentRow]) -> Option<&mut AssignmentRow> {
     work.iter_mut()
         .filter(|it| it.state == AssignmentState::Running && it.turn.is_none())
         .max_by_key(|it| it.taken_at)
 }
 
-/// Words of an entry that is being said become frames as lines come to their ends, or, if it
-/// `is_due`, as they are: then the next frame goes on in the line. `said` is all of the entry so
-/// far.
+/// Makes frames of an unfinished entry: of each complete line, and with `is_due` also of the last
+/// line, as a partial frame that the next frame continues. `said` is the whole entry so far.
 pub(super) async fn give_unfinished(
     tx: &mut WriteTx,
     id: &AgentId,
@@ -403,8 +401,8 @@ fn bytes_of(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// The lines of a finished entry of which so many bytes are frames already. A line that was begun
-/// is ended.
+/// The lines of a finished entry of which `given` bytes are frames already. An empty line ends a
+/// partial frame that has no rest.
 fn lines_left(text: &str, given: usize) -> Vec<String> {
     let Some((before, rest)) = text.split_at_checked(given) else { return frame_lines(text) };
     let mut lines = frame_lines(rest);
@@ -422,8 +420,8 @@ async fn store_delta(tx: &mut WriteTx, assigned: &mut AssignmentRow) -> Result<(
     tx.assignments().update(assigned).await
 }
 
-/// The lines of a text, each for a frame. An agent chooses how many there are, so what is too much
-/// for one write job is in the last of them together.
+/// The lines of a text, each for a frame. The agent chooses how many there are, so the last one
+/// holds all that exceeds the bound of a write job.
 fn frame_lines(text: &str) -> Vec<String> {
     let mut rest = text;
     let mut lines = Vec::new();
@@ -466,14 +464,14 @@ async fn append_frames(
     frames: Vec<NewEvent>,
 ) -> Result<(), StoreError> {
     match tx.append(&tasks::stream_of(task_id), frames).await {
-        // Somebody else has ended the task.
+        // The task was ended elsewhere.
         Ok(_) | Err(StoreError::StreamClosed) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// A line as text. Bytes that are none become replacement characters; the agent's own stream has
-/// them whole.
+/// A line as text. Invalid UTF-8 becomes replacement characters; the agent's own stream has the
+/// original bytes.
 fn text_of(output: &AgentOutput) -> String {
     if output.encoding.is_none() {
         return output.data.clone();
@@ -482,7 +480,7 @@ fn text_of(output: &AgentOutput) -> String {
     bytes.map_or_else(|_| output.data.clone(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Ends what the agent's own hooks made known: its sessions are over, and its peer is not there.
+/// Ends what the agent's own hooks registered: its sessions, and the presence of its peer.
 async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Result<(), StoreError> {
     let owner = Principal::Session(key.into());
     for session in tx.sessions().open_of(&owner, limits::PAGE_DEFAULT).await? {
@@ -502,7 +500,7 @@ async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Resul
     team::set_hosted_state(tx, &mut own.peer, state, "its agent ended").await
 }
 
-/// Ends an agent: its requests, its work, its token, its stream. The caller stores the row.
+/// Ends an agent: its requests, its work, its token and its stream. The caller stores the row.
 pub(super) async fn finish(
     tx: &mut WriteTx,
     row: &mut AgentRow,
@@ -540,7 +538,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_does_not_choose_how_many_frames_a_job_has() {
+    fn frames_of_a_text_are_bounded_and_keep_all_of_it() {
         assert_eq!(frame_lines("a\r\n\nb"), ["a", "", "b"]);
         assert_eq!(frame_lines("a\n"), ["a"]);
         assert!(frame_lines("").is_empty());

@@ -1,4 +1,4 @@
-//! Messages of hosted agents become their turns. The host has a queue and knows each message by its
+//! Messages to hosted agents become turns. The host has a queue and recognises each message by its
 //! id, so a message that is handed over again, by this daemon or a later one, is taken once. The
 //! host's `input` event confirms that it took the message.
 
@@ -19,13 +19,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::Agents;
 use crate::service::{Error, assignments, core::Core};
 
-/// The wait before another attempt to reach a host that does not answer.
+/// The wait before the next attempt to reach a host that does not answer.
 const HOST_PAUSE: Duration = Duration::from_millis(200);
-/// Bytes of events that are looked at together.
+/// Most bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
 
-/// Waits for an event after `cursor` that may be new mail. Progress of delivered mail and of sends
-/// is skipped, unless it makes room in a host that `is_full`.
+/// Waits for an event after `cursor` that may be new mail. Skips the progress of known mail and of
+/// sends, unless the host `is_full`: then each such event may mean that the host takes more.
 async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is_full: bool) {
     loop {
         listener.wait(cursor).await;
@@ -45,17 +45,15 @@ fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
 }
 
-/// What came of handing a message to a host.
+/// The result of handing a message to a host.
 enum Handed {
-    /// The host has it.
     Taken,
-    /// The host says no.
+    /// The host's reason.
     Refused(String),
-    /// The host was not reached.
     Unreached,
 }
 
-/// Hands the messages of an agent to its host as they come, until it is dropped.
+/// Delivers the messages of an agent to its host as they arrive, until the future is dropped.
 pub(super) async fn deliver_mail(agents: &Agents, id: &AgentId) {
     loop {
         match hand_over_mail(agents, id).await {
@@ -76,7 +74,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<(), Error> {
     let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
     let peer = own.peer.peer_id;
     let stream = StreamName::new("peer", &peer);
-    // Listen before looking, or a message that comes in between wakes nobody.
+    // Listens before it reads, or a message that arrives in between would wait for the next one.
     let mut listener = store.bus().listen(&stream);
     let host = agents.host(id).input();
     let mut mail = AgentMailing { core: core.clone(), peer, host, with_host: HashSet::new() };
@@ -100,23 +98,23 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<(), Error> {
     }
 }
 
-/// The messages of one agent, on their way to its host.
+/// Delivers the messages of one agent to its host.
 struct AgentMailing {
     core: Core,
     peer: PeerId,
     host: HostInput,
-    /// Those that the host has, and with which no turn has begun yet.
+    /// Messages that the host has and with which no turn has begun yet.
     with_host: HashSet<MessageId>,
 }
 
 impl AgentMailing {
-    /// Whether the host has as many messages as it is given: the next is handed over when a turn
-    /// began with one of them.
+    /// Whether the host has [`limits::HOST_MAIL`] messages, the most that it is given. It gets the
+    /// next one when a turn has begun with one of them.
     fn is_full(&self) -> bool {
         u32::try_from(self.with_host.len()).is_ok_and(|count| count >= limits::HOST_MAIL)
     }
 
-    /// Hands over what waits; answers whether the host was reached.
+    /// Hands over the waiting messages. Returns whether the host was reached.
     async fn hand_over(&mut self) -> Result<bool, Error> {
         let with_host_count = u32::try_from(self.with_host.len()).unwrap_or(u32::MAX);
         let limit = with_host_count.saturating_add(limits::AGENT_MAIL).min(limits::HOST_MAIL);

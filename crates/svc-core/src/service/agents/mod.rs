@@ -1,14 +1,14 @@
-//! Agents that the daemon runs: instances, starting and stopping, taking over what their hosts have
-//! on record, requests, and the work that is given to them.
+//! Hosted agents: their instances, start and stop, the events of their hosts, their requests, and
+//! the work that they are given.
 //!
-//! [`Agents`] is in `state`, what callers do with agents in `control`, and their requests in
-//! `requests`. A row stands before anything starts. `start` makes one and launches its host; `run`
-//! has a follower for each: `follow` takes the host's events into the log and notices its end;
-//! `intake` is what a batch of events changes, in one write job; `presence` shows how agents stand.
-//! `allowance` says what a request may set of an agent. `mailing` makes messages its turns.
-//! `deltas` tells what an agent is saying. `dispatch` takes work, `queue` says which agent gets it
-//! and when, and `attended` gives it to a session that a person started; what comes of it then is
-//! decided in `service/assignments`.
+//! [`Agents`] is in `state`, operations of callers are in `control`, and requests in `requests`. A
+//! row is stored before anything starts. `start` makes the row and launches the host. `run` has a
+//! follower for each agent: `follow` takes the host's events into the log and notices its end;
+//! `intake` applies a batch of events in one write job; `presence` shows the status of agents.
+//! `allowance` decides what a request may set for an agent. `mailing` makes turns of messages.
+//! `deltas` publishes the text that an agent is producing. `dispatch` accepts work, `queue` decides
+//! which agent gets it and when, and `attended` gives it to an attended session.
+//! `service/assignments` decides how the work ends.
 
 mod allowance;
 mod attended;

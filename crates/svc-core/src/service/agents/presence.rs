@@ -1,5 +1,5 @@
-//! What the peer of a hosted agent shows: what its host says, or that the host does not answer. No
-//! hook, heartbeat or silence says otherwise.
+//! The status of a hosted agent's peer: what the host reports, or that the host does not answer.
+//! Hooks, heartbeats and silence do not change it.
 
 use std::{
     collections::HashSet,
@@ -18,11 +18,10 @@ use tokio::time::sleep;
 
 use crate::service::{Error, core::Core, team};
 
-/// How often a host is asked whether it answers. With the time that its answer may take it is less
-/// than 10 s.
+/// How often a host is probed. With the time that an answer may take, this is less than 10 s.
 const HOST_CHECK: Duration = Duration::from_secs(4);
 
-/// The status of an agent whose host says this.
+/// The status of an agent whose host reports `state`.
 const fn status_of(state: AgentState) -> PeerStatus {
     match state {
         AgentState::Starting | AgentState::Running | AgentState::Stopping => PeerStatus::Busy,
@@ -33,7 +32,8 @@ const fn status_of(state: AgentState) -> PeerStatus {
     }
 }
 
-/// Shows an agent's state in its peer. `until` is of a limit whose end the vendor names.
+/// Shows an agent's state in its peer. `until` is the end of a usage limit in unix milliseconds, if
+/// the vendor names it.
 pub(super) async fn show(
     tx: &mut WriteTx,
     row: &AgentRow,
@@ -73,7 +73,7 @@ pub(super) async fn show(
     team::set_hosted_state(tx, &mut own.peer, state, "host").await
 }
 
-/// Which hosts of living agents do not answer.
+/// Live agents whose host does not answer.
 #[derive(Debug, Clone)]
 pub(super) struct HostReach {
     core: Core,
@@ -89,7 +89,7 @@ impl HostReach {
         self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks again and again whether an agent's host answers, until it is dropped.
+    /// Probes an agent's host again and again until the future is dropped.
     pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
         let mut probe = host.probe();
         let mut is_first = true;
@@ -105,7 +105,7 @@ impl HostReach {
         }
     }
 
-    /// A request to a host failed.
+    /// Notes that a request to a host failed.
     pub(super) async fn note_failure(&self, id: &AgentId) {
         if let Err(error) = self.note_reached(id, false, false).await {
             let error = chain(&error);
@@ -113,12 +113,13 @@ impl HostReach {
         }
     }
 
-    /// Whether a living agent's host does not answer.
+    /// Whether the host of a live agent does not answer.
     pub(super) fn is_unreachable(&self, id: &AgentId) -> bool {
         self.unreachable().contains(id)
     }
 
-    /// `in_any_case`: what the rows say may be of an earlier daemon.
+    /// Stores whether a host answers, if that has changed. With `in_any_case` also without a
+    /// change, as the rows may be from an earlier daemon.
     async fn note_reached(
         &self,
         id: &AgentId,
@@ -126,7 +127,7 @@ impl HostReach {
         in_any_case: bool,
     ) -> Result<(), Error> {
         if !is_reached {
-            // One that is about to start does not answer yet.
+            // A host that is about to start does not answer yet.
             let row = self.core.store.agents().get(id).await?;
             if row.is_none_or(|row| row.host.is_none() || row.ended_at.is_some()) {
                 return Ok(());
@@ -154,7 +155,7 @@ impl HostReach {
         Ok(())
     }
 
-    /// An agent that has ended is none that is not reached.
+    /// An agent that has ended is not unreachable.
     pub(super) fn forget(&self, id: &AgentId) {
         self.unreachable().remove(id);
     }

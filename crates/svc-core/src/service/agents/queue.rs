@@ -1,5 +1,5 @@
-//! The queue of dispatches: first come, first served, as far as each instance's bounds let them;
-//! and what a cancellation does to tasks that an agent has.
+//! The queue of dispatches, first in, first out within the limits of each instance; and the
+//! cancellation of tasks that an agent has.
 
 use std::{
     collections::HashSet,
@@ -30,32 +30,32 @@ use crate::service::{
     tasks,
 };
 
-/// The queue is looked at this often, also if nobody says that something has changed: a rate lets
-/// the next one go.
+/// How often the queue is checked without a notification: a start rate allows the next agent after
+/// some time.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Time that a turn has to end after an interrupt, before its agent is stopped.
+/// How long an interrupted turn may take to end before its agent is stopped.
 const INTERRUPT_WITHIN: Duration = Duration::from_secs(2);
-/// Seconds that an agent has to end.
+/// Seconds for a stopped agent to end.
 const STOP_WITHIN: i64 = 5;
-/// The wait before another attempt to reach a host that does not answer.
+/// The wait before the next attempt to reach a host that does not answer.
 const SEND_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is done with work whose turn it is.
+/// What to do with the next work in the queue.
 enum QueueStep {
-    /// Its task is over, or somebody else has taken care of it.
+    /// Nothing to do now; the work behind this one goes on.
     Nothing,
-    /// It waits; those behind it, of the same instance, do too.
+    /// The work waits, and so does the work of the same instance behind it.
     Wait,
-    /// An agent's row was made for it.
+    /// Launch the new agent, whose row is stored.
     Launch(Box<PlannedAgent>),
-    /// A live agent gets it.
+    /// Send the prompt to a live agent.
     Send(AgentId),
 }
 
-/// Dispatches that this process is at work on, so that it begins nothing twice.
+/// Tasks that this process works on, so that nothing begins twice.
 type AtWork = Arc<Mutex<HashSet<TaskId>>>;
 
-/// The queue, with what of it is under way.
+/// The queue, with the sends and cancellations in progress.
 #[derive(Clone)]
 pub(super) struct AgentQueue {
     agents: Agents,
@@ -68,14 +68,14 @@ impl AgentQueue {
         Self { agents, sending: AtWork::default(), cancelling: AtWork::default() }
     }
 
-    /// Gives work to agents until it is dropped.
+    /// Gives work to agents until the future is dropped.
     pub(super) async fn run(self) {
         loop {
             if let Err(error) = self.look().await {
                 tracing::error!(%error, "cannot give work to agents");
                 sleep(LOOK_EVERY).await;
             }
-            // Nothing waits most of the time; then a notice comes first.
+            // Most of the time the queue is empty, and a notification ends this wait.
             let _ = timeout(LOOK_EVERY, self.agents.core.work.notified()).await;
         }
     }
@@ -98,8 +98,8 @@ impl AgentQueue {
                 });
             }
         }
-        // Those whose prompt was on its way when a daemon ended are sent again: the host knows them
-        // by their id.
+        // Prompts that were being sent when a daemon ended are sent again: the host recognises them
+        // by id.
         for work in core.store.assignments().in_state(AssignmentState::Starting).await? {
             let agent = work.target_agent.filter(|_| !work.is_spawned);
             if let (Some(agent), Some(id)) = (agent, work.task_id) {
@@ -122,11 +122,11 @@ impl AgentQueue {
             let step = step.await;
             let step = match step {
                 Ok(step) => step,
-                // The database fails all of them alike.
+                // A failure of the database affects all of them.
                 Err(
                     error @ (Error::Unavailable(_) | Error::StorageFull(_) | Error::Internal(_)),
                 ) => return Err(error),
-                // A full inbox, or a budget that is used up, holds up this one and no other.
+                // A full inbox or a used-up budget holds up only this task.
                 Err(error) => {
                     self.wait_because(task_id, error.to_string()).await?;
                     continue;
@@ -156,7 +156,7 @@ impl AgentQueue {
         Ok(())
     }
 
-    /// Says why a task waits, if it has not been said.
+    /// Stores why a task waits, unless that is stored already.
     async fn wait_because(&self, id: TaskId, reason: String) -> Result<(), Error> {
         self.agents
             .core
@@ -173,7 +173,7 @@ impl AgentQueue {
             .await
     }
 
-    /// Cancels a task past its deadline.
+    /// Requests the cancellation of a task past its deadline.
     async fn give_up(&self, id: TaskId) -> Result<(), Error> {
         self.agents
             .core
@@ -192,7 +192,8 @@ impl AgentQueue {
             .await
     }
 
-    /// Sends a prompt to a live agent, until its host has it or it has ended.
+    /// Sends a prompt to a live agent, with retries, until the host has it or the agent or the task
+    /// has ended.
     fn send(&self, agent: AgentId, task: TaskId) {
         if !insert(&self.sending, &task) {
             return;
@@ -244,12 +245,12 @@ impl AgentQueue {
         }
     }
 
-    /// Interrupts the turn of a task that is to be cancelled, then ends the agent that was started
-    /// for it.
+    /// Interrupts the turn of a cancelled task, then stops the agent if it was started for that
+    /// task.
     async fn cancel(&self, work: &AssignmentRow, id: &TaskId) {
         let Some(agent) = &work.target_agent else { return };
         let host = self.agents.host(agent);
-        // This turn and no other: what waits behind another's is taken back.
+        // Interrupts this task's turn only. A prompt that waits behind another turn is withdrawn.
         if let Err(error) = host.withdraw(id.as_str()).await {
             tracing::debug!(%agent, %error, "a turn was not interrupted");
         }
@@ -271,12 +272,12 @@ impl AgentQueue {
                 }
             }
         }
-        // Not again at once, if all of that came to nothing.
+        // If none of that worked, the next attempt must not follow at once.
         sleep(SEND_PAUSE).await;
     }
 }
 
-/// Work with its rows, within a write job.
+/// An assignment and its task, within a write job.
 struct QueuedWork<'a> {
     agents: &'a Agents,
     tx: &'a mut WriteTx,
@@ -295,7 +296,7 @@ impl<'a> QueuedWork<'a> {
         Ok(Some(Self { agents, tx, work, task }))
     }
 
-    /// What becomes of work that is next.
+    /// Decides what happens to work that is next.
     async fn step(mut self, is_blocked: bool) -> Result<QueueStep, Error> {
         let Self { agents, tx, work, task } = &mut self;
         if work.state != AssignmentState::Queued || task.task.is_over() {
@@ -355,7 +356,7 @@ impl<'a> QueuedWork<'a> {
             if children >= limits::SPAWN_CHILDREN {
                 let reason = format!("waits until one of {children} agents of its own has ended");
                 set_reason(tx, task, Some(reason)).await?;
-                // Others of the instance do not wait for it.
+                // Work of other owners for this instance does not wait for it.
                 return Ok(QueueStep::Nothing);
             }
         }
@@ -368,7 +369,7 @@ impl<'a> QueuedWork<'a> {
         self.plan_for(instance).await
     }
 
-    /// A live agent gets it.
+    /// Assigns the work to a live agent.
     async fn assign(mut self, row: &AgentRow) -> Result<QueueStep, Error> {
         let id = row.info.id.clone();
         self.take(row, false).await?;
@@ -387,7 +388,7 @@ impl<'a> QueuedWork<'a> {
         Ok(QueueStep::Send(id))
     }
 
-    /// A new agent gets it.
+    /// Plans a new agent for the work.
     async fn plan_for(mut self, instance: AgentInstance) -> Result<QueueStep, Error> {
         let Self { agents, tx, work, task } = &mut self;
         let id = task.task.task_id.clone();
@@ -434,7 +435,7 @@ impl<'a> QueuedWork<'a> {
         Ok(QueueStep::Launch(Box::new(planned)))
     }
 
-    /// Nobody can take it: the next instance, or the end.
+    /// No agent can take the work: tries the next failover instance, or fails the task.
     async fn fail(self, why: String) -> Result<QueueStep, Error> {
         let Self { agents, tx, mut work, mut task } = self;
         if work.requirements.agent_id.is_none() && !work.requirements.failover.is_empty() {
@@ -448,7 +449,7 @@ impl<'a> QueuedWork<'a> {
         Ok(QueueStep::Nothing)
     }
 
-    /// An agent is to have it.
+    /// Stores which agent takes the work.
     async fn take(&mut self, row: &AgentRow, is_spawned: bool) -> Result<(), Error> {
         let Self { tx, work, .. } = self;
         work.target_session.clone_from(&row.info.session_key);
@@ -459,7 +460,7 @@ impl<'a> QueuedWork<'a> {
         Ok(())
     }
 
-    /// Its agent's host has its prompt, or refuses it.
+    /// Stores that the agent's host has the prompt, or fails work that the host refused.
     async fn note_sent(mut self, refusal: Option<String>) -> Result<(), Error> {
         if self.work.state != AssignmentState::Starting {
             return Ok(());

@@ -14,17 +14,18 @@ use crate::service::{
     tasks, team,
 };
 
-/// The stream of an agent, whose numbers are its host's.
+/// The stream of an agent. Its sequence numbers are the host's offsets.
 pub(super) fn stream_of(id: &AgentId) -> StreamName {
     StreamName::new("agent", id)
 }
 
-/// There is no such agent, or the caller may not see it.
+/// The error for an agent that does not exist or that the caller may not see.
 pub(super) fn unknown(id: &str) -> Error {
     Error::not_found(ResourceKind::Agent, id)
 }
 
-/// Tells everybody about an agent. Everybody reads it, so it holds presence and no more.
+/// Appends an event about an agent to the team stream. Everybody reads that stream, so the event
+/// holds presence and no more.
 pub(super) async fn append_team_event(
     tx: &mut WriteTx,
     kind: &'static str,
@@ -45,7 +46,7 @@ pub(super) async fn append_team_event(
     Ok(())
 }
 
-/// Says what a task waits for, or that it does not wait any more.
+/// Stores what a task waits for; `None` if it no longer waits.
 pub(super) async fn set_reason(
     tx: &mut WriteTx,
     task: &mut TaskRow,
@@ -58,7 +59,7 @@ pub(super) async fn set_reason(
     note(tx, task).await
 }
 
-/// Stores a change of a task that is no change of its state, and says so in its stream.
+/// Stores a change of a task other than of its state, and appends it to the task's stream.
 pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> {
     let stream = tasks::stream_of(&task.task.task_id);
     let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
@@ -68,7 +69,7 @@ pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> 
     Ok(())
 }
 
-/// Who runs a task now is its runner: the agent may say something in its stream.
+/// Makes a session the runner of a task, so that the agent may write to the task's stream.
 pub(super) async fn give_to(
     tx: &mut WriteTx,
     task: &mut TaskRow,
@@ -87,7 +88,7 @@ pub(super) async fn give_to(
     }
 }
 
-/// A request opened: the operator's peers hear of it.
+/// Notifies the operator's peers of an opened request.
 pub(super) async fn notify_operator(
     tx: &mut WriteTx,
     core: &Core,
@@ -97,7 +98,7 @@ pub(super) async fn notify_operator(
     let info = &row.info;
     let options: Vec<&str> =
         request.options.iter().map(|option| option.option_id.as_str()).collect();
-    // What is asked comes first: lists show the beginning alone.
+    // The question comes first, as lists show only the beginning.
     let text = format!(
         "May I? {}\n{} ({}) waits for your answer: svc agent answer {} {} OPTION ({})",
         request.title,
@@ -126,14 +127,14 @@ fn message_key(request: &RequestRow) -> String {
     format!("request-{}", request.request_id)
 }
 
-/// Acknowledges the messages about a request that is closed: nobody has to answer it any more.
+/// Acknowledges the messages about a closed request, as nobody has to answer it any more.
 pub(super) async fn withdraw_from_operator(
     tx: &mut WriteTx,
     row: &AgentRow,
     request: &RequestRow,
 ) -> Result<(), StoreError> {
     let key = message_key(request);
-    // As `tell` wrote them.
+    // The sender that `tell` used.
     let own = sender_of(tx, &row.info.session_key).await?;
     for message in tx.messages().all_by_key(&own, &key).await? {
         let to = message.to_peer.clone();

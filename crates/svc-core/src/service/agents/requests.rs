@@ -1,5 +1,5 @@
-//! What agents ask, and the answers. The host decides which answer is the first; the row follows
-//! it.
+//! Requests of agents and their answers. The host decides which answer is the first; the row
+//! follows the host.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ use crate::service::{
     prompts::{self, AnswerRequest},
 };
 
-/// Time after its deadline in which a host denies a request by itself.
+/// How long after its deadline the host may deny a request before the daemon does.
 const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Listed for RequestRow {
@@ -32,7 +32,7 @@ impl Listed for RequestRow {
 }
 
 impl Agents {
-    /// A page of the requests that the caller may see, the latest first.
+    /// A page of the requests that the caller may see, latest first.
     pub async fn requests(
         &self,
         caller: &Caller,
@@ -56,8 +56,8 @@ impl Agents {
         Ok(page)
     }
 
-    /// Answers a request, with the scope for it. Only one of `agent`, if that is given. `process`
-    /// is the caller's, if the connection shows it.
+    /// Answers a request, which needs a scope of its own. If `agent` is given, the request must be
+    /// of that agent. `process` is the caller's pid, if the connection shows it.
     pub async fn answer_request(
         &self,
         caller: &Caller,
@@ -89,7 +89,8 @@ impl Agents {
         self.prompts.answer(caller, request, answer).await
     }
 
-    /// A session answers for others of its project, and never for itself or for what it started.
+    /// A session answers for others of its project, but not for itself or for agents that it
+    /// started.
     async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<(), Error> {
         let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
         let Some(session) = caller.session() else { return Ok(()) };
@@ -107,7 +108,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Whether a session started an agent, itself or by way of agents that it started.
+    /// Whether a session started an agent, directly or through agents that it started.
     async fn has_started(&self, session: &str, agent: &AgentId) -> Result<bool, Error> {
         let store = &self.core.store;
         let mut next = store.agents().get(agent).await?;
@@ -117,7 +118,7 @@ impl Agents {
                 Some(Principal::Operator) => return Ok(false),
                 Some(Principal::Session(key)) if **key == *session => return Ok(true),
                 Some(Principal::Session(key)) => key.clone(),
-                // Nobody knows: then nobody but the operator answers.
+                // The owner is unknown: only the operator may answer.
                 None => return Ok(true),
             };
             if !seen.insert(row.info.id.clone()) {
@@ -131,8 +132,8 @@ impl Agents {
         Ok(false)
     }
 
-    /// The request that a text names: by its id, or an open one by the beginning of that or as the
-    /// latest. Only those of `agent`, if that is given.
+    /// The request that `text` names: by its id, or an open one by the beginning of its id or as
+    /// `latest`. Only a request of `agent`, if that is given.
     async fn asked(
         &self,
         caller: &Caller,
@@ -152,7 +153,7 @@ impl Agents {
         }
         let beginning = IdReference::parse(text, AgentRequestId::PREFIX);
         let beginning = match beginning {
-            // It has the form of a beginning.
+            // `latest` would parse as a beginning.
             _ if text == LATEST => AgentRequestId::PREFIX.to_owned(),
             Some(IdReference::Prefix(beginning)) => beginning,
             _ => return Err(unknown()),
@@ -220,8 +221,8 @@ impl Agents {
         self.close(&request, RequestAnswerRow { option_id, by }).await
     }
 
-    /// Stores an answer that the host has taken. Its own event may have been first: then that
-    /// stands.
+    /// Stores an answer that the host took. If the host's own event closed the request before, the
+    /// answer of that event stays.
     async fn close(
         &self,
         request: &RequestRow,
@@ -253,8 +254,7 @@ impl Agents {
             .await
     }
 
-    /// Denies what nobody has answered in time and what its host, which does the same, has not
-    /// denied.
+    /// Denies requests past their deadline that the host, which does the same, has not denied.
     pub(super) async fn sweep_requests(&self) -> Result<(), Error> {
         let before = self.core.now().minus(HOST_DENIES_WITHIN);
         for request in self.core.store.requests().due(before).await? {

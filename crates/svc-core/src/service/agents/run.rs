@@ -1,5 +1,5 @@
-//! What runs as long as the daemon does: a follower for each live agent, the queue, and the end of
-//! requests that nobody answers.
+//! What runs as long as the daemon does: a follower for each live agent, the queue, and the sweep
+//! of requests that nobody answers.
 
 use std::{collections::HashSet, sync::PoisonError, time::Duration};
 
@@ -13,11 +13,11 @@ use tokio::{
 
 use super::{Agents, follow::AgentFollower, queue::AgentQueue};
 
-/// How often requests past their deadline are looked for.
+/// How often the sweep looks for requests past their deadline.
 const REQUEST_SWEEP: Duration = Duration::from_secs(5);
 
-/// Follows all live agents, and those that start, until it is dropped. Gives work to agents and
-/// denies what nobody answers meanwhile.
+/// Follows all live agents, and those that start, until the future is dropped. Also gives queued
+/// work to agents and denies requests past their deadline.
 pub(super) async fn run_agents(agents: Agents) {
     let receiver = {
         let mut slot = agents.live.to_follow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,17 +52,17 @@ pub(super) async fn run_agents(agents: Agents) {
                     followed.remove(&id);
                     agents.live.dispatching().remove(&id);
                 }
-                // Its end may be what somebody in the queue waits for.
+                // Queued work may wait for this agent's end.
                 agents.core.work.notify_one();
             }
             () = &mut queue => return,
-            // Beside all else: a host that does not answer holds up no work.
+            // Separate from the queue: a host that does not answer must not hold up work.
             () = &mut sweeps => return,
         }
     }
 }
 
-/// Denies requests past their deadline until it is dropped.
+/// Denies requests past their deadline until the future is dropped.
 async fn run_request_sweeps(agents: &Agents) {
     let mut sweep = interval(REQUEST_SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,8 +74,8 @@ async fn run_request_sweeps(agents: &Agents) {
     }
 }
 
-/// Sockets and spools in the folder that no live agent of ours has: the files of one that has
-/// ended go, a living one that nobody knows is left alone and told of.
+/// Checks the sockets and spools in the folder that belong to no live agent of this database.
+/// Removes the files of ended agents; reports a running host without a row and leaves it alone.
 fn look_for_strangers(agents: &Agents, known: &HashSet<AgentId>) {
     let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
     let strangers: Vec<AgentId> = entries
@@ -100,7 +100,7 @@ fn look_for_strangers(agents: &Agents, known: &HashSet<AgentId>) {
 }
 
 async fn probe_stranger(agents: Agents, id: AgentId) {
-    // One that was started since has a row by now.
+    // An agent that was started meanwhile has a row by now.
     let row = agents.core.store.agents().get(&id).await;
     let Ok(row) = row else { return };
     if row.as_ref().is_some_and(|row| row.ended_at.is_none()) {
@@ -108,12 +108,12 @@ async fn probe_stranger(agents: Agents, id: AgentId) {
     }
     match agents.host(&id).status().await {
         Err(HostError::Absent) if row.is_some() => remove_files(&agents.settings.folder, &id),
-        // Its host stays for a moment after the end. The log has all of it, or the row would
+        // The host outlives the agent's end for a moment. The log is complete, or the row would
         // have no end.
         Ok(status) if row.is_some() && status.agent.state.is_final() => {
             remove_files(&agents.settings.folder, &id);
         }
-        // It was given up before it had begun.
+        // Its start was given up before it began.
         Ok(_) if row.is_some() => AgentFollower::new(&agents, &id).stop_given_up().await,
         Err(HostError::Absent) => {}
         Ok(status) => {

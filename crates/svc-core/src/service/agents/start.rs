@@ -60,7 +60,7 @@ pub struct NewAgent {
     pub idempotency_key: Option<String>,
 }
 
-/// An agent whose row is to be made and whose host is to be launched.
+/// A plan from which an agent's row is made and its host launched.
 #[derive(Debug, Clone)]
 pub(super) struct AgentPlan {
     pub(super) instance: AgentInstance,
@@ -76,22 +76,22 @@ pub(super) struct AgentPlan {
     pub(super) env: BTreeMap<String, String>,
     pub(super) model: Option<String>,
     pub(super) resume: Option<String>,
-    /// The dispatched task that it is started for.
+    /// The dispatched task that the agent is started for.
     pub(super) task_id: Option<TaskId>,
 }
 
-/// An agent whose row stands, with what only its host is told.
+/// An agent whose row is stored, with what only its host gets.
 #[derive(Debug)]
 pub(super) struct PlannedAgent {
     pub(super) row: AgentRow,
     plan: AgentPlan,
     answer_key: AnswerKey,
-    /// Of the agent that asks for it: what kind it is.
+    /// The backend of the agent that asked for this one.
     asked_by: Option<AgentBackend>,
 }
 
-/// Detects another request under the same idempotency key. The request itself may hold
-/// secrets, and is stored nowhere.
+/// Detects a different request under the same idempotency key. It is a hash, as the request may
+/// hold secrets and is not stored.
 #[derive(Debug)]
 pub(super) struct RequestFingerprint(String);
 
@@ -105,7 +105,7 @@ impl RequestFingerprint {
 /// Result of making an agent's rows.
 pub(super) enum MadeAgent {
     New(Box<PlannedAgent>),
-    /// It was started before, with the same key.
+    /// An earlier request with the same key started it.
     Known(Box<AgentRow>),
 }
 
@@ -127,7 +127,7 @@ impl AgentStart {
             if input.instance.is_none() && input.backend.is_none() {
                 input.instance = Some(ended.info.instance.clone());
             }
-            // A conversation is found again in its own folder.
+            // A client finds a conversation only from the conversation's own folder.
             input.default_cwd = Some(ended.info.worktree.clone());
         }
         let key = input.idempotency_key.clone();
@@ -138,7 +138,7 @@ impl AgentStart {
         Ok(Self { plan, key, fingerprint })
     }
 
-    /// Makes the agent's rows, if there is none with the same key.
+    /// Makes the agent's rows, unless there is an agent with the same key.
     pub(super) async fn make(
         self,
         tx: &mut WriteTx,
@@ -149,7 +149,7 @@ impl AgentStart {
         if let Some(key) = &key
             && let Some((row, known)) = tx.agents().by_key(created_by, key).await?
         {
-            // One of before fingerprints has none.
+            // Rows older than migration 36 have no fingerprint.
             if known.is_none_or(|known| known == fingerprint.0) {
                 return Ok(MadeAgent::Known(Box::new(row)));
             }
@@ -228,8 +228,9 @@ impl AgentPlan {
         })
     }
 
-    /// Makes the row and the stream of an agent, and the row of its token: what the agent may do,
-    /// for all its processes. The token has no text, as they show themselves on the socket.
+    /// Makes the agent's row and stream, and the row of its token, which says what all processes of
+    /// the agent may do. The token's text is not kept, as the processes identify themselves on the
+    /// socket.
     pub(super) async fn make_row(
         self,
         tx: &mut WriteTx,
@@ -305,11 +306,11 @@ impl AgentPlan {
 }
 
 impl PlannedAgent {
-    /// Launches the host of an agent whose row stands, and follows it from then on. If it does not
-    /// start, the agent ends.
+    /// Launches the host of an agent whose row is stored, and has the agent followed. If the host
+    /// does not start, the agent ends.
     ///
     /// # Errors
-    /// Why it did not start.
+    /// Why the host did not start.
     pub(super) async fn launch(self, agents: &Agents) -> Result<(), String> {
         let spec = self.spec(&agents.settings);
         let id = self.row.info.id;
@@ -328,14 +329,14 @@ impl PlannedAgent {
         };
         let recorded = match &started {
             Ok((host, pid)) => follower.note_host(*host, *pid).await,
-            // A host that failed before its agent ran has left its reason in the spool, too.
+            // A host that failed before its agent ran has also left its reason in the spool.
             Err(reason) => follower.end_without_host(reason).await,
         };
         if let Err(error) = recorded {
             tracing::error!(agent = %id, %error, "cannot store what came of a start");
         }
         if started.is_ok() {
-            // Nobody follows in a daemon that goes down; the next one does.
+            // A daemon that is ending follows nobody; the next one does.
             agents.live.follow.send(id).ok();
         }
         started.map(|_| ())
@@ -383,7 +384,7 @@ impl PlannedAgent {
     }
 }
 
-/// Why no further agent of this instance may start now.
+/// Why no further agent of this instance may start now; `None` if one may.
 pub(super) async fn full(
     tx: &mut WriteTx,
     instance: &AgentInstance,
@@ -409,8 +410,8 @@ pub(super) async fn full(
     Ok(None)
 }
 
-/// Why an agent that is to begin at once had better not: the vendor refuses another of its
-/// instance for usage.
+/// Why an agent that must start at once should not: the vendor currently refuses another agent of
+/// its instance because of a usage limit.
 pub(super) async fn limited(
     tx: &mut WriteTx,
     instance: &AgentInstance,
@@ -421,8 +422,7 @@ pub(super) async fn limited(
     }))
 }
 
-/// The vendor's id of the conversation of an agent that has ended, for one of this backend to go on
-/// with.
+/// The vendor's id of an ended agent's conversation, which an agent of `backend` is to continue.
 pub(super) fn conversation_of(
     ended: &AgentRow,
     field: &'static str,
@@ -444,8 +444,8 @@ pub(super) fn project_of_task(owned: &Ownership, cwd: &str) -> String {
     }
 }
 
-/// The project of an agent that a caller starts. Nobody puts one into a project that is not its
-/// own.
+/// The project of an agent that a caller starts. A session cannot put an agent into another
+/// project.
 fn project_of(caller: &Caller, cwd: &str) -> String {
     if caller.is_operator() {
         project_root(cwd)
@@ -455,8 +455,8 @@ fn project_of(caller: &Caller, cwd: &str) -> String {
 }
 
 /// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent
-/// with the same key would have those of an earlier agent. Within a project that is wanted. In
-/// another project the default name gets a number, and any other name is a conflict.
+/// with the same key has those of an earlier one. Within a project that is intended. If the key is
+/// of another project, the default name gets a number, and any other name is a conflict.
 async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
     let first = format!("agent:{}:{}", plan.instance.name, plan.name);
     let mut key = first.clone();
@@ -483,7 +483,7 @@ async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
     Ok(key)
 }
 
-/// The name of an agent that was given none.
+/// The name of an agent if the request gives none.
 const DEFAULT_NAME: &str = "main";
 
 fn agent_name(named: Option<&str>) -> Result<String, Error> {

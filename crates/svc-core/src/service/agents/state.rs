@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 use super::presence::HostReach;
 use crate::service::{Error, access::Access, core::Core, prompts::Prompts};
 
-/// The service of agents.
 #[derive(Debug, Clone)]
 pub struct Agents {
     pub(super) core: Core,
@@ -28,31 +27,29 @@ pub struct Agents {
     pub(super) reach: HostReach,
 }
 
-/// How agents are run.
 #[derive(Debug, Clone, Default)]
 pub struct AgentSettings {
-    /// Instances, as configured.
     pub config: AgentsConfig,
     /// The daemon's own environment.
     pub env: Env,
     /// Folder of the hosts' sockets and spools.
     pub folder: PathBuf,
-    /// The program whose `agent host` is a host; empty: none can be started.
+    /// The program whose `agent host` command is a host. If empty, no agent can be started.
     pub program: PathBuf,
-    /// The data folder, by which what agents start finds the daemon.
+    /// The data folder, through which the agents' processes find the daemon.
     pub home: PathBuf,
 }
 
-/// What this process knows of agents beside their rows.
+/// What this process knows of agents beyond their rows.
 #[derive(Debug)]
 pub(super) struct LiveAgents {
-    /// Agents to follow from now on.
+    /// Sends agents to `run`, to be followed.
     pub(super) follow: mpsc::UnboundedSender<AgentId>,
-    /// The other end, until somebody follows.
+    /// The receiver, until `run` takes it.
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
-    /// Agents that have work, as far as this process gave it to them.
+    /// Agents that have work, as far as this process knows.
     dispatching: Mutex<HashSet<AgentId>>,
-    /// Held while the least busy instance is chosen, until its work is on record.
+    /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
 }
 
@@ -89,7 +86,7 @@ impl Agents {
         HostClient::new(id.clone(), socket_path(&self.settings.folder, id))
     }
 
-    /// What a request to a host came to, noted: one that failed shows at once.
+    /// Passes on the result of a request to a host. A failure shows in the agent's status at once.
     pub(super) async fn noting_failure<T>(
         &self,
         id: &AgentId,
@@ -107,7 +104,7 @@ impl AgentSettings {
         self.config.instances(&self.env)
     }
 
-    /// The instance of this name, if it can be started.
+    /// The instance of this name, or why it cannot be started.
     pub(super) fn callable(&self, name: &str) -> Result<AgentInstance, String> {
         let resolved = self.resolved().into_iter().find(|it| it.view.instance == name);
         match resolved {
@@ -120,7 +117,7 @@ impl AgentSettings {
         }
     }
 
-    /// The instance that is named, or that is the only one of a backend, or the default.
+    /// The named instance, the only one of a backend, or the default.
     pub(super) fn choose(
         &self,
         instance: Option<&str>,
@@ -180,13 +177,13 @@ impl LiveAgents {
     }
 }
 
-/// Starting, steering and stopping take a scope of their own.
+/// Starting, steering and stopping agents need the scope [`AGENTS_SCOPE`].
 pub(super) fn may_run(caller: &Caller) -> Result<(), Error> {
     has_scope(caller, AGENTS_SCOPE)
 }
 
-/// An agent is sent to, interrupted and stopped with that scope, by its own project. Who reads of
-/// others steers none of them.
+/// Sending to, interrupting and stopping an agent need that scope and the agent's project. Read
+/// access to another project's agent is not enough.
 pub(super) fn may_steer(caller: &Caller, row: &AgentRow) -> Result<(), Error> {
     may_run(caller)?;
     if caller.is_of_project(&row.owned) || caller.access_to(&row.owned) == AccessLevel::Write {
