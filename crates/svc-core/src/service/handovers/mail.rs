@@ -15,20 +15,20 @@ use svc_store::{PeerRow, StoreError, UndeliveredChoice, WriteTx};
 
 use crate::service::{Error, team::advance};
 
-/// Messages that one event looks at.
+/// Most messages that one event reads.
 const BATCH: u32 = 20;
-/// Most messages that are counted.
+/// Most messages that are counted as waiting.
 const COUNTED: u32 = 1_000;
 
-/// Messages that are handed over.
+/// Messages that one reply hands over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedMail {
     pub text: ModelText,
-    /// Who wrote, where there is room for it above the text of a wake.
+    /// Names the sender, above the text of a wake; empty if it does not fit there.
     pub wake_line: ModelText,
-    /// A line of each for the person, and how many have none.
+    /// A line for the person for each of these messages.
     pub headlines: Vec<ModelText>,
-    /// Messages that wait beside these.
+    /// How many messages wait beside these.
     pub others: usize,
     pub(in crate::service) ids: Vec<MessageId>,
 }
@@ -66,9 +66,10 @@ pub(in crate::service) async fn headlines_of_wake(
 pub(in crate::service) enum TurnOfMail {
     /// It is under way, and a person began it: its end answers no question.
     Person,
-    /// It begins with these messages. Its last words answer one question, so only one goes along.
+    /// The turn begins with these messages. Its last text answers one question, so only one
+    /// question is handed over.
     Begins,
-    /// It has begun with a question. Its last words answer that, so no other goes along.
+    /// The turn began with a question. Its last text answers that one, so no other is handed over.
     BegunByQuestion,
 }
 
@@ -178,7 +179,7 @@ async fn give(
     Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others, ids }))
 }
 
-/// How many messages wait for a peer that does not have them, up to a bound.
+/// Counts the messages that wait for a peer that does not have them, up to [`COUNTED`].
 async fn waiting(tx: &mut WriteTx, peer: &PeerId) -> Result<usize, StoreError> {
     let messages = tx.inboxes().waiting(peer, COUNTED).await?;
     let is_new = |message: &&Message| message.state < DeliveryState::Injected;

@@ -1,6 +1,6 @@
-//! In which session an MCP tool is called. Clients do not say it, or each says it in its own way;
-//! their hooks know the session, and have told of the same call a moment before. Only what the same
-//! principal told counts: nobody announces the calls of another.
+//! Finds the session in which an MCP tool is called. Clients do not tell the session, or each tells
+//! it in its own way. Their hooks know the session and announce the call a moment before. Only
+//! announcements of the same principal count, so nobody announces the calls of another.
 
 use std::{
     collections::VecDeque,
@@ -12,12 +12,12 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use svc_model::{Principal, Timestamp, hook::HookToolUse, limits};
 
-/// Calls that are remembered, over all sessions. A call follows its hook within moments, so few are
-/// open at a time.
+/// Most calls that are remembered, over all sessions. A call follows its hook within moments, so
+/// few are open at a time.
 const REMEMBERED: usize = 1024;
-/// Those of one principal. One more takes the room of its oldest, and of nobody else's.
+/// Most calls of one principal. One more evicts the oldest of that principal, and nobody else's.
 const REMEMBERED_OF_ONE: usize = 64;
-/// A call that comes later than this after its hook is another.
+/// A call that comes later than this after a hook is not the one that the hook announced.
 const SOON: Duration = Duration::from_mins(1);
 
 /// Tool calls that hooks have announced, the latest last.
@@ -26,17 +26,17 @@ pub struct AnnouncedCalls(Mutex<VecDeque<AnnouncedCall>>);
 
 #[derive(Debug)]
 struct AnnouncedCall {
-    /// Who told of it.
+    /// The principal whose hook announced the call.
     principal: Principal,
     session: Arc<str>,
     /// Without the arguments, which may be long.
     tool: HookToolUse,
-    /// Of the arguments.
+    /// SHA-256 of the arguments.
     fingerprint: [u8; 32],
     at: Timestamp,
 }
 
-/// Stands for a call's arguments, whatever the order of their members.
+/// The SHA-256 of a call's arguments, whatever the order of their members.
 fn fingerprint(arguments: &Value) -> [u8; 32] {
     Sha256::digest(arguments.to_string()).into()
 }
@@ -46,7 +46,7 @@ impl AnnouncedCalls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a tool is about to be called in this session.
+    /// Notes that a session is about to call a tool.
     pub(super) fn expect(
         &self,
         principal: &Principal,
@@ -84,8 +84,9 @@ impl AnnouncedCalls {
         calls.push_back(announced);
     }
 
-    /// The session in which this principal made this call: by the client's id of the call, or else
-    /// by the tool and its arguments, unless two of its sessions are about to make the same call.
+    /// The session in which this principal made this call. A call with the client's id of it is
+    /// matched by that id; any other by the tool and its arguments, unless two of the principal's
+    /// sessions have announced the same call.
     pub fn session_of(
         &self,
         principal: &Principal,
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_known_by_its_id_or_by_its_tool_and_arguments() {
+    fn a_call_is_matched_by_its_id_or_by_tool_and_arguments() {
         let (ties, a) = (AnnouncedCalls::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
         let of = |use_id, tool, arguments: Value| {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sessions_with_the_same_call_are_not_mixed_up() {
+    fn a_call_that_two_sessions_announced_matches_neither() {
         let (ties, a) = (AnnouncedCalls::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
         ties.expect(&a, "one", &tool_use("svc_peer_list", None, json!({})), now);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_announces_ties_nothing() {
+    fn announcements_of_another_principal_are_ignored() {
         let (ties, a) = (AnnouncedCalls::default(), principal());
         let now = Timestamp::from_millis(1_000_000);
         let inbox = || tool_use("mcp__svc__peer_inbox", Some("toolu_1"), json!({}));
@@ -175,14 +176,14 @@ mod tests {
             let of = |use_id| ties.session_of(&a, use_id, "peer_inbox", &json!({}), now);
             assert_eq!((of(Some("toolu_1")), of(None)), (None, None), "{other}");
         }
-        // Nor does it make one's own call ambiguous.
+        // The caller's own announcement is not ambiguous because of them.
         ties.expect(&a, "mine", &inbox(), now);
         let of = ties.session_of(&a, None, "peer_inbox", &json!({}), now);
         assert_eq!(of.as_deref(), Some("mine"));
     }
 
     #[test]
-    fn who_announces_much_takes_nobody_elses_room_and_keeps_no_arguments() {
+    fn a_principal_evicts_only_its_own_calls_and_arguments_are_not_kept() {
         let ties = AnnouncedCalls::default();
         let now = Timestamp::from_millis(1_000_000);
         let [greedy, other] = ["greedy", "other"].map(|key| Principal::Session(key.into()));

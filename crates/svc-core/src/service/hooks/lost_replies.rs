@@ -1,7 +1,8 @@
-//! Replies that nobody saw: what they gave to a session is taken back, and given again.
+//! Replies of hooks that nobody saw: what they gave to a session is taken back and given again.
 //!
-//! Each call of a hook has an id, and what its reply gives is marked with that. A hook that did not
-//! print its reply notes the id in a file, and the session's next hook, or the daemon, reads that.
+//! Each call of a hook has an id, and all that its reply gives is stored with that id. A hook that
+//! did not print its reply notes the id in a file, which the session's next hook or the daemon
+//! reads.
 
 use svc_model::{Caller, limits};
 use svc_store::WriteTx;
@@ -36,8 +37,8 @@ pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
     ids.iter().try_for_each(|id| check::short("lost", Some(id)))
 }
 
-/// Takes back what the replies to these events gave to a session: messages, context, reminders,
-/// open records.
+/// Takes back what the replies to these events gave to a session: messages, context, reminders, and
+/// offers of open records.
 ///
 /// # Errors
 /// [`Error::LimitReached`] if the caller has reported as many as it may.
@@ -50,7 +51,7 @@ pub(super) async fn take_back(
     if events.is_empty() {
         return Ok(());
     }
-    // The event itself may still be on its way.
+    // An event may arrive after its id is reported, so the ids are stored.
     let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
     budget.check_rows(tx, caller, count).await?;
     tx.hooks().remember_lost(events, &caller.principal()).await?;

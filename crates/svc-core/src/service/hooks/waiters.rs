@@ -9,8 +9,8 @@ use std::{
 use svc_model::{Principal, Timestamp};
 use tokio::sync::watch;
 
-/// The waiter of each principal for a session. The latest waits alone; ids are ordered by when a
-/// waiter began.
+/// The waiters for the mail of sessions. A principal has one waiter for a session: the latest. Ids
+/// of waiters are ordered by when the waiters began.
 #[derive(Debug, Default)]
 pub(super) struct MailWaiters(Mutex<WaiterTable>);
 
@@ -20,14 +20,14 @@ type WaiterTable = HashMap<(Principal, String), SessionWaiter>;
 #[derive(Debug, Default)]
 struct SessionWaiter {
     latest: watch::Sender<String>,
-    /// When a message woke the session.
+    /// When a message last woke the session.
     woken: Option<Timestamp>,
 }
 
-/// With more sessions than this, those for which nobody waits are forgotten. A waiter enters again
-/// with its next question.
+/// With more sessions than this, those without a waiter are removed. A waiter enters again with its
+/// next request.
 const SESSIONS: usize = 10_000;
-/// How long a session that was woken counts as one that takes messages: until its client tells of
+/// How long a session that was woken counts as one that takes messages: until its client reports
 /// the turn.
 const WAKING: Duration = Duration::from_secs(10);
 
@@ -36,8 +36,8 @@ impl MailWaiters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes this the waiter of a session, and shows who is from now on; `None` if a later one
-    /// waits already.
+    /// Makes `waiter` the waiter of a session. The receiver shows the session's latest waiter from
+    /// now on; `None` if a later one waits already.
     pub(super) fn enter(
         &self,
         principal: &Principal,
@@ -60,7 +60,7 @@ impl MailWaiters {
         Some(entry.latest.subscribe())
     }
 
-    /// Notes that the session's waiter has a message for it, and wakes it.
+    /// Notes that the session's waiter has a message for the session, and wakes it.
     pub(super) fn note_woken(&self, principal: &Principal, session: &str, at: Timestamp) {
         if let Some(entry) = self.lock().get_mut(&(principal.clone(), session.to_owned())) {
             entry.woken = Some(at);
@@ -68,7 +68,7 @@ impl MailWaiters {
     }
 
     /// Whether a message wakes the session, or has just woken it. A session that became idle after
-    /// that message has ended its turn.
+    /// the wake has ended its turn, so that wake does not count.
     pub(super) fn wake(
         &self,
         principal: &Principal,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_waiter_waits_alone() {
+    fn a_later_waiter_of_a_session_replaces_the_earlier_one() {
         let waiters = MailWaiters::default();
         let enter = |session, waiter| waiters.enter(&Principal::Operator, session, waiter);
         let mut first = enter("s", "1").unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_waited_for_is_woken() {
+    fn a_message_wakes_a_session_that_has_a_waiter() {
         let waiters = MailWaiters::default();
         let (own, other) = (Principal::Operator, Principal::Session("p".into()));
         let now = Timestamp::from_millis(1_800_000_000_000);
@@ -122,7 +122,7 @@ mod tests {
         drop(waits);
         assert!(wake(&own, "s"), "its turn is about to begin");
         assert!(!waiters.wake(&own, "s", (now.plus(WAKING), idle_since)));
-        // Its turn began, and has failed.
+        // The session's turn began, and failed.
         let later = now.plus(Duration::from_millis(20));
         assert!(waiters.wake(&own, "s", (later, None)));
         assert!(!waiters.wake(&own, "s", (later, Some(later))));
