@@ -1,4 +1,4 @@
-//! Messages that nobody took in time.
+//! The expiry of messages that nobody took in time.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use svc_store::{StoreError, WriteTx};
 use super::{Team, delivery::advance};
 use crate::service::Error;
 
-/// The reason of a delivery that ended so.
+/// The reason of an expired delivery.
 const NOBODY_TOOK_IT: &str = "nobody took it in time";
 
 impl Team {
-    /// Ends the deliveries of messages that nobody took for this long. Those that a reader has at
-    /// present go on, and a question that its receiver has seen is no such message.
+    /// Expires messages that nobody took for `age`. Spares messages that a reader has leased, and
+    /// questions that their receiver has seen.
     pub async fn expire_messages(&self, age: Duration) -> Result<(), Error> {
         let before = self.core.now().minus(age);
         for peer in self.core.store.inboxes().with_old_messages(before).await? {
@@ -30,7 +30,7 @@ impl Team {
     }
 }
 
-/// Ends as many as one write job may; answers whether more may be there.
+/// Expires as many messages as one write job may. Returns whether more may be left.
 async fn expire_some(
     tx: &mut WriteTx,
     peer: &PeerId,

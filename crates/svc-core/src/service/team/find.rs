@@ -1,4 +1,4 @@
-//! Which peer a caller means: the one resolver of names, for every adapter.
+//! Resolves the names of peers and messages: one resolver for every adapter.
 
 use svc_model::{
     AccessLevel, Caller, IdReference, LATEST, Message, MessageId, NewEvent, OpenCalls, Peer,
@@ -12,8 +12,8 @@ use crate::service::{Candidate, Error, ResourceKind, core::Core};
 
 impl Team {
     /// The id of the peer that a text names: by its id or the beginning of that, by the key of its
-    /// session, or by its display name. Several matches resolve to the only one that is not
-    /// offline. A whole id is returned unchecked.
+    /// session, or by its display name. Of several matches, the only one that is not offline is
+    /// meant. A whole id is returned unchecked.
     ///
     /// # Errors
     /// [`Error::NotFound`] of `kind` if nothing that the caller may see has that name.
@@ -28,7 +28,7 @@ impl Team {
     }
 
     /// The id of the message that a text names: by its id or the beginning of that, or by `latest`:
-    /// the last one to the operator, for the operator.
+    /// for the operator, the last message to the operator.
     ///
     /// # Errors
     /// As for [`Self::find_peer`].
@@ -110,11 +110,11 @@ pub(in crate::service) async fn find_peer(
         }
         PeerReference::SessionKey(key) => {
             let rows = store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-            // A session that the caller may not see is not named by its key.
+            // A session that the caller may not see is not found by its key.
             let reader = Reader::from_caller(caller);
             let mut rows: Vec<PeerRow> =
                 rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect();
-            // That of an agent which the daemon runs is the agent's.
+            // The key of a hosted agent names the agent's peer.
             let own = store.peers().of_key(&text.to_ascii_lowercase()).await?;
             let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
             if let Some(own) = own {
@@ -138,7 +138,7 @@ pub(in crate::service) async fn find_peer(
     let reader = Reader::from_caller(caller);
     let is_key = matches!(PeerReference::parse(text), Some(PeerReference::SessionKey(_)));
     let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
-    // A session that the caller may not see is not named by its key.
+    // A session that the caller may not see is not found by its key.
     candidates.retain(|peer| {
         !is_key
             || peer.session_id.is_some()
@@ -155,8 +155,8 @@ pub(in crate::service) async fn find_peer(
     }
 }
 
-/// The peers of the agents whose id begins so, or whose session key is so without its beginning:
-/// those that live, else the latest that ended.
+/// The peers of the agents whose id begins with `text`, or whose session key is `agent:<text>` or
+/// `agent:<text>:main`: of the live ones, else of the latest that ended.
 async fn peers_of_agents(
     store: &Store,
     caller: &Caller,
@@ -180,7 +180,7 @@ async fn peers_of_agents(
     Ok(peers)
 }
 
-/// The operator's own peer, which is made when somebody first speaks to it or of it.
+/// The operator's own peer. It is made when somebody first writes to it or names it.
 async fn find_operator(core: &Core) -> Result<PeerId, Error> {
     let id = PeerId::operator();
     if core.store.peers().get(&id).await?.is_none() {
@@ -190,7 +190,7 @@ async fn find_operator(core: &Core) -> Result<PeerId, Error> {
     Ok(id)
 }
 
-/// The row of the operator's own peer, which is made if it is not there yet.
+/// The row of the operator's own peer; makes the peer if there is none.
 pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRow, StoreError> {
     let id = PeerId::operator();
     if let Some(row) = tx.peers().get(&id).await? {
@@ -213,7 +213,7 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
     Ok(row)
 }
 
-/// What tells a peer from others with its name.
+/// What distinguishes a peer from others with its name.
 fn candidate(peer: &Peer) -> Candidate {
     let mut about = format!("{}, {}", peer.status.as_str(), peer.backend);
     if let Some(path) = &peer.path {

@@ -1,4 +1,4 @@
-//! The peers of hosted agents, and of sessions that no hook has told of.
+//! The peers of hosted agents, and of sessions that no hook has registered.
 
 use svc_model::{
     Caller, Message, Peer, PeerId, PeerState, PeerStatus, RegisterInput, StatusEvidence, TokenId,
@@ -9,11 +9,11 @@ use svc_store::{AgentRow, PeerRow, StoreError, WriteTx};
 use super::{delivery::give_up, peers};
 use crate::service::{Error, core::Core};
 
-/// Kind of client of a session that no hook has told of.
+/// The backend of a session that no hook has registered.
 pub(in crate::service) const UNKNOWN_CLIENT: &str = "mcp";
 
-/// The peer of a hosted agent, which is made with the agent. What waits for an earlier agent of
-/// this name is not for this one.
+/// Makes the peer of a hosted agent that starts, or takes over that of an earlier agent of this
+/// name. Messages that wait for the earlier agent are given up.
 pub(in crate::service) async fn hosted_peer(
     tx: &mut WriteTx,
     core: &Core,
@@ -27,7 +27,7 @@ pub(in crate::service) async fn hosted_peer(
     let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
     let known = tx.peers().of_key(key).await?;
     if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
-        // The end of that agent left at most what came in between.
+        // The end of that agent gave up its mail, so only messages that came since are left.
         while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
         known.project.clone_from(&agent.owned.project);
         known.peer.path = Some(info.worktree.clone());
@@ -56,8 +56,8 @@ pub(in crate::service) async fn hosted_peer(
         folder: None,
     };
     if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
-        // Of whoever called its session so before such ids were the daemon's. It stays, and is
-        // called something else.
+        // A client chose this session id before such ids were the daemon's. Its peer stays, with
+        // another session id.
         other.peer.session_id = Some(other.peer.peer_id.to_string());
         tx.peers().put(&other).await?;
     }
@@ -66,7 +66,7 @@ pub(in crate::service) async fn hosted_peer(
     Ok(show_start(tx, &mut peer).await?)
 }
 
-/// An agent starts: it is busy until its host says otherwise.
+/// Shows that an agent starts: it is busy until its host reports otherwise.
 async fn show_start(tx: &mut WriteTx, peer: &mut Peer) -> Result<(), StoreError> {
     let evidence = StatusEvidence::Host;
     let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at: tx.now(), evidence };
@@ -83,7 +83,7 @@ pub(in crate::service) async fn peer_of_agent(
     Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
 }
 
-/// Takes the peer of an agent that has ended out of the list.
+/// Removes the peer of an agent that has ended from the list.
 pub(in crate::service) async fn remove_agents_peer(
     tx: &mut WriteTx,
     agent: &AgentRow,
@@ -92,7 +92,7 @@ pub(in crate::service) async fn remove_agents_peer(
     peers::remove(tx, &own.peer).await
 }
 
-/// Whether a peer is that of a hosted agent which has ended, and no agent of its name lives.
+/// Whether a peer is that of a hosted agent that has ended, and no agent of its name lives.
 pub(in crate::service) async fn has_ended(
     tx: &mut WriteTx,
     row: &PeerRow,
@@ -103,7 +103,7 @@ pub(in crate::service) async fn has_ended(
     Ok(tx.agents().live(key).await?.is_none() && tx.agents().was_run(key).await?)
 }
 
-/// Whether the hosted agent that sent a message has ended, although one of its name may live.
+/// Whether the hosted agent that sent a message has ended, even if a later agent of its name lives.
 pub(in crate::service) async fn is_namesake(
     tx: &mut WriteTx,
     sender: &PeerRow,
@@ -118,7 +118,7 @@ pub(in crate::service) async fn is_namesake(
     }
 }
 
-/// The peer of a session that speaks for the first time, and that no hook has told of.
+/// The peer of a caller in a session that no hook has registered; makes the peer if there is none.
 pub(in crate::service) async fn peer_of_speaker(
     tx: &mut WriteTx,
     core: &Core,

@@ -1,4 +1,4 @@
-//! Who is here: peers, the messages between them, and the sessions of coding agents.
+//! Peers, the messages between them, and the sessions of coding agents.
 
 mod delivery;
 mod expiry;

@@ -1,4 +1,4 @@
-//! Whose a client's session is: the rule is [`SessionStanding`], the facts are rows and processes.
+//! Who owns a client's session. The rule is [`SessionStanding`]; rows and processes give the facts.
 
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ use super::{
 use crate::service::{Error, process};
 
 impl Team {
-    /// What a session is to this caller, as it stands now. Whoever writes asks again in its write
-    /// job.
+    /// What a session is to this caller at present. A write checks it again in its write job.
     pub async fn standing(
         &self,
         caller: &Caller,
@@ -39,14 +38,14 @@ impl Team {
             .await
     }
 
-    /// Whether a session is this caller's. The operator may act in any that there is.
+    /// Whether a session is this caller's. The operator may act in every session on record.
     pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool, Error> {
         let row = self.core.store.sessions().owner(session_id).await?;
         let row = row.as_ref().map(|row| row.owner.as_ref());
         Ok(is_own_session(&caller.principal(), session_id, row))
     }
 
-    /// The caller in the project of a session of its own: one process may have sessions in several.
+    /// The caller in the project of its session: one process may have sessions in several projects.
     pub async fn in_project_of(
         &self,
         caller: &Caller,
@@ -63,8 +62,8 @@ impl Team {
         Ok(project.map_or_else(|| caller.clone(), |project| caller.in_project(&project)))
     }
 
-    /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by
-    /// here, or by `claim`.
+    /// Checks that a caller may act for a session that it names. Every id of a session that a
+    /// caller names is checked here or by `claim`.
     ///
     /// # Errors
     /// [`Error::NotYours`] if it may not.
@@ -75,8 +74,8 @@ impl Team {
         }
     }
 
-    /// The session that a call with a token acts in when nothing names one: the latest open one of
-    /// its principal, else the one that is called as the principal is.
+    /// The session that a call with a token acts in if it names none: the latest open one of its
+    /// principal, else the one named after the principal.
     pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
         let Some(key) = caller.session() else { return Ok(None) };
         let (store, principal) = (&self.core.store, caller.principal());
@@ -93,8 +92,8 @@ impl Team {
         Ok(Some(key.to_owned()))
     }
 
-    /// The peer that a caller with a token speaks as. If there is none yet, this waits for one that
-    /// the first hook of its client is about to register, for at most `bound`.
+    /// The peer that a caller with a token speaks as. If there is none yet, waits for at most
+    /// `bound` until the first hook of its client registers one.
     pub async fn peer_of_caller(
         &self,
         caller: &Caller,
@@ -102,8 +101,8 @@ impl Team {
     ) -> Result<Option<Peer>, Error> {
         let end = Instant::now() + bound;
         let store = &self.core.store;
-        // Events of peers are in this stream. Listen before looking, or one that comes in between
-        // wakes nobody.
+        // Events of peers are in this stream. Listens before it reads, or an event that comes in
+        // between would be missed.
         let stream = StreamName::fixed(StreamName::TEAM);
         let mut listener = store.bus().listen(&stream);
         loop {
@@ -121,7 +120,7 @@ impl Team {
     }
 }
 
-/// Why a session is not the caller's.
+/// The error for a session that is not the caller's.
 pub(in crate::service) fn refusal(
     caller: &Caller,
     session_id: &str,
@@ -149,7 +148,7 @@ pub(in crate::service) fn refusal(
     Error::not_yours("session_id", why)
 }
 
-/// Makes sure that a session is the caller's before anything is written of it. An unclaimed session
+/// Checks that a session is the caller's before anything is written about it. An unclaimed session
 /// becomes the caller's with its first row. A session whose owner is gone is taken over by a hook
 /// of its client.
 ///
@@ -195,7 +194,7 @@ async fn standing(
     Ok(SessionStanding::decide(&principal, session_id, Some(&facts), false))
 }
 
-/// Whether a peer stands for a session that has no row, and is not the caller's.
+/// Whether a session without a row has a peer that is not the caller's.
 async fn is_peer_of_another(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -222,7 +221,7 @@ async fn facts(
 ) -> Result<KnownOwner, StoreError> {
     let is_proven = match (contact, &row.owner) {
         (SessionContact::Call, _) => false,
-        // Its own process shows whose it is.
+        // No secret is needed: `same_process` decides.
         (SessionContact::Hook(_), Some(Principal::Operator)) => true,
         (SessionContact::Hook(shown), _) => {
             let lock = tx.sessions().lock(session_id).await?;
@@ -242,8 +241,8 @@ async fn facts(
         Some(Principal::Session(owner)) => {
             let holders = tx.tokens().subject_holders(owner).await?;
             known.is_gone = is_gone(&holders);
-            // A client may be told of a folder that its process is not in, so what its owner's
-            // token says counts, too.
+            // A client may report a folder that its process is not in, so the projects of its
+            // owner's tokens count, too.
             known.same_project = caller.project().is_some_and(|project| {
                 row.project.as_deref() == Some(project)
                     || holders.projects.iter().any(|theirs| theirs == project)
@@ -260,8 +259,7 @@ async fn facts(
     Ok(known)
 }
 
-/// Whether nobody can speak as a subject any more. A process that is alive trades for a new token
-/// at any time.
+/// Whether nobody can act as a subject any more. A live process may get a new token at any time.
 fn is_gone(holders: &SubjectHolders) -> bool {
     !holders.has_minted && !holders.processes.iter().any(process::is_running)
 }
@@ -318,11 +316,11 @@ mod tests {
         }
     }
 
-    /// What the former owner has open of a session's peer ends with the adoption, and what the new
-    /// owner has open shows it: the writer, which knows each stream, has to hear of it as well as
-    /// the table.
+    /// The adoption ends the former owner's subscription to the session's peer and shows the peer
+    /// in the new owner's. The writer, which caches streams, has to learn of it as well as the
+    /// table.
     #[tokio::test]
-    async fn an_adopted_peer_is_read_by_its_new_owner_alone() {
+    async fn an_adopted_peer_is_read_only_by_its_new_owner() {
         let test = TestStore::open().await;
         let services = services(&test);
         let (former, heir) = (session("a"), session("b"));
@@ -351,7 +349,7 @@ mod tests {
         let everything = Selector::Prefix("peer/".to_owned());
         let mut feed = follow(&heir, &everything).await.unwrap();
         let mut former_feed = follow(&former, &everything).await.unwrap();
-        // From here on they take what commits bring, and not the table.
+        // From here on, the subscriptions read commits and not the table.
         for to in [&formers_own, &heirs_own] {
             note(to).await;
         }
@@ -382,10 +380,10 @@ mod tests {
         assert!(shown.contains(formers_own.as_str()) && !shown.contains(peer.as_str()), "{shown}");
     }
 
-    /// The id of a session that is over stays its principal's for 30 days, and then its secret goes
-    /// and the id is free.
+    /// The id of an ended session stays its principal's for 30 days. Then its secret is removed and
+    /// the id is free.
     #[tokio::test]
-    async fn the_secret_of_a_session_goes_when_its_id_is_free() {
+    async fn the_secret_of_an_ended_session_is_removed_when_its_id_is_free() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
         let services = services(&test).with_home(home.path());
         let secrets = SessionSecrets::in_home(home.path());

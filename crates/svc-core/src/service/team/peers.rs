@@ -1,4 +1,4 @@
-//! Peers: who is here, and who has gone silent.
+//! Peers: their registration, their status, and what their silence means.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::service::{
     Error, Page, PageBounds, ResourceKind, check, process, project::project_root,
 };
 
-/// The reason that an event gives for a peer or a session whose process the sweep did not find.
+/// The reason in events about a peer or a session whose process the sweep did not find.
 const PROCESS_GONE: &str = "its process is gone";
-/// Why a message does not reach a peer that was taken out of the list.
+/// Why a message to a removed peer is undeliverable.
 const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
@@ -35,7 +35,8 @@ impl Team {
         self.register_peer_in(caller, None, input).await
     }
 
-    /// The same, for the session that the call is made in unless the caller names another.
+    /// Like [`Self::register_peer`], for the session that the call is made in unless the input
+    /// names another.
     pub async fn register_peer_in(
         &self,
         caller: &Caller,
@@ -48,13 +49,13 @@ impl Team {
             Some(named) => self.check_named(caller, named).await?,
             None => input.session_id = session.map(str::to_owned),
         }
-        // Looks at the disk, which a write job does not.
+        // Reads the disk, which a write job must not do.
         let project = match caller.session() {
             Some(_) => caller.project().map(str::to_owned),
             None => given(input.path.as_deref()).map(project_root),
         };
         let process = match caller.process().filter(|process| !process.started.is_empty()) {
-            // That of a client's process is known, and not what is claimed.
+            // The process of a client is known, so the input's claim does not count.
             Some(own) => Some(own.clone()),
             None => input.pid.and_then(process::running),
         };
@@ -78,7 +79,7 @@ impl Team {
                         .await?;
                     if let Some(known) = known {
                         let mut peer = update(tx, &caller, known, input, project, process).await?;
-                        // What hooks tell of its turn stands.
+                        // A status that hooks reported stays.
                         if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
                             let online = PeerStatus::Online;
                             set_status(tx, &mut peer, online, "registered").await?;
@@ -94,7 +95,7 @@ impl Team {
             .await
     }
 
-    /// Says that a peer is there, and in which state.
+    /// Notes that a peer is there, and its status if that is given.
     pub async fn heartbeat(
         &self,
         caller: &Caller,
@@ -124,9 +125,9 @@ impl Team {
             .await
     }
 
-    /// Takes a peer out of the list. What waits for it becomes undeliverable, in jobs of its own: a
-    /// full inbox holds up nobody. What a crash or a failure leaves of it,
-    /// [`Self::sweep_stranded_inboxes`] finds.
+    /// Removes a peer from the list. Messages that wait for it become undeliverable, in write jobs
+    /// of their own, so that a full inbox holds up nobody. [`Self::sweep_stranded_inboxes`] ends
+    /// those that a crash or a failure leaves.
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
@@ -148,15 +149,16 @@ impl Team {
             .await;
         let removed = removed?;
         if let Err(error) = end_deliveries(&self.core, &removed.peer_id, PEER_REMOVED).await {
-            // The peer is gone all the same, and the sweep tries again.
+            // The peer is removed all the same, and the sweep retries.
             let (peer, error) = (removed.peer_id.as_str(), chain(&error));
             tracing::warn!(peer, error, "cannot end the deliveries to a removed peer yet");
         }
         Ok(removed)
     }
 
-    /// Ends the deliveries to inboxes that nobody reads any more: what the removal of a peer or the
-    /// end of an agent did not come to, and copies of a broadcast that was on its way meanwhile.
+    /// Ends the deliveries to inboxes that nobody reads any more: those that were left by the
+    /// removal of a peer or the end of an agent, and copies of a broadcast that was being sent
+    /// meanwhile.
     pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
         for StrandedInbox { peer, is_removed } in
             self.core.store.inboxes().stranded(limits::PAGE_MAX).await?
@@ -167,7 +169,7 @@ impl Team {
         Ok(())
     }
 
-    /// A peer by its id, as far as the caller may see it.
+    /// The peer that `id` names, as far as the caller may see it.
     pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peers().get(&id).await?;
@@ -175,14 +177,14 @@ impl Team {
         Ok(row.shown_to(&Reader::from_caller(caller)))
     }
 
-    /// The peer that a session speaks for: the one registered with it.
+    /// The peer that is registered with a session, and for which the session speaks.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
         let store = &self.core.store;
         let read = async || Ok(store.peers().of_session(session).await?.map(|row| row.peer));
         Ok(self.session_peers.get(store, session, read).await?.as_ref().clone())
     }
 
-    /// The same, if the caller may speak as it.
+    /// Like [`Self::peer_of_session`], if the caller may speak as that peer.
     pub async fn own_peer_of_session(
         &self,
         caller: &Caller,
@@ -194,9 +196,8 @@ impl Team {
         Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
     }
 
-    /// A page of peers, as far as the caller may see them: in the order of their states, and by
-    /// name among those. Living are those that are not offline, without the agents that were
-    /// started for one task.
+    /// A page of peers, as far as the caller may see them, in the order of their status, then of
+    /// their name. `is_living` leaves out offline peers and agents that were started for one task.
     pub async fn peers(
         &self,
         caller: &Caller,
@@ -225,15 +226,14 @@ impl Team {
         Ok(Page::read(page, read, key).await?.map(|row| row.shown_to(reader)))
     }
 
-    /// Lets time pass for peers: who was silent for too long is idle while its process lives, and
-    /// offline otherwise. Who ran in a process that is gone is offline at once. Answers how long it
-    /// may be until the next look.
+    /// Marks silent peers idle while their process lives, else offline. A peer whose process is
+    /// gone is offline at once. Returns how long it may be until the next sweep.
     pub async fn sweep_peers(&self) -> Result<Duration, Error> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
         for row in self.core.store.peers().stale(now.minus(timeout), now).await? {
             if self.is_hosted(&row).await? {
-                // Its host says how it stands, however long it is silent.
+                // Its host reports its status, however long it is silent.
                 continue;
             }
             let process = row.process();
@@ -255,7 +255,7 @@ impl Team {
             let is_unchanged = row.peer.status.after_silence(silence(&row, now)).is_none();
             let Peer { peer_id, last_seen, .. } = row.peer;
             if last_seen <= now && is_unchanged && !is_for_long {
-                // As it was: nothing to write for as long as its process or session lives.
+                // Nothing to write for as long as its process or its session lives.
                 continue;
             }
             self.core
@@ -269,7 +269,7 @@ impl Team {
                             return Ok(());
                         }
                         if row.peer.last_seen > tx.now() {
-                            // The clock was set back: silence is counted anew, or it would never
+                            // The clock was set back: count the silence anew, or it would never
                             // end.
                             row.peer.last_seen = tx.now();
                             return tx.peers().touch(&row.peer).await;
@@ -303,9 +303,9 @@ impl Team {
 }
 
 impl Team {
-    /// Notes that the process of a peer is gone: the peer is offline, and the journal's session
-    /// that it spoke for is over, as nobody is there to end it. Its open record is an orphan from
-    /// then on. Whoever speaks for the peer from then on is another.
+    /// Notes that the process of a peer is gone. The peer is offline, and its session in the
+    /// journal ends, as nobody is there to end it; the open record of that session is an orphan
+    /// from then on. A later process that speaks for the peer is another one.
     async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
@@ -324,7 +324,7 @@ impl Team {
         Ok(write.await?)
     }
 
-    /// Whether a peer is that of a living agent which the daemon runs.
+    /// Whether a peer is that of a live hosted agent.
     async fn is_hosted(&self, row: &PeerRow) -> Result<bool, StoreError> {
         let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
             return Ok(false);
@@ -333,8 +333,8 @@ impl Team {
         Ok(agent.is_some_and(|agent| agent.ended_at.is_none()))
     }
 
-    /// Whether the session that a peer stands for is open in the journal and not stale, or at the
-    /// other end of an MCP connection, or was there a moment ago.
+    /// Whether the session of a peer is open in the journal and not stale, or has an MCP connection
+    /// that is open or was a moment ago.
     async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
         let Some(session) = given(session) else { return Ok(false) };
         let (connected, stale) =
@@ -345,7 +345,7 @@ impl Team {
     }
 }
 
-/// The operator alone makes people, and peers that are called like one.
+/// Only the operator registers people, and peers with a reserved name, such as `user`.
 fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     if caller.is_operator() {
         return Ok(());
@@ -358,8 +358,8 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     check_written(input)
 }
 
-/// What a session calls itself is read as it is written. Its backend is one word: the stamp of its
-/// messages names it.
+/// The name that a session gives itself must be displayed as it is written. Its backend is one
+/// word, as the stamp of its messages names it.
 fn check_written(input: &RegisterInput) -> Result<(), Error> {
     if changes_direction(&input.display_name) {
         let why = "must not have characters that change the direction of text";
@@ -448,7 +448,7 @@ pub(in crate::service) async fn create(
     Ok(row.peer)
 }
 
-/// Writes what a peer says of itself anew. Its state stays.
+/// Updates what a peer says of itself. Its status stays.
 pub(in crate::service) async fn update(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -500,8 +500,8 @@ pub(in crate::service) async fn update(
     Ok(row.peer)
 }
 
-/// Whether a peer is this session token's: it was registered with it, or stands for a session of
-/// its own.
+/// Whether a peer belongs to this session token: it was registered with the token, or is that of
+/// one of the token's sessions.
 async fn is_own(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -519,8 +519,8 @@ async fn is_own(
     }
 }
 
-/// Stores a peer's state and time as its process or a call shows it, with an event if the state is
-/// another. Who waits goes on to wait for the same.
+/// Stores the status of a peer that its process or a call shows, and the time, with an event if the
+/// status changes. A peer that goes on waiting waits for the same.
 pub(in crate::service) async fn set_status(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -533,8 +533,8 @@ pub(in crate::service) async fn set_status(
     set_state(tx, peer, state, reason).await
 }
 
-/// The same with what the peer waits for, and since when. Who waits for something else is told of,
-/// too. How an agent stands that the daemon runs, its host says, and nobody else.
+/// Like [`set_status`], with what the peer waits for, and since when. A change of that is an event,
+/// too. Of a hosted agent only the time is stored, as its host alone reports its status.
 pub(in crate::service) async fn set_state(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -547,8 +547,8 @@ pub(in crate::service) async fn set_state(
     set_hosted_state(tx, peer, state, reason).await
 }
 
-/// The same by the word of an agent's host. A state that rests on less than the present one does
-/// not count.
+/// Like [`set_state`], also for hosted agents. A state that rests on less than the present one is
+/// ignored.
 pub(in crate::service) async fn set_hosted_state(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -581,12 +581,13 @@ pub(in crate::service) async fn set_hosted_state(
     }
 }
 
-/// The end of a usage limit, as far as it is known, of who waits for it.
+/// The end of the usage limit that somebody waits for: `None` without a limit, `Some(None)` if the
+/// end is not known.
 fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<Option<Timestamp>> {
     waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit).map(|waiting| waiting.until)
 }
 
-/// Tells the team that the vendor of a peer refuses for usage, or until when.
+/// Tells the team that a peer has reached its vendor's usage limit, and its end if that is known.
 async fn note_limit(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -606,8 +607,8 @@ async fn append_to_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Notes that what the status of a peer rests on tells nothing any more. The status stays until
-/// what is left tells of another.
+/// Notes that the evidence of a peer's status is lost. The status stays until other evidence
+/// changes it.
 pub(in crate::service) async fn lose_evidence(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -620,14 +621,14 @@ pub(in crate::service) async fn lose_evidence(
     note_status(tx, peer, peer.status, reason).await
 }
 
-/// Tells the team how a peer stands.
+/// Tells the team the status of a peer.
 async fn note_status(
     tx: &mut WriteTx,
     peer: &Peer,
     previous: PeerStatus,
     reason: &'static str,
 ) -> Result<(), StoreError> {
-    // Everybody reads this stream, so it does not say what is asked.
+    // Everybody reads this stream, so the event does not say what is asked.
     let data = json!({
         "peer_id": peer.peer_id, "display_name": peer.display_name, "status": peer.status,
         "previous": previous, "reason": reason, "evidence": peer.evidence,
@@ -635,14 +636,14 @@ async fn note_status(
     append_to_team(tx, NewEvent::new("peer.status", &data)).await
 }
 
-/// Takes a peer out of the list, and says so. What waits for it is ended by [`end_deliveries`].
+/// Removes a peer from the list, with an event. [`end_deliveries`] ends what waits for the peer.
 pub(super) async fn remove(tx: &mut WriteTx, peer: &Peer) -> Result<(), StoreError> {
     tx.peers().delete(&peer.peer_id).await?;
     note(tx, "peer.removed", peer).await
 }
 
 async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
-    // Everybody reads this stream.
+    // Everybody reads this stream, so the event holds presence and no more.
     append_to_team(tx, NewEvent::new(kind, &peer.presence())).await
 }
 
@@ -697,7 +698,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({ "text": "hello" })).unwrap()
     }
 
-    /// More messages than two jobs end; answers their ids.
+    /// Sends more messages than two write jobs end. Returns their ids.
     async fn fill_inbox(services: &crate::service::Services, peer: &Peer) -> Vec<String> {
         let mut ids = Vec::new();
         for _ in 0..=2 * limits::ENDED_MESSAGES_PER_JOB {
@@ -718,7 +719,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_inbox_of_a_removed_peer_ends_in_bounded_jobs() {
+    async fn removing_a_peer_ends_its_full_inbox_in_bounded_jobs() {
         let test = TestStore::open().await;
         let services = services(&test);
         let operator = Caller::Operator;
@@ -734,9 +735,9 @@ mod tests {
         assert_eq!(head, events, "queued and undeliverable, each once");
     }
 
-    /// As after a crash between the removal and the end of the deliveries.
+    /// As after a crash between the removal of a peer and the end of its deliveries.
     #[tokio::test]
-    async fn the_sweep_ends_what_waits_for_nobody_and_nothing_else() {
+    async fn the_sweep_ends_only_deliveries_to_removed_peers() {
         let test = TestStore::open().await;
         let services = services(&test);
         let operator = Caller::Operator;
@@ -773,10 +774,9 @@ mod tests {
         assert_eq!(test.store.stats().jobs, before, "nothing to write");
     }
 
-    /// Silence is counted anew and leases have no meaning any more; nothing gets stuck until the
-    /// clock is back.
+    /// Silence is counted anew and leases no longer count; nothing waits until the clock is back.
     #[tokio::test]
-    async fn a_clock_that_is_set_back_stops_nothing() {
+    async fn a_clock_that_is_set_back_holds_up_neither_silence_nor_leases() {
         let test = TestStore::open().await;
         let services = services(&test);
         let noon = Timestamp::from_millis(1_800_000_000_000);
@@ -885,9 +885,9 @@ mod tests {
         assert_eq!(status().await, PeerStatus::Offline, "the session has ended");
     }
 
-    /// However long a tool runs, its turn goes on; and no turn for ever.
+    /// A turn goes on however long a tool runs, but not for ever.
     #[tokio::test]
-    async fn a_turn_of_a_living_client_is_not_over_because_it_is_silent() {
+    async fn a_silent_turn_goes_on_while_its_client_lives() {
         let test = TestStore::open().await;
         let services = services(&test);
         let operator = Caller::Operator;
@@ -927,7 +927,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_shared_process_keeps_no_session_for_ever() {
+    async fn a_shared_process_does_not_keep_a_silent_session_alive() {
         let test = TestStore::open().await;
         let services = services(&test);
         let operator = Caller::Operator;
@@ -959,7 +959,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_next_look_comes_when_the_next_peer_is_due() {
+    async fn the_next_sweep_comes_when_the_next_peer_is_due() {
         let test = TestStore::open().await;
         let services = services(&test);
         services.team.register_peer(&Caller::Operator, input("a")).await.unwrap();

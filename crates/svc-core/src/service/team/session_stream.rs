@@ -3,7 +3,7 @@
 use svc_model::{NewEvent, Ownership, PeerId, Principal, StreamName, StreamVisibility, limits};
 use svc_store::{StoreError, WriteTx};
 
-/// Appends to a session's stream, which is opened if it is new.
+/// Appends to a session's stream, and opens the stream if it is new.
 pub(in crate::service) async fn tell(
     tx: &mut WriteTx,
     session_id: &str,
@@ -19,7 +19,6 @@ pub(in crate::service) async fn tell(
     Ok(())
 }
 
-/// Appends to the stream of a peer.
 pub(in crate::service) async fn append_to_peer(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -29,8 +28,8 @@ pub(in crate::service) async fn append_to_peer(
         return Ok(());
     }
     let stream = StreamName::new("peer", to);
-    // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's
-    // then.
+    // The stream is opened with the peer. For a peer of an old database it may be missing, and is
+    // the operator's then.
     tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
     tx.append(&stream, events).await?;
     Ok(())
@@ -43,15 +42,16 @@ pub(super) async fn visibility_of(
 ) -> Result<StreamVisibility, StoreError> {
     let row = tx.sessions().owner(session_id).await?;
     let mut thing = row.unwrap_or_else(|| Ownership::from_row("", String::new()));
-    // One that the operator made known is that of whoever holds a token for it: the operator reads
-    // everything anyway.
+    // A session that the operator registered is shown to whoever holds a token for it. The operator
+    // reads everything anyway.
     if matches!(thing.owner, None | Some(Principal::Operator)) {
         thing.owner = Some(Principal::Session(session_id.into()));
     }
     Ok(StreamVisibility::shared(&thing))
 }
 
-/// The stream of a session. A client's own id may hold what a stream's name may not.
+/// The stream of a session. A client's own id that does not fit a stream's name is replaced by its
+/// hash.
 pub(super) fn stream_of(session_id: &str) -> StreamName {
     let name = format!("session/{session_id}");
     let fits = session_id.len() <= limits::ID_BYTES;

@@ -1,4 +1,5 @@
-//! Sessions of coding agents: who they are, what they count, and which of them a call acts in.
+//! Sessions of coding agents: their start and end, their counters, and which of them a call acts
+//! in.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,10 +22,11 @@ use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, check, project::project_to_start,
 };
 
-/// Bytes of a session's id that are enough to name it. Clients choose these ids.
+/// Bytes of the shortest beginning of a session's id that names the session. Clients choose the
+/// ids.
 const SESSION_PREFIX_MIN: usize = 4;
 
-/// Where a call of the journal belongs: a session, and in it perhaps a sub-agent.
+/// Where a call of the journal belongs: a session, or a sub-agent in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActingSession {
     /// The client's own id of the session.
@@ -49,10 +51,9 @@ pub struct NewSession {
     pub client: Option<String>,
 }
 
-/// What a check-in says.
 #[derive(Debug)]
 pub struct CheckIn {
-    /// Tool calls since the last one, this one included.
+    /// Tool calls since the last reset, this one included.
     pub tool_count: i64,
     /// Whether it is time to look at the record.
     pub due: bool,
@@ -73,12 +74,12 @@ pub struct SessionDetail {
     pub active_ghap: Option<Ghap>,
 }
 
-/// The setting that names the session last started.
+/// The setting with the id of the session that the operator last started.
 const CURRENT: &str = "current_session";
 
 impl Team {
-    /// The session that a call is about: the one that it names, the one that it came in, or by
-    /// default the caller's own. The operator's is the one that it last started here.
+    /// The session that a call is about: the one that it names, the one that it came in, or the
+    /// caller's default. The operator's default is the session that the operator last started.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if a session token names a session that is not its own.
@@ -111,8 +112,9 @@ impl Team {
     }
 
     /// The session of the operator's calls that name none: the one that the operator last started,
-    /// else the one that every database has. A database from before that one was reserved may show
-    /// it to be another's. Then the operator gets one that nobody else knows of.
+    /// else the one that every database has. In a database from before that id was reserved,
+    /// another principal may own that session; then the operator gets a new one that nobody else
+    /// knows of.
     async fn operators_session(&self) -> Result<String, Error> {
         if let Some(current) = self.core.store.settings().get(CURRENT).await? {
             return Ok(current);
@@ -126,7 +128,7 @@ impl Team {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    // Another call may have come first.
+                    // Another call may have set it meanwhile.
                     if let Some(current) = tx.settings().get(CURRENT).await? {
                         return Ok(current);
                     }
@@ -137,7 +139,7 @@ impl Team {
             .await
     }
 
-    /// Begins a session, or begins it again: what it left open it has back.
+    /// Begins a session, or begins it again: then it gets back what it left open.
     pub async fn start_session(
         &self,
         caller: &Caller,
@@ -172,7 +174,8 @@ impl Team {
                     let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
                     budget.check_rows(tx, &caller, more).await?;
                     if caller.is_operator() {
-                        // What the operator's bare calls mean is nobody else's to change.
+                        // Only the operator changes the session of the operator's calls that name
+                        // none.
                         tx.settings().put(CURRENT, &start.session_id).await?;
                     }
                     begin(tx, &start).await
@@ -181,7 +184,7 @@ impl Team {
             .await
     }
 
-    /// The session that a caller wants to begin. A client's process names its sessions itself; a
+    /// The session that a caller wants to begin. A client's process may choose any unclaimed id; a
     /// token that a person minted is for one session.
     async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String, Error> {
         check::key("session_id", Some(named))?;
@@ -192,7 +195,7 @@ impl Team {
         }
     }
 
-    /// Ends a session. Its open record is an orphan from then on; answers its id.
+    /// Ends a session. Returns it with the id of its open record, which is an orphan from then on.
     pub async fn end_session(
         &self,
         acting: ActingSession,
@@ -216,7 +219,7 @@ impl Team {
         Ok((session, left.record))
     }
 
-    /// Removes the secrets of sessions that have been over for so long that their ids are free.
+    /// Removes the secrets of sessions that ended so long ago that their ids are free.
     pub async fn sweep_session_secrets(&self) -> Result<(), Error> {
         let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
         let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
@@ -252,7 +255,7 @@ impl Team {
             .and_then(|session| session.project))
     }
 
-    /// A session with its counters, by its id or the beginning of it.
+    /// A session with its counters, by its id or the beginning of that.
     pub async fn session_detail(
         &self,
         caller: &Caller,
@@ -272,7 +275,7 @@ impl Team {
     }
 
     /// The id of the session that a text names: its id, or the beginning of the id of one that the
-    /// caller may read, alone or in the session's key, as lists cut it.
+    /// caller may read, alone or in the session's key, as lists cut it; or `latest`.
     async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
         let is_id = self.core.store.sessions().owner(text).await?.is_some();
         if text == LATEST && !is_id {
@@ -303,7 +306,7 @@ impl Team {
         Ok(Error::only_one(ResourceKind::Session, text, rows, candidate)?.session_id)
     }
 
-    /// A page of sessions that the caller may read, those heard of last first.
+    /// A page of sessions that the caller may read, the last seen first.
     pub async fn sessions(
         &self,
         caller: &Caller,
@@ -320,7 +323,7 @@ impl Team {
         Page::read(page.into(), read, key).await
     }
 
-    /// Counts a tool call.
+    /// Counts a tool call. Returns the count since the last reset.
     pub async fn count_tool(
         &self,
         caller: &Caller,
@@ -353,7 +356,7 @@ impl Team {
         Ok(session.map_or(0, |session| session.tool_count))
     }
 
-    /// Counts from zero again.
+    /// Resets the count of tool calls.
     pub async fn reset_tool_count(
         &self,
         caller: &Caller,
@@ -373,8 +376,8 @@ impl Team {
             .await
     }
 
-    /// Counts a tool call, tells whether it is time to look at the record, and if so counts from
-    /// zero again: in one step, so that of many calls at one moment exactly one is told.
+    /// Counts a tool call and tells whether it is time to look at the record; if so, resets the
+    /// count. One write job does all of it, so exactly one of many concurrent calls is told.
     pub async fn check_in(
         &self,
         caller: &Caller,
@@ -397,22 +400,22 @@ fn fresh_session_id() -> String {
 /// What an ended session leaves.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Left {
-    /// The record that it did not end.
+    /// The record that is still open.
     pub(in crate::service) record: Option<GhapId>,
-    /// Its tokens. They are good for nothing any more, and after the commit whoever ended it has
-    /// them forgotten.
+    /// Its tokens, which are revoked. After the commit, the caller of [`end`] has the token cache
+    /// forget them.
     pub(in crate::service) tokens: Vec<TokenId>,
 }
 
-/// Ends a session that there is, takes its tokens back, and says so in its stream.
+/// Ends a session that exists, revokes its tokens, and appends the end to its stream.
 pub(in crate::service) async fn end(
     tx: &mut WriteTx,
     id: &str,
     reason: Option<&str>,
 ) -> Result<Left, StoreError> {
     let tokens = match tx.sessions().owner(id).await?.and_then(|row| row.owner) {
-        // Those that were minted for it. That of another, which is only called so, is nobody's to
-        // take back.
+        // Revokes the tokens that were minted for this session. If the session is not named after
+        // its owner, the owner's tokens stay.
         Some(Principal::Session(key)) if own_session_ids(&key).iter().any(|own| own == id) => {
             tx.tokens().revoke_minted_of(&key).await?
         }
@@ -423,9 +426,9 @@ pub(in crate::service) async fn end(
     Ok(Left { record, tokens })
 }
 
-/// Ends the session of a peer whose process is gone, if it is open and the peer is the one that
-/// speaks for it. Its tokens stay: those of the process ended with it, and any other was made by
-/// somebody who can take it back.
+/// Ends the session of a peer whose process is gone, if the session is open and the peer speaks for
+/// it. Its tokens stay: those of the process ended with it, and any other was minted by somebody
+/// who can revoke it.
 pub(super) async fn end_left(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -440,7 +443,8 @@ pub(super) async fn end_left(
     Ok(())
 }
 
-/// Writes the end of a session and says so in its stream; answers the record that it leaves open.
+/// Stores the end of a session and appends it to its stream. Returns the record that it leaves
+/// open.
 async fn close(
     tx: &mut WriteTx,
     id: &str,
@@ -454,20 +458,20 @@ async fn close(
     Ok(record)
 }
 
-/// Begins a session, or begins it again, and says so in its stream.
+/// Begins a session, or begins it again, and appends that to its stream.
 pub(in crate::service) async fn begin(
     tx: &mut WriteTx,
     start: &SessionStart,
 ) -> Result<Session, Error> {
     tx.sessions().begin(start).await?;
-    // Its project or its owner may be another one now.
+    // The session's project or its owner may have changed.
     let visibility = visibility_of(tx, &start.session_id).await?;
     tx.streams().set_visibility(&stream_of(&start.session_id), &visibility).await?;
     // A session that goes on keeps its count.
     if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
         tx.tool_counts().reset(&start.session_id, "").await?;
     }
-    // Of what it was given it has nothing left, or a summary at best.
+    // The session has lost what it was given, or has a summary at best.
     if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
         tx.seen().forget(&start.session_id).await?;
     }
@@ -482,7 +486,6 @@ pub(in crate::service) async fn begin(
     Ok(session)
 }
 
-/// Whether a session is the caller's.
 pub(in crate::service) async fn owns_session(
     tx: &mut WriteTx,
     caller: &Caller,

@@ -1,5 +1,5 @@
-//! Usage limits of sessions that people started: when they end, by what clients record, and their
-//! end. Nothing is continued by itself; messages that wait for the session wake it.
+//! Usage limits of attended sessions: their ends, as clients record them, and what happens at the
+//! end. The daemon does not continue a session; messages that wait for it wake it.
 
 use svc_model::{Peer, PeerId, PeerState, PeerStatus, Timestamp, WaitingFor, is_agent_key, limits};
 use svc_store::{PeerRow, StoreError};
@@ -9,13 +9,13 @@ use super::{Team, peers::set_state};
 use crate::service::Error;
 
 impl Team {
-    /// Looks at the usage limits: adds the ends that clients have recorded meanwhile, and ends those
-    /// that have been over for [`limits::AFTER_LIMIT`].
+    /// Checks the usage limits: adds the ends that clients have recorded meanwhile, and ends the
+    /// limits that have been over for [`limits::AFTER_LIMIT`].
     pub async fn sweep_limits(&self) -> Result<(), Error> {
         let now = self.core.now();
         for row in self.core.store.peers().limited().await? {
             if row.owner.as_deref().is_some_and(is_agent_key) {
-                // Its host tells of it.
+                // Its host reports its limit.
                 continue;
             }
             if row.peer.is_past_limit(now) {
@@ -44,8 +44,8 @@ impl Team {
         tokio::task::spawn_blocking(read).await.ok().flatten()
     }
 
-    /// Stores what a limit is known to be by now; `None` if it is over. Not if the session has gone
-    /// on meanwhile.
+    /// Stores what is known of a limit; `None` if the limit is over. Does nothing if the session
+    /// has gone on since `seen` was read.
     async fn change_limit(&self, seen: Peer, next: Option<WaitingFor>) -> Result<(), Error> {
         let id: PeerId = seen.peer_id.clone();
         let job = self.core.store.write(move |tx| {
@@ -101,7 +101,7 @@ mod tests {
         services.hooks.hook(&Caller::Operator, event, call).await.unwrap();
     }
 
-    /// What a process that waits for the session's mail is given now.
+    /// What a process that waits for the session's mail gets now.
     async fn mail(services: &Services, id: &str) -> MailWait {
         let waiter = MailWaiter { id: id.to_owned(), lost: Vec::new() };
         let now = std::future::ready(());
@@ -134,7 +134,7 @@ mod tests {
             (Duration::from_secs(1), PeerStatus::Idle),
         ] {
             test.clock.advance(at);
-            // However long nothing is heard of it.
+            // Silence does not end the wait.
             services.team.sweep_peers().await.unwrap();
             if expected == PeerStatus::Waiting {
                 assert_eq!(mail(&services, "1").await, MailWait::Nothing);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_an_end_mail_waits_for_a_turn_that_is_not_refused() {
+    async fn without_a_known_end_mail_waits_for_a_turn_that_is_not_refused() {
         let test = TestStore::open().await;
         let services = services(&test);
         tell(&services, "UserPromptSubmit", None).await;
