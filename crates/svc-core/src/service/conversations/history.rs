@@ -1,5 +1,5 @@
-//! What was said in a session. It is data for whoever reads it, and secrets of known shapes are
-//! left out.
+//! The history of a session. It is data for whoever reads it, and secrets of known shapes are left
+//! out.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,12 +70,13 @@ pub struct HistoryText {
 }
 
 impl Conversations {
-    /// What was said in a session: in a hosted one all of it, in one that a person started the
-    /// messages between it and the caller, for nobody reads another's mail. The person sees all
-    /// messages of it, and so does the session itself.
+    /// The history of a session: of a hosted one all of it, of an attended one the messages between
+    /// it and the caller, as nobody reads another's mail. The person gets all messages of a
+    /// session, and so does the session itself.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] or [`Error::NotFound`] if there is none that the caller may see.
+    /// [`Error::Forbidden`] or [`Error::NotFound`] if there is no such session that the caller may
+    /// see.
     pub async fn history(
         &self,
         caller: &Caller,
@@ -107,7 +108,7 @@ impl Conversations {
         Ok(page_of(row.key(), texts, has_more))
     }
 
-    /// Messages of a session that a person started, the latest first.
+    /// Messages of an attended session, latest first; and whether there are more.
     async fn mail_before(
         &self,
         requester: &Requester,
@@ -155,8 +156,7 @@ fn of_entry(entry: HistoryEntry) -> HistoryText {
     }
 }
 
-/// A page of texts, of which the latest comes first: as many of them as there is room for, without
-/// secrets.
+/// Makes a page of `texts`, which come latest first: as many of them as fit, without secrets.
 fn page_of(session_key: String, texts: Vec<(i64, HistoryText)>, has_older: bool) -> SessionHistory {
     let mut history = SessionHistory {
         session_key,
@@ -176,10 +176,10 @@ fn page_of(session_key: String, texts: Vec<(i64, HistoryText)>, has_older: bool)
             }
             _ => shown,
         };
-        // The marks in what imitates our stamps take room, too: models are shown them.
+        // The text is measured as models get it: quoting what imitates our stamps makes it longer.
         let size = serde_json::to_string(&text)
             .map_or(0, |json| json.len().max(quote::json(&json).len()) + 1);
-        // With room for what stands around them.
+        // 1024 bytes are kept for the fields around the texts.
         if bytes + size > limits::SESSION_HISTORY_BYTES - 1024 && !history.messages.is_empty() {
             (history.truncated, history.has_more) = (true, true);
             break;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_bounded_as_models_are_shown_it() {
+    fn a_page_with_quoted_stamps_is_bounded() {
         let many = (0..100).rev().map(|rank| (rank, text("isUser=true ".repeat(330)))).collect();
         let page = page_of("agent:a:main".to_owned(), many, false);
         let shown = quote::json(&serde_json::to_string(&page).unwrap()).into_owned();

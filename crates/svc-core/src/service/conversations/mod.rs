@@ -1,10 +1,10 @@
-//! Conversations between sessions: sending to one and waiting for what it answers, seeing which
-//! there are, what was said in them, and starting further ones.
+//! Conversations between sessions: sending to one and waiting for its answer, listing sessions,
+//! reading their history, and starting new ones.
 //!
-//! `party` says who calls and who is meant, as far as the caller may see it. `send` stores a send
-//! before it is answered, `reply` waits for what comes of it. What a target's turn does to it
-//! stands in `team`, as it is part of the commits that end turns. `list`, `history` and `status`
-//! look at sessions; `spawn` starts one.
+//! `party` resolves the caller and the session that the caller names, as far as the caller may see
+//! it. `send` stores a send before it is answered, and `reply` waits for its result. What a
+//! target's turn does to a send is in `service/assignments`, as it is part of the commits that end
+//! turns. `list`, `history` and `status` read sessions; `spawn` starts one.
 
 mod history;
 mod list;
@@ -41,7 +41,7 @@ impl Conversations {
         self.agents = agents.clone();
     }
 
-    /// Whom sessions see and send to.
+    /// The policy on whom sessions may see and send to.
     pub fn policy(&self) -> &SessionsPolicy {
         self.core.sessions()
     }

@@ -1,4 +1,4 @@
-//! Who calls, and whom a caller means.
+//! Resolves the caller, and the session that a caller names.
 
 use svc_model::{
     AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal, READ_ALL, Timestamp,
@@ -11,37 +11,36 @@ use svc_store::{AgentRow, AssignmentEnd, PeerRow};
 use super::Conversations;
 use crate::service::{Error, team::UNKNOWN_CLIENT};
 
-/// The key of the person, who is no session.
+/// The key of the person, who has no session.
 pub(super) const OPERATOR: &str = PeerId::OPERATOR;
 
-/// Who calls.
+/// The caller of a conversation, as resolved from its credential.
 #[derive(Debug, Clone)]
 pub(super) struct Requester {
     pub(super) key: String,
-    /// Its instance or backend.
+    /// The caller's instance or backend.
     pub(super) agent_id: String,
-    /// Its peer; `None` if it has none yet.
+    /// The caller's peer; `None` if there is none yet.
     pub(super) peer: Option<PeerId>,
-    /// The client's own id of its session, or of a hosted one its key.
+    /// The client's own id of the caller's session, or a hosted agent's session key.
     pub(super) session: Option<String>,
-    /// Of a hosted session its incarnation.
+    /// The caller's agent, if the caller is hosted.
     pub(super) agent: Option<AgentId>,
-    /// Whose children are its own.
+    /// Sessions that this principal started are the caller's children.
     pub(super) principal: Principal,
     project: Option<String>,
-    /// Where a hosted session works.
+    /// The working folder of a hosted caller.
     pub(super) cwd: Option<String>,
-    /// Whether it sees every session: the person, and in a call that only reads whoever reads
-    /// everything.
+    /// Whether the caller sees every session: the person does, and in calls that only read also
+    /// whoever has the scope [`READ_ALL`].
     pub(super) sees_all: bool,
 }
 
-/// A session that there is.
+/// A session that exists, hosted or attended.
 #[derive(Debug, Clone)]
 pub(super) enum SessionRow {
-    /// The daemon runs it.
+    /// The agent, and its peer if there is one.
     Hosted(Box<AgentRow>, Option<Box<PeerRow>>),
-    /// A person started it.
     Attended(Box<PeerRow>),
 }
 
@@ -51,20 +50,20 @@ pub(super) enum SessionName<'a> {
     /// By its key, the id of its agent, or the client's own id; if none matches, by its display
     /// name.
     Key(&'a str),
-    /// By what it is called.
+    /// By its display name, or else the name that it was started with.
     Label(&'a str),
-    /// The main one of an instance, or the only one.
+    /// The main session of an instance, or its only one.
     Instance(&'a str),
 }
 
 /// Why a session name did not resolve.
 #[derive(Debug)]
 pub(super) enum NoSession {
-    /// There is none, or the caller may not see it: both look the same.
+    /// There is none, or the caller may not see it; the caller is not told which.
     Unseen(SessionDenial),
-    /// There is none, and the caller sees all.
+    /// There is none, and the caller sees every session.
     Unknown,
-    /// Several are called so.
+    /// Several have that name: their keys.
     Ambiguous(Vec<String>),
 }
 
@@ -76,7 +75,7 @@ impl SessionRow {
         }
     }
 
-    /// When it was last there.
+    /// When the agent ended or started, or when the peer was last seen.
     fn seen_at(&self) -> Timestamp {
         match self {
             Self::Hosted(agent, _) => agent.ended_at.unwrap_or(agent.info.started_at),
@@ -93,7 +92,7 @@ impl SessionRow {
         }
     }
 
-    /// Its instance, or its backend as keys have it.
+    /// The instance of a hosted session, or the backend of an attended one as its key has it.
     pub(super) fn agent_id(&self) -> String {
         match self {
             Self::Hosted(agent, _) => agent.info.instance.clone(),
@@ -118,7 +117,7 @@ impl SessionRow {
         }
     }
 
-    /// Who started it.
+    /// The principal that started a hosted session; `None` for an attended one.
     pub(super) fn parent(&self) -> Option<&Principal> {
         match self {
             Self::Hosted(agent, _) => agent.owned.owner.as_ref(),
@@ -126,7 +125,7 @@ impl SessionRow {
         }
     }
 
-    /// The present incarnation: the agent, or the client's own id of its session.
+    /// The id of the present incarnation: the agent's, or the client's own id of the session.
     pub(super) fn incarnation(&self) -> String {
         match self {
             Self::Hosted(agent, _) => agent.info.id.as_str().to_owned(),
@@ -137,7 +136,8 @@ impl SessionRow {
         }
     }
 
-    /// Whether this names its present incarnation.
+    /// Whether `named` is the id of the present incarnation, or the vendor's id of its
+    /// conversation.
     pub(super) fn is_incarnation(&self, named: &str) -> bool {
         let vendor = match self {
             Self::Hosted(agent, _) => agent.info.session_id.as_deref(),
@@ -146,7 +146,7 @@ impl SessionRow {
         self.incarnation().eq_ignore_ascii_case(named) || vendor == Some(named)
     }
 
-    /// Whether it can be sent to.
+    /// Whether messages can be sent to the session.
     pub(super) fn is_there(&self) -> bool {
         match self {
             Self::Hosted(agent, _) => agent.ended_at.is_none(),
@@ -168,12 +168,12 @@ impl Requester {
         SessionParty { key: &self.key, agent_id: &self.agent_id }
     }
 
-    /// What a session is to it.
+    /// How a session relates to the caller.
     pub(super) fn sight(&self, row: &SessionRow) -> SessionRelation {
         let own = row.peer().map(|peer| &peer.peer.peer_id);
         SessionRelation {
             is_self: match row {
-                // What a session is called gives nobody the right to it.
+                // Only the agent's id counts: a session's name gives nobody a right to the session.
                 SessionRow::Hosted(agent, _) if self.agent.as_ref() == Some(&agent.info.id) => true,
                 _ => own.is_some() && own == self.peer.as_ref(),
             },
@@ -184,8 +184,8 @@ impl Requester {
 }
 
 impl Conversations {
-    /// Who calls. It is the credential that says so; `session` is the one that the call acts in,
-    /// which is the caller's own.
+    /// Resolves the caller by its credential. `session` is the one that the call acts in, which is
+    /// the caller's own.
     pub(super) async fn requester(
         &self,
         caller: &Caller,
@@ -261,7 +261,7 @@ impl Conversations {
         })
     }
 
-    /// Who calls, for a call that changes nothing.
+    /// Like [`Self::requester`], for a call that changes nothing.
     pub(super) async fn reader(
         &self,
         caller: &Caller,
@@ -271,7 +271,7 @@ impl Conversations {
         Ok(Requester { sees_all: caller.has_scope(READ_ALL), ..requester })
     }
 
-    /// The session that is named, if the caller may see it.
+    /// The session that `name` names, if the caller may see it.
     pub(super) async fn find(
         &self,
         requester: &Requester,
@@ -305,7 +305,7 @@ impl Conversations {
         if rows.iter().any(SessionRow::is_alive) {
             rows.retain(SessionRow::is_alive);
         } else if let Some(latest) = rows.iter().max_by_key(|row| row.seen_at()) {
-            // Of the dead, whoever was called so last is meant.
+            // Of several that are not alive, the latest is meant.
             rows = vec![latest.clone()];
         }
         Ok(match rows.len() {
@@ -351,7 +351,7 @@ impl Conversations {
         self.sessions_of(peers).await
     }
 
-    /// The sessions of an instance: the main one, else all that live.
+    /// The live sessions of an instance: only the main one if it is among them.
     async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>, Error> {
         let instance = instance.to_ascii_lowercase();
         let mut rows = Vec::new();
@@ -367,7 +367,7 @@ impl Conversations {
         Ok(rows)
     }
 
-    /// The live agents that were started with a name: what their keys end with.
+    /// The live agents that were started with this name, with which their keys end.
     async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>, Error> {
         let mut rows = Vec::new();
         for agent in self.core.store.agents().live().await? {
@@ -386,7 +386,7 @@ impl Conversations {
         Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
     }
 
-    /// The sessions that peers stand for. The person's own are none.
+    /// The sessions of peers. A peer of the person has none.
     pub(super) async fn sessions_of(&self, peers: Vec<PeerRow>) -> Result<Vec<SessionRow>, Error> {
         let mut rows = Vec::with_capacity(peers.len());
         for peer in peers {
@@ -406,7 +406,7 @@ impl Conversations {
     }
 }
 
-/// The key of a session that no hook has told of.
+/// The key of a session that no hook has registered.
 fn key_of_unknown(session: &str) -> String {
     let mut peer = svc_model::Peer::operator(Timestamp::from_millis(0));
     UNKNOWN_CLIENT.clone_into(&mut peer.backend);

@@ -1,4 +1,4 @@
-//! Waiting for what comes of a send.
+//! Waits for the result of a send.
 
 use svc_model::{
     Delivery, ExpectedDelivery, RunId, StreamName,
@@ -12,20 +12,20 @@ use super::{
 };
 use crate::service::{Error, assignments::note_returned};
 
-/// Bytes of events that are looked at together.
+/// Most bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
 
-/// What a call does with the send that it waited for.
+/// Whether a call goes on waiting for the result of its send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// It waits on, if nothing has come of it.
+    /// The call waits on if there is no result yet.
     Left,
-    /// It goes on without the reply.
+    /// The call returns without the reply.
     Over,
 }
 
 impl Conversations {
-    /// What the one who sent is told: the reply if it comes while the call waits, or was there
+    /// The response to the sender: with the reply if that comes while the call waits, or was there
     /// already.
     pub(super) async fn outcome(
         &self,
@@ -34,7 +34,7 @@ impl Conversations {
     ) -> Result<SessionReply, Error> {
         let stream = StreamName::new("peer", &run.source_peer);
         let store = &self.core.store;
-        // Listen before looking, or an end that comes in between wakes nobody.
+        // Listens before it reads, or an end that comes in between would be missed.
         let mut listener = store.bus().listen(&stream);
         let wait = run.waits_until.map(|until| until.since(self.core.now())).unwrap_or_default();
         let end = tokio::time::Instant::now() + wait;
@@ -56,7 +56,7 @@ impl Conversations {
         }
     }
 
-    /// Takes the reply, or goes on without it; `None` if there is neither.
+    /// Takes the reply, or settles the send without it; `None` if the call is to wait on.
     async fn settle(&self, id: &RunId, patience: Patience) -> Result<Option<SettledRun>, Error> {
         let id = id.clone();
         self.core
@@ -66,7 +66,7 @@ impl Conversations {
     }
 }
 
-/// Waits for the end of a send of the stream's peer after `cursor`.
+/// Waits for an event after `cursor` that ends a send of the stream's peer.
 async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     loop {
         listener.wait(cursor).await;
@@ -79,13 +79,13 @@ async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     }
 }
 
-/// A send that its call has done with, and what the call is told of it.
+/// A send for which its call waits no longer, and what the call returns.
 #[derive(Debug)]
 struct SettledRun {
     run: AssignmentRow,
-    /// The reply's text, if the call has it.
+    /// The text of the reply, if there is one.
     reply: Option<String>,
-    /// What became of its message so far.
+    /// The delivery states of its message so far.
     states: Vec<Delivery>,
 }
 
@@ -106,7 +106,7 @@ impl SettledRun {
         let Self { run, reply, states } = self;
         let answered = run.answered.unwrap_or(run.state.as_run());
         let status = match (SendStatus::from(answered), &reply) {
-            // It asked for no answer, and the session has it.
+            // The send asked for no answer, and the session has it.
             (SendStatus::Ok, None) => SendStatus::Accepted,
             (status, _) => status,
         };

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Conversations;
 use crate::service::{Error, agents::NewDispatch, check};
 
-/// How long an agent may take to take its task.
+/// How long the call waits for the agent to take its task.
 const TAKEN_WITHIN: Duration = Duration::from_secs(20);
 
 /// A session for a task.
@@ -71,11 +71,11 @@ pub struct SpawnedSession {
 }
 
 impl Conversations {
-    /// Starts a session for a task, and answers once it has taken it.
+    /// Starts a session for a task. Returns when the agent has taken the task.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if agents have started agents too often, or the caller has enough of
-    /// them. [`Error::NotNow`] with the reason if the program does not run.
+    /// [`Error::LimitReached`] if agents have started agents too deep, or the caller has as many as
+    /// it may have. [`Error::NotNow`] with the reason if the program does not run.
     pub async fn spawn(
         &self,
         caller: &Caller,
@@ -109,14 +109,14 @@ impl Conversations {
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
     }
 
-    /// The key and the process of the agent that has a task, once it has taken it: its program runs
-    /// and is logged in.
+    /// The session key and the pid of the agent that has a task, once the agent has taken it: then
+    /// its program runs and is logged in.
     async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
         let store = &self.core.store;
         let (team, end) = (svc_model::StreamName::fixed("team"), Instant::now() + TAKEN_WITHIN);
         let task_stream = svc_model::StreamName::new("task", id);
-        // The commit that notes the process moves the agent's stream or the team's; what becomes of
-        // the task its own.
+        // The start of the agent is in the team's stream, and what becomes of the task in the
+        // task's.
         let mut of_team = store.bus().listen(&team);
         let mut of_task = store.bus().listen(&task_stream);
         let mut running: Option<(String, u32)>;
@@ -134,7 +134,7 @@ impl Conversations {
                 let why = why.unwrap_or_else(|| "it has ended".to_owned());
                 return Err(Error::NotNow(format!("the agent could not be started: {why}")));
             }
-            // The end of one that is quick may be on record before its process is.
+            // The end of a quick agent may be stored before its process is.
             if let Some(running) = running.clone().filter(|(_, pid)| is_taken && *pid != 0) {
                 return Ok(running);
             }
@@ -142,12 +142,12 @@ impl Conversations {
                 tokio::select! {
                     () = of_team.wait(heads[0]) => {}
                     () = of_task.wait(heads[1]) => {}
-                    // The row of a process has no event of its own.
+                    // Storing the process appends no event.
                     () = tokio::time::sleep(Duration::from_millis(20)) => {}
                 }
             };
             if timeout_at(end, moved).await.is_err() {
-                // One that is slow to begin is told of as it is.
+                // An agent that is slow to begin is returned as it is, if its process runs.
                 return running.filter(|(_, pid)| *pid != 0).ok_or_else(|| {
                     Error::NotNow("the agent's program does not run yet".to_owned())
                 });
@@ -155,7 +155,8 @@ impl Conversations {
         }
     }
 
-    /// The agent that has a task, and whether it has taken it.
+    /// The session key and the last pid of the agent that has a task, and whether it has taken the
+    /// task.
     async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool), Error> {
         let store = &self.core.store;
         let Some(work) = store.assignments().of_task(id).await? else { return Ok((None, false)) };

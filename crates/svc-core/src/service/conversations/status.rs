@@ -1,4 +1,4 @@
-//! How a session stands.
+//! The status of a session.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -77,7 +77,7 @@ pub enum SessionWaitingKind {
 }
 
 impl SessionWaiting {
-    /// What the peer of a session says that it waits for.
+    /// What the peer of a session waits for, as the peer reports it.
     pub(super) fn of_peer(peer: &Peer) -> Option<Self> {
         let waiting = peer.waiting_for.as_ref()?;
         Some(Self {
@@ -96,10 +96,10 @@ impl SessionWaiting {
 }
 
 impl Conversations {
-    /// How a session stands; the caller's own if none is named.
+    /// The status of a session; of the caller's own if none is named.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none that the caller may see.
+    /// [`Error::NotFound`] if there is no such session that the caller may see.
     pub async fn status(
         &self,
         caller: &Caller,
@@ -110,7 +110,7 @@ impl Conversations {
         let named = named.unwrap_or(&requester.key);
         let row = match self.find(&requester, SessionName::Key(named)).await? {
             Ok(row) => row,
-            // One that was never heard of has no row, and stands all the same.
+            // A caller whose session has no row yet has a status, too.
             Err(_) if named == requester.key && named != OPERATOR => {
                 return Ok(SessionStatusView {
                     session_key: requester.key,
@@ -163,7 +163,7 @@ impl Conversations {
         }))
     }
 
-    /// How many sends of the caller are open.
+    /// How many sends of the caller have not ended.
     pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64, Error> {
         let requester = self.requester(caller, session).await?;
         Ok(self.core.store.assignments().count_open(&requester.key).await?)
@@ -179,7 +179,7 @@ impl Conversations {
         Ok((requester.key, requester.agent_id))
     }
 
-    /// When a hosted agent was last heard of.
+    /// When a hosted agent's last event was; at least its start.
     pub(super) async fn last_activity(
         &self,
         started_at: Timestamp,
@@ -189,7 +189,7 @@ impl Conversations {
         Ok(last.unwrap_or(started_at).max(started_at))
     }
 
-    /// The sum of what a hosted agent says it has used.
+    /// The sum of the usage that a hosted agent has reported.
     async fn tokens(&self, id: &AgentId) -> Result<Option<AgentUsage>, Error> {
         let stream = StreamName::new("agent", id);
         let Some(view) = self.core.store.streams().view(&stream).await? else { return Ok(None) };
@@ -228,7 +228,8 @@ impl Conversations {
     }
 }
 
-/// The error of a session that is not there, or not for the caller to see: both are the same.
+/// The error for a session that does not exist or that the caller may not see; the caller is not
+/// told which.
 pub(super) fn unseen(named: &str, none: &NoSession) -> Error {
     match none {
         NoSession::Unseen(denial) => Error::Unseen(*denial),
