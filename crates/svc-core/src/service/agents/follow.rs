@@ -88,7 +88,7 @@ impl AgentFollower {
                         return;
                     }
                     Ok(false) => {
-                        if !std::mem::replace(&mut is_told, true) && failures > 3 {
+                        if failures > 3 && !std::mem::replace(&mut is_told, true) {
                             tracing::warn!(agent = %id, error = %why, "a host is not reached");
                         }
                     }
