@@ -8,6 +8,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,6 +18,9 @@ use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, Waiting
 use super::{claude_transcript, record_fault::RecordFault, record_file};
 use crate::private_file;
 
+/// How often a file is read that is no whole entry, and the pause in between.
+const READS: u32 = 3;
+const WRITING: Duration = Duration::from_millis(4);
 /// Largest file of the registry, in bytes. A real one has about a thousand.
 const MOST_BYTES: u64 = 64 * 1024;
 /// Characters of what a dialog waits for.
@@ -72,13 +76,19 @@ impl ClaudeSession {
         session_id: &str,
     ) -> Result<Option<Self>, RecordFault> {
         let file = folder.join(format!("{}.json", process.pid));
-        let text = match private_file::read_own(&file, MOST_BYTES) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(RecordFault::Untrusted(error.to_string())),
-        };
-        let entry: Self = serde_json::from_str(&text).map_err(|_| RecordFault::Form)?;
-        Ok(entry.is_of(process, session_id).then_some(entry))
+        for _ in 0..READS {
+            let text = match private_file::read_own(&file, MOST_BYTES) {
+                Ok(text) => text,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(RecordFault::Untrusted(error.to_string())),
+            };
+            if let Ok(entry) = serde_json::from_str::<Self>(&text) {
+                return Ok(entry.is_of(process, session_id).then_some(entry));
+            }
+            // Its client may be writing it.
+            std::thread::sleep(WRITING);
+        }
+        Err(RecordFault::Form)
     }
 
     fn is_of(&self, process: &ProcessIdentity, session_id: &str) -> bool {
