@@ -41,6 +41,7 @@ mod first_day;
 )]
 #[path = "../fuzz/targets.rs"]
 mod fuzz_targets;
+mod handovers;
 mod health;
 mod hook;
 #[cfg(target_os = "linux")]

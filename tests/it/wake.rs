@@ -502,7 +502,7 @@ fn a_prompt_in_opencode_goes_on_if_the_daemon_does_not_answer() {
 import http from "node:http"
 export const request = ({ signal, ...options }, answered) => {
   const sent = http.request(options, answered).on("error", () => {})
-  signal.addEventListener("abort", () => sent.destroy())
+  signal?.addEventListener("abort", () => sent.destroy())
   const on = sent.on.bind(sent)
   sent.on = (name, heard) => (name === "error" ? sent : on(name, heard))
   return sent

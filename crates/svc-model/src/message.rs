@@ -63,13 +63,13 @@ pub struct NewMessage {
     /// The message that this answers.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub correlation_id: Option<String>,
-    /// A repeat with the same key to the same receiver sends nothing and returns the first message.
+    /// A repeat with the same key sends nothing and returns the first message.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub idempotency_key: Option<String>,
     /// The sender; your own peer by default. Only the operator may choose another.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub from_peer: Option<String>,
-    /// Whether an idle receiver is left idle; it reads the message in its next turn.
+    /// Do not wake it.
     #[serde(default)]
     pub no_wake: bool,
 }

@@ -10,13 +10,13 @@ use axum::{
 };
 use futures_util::stream;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use svc_core::service::{
     handovers::{PluginHold, PluginReport},
     prompts::PROMPT_PULSE,
 };
-use svc_model::Caller;
+use svc_model::{Caller, MessageId};
 use tokio::time::timeout;
 
 use super::{App, Problem, api::Api, body::Json, openapi::Operation};
@@ -30,7 +30,7 @@ pub(super) fn routes(api: Api) -> Api {
         "application/x-ndjson",
     );
     let on_report = Operation::new("Say what became of a text that a plugin was given");
-    let on_report = on_report.answer::<ReportedHandover>(200, "Noted");
+    let on_report = on_report.body::<HandoverReport>().answer::<ReportedHandover>(200, "Noted");
     api.post("/v1/handovers/hold", on_hold, hold).post(
         "/v1/handovers/{id}/report",
         on_report,
@@ -78,6 +78,26 @@ async fn hold(app: App, caller: Caller) -> Result<Response, Problem> {
     Ok(response)
 }
 
+/// What a plugin says of a hand-over.
+#[derive(Deserialize, JsonSchema)]
+struct HandoverReport {
+    /// What became of the text, or of the question where it is.
+    state: ReportedState,
+    /// Of `shows`: the messages that are in the session.
+    #[serde(default)]
+    messages: Vec<MessageId>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ReportedState {
+    Taken,
+    Refused,
+    Unknown,
+    Shows,
+    Unreadable,
+}
+
 /// A text of which a plugin has told.
 #[derive(Serialize, JsonSchema)]
 struct ReportedHandover {
@@ -88,8 +108,15 @@ async fn report(
     app: App,
     caller: Caller,
     Path(id): Path<String>,
-    Json(input): Json<PluginReport>,
+    Json(input): Json<HandoverReport>,
 ) -> Result<Json<ReportedHandover>, Problem> {
-    app.services.handovers.report(&caller, &id, input)?;
+    let report = match input.state {
+        ReportedState::Taken => PluginReport::Taken,
+        ReportedState::Refused => PluginReport::Refused,
+        ReportedState::Unknown => PluginReport::Unknown,
+        ReportedState::Shows => PluginReport::Shows(input.messages),
+        ReportedState::Unreadable => PluginReport::Unreadable,
+    };
+    app.services.handovers.report(&caller, &id, report)?;
     Ok(Json(ReportedHandover { handover_id: id }))
 }

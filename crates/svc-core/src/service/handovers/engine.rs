@@ -43,6 +43,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 const UNREADABLE: Duration = Duration::from_secs(30);
 /// The same once its client is gone.
 const GONE: Duration = Duration::from_secs(2);
+/// When messages that may not go now are looked at again: a bound or a lease of theirs may be over.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Pause after a failure of the store.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -60,7 +62,7 @@ enum Next {
     End,
     /// Nothing else.
     Mail,
-    /// A change in the team.
+    /// A change in the team, or some time.
     Team,
     /// A time.
     Until(Instant),
@@ -70,7 +72,7 @@ enum Next {
 
 /// What one session's task remembers between its looks.
 #[derive(Debug, Default)]
-struct Watch {
+struct HandoverWatch {
     /// When a hand-over was made here, or seen first.
     since: BTreeMap<HandoverId, Instant>,
     /// Hand-overs that this daemon has made. Of others the client may be asked at once.
@@ -125,7 +127,7 @@ impl Handovers {
         let bus = self.core.store.bus();
         let mut inbox = bus.listen(&stream);
         let mut team = bus.listen(&StreamName::fixed(StreamName::TEAM));
-        let mut watch = Watch::default();
+        let mut watch = HandoverWatch::default();
         loop {
             // Listen before looking, or what comes in between is missed.
             let (last, change) = (inbox.last(), team.last());
@@ -143,6 +145,7 @@ impl Handovers {
                 Next::Team => tokio::select! {
                     () = inbox.wait(last) => {}
                     () = team.wait(change) => {}
+                    () = sleep(LOOK_AGAIN) => {}
                 },
                 Next::Until(at) => tokio::select! {
                     () = inbox.wait(last) => {}
@@ -152,7 +155,7 @@ impl Handovers {
         }
     }
 
-    async fn step(&self, peer: &PeerId, watch: &mut Watch) -> Result<Next, Error> {
+    async fn step(&self, peer: &PeerId, watch: &mut HandoverWatch) -> Result<Next, Error> {
         let store = &self.core.store;
         let row = store.peers().get(peer).await?;
         let session = match &row {
@@ -180,7 +183,7 @@ impl Handovers {
         &self,
         row: &PeerRow,
         session: &NativeSession,
-        watch: &mut Watch,
+        watch: &mut HandoverWatch,
     ) -> Result<Next, Error> {
         let inboxes = self.core.store.inboxes();
         if !inboxes.has_mail(&session.peer, self.core.now()).await? {
@@ -267,7 +270,7 @@ impl Handovers {
         &self,
         open: &HandoverRow,
         session: Option<&NativeSession>,
-        watch: &mut Watch,
+        watch: &mut HandoverWatch,
     ) -> Result<Option<Instant>, Error> {
         let id = &open.handover_id;
         let messages = self.core.store.handovers().messages(id).await?;
@@ -384,7 +387,7 @@ impl Handovers {
     }
 }
 
-impl Watch {
+impl HandoverWatch {
     fn forget(&mut self, id: &HandoverId) {
         self.since.remove(id);
         self.own.remove(id);

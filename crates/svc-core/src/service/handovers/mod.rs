@@ -42,10 +42,6 @@ use crate::service::{
     Error, ResourceKind, codex::AppServerLines, core::Core, process, team::advance,
 };
 
-/// How often a client's own way is tried for a message. A plugin answers for what it did, so that a
-/// text which it does not know can be given to it again.
-const TRIES: u32 = 2;
-
 /// Hand-overs to sessions.
 #[derive(Debug, Clone)]
 pub struct Handovers {

@@ -11,16 +11,17 @@ use std::{
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use svc_model::{HandoverId, HandoverWay, MessageId, Principal, hook::HookClient};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{
-    TRIES,
-    native_way::{
-        NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
-    },
+use super::native_way::{
+    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
 };
+
+/// How often it is tried for a message. A plugin answers for what it did, so that a text which it
+/// does not know can be given to it again.
+const TRIES: u32 = 2;
 
 /// How long a plugin may take to say what became of a text.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -57,8 +58,7 @@ impl PluginWord {
 }
 
 /// What a plugin says of a hand-over.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(tag = "state", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PluginReport {
     /// The client took the text.
     Taken,
@@ -67,10 +67,7 @@ pub enum PluginReport {
     /// Whether the client took it is not known.
     Unknown,
     /// These of the messages are in the session, and no other.
-    Shows {
-        /// Ids of messages.
-        messages: Vec<MessageId>,
-    },
+    Shows(Vec<MessageId>),
     /// The session cannot be read.
     Unreadable,
 }
@@ -243,8 +240,8 @@ impl NativeWay for PluginWay {
                 return NativeRecord::Unreadable;
             };
             match reported(report).await {
-                Some(PluginReport::Shows { messages }) => {
-                    NativeRecord::Shows { read: messages, waiting: Vec::new() }
+                Some(PluginReport::Shows(read)) => {
+                    NativeRecord::Shows { read, waiting: Vec::new() }
                 }
                 _ => NativeRecord::Unreadable,
             }

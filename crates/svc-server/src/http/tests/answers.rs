@@ -113,8 +113,10 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
 
 /// What succeeds only with processes of its own: `tests/it/agents.rs`, `tests/it/sources` and
 /// `tests/it/health.rs` have those.
-const WITH_PROCESSES: [(&str, &str); 25] = [
+const WITH_PROCESSES: [(&str, &str); 27] = [
     ("/v1/doctor", "get"),
+    ("/v1/handovers/hold", "post"),
+    ("/v1/handovers/{id}/report", "post"),
     ("/v1/hosts", "post"),
     ("/v1/hosts/{id}", "get"),
     ("/v1/hosts/{id}/answer", "post"),
@@ -229,6 +231,8 @@ async fn agents() -> Script {
         script.post(&format!("/v1/hosts/ag_none/{action}"), body).await;
     }
     script.post("/v1/requests/req_none/answer", json!({ "option_id": "x" })).await;
+    script.post("/v1/handovers/hold", json!({})).await;
+    script.post("/v1/handovers/ho_none/report", json!({ "state": "taken" })).await;
     for action in ["hold", "printed"] {
         script.post(&format!("/v1/prompts/req_none/{action}"), json!({})).await;
     }
