@@ -424,6 +424,46 @@ def told(desk):
     return sent["delivery"]
 
 
+def woken(desk):
+    """A message wakes an idle session by its client's own way, and joins a turn of opencode with the next model call; the person's half-typed words
+    stay. Over a daemon that is killed each is read once, and what is said of it is true."""
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "hello")
+    desk.until("idle", "its turn is over")
+    way = {"opencode": "plugin", "claude": "inbox"}[desk.client.name]
+    name = desk.peer()["display_name"]
+
+    def states(sent):
+        return {it["state"]: it for it in json.loads(desk.svc("message", "show", sent["id"], "--json"))["states"]}
+
+    def read(sent, text, step):
+        """The message is read once, in the model's call `step`, and that is known by the client's own proof."""
+        try:
+            wait_for(lambda: "injected" in states(sent), f"{text!r} is injected", SOON)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {states(sent)}\n{terminal.screen()}") from None
+        # At the end of a turn its hook may be first.
+        assert states(sent)["offered"].get("via") in (way, *(["hook"] if step == 3 else [])), states(sent)
+        desk.model.asked(step, SOON)
+        assert desk.model.body(step).count(text) == 1, desk.model.body(step)
+
+    tell(desk, name, "words one", 1)
+    read(json.loads(desk.svc("message", "list", "--json"))["messages"][0], "words one", 1)
+    desk.until("idle", "a turn that a message began is over")
+    terminal.tmux("send-keys", "-l", "half a")
+    tell(desk, name, "words two", 2)
+    desk.until("idle", "a turn that a message began is over")
+    assert terminal.shows("half a"), terminal.screen()
+    # The daemon is killed while the client has the text and its model has not.
+    began = time.time()
+    sent = json.loads(desk.svc("tell", name, "words three", "--json"))
+    desk.crash()
+    desk.svc("start")
+    read(sent, "words three", 3)
+    desk.until("idle", "a turn that a message began is over")
+    return f"{way}, {time.time() - began:.1f} s over a crash"
+
+
 def failed_turn(desk):
     """A question whose turn fails is told why and has no answer, and nothing of what was said before; its session is idle. One that a message wakes is
     woken by the next one, too, however the turn of the first ends."""
@@ -522,6 +562,7 @@ CASES = {
     "killed at a prompt": (killed, asking, True),
     "a prompt in print mode": (printing, asking, True),
     "told": (told, lambda client: [DONE] * 4, False),
+    "woken": (woken, lambda client: [DONE] * 6, False),
     "a failed turn": (failed_turn, lambda client: [{"text": "for its person", "hold": "first"}, FAILS, FAILS, {**DONE, "hold": "second"}, DONE, DONE], False),
     "harmless tools": (harmless_tools, lambda client: [tool("peer_list"), DONE] * 2, True),
 }
@@ -535,6 +576,8 @@ def applies(client, case):
         return client.name == "claude"
     if case == "a failed turn" and client.name == "opencode":
         return False
+    if case == "woken":
+        return client.name == "opencode" or client.name == "claude" and client.numbers() >= (2, 1, 224)
     return case not in ("two projects", "harmless tools") or client.name != "claude" or client.numbers() >= (2, 1, 300)
 
 
