@@ -13,6 +13,9 @@ use super::native_way::{
 };
 use crate::service::codex::AppServerLines;
 
+/// A text that the app-server does not know can be given to it again.
+const TRIES: u32 = 2;
+
 /// The way through the queues of Codex' app-servers.
 #[derive(Debug)]
 pub(super) struct AppServerWay(Arc<AppServerLines>);
@@ -38,7 +41,7 @@ impl NativeWay for AppServerWay {
     }
 
     fn tries(&self) -> u32 {
-        super::TRIES
+        TRIES
     }
 
     fn answers_for_itself(&self) -> bool {
