@@ -119,7 +119,7 @@ acknowledges. A notification tells. `delivery` says when it arrives.";
 /// A message to one peer.
 #[derive(Deserialize, JsonSchema)]
 struct PeerSendArguments {
-    /// The receiver: its `peer_id`, name or session key, or `operator`.
+    /// A `peer_id`, name or session key, or `operator`.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     to: String,
     #[serde(flatten)]
