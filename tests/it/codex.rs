@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::agents::{events, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, until};
@@ -358,6 +359,32 @@ fn the_state_of_a_session_of_codex_is_that_of_its_thread() {
     }
     // Esc, of which no hook tells.
     codex.end_turn(&d, "interrupted");
+}
+
+#[test]
+fn a_session_of_codex_at_its_usage_limit_waits_for_the_end_of_that() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    eventually(SOON, || peer_of(&d, THREAD)["evidence"] == "app-server");
+    let end = OffsetDateTime::now_utc().unix_timestamp() + 3600;
+    let limits = json!({ "rateLimits": { "primary": { "usedPercent": 100, "resetsAt": end } } });
+    let error = json!({ "message": "try again later", "codexErrorInfo": "usageLimitExceeded" });
+    let refused = json!({ "error": error, "willRetry": false, "threadId": THREAD, "turnId": "t" });
+    codex.order(
+        &json!({ "tell_all": { "method": "account/rateLimits/updated", "params": limits } }),
+    );
+    codex.order(&json!({ "status": [THREAD, { "type": "systemError" }] }));
+    codex.order(&json!({ "tell": { "method": "error", "params": refused } }));
+    eventually(SOON, || status_of(&d, THREAD) == "waiting");
+    let waiting_for = peer_of(&d, THREAD)["waiting_for"].clone();
+    assert_eq!(waiting_for["kind"], "limit");
+    let until = waiting_for["until"].as_str().expect("the end of the limit");
+    let until = OffsetDateTime::parse(until, &Rfc3339).expect("a time by RFC 3339");
+    assert_eq!(until.unix_timestamp(), end);
+    // The next turn is not refused.
+    codex.order(&json!({ "status": [THREAD, { "type": "active", "activeFlags": [] }] }));
+    eventually(SOON, || status_of(&d, THREAD) == "busy");
 }
 
 /// Sends a message to an idle session, and gives it with what the app-server was given.

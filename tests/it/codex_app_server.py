@@ -7,6 +7,7 @@ standard input tell it to. The arguments are svc and the socket; hooks run in th
     {"ask": {id, method, params}}      asks the followers of params.threadId, and whoever follows it later
     {"resolve": ID}                    the person answers at the terminal
     {"tell": FRAME}                    tells the followers of params.threadId
+    {"tell_all": FRAME}                tells everybody
     {"hang_up": true}                  ends all connections
     {"take": THREAD}                   a turn begins with what waits in the thread's queue
 Each is answered by {"done": OUTPUT}. What its clients do is told in lines as well: {"answered": {id, result}},
@@ -189,6 +190,9 @@ def do(order):
             resolve(order["resolve"])
         if "tell" in order:
             tell(order["tell"])
+        if "tell_all" in order:
+            for client in clients:
+                client.send(order["tell_all"])
         if "take" in order:
             for it in queues.pop(order["take"], []):
                 item = {"type": "userMessage", "clientId": it["clientUserMessageId"], "content": it["input"]}

@@ -20,6 +20,8 @@ const CLAUDE_REGISTRY: ClientVersion = ClientVersion([2, 1, 197]);
 /// The first versions of Claude Code with a hook for permission prompts, and for failed turns.
 const CLAUDE_PROMPTS: ClientVersion = ClientVersion([2, 0, 57]);
 const CLAUDE_FAILURES: ClientVersion = ClientVersion([2, 1, 78]);
+/// The first version of Codex whose app-server, which all terminals share, was tried.
+const CODEX_APP_SERVER: ClientVersion = ClientVersion([0, 169, 0]);
 
 /// What tells how a session stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,6 +29,8 @@ const CLAUDE_FAILURES: ClientVersion = ClientVersion([2, 1, 78]);
 pub enum StateAbility {
     /// Its client's own record of every state, and its hooks.
     Registry,
+    /// The app-server of its terminal; without one, its hooks and its record of the ends of turns.
+    AppServer,
     /// Its hooks, and its client's record of the ends of turns.
     HookAndRecord,
     /// Its hooks.
@@ -96,6 +100,12 @@ impl Abilities {
                     LimitAbility::Unseen
                 },
             ),
+            KnownClient::Codex if is_since(CODEX_APP_SERVER) => (
+                StateAbility::AppServer,
+                MessageAbility::WakesAndJoins,
+                PromptAbility::Here,
+                LimitAbility::SeenWithEnd,
+            ),
             KnownClient::Codex | KnownClient::Gemini => (
                 StateAbility::HookAndRecord,
                 MessageAbility::Joins,
@@ -104,7 +114,7 @@ impl Abilities {
             ),
             KnownClient::Opencode => (
                 StateAbility::Plugin,
-                MessageAbility::Joins,
+                MessageAbility::WakesAndJoins,
                 PromptAbility::Here,
                 LimitAbility::SeenWithEnd,
             ),
@@ -123,6 +133,9 @@ impl Abilities {
     pub const fn texts(&self) -> [(&'static str, &'static str); 4] {
         let state = match self.state {
             StateAbility::Registry => "by its own record of sessions, and its hooks",
+            StateAbility::AppServer => {
+                "by the app-server of its terminal; without one, by its hooks and its record"
+            }
             StateAbility::HookAndRecord => "by its hooks, and its record of the ends of turns",
             StateAbility::Hook => "by its hooks",
             StateAbility::Plugin => "by the plugin in it",
@@ -208,5 +221,12 @@ mod tests {
         assert_eq!(of("2.0.0").answering, PromptAbility::Seen);
         assert_eq!(of("2.1.100").limits, LimitAbility::SeenWithEnd);
         assert_eq!(of("2.1.330").state, StateAbility::Registry);
+        let codex = |version: &str| {
+            Abilities::of_client(KnownClient::Codex, ClientVersion::parse(version)).answering
+        };
+        assert_eq!(
+            (codex("0.168.0"), codex("0.169.0")),
+            (PromptAbility::Seen, PromptAbility::Here)
+        );
     }
 }
