@@ -384,7 +384,7 @@ fn a_session_at_its_usage_limit_waits_for_the_end_of_that() {
     assert_eq!(status(&d, "s"), "busy");
     let tool = json!({ "tool_name": "Bash", "tool_input": {}, "tool_use_id": "toolu_1" });
     let given = client.hook(&event("s", "PostToolUse", &tool));
-    assert!(given.contains("x"), "{given}");
+    assert!(given.contains('x'), "{given}");
 
     // Whoever asks again while the limit lasts hears of its end at once.
     client.hook(&prompt("s"));

@@ -286,6 +286,7 @@ fn hook(target: &Target, event: &str, number: usize) -> Vec<u8> {
     tool(target, "hook_event", json!({ "client": "claude-code", "payload": payload }))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers make them for it")]
 fn tool(target: &Target, name: &str, arguments: Value) -> Vec<u8> {
     let params = json!({ "name": name, "arguments": arguments });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });

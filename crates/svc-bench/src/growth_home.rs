@@ -1,6 +1,14 @@
 //! A data folder with a history: records, memories, sessions, tasks, events and messages, written
 //! through the store. Texts have words as natural texts have them: few are frequent, most are rare.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "numbers of rows and ranks of words, which are small"
+)]
+
 use std::{path::Path, sync::Arc};
 
 use svc_model::{

@@ -201,7 +201,7 @@ mod tests {
             (RecordedState::Idle, before, Busy, Registry, soon, "nothing"),
             (RecordedState::Idle, before, Busy, Registry, later, "lags"),
         ] {
-            let peer = Peer { status, since, evidence, ..Peer::operator(since) };
+            let peer = Peer { status, evidence, since, ..Peer::operator(since) };
             let record = ClientRecord { state, at, asks: None, failure: None };
             let word = match record.word_on(&peer, now) {
                 RecordWord::Corrects(_) => "corrects",

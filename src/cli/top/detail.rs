@@ -168,7 +168,7 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
     ];
     if let Some((wait, since)) = peer.wait() {
         lines.push(field("waits", &format!("{wait} ({})", when(model, since))));
-        let what = match peer.limit() {
+        let what = match peer.limit().map(|limit| limit.until) {
             None => " its own terminal shows the prompt, and takes the answer".to_owned(),
             Some(None) => " its vendor does not say until when".to_owned(),
             Some(Some(until)) => format!(" the limit ends at {until}"),

@@ -59,7 +59,7 @@ pub(super) struct TeamWait {
     title: String,
     pub(super) since: Option<Timestamp>,
     /// When it goes on, if time alone ends it and that is known.
-    until: Option<Timestamp>,
+    pub(super) until: Option<Timestamp>,
 }
 
 /// A record that is not over: what a session tries.
@@ -192,10 +192,10 @@ impl TeamPeer {
         Some((words, wait.since))
     }
 
-    /// When a usage limit ends that it waits for; `Some(None)` if nobody knows.
-    pub(super) fn limit(&self) -> Option<Option<Timestamp>> {
+    /// What it waits for, if that is the end of a usage limit.
+    pub(super) fn limit(&self) -> Option<&TeamWait> {
         let wait = self.waiting_for.as_ref().filter(|_| self.status == "waiting")?;
-        (wait.kind == "limit").then_some(wait.until)
+        (wait.kind == "limit").then_some(wait)
     }
 
     /// Whether nothing was heard of it for a while, or it has ended.

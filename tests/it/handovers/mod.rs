@@ -29,7 +29,10 @@ impl Client {
     /// `None` where node is missing.
     fn opencode(home: &Home) -> Option<Self> {
         if Command::new("node").arg("--version").output().is_err() {
-            eprintln!("not run: node is not there");
+            #[expect(clippy::print_stderr, reason = "says what is not run")]
+            {
+                eprintln!("skipped: the plugin of opencode (there is no node)");
+            }
             return None;
         }
         let folder = home.user().join("opencode");

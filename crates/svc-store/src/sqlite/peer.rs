@@ -111,8 +111,7 @@ macro_rules! peers {
 impl PeerWrites<'_> {
     /// Whether the client asks its person before it uses tools, in its own word.
     pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>, StoreError> {
-        Ok(find_value!(self.tx, r#"select permission_mode from peer where peer_id = ?"#, id)
-            .flatten())
+        Ok(find_value!(self.tx, "select permission_mode from peer where peer_id = ?", id).flatten())
     }
 
     /// Notes how the client asks its person.

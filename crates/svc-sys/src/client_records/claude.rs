@@ -13,9 +13,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 use svc_model::hook::one_line;
-use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind, limits};
+use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind};
 
-use super::{claude_transcript, record_fault::RecordFault, record_file};
+use super::{record_fault::RecordFault, record_file};
 use crate::private_file;
 
 /// How often a file is read that is no whole entry, and the pause in between.
@@ -124,26 +124,6 @@ impl ClaudeSession {
     }
 }
 
-/// The end of the limit that the last refusal in the session's transcript names.
-pub(super) fn limit_end(
-    process: &ProcessIdentity,
-    session_id: &str,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    limit_end_in(&folder_of(process.pid)?.join("projects"), session_id, now)
-}
-
-fn limit_end_in(projects: &Path, session_id: &str, now: Timestamp) -> Option<Timestamp> {
-    let transcript = claude_transcript::file_of(projects, session_id)?;
-    let tail = record_file::tail_of(record_file::open(&transcript)?)?;
-    let refusal = tail.lines().rev().find(|line| line.contains(r#""rate_limit_info""#))?;
-    let entry: Value = serde_json::from_str(refusal).ok()?;
-    let info = &entry["apiErrorParams"]["rate_limit_info"];
-    let resets = info["resetsAt"].as_i64().filter(|_| entry["isApiErrorMessage"] == true)?;
-    let end = Timestamp::from_millis(resets.checked_mul(1000)?);
-    (now < end && end <= now.plus(limits::LIMIT_LASTS)).then_some(end)
-}
-
 pub(super) fn folder_of(pid: u32) -> Option<PathBuf> {
     record_file::folder(pid, "CLAUDE_CONFIG_DIR")
         .or_else(|| Some(record_file::folder(pid, "HOME")?.join(".claude")))
@@ -220,47 +200,5 @@ mod tests {
             fs::write(&file, &text).unwrap();
             assert_eq!(look(), Err(RecordFault::Form), "{text}");
         }
-    }
-
-    #[test]
-    fn the_last_refusal_of_a_transcript_says_when_the_limit_ends() {
-        const AT: i64 = 1_795_519_683;
-        let now = Timestamp::from_millis((AT - 600) * 1000);
-        let line = |resets: i64| {
-            let info =
-                json!({ "status": "rejected", "resetsAt": resets, "rateLimitType": "five_hour" });
-            json!({
-                "type": "assistant", "error": "rate_limit", "isApiErrorMessage": true,
-                "apiErrorStatus": 429, "apiError": "usage_limit_reached",
-                "apiErrorParams": { "rate_limit_info": info },
-            })
-        };
-        let quoted = json!({ "type": "user", "message": { "content": line(AT + 60).to_string() } });
-        let folder = tempfile::tempdir().unwrap();
-        let is = |mode| fs::Permissions::from_mode(mode);
-        let project = folder.path().join("-home-user-work");
-        fs::create_dir(&project).unwrap();
-        fs::set_permissions(&project, is(0o700)).unwrap();
-        let file = project.join("s-1.jsonl");
-        assert_eq!(limit_end_in(folder.path(), "s-1", now), None, "there is none");
-        for (lines, expected) in [
-            (vec![line(AT)], Some(AT)),
-            (vec![line(AT - 60), line(AT), quoted], Some(AT)),
-            (vec![line(AT - 600)], None),
-            (vec![line(AT + 100 * 24 * 3600)], None),
-            (vec![line(i64::MAX)], None),
-        ] {
-            let text: Vec<_> = lines.iter().map(Value::to_string).collect();
-            fs::write(&file, text.join("\n")).unwrap();
-            fs::set_permissions(&file, is(0o600)).unwrap();
-            let expected = expected.map(|at| Timestamp::from_millis(at * 1000));
-            assert_eq!(limit_end_in(folder.path(), "s-1", now), expected, "{text:?}");
-        }
-        fs::write(&file, line(AT).to_string()).unwrap();
-        for session in ["", "../s-1", "-home-user-work/s-1", "s-2"] {
-            assert_eq!(limit_end_in(folder.path(), session, now), None, "{session}");
-        }
-        fs::set_permissions(&file, is(0o666)).unwrap();
-        assert_eq!(limit_end_in(folder.path(), "s-1", now), None, "others can write it");
     }
 }

@@ -43,7 +43,7 @@ pub fn limit_end(
     session_id: &str,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    if backend == CLAUDE { claude::limit_end(process, session_id, now) } else { None }
+    if backend == CLAUDE { claude_transcript::limit_end(process, session_id, now) } else { None }
 }
 
 /// Whether a client has a person at its terminal, by its own record.

@@ -2,7 +2,10 @@
 //! A text that comes while the session is idle begins a turn; the client's own record of the
 //! conversation shows what it queued and what was read.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use serde_json::json;
@@ -63,7 +66,7 @@ fn line(id: &str, text: &ModelText) -> String {
     format!("{message}\n")
 }
 
-async fn write(inbox: &PathBuf, session: &NativeSession, line: &str) -> NativeDelivery {
+async fn write(inbox: &Path, session: &NativeSession, line: &str) -> NativeDelivery {
     let connected = timeout(PATIENCE, local_socket::connect_to_process(inbox, &session.process));
     let mut stream = match connected.await {
         Ok(Ok(stream)) => stream,

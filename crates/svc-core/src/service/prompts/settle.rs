@@ -172,9 +172,8 @@ async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Resu
             _ => RequestAnswerRow { option_id: Some(option.to_owned()), by: TERMINAL.to_owned() },
         },
         (Closing::Ran, Some(given)) if is_denial(row, given) => terminal(),
-        (Closing::Person, _) => terminal(),
+        (Closing::Person, _) | (Closing::Replied(None) | Closing::Ran, None) => terminal(),
         (_, Some(given)) => given.clone(),
-        (Closing::Replied(None) | Closing::Ran, None) => terminal(),
         (Closing::Over(by), None) => RequestAnswerRow { option_id: None, by: by.to_owned() },
     };
     tx.requests().close(&row.request_id, &answer).await?;

@@ -566,25 +566,25 @@ pub(in crate::service) async fn set_hosted_state(
     if previous != next {
         peer.since = at;
     }
-    let known_limit = limit_of(peer.waiting_for.as_ref());
-    (peer.waiting_for, peer.evidence) = (waiting_for, evidence);
+    let earlier = std::mem::replace(&mut peer.waiting_for, waiting_for);
+    peer.evidence = evidence;
     tx.peers().touch(peer).await?;
     if !is_changed {
         return Ok(());
     }
     note_status(tx, peer, previous, reason).await?;
-    match (known_limit, limit_of(peer.waiting_for.as_ref())) {
-        (None, Some(until)) | (Some(None), Some(until @ Some(_))) => {
-            note_limit(tx, peer, until).await
+    match (limit_of(earlier.as_ref()), limit_of(peer.waiting_for.as_ref())) {
+        (None, Some(limit)) => note_limit(tx, peer, limit.until).await,
+        (Some(known), Some(limit)) if known.until.is_none() && limit.until.is_some() => {
+            note_limit(tx, peer, limit.until).await
         }
         _ => Ok(()),
     }
 }
 
-/// The end of the usage limit that somebody waits for: `None` without a limit, `Some(None)` if the
-/// end is not known.
-fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<Option<Timestamp>> {
-    waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit).map(|waiting| waiting.until)
+/// What somebody waits for, if that is the end of a usage limit.
+fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<&WaitingFor> {
+    waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit)
 }
 
 /// Tells the team that a peer has reached its vendor's usage limit, and its end if that is known.

@@ -129,7 +129,7 @@ mod tests {
         send(&services).await;
         for (at, expected) in [
             (Duration::ZERO, PeerStatus::Waiting),
-            (Duration::from_mins(60), PeerStatus::Waiting),
+            (Duration::from_hours(1), PeerStatus::Waiting),
             (Duration::from_secs(89), PeerStatus::Waiting),
             (Duration::from_secs(1), PeerStatus::Idle),
         ] {
