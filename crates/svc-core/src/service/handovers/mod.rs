@@ -2,7 +2,7 @@
 //! plugin in its process, its inbox, its server), which also wakes an idle session.
 //!
 //! `mail` chooses the messages and makes one text of them. `engine` hands the text over by a
-//! client's own way, a [`NativeWay`]. A text is given once: a row of `handover` is committed, with
+//! client's own way, a `NativeWay`. A text is given once: a row of `handover` is committed, with
 //! the messages `offered`, before the text leaves, and from then on no other way takes them.
 //! What follows is decided by the client alone. Its prompt hook with a message's stamp, or its own
 //! record of the conversation, makes a message `injected`. If the record shows nothing, the
