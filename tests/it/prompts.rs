@@ -205,6 +205,20 @@ fn a_command_of_the_client_does_not_answer_its_prompts() {
     assert!(told.contains("forbidden"), "{told}");
     let told = asking.client.run("\"$SVC\" answer allow");
     assert!(!told.contains("answered"), "{told}");
+    // Nor by the tool, over MCP, and not with many processes in between.
+    let id = request["request_id"].as_str().expect("an id");
+    let by_tool = format!(
+        "\"$SVC\" tools call RequestAnswer --arg request_id={id} --arg option_id=allow 2>&1"
+    );
+    for command in [
+        by_tool.clone(),
+        format!("f() {{ if [ $1 -gt 0 ]; then ( f $(($1 - 1)); true ); else {by_tool}; fi; }}; f 40"),
+        "f() { if [ $1 -gt 0 ]; then ( f $(($1 - 1)); true ); else \"$SVC\" answer allow 2>&1; fi; }; f 40"
+            .to_owned(),
+    ] {
+        let told = asking.client.run(&command);
+        assert!(told.contains("does not answer its prompts"), "{command}: {told}");
+    }
     assert!(!hook.is_over() && open(&d).is_some());
 }
 

@@ -182,11 +182,6 @@ impl AppServerProtocol {
         self.call(CodexCall::LoadedThreads, "thread/loaded/list", &json!({}))
     }
 
-    /// The threads that the app-server has told of.
-    pub fn threads(&self) -> impl Iterator<Item = &str> {
-        self.threads.keys().map(String::as_str)
-    }
-
     /// Whether the app-server takes requests of this connection.
     pub fn is_ready(&self) -> bool {
         self.is_ready

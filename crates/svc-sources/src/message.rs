@@ -327,7 +327,8 @@ mod tests {
     #[test]
     fn request_params_carry_the_callers_trace() {
         let text = |text: &str| Some(Arc::from(text));
-        let trace = RequestTrace { request_id: text("r-1"), parent: text("00-a-b-01") };
+        let (request_id, parent) = (text("r-1"), text("00-a-b-01"));
+        let trace = RequestTrace { request_id, parent, ..RequestTrace::default() };
         let both = r#""traceparent":"00-a-b-01","svc/request_id":"r-1""#;
         for (params, expected) in [
             ("{}", format!(r#"{{"_meta":{{{both}}}}}"#)),

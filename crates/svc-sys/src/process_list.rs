@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, test_kill_process};
-use svc_model::{ProcessIdentity, SHELLS, limits};
+use svc_model::{ProcessIdentity, SHELLS};
 
 /// A line of `proc_pid_stat(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,11 +89,14 @@ pub fn is_same_running(process: &ProcessIdentity) -> bool {
         .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
 }
 
+/// Ancestors of a process that [`is_below`] looks at.
+const MOST_ANCESTORS: usize = 4096;
+
 /// Whether a process is another one or descends from it. A process that outlives its parent belongs
-/// to nobody.
+/// to nobody. One with more than [`MOST_ANCESTORS`] counts as below: nobody looks further.
 pub fn is_below(pid: u32, ancestor: &ProcessIdentity) -> bool {
     let mut pid = pid;
-    for _ in 0..limits::PROCESS_DEPTH {
+    for _ in 0..MOST_ANCESTORS {
         let Some(entry) = ProcessEntry::read(pid) else { return false };
         if entry.identity(pid) == *ancestor {
             return true;
@@ -103,7 +106,7 @@ pub fn is_below(pid: u32, ancestor: &ProcessIdentity) -> bool {
         }
         pid = entry.parent;
     }
-    false
+    true
 }
 
 /// The process of this user that has a socket open, by the socket's inode.

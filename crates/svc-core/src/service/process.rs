@@ -1,11 +1,39 @@
 //! Processes on this machine, by an id that a caller gave.
 
+use std::net::SocketAddr;
+
 use svc_model::ProcessIdentity;
-use svc_sys::process_list::ProcessEntry;
+use svc_sys::{connection_owner, process_list::ProcessEntry};
 
 pub(in crate::service) use svc_sys::process_list::{
     is_running as is_alive, is_same_running as is_running,
 };
+
+/// The other end of a request's connection, as far as that shows it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RequestSender {
+    /// The Unix socket shows the process.
+    Local(Option<u32>),
+    /// A connection over TCP: the system's list of sockets has its process.
+    Tcp { from: SocketAddr, to: SocketAddr },
+    /// No connection: a call that was composed here, or is run again.
+    #[default]
+    Unknown,
+}
+
+impl RequestSender {
+    /// Its process id; `None` if it is of another machine or user.
+    pub(in crate::service) async fn process(self) -> Option<u32> {
+        match self {
+            Self::Local(pid) => pid,
+            Self::Tcp { from, to } => {
+                let find = move || connection_owner::process_of_connection(from, to);
+                tokio::task::spawn_blocking(find).await.ok().flatten()
+            }
+            Self::Unknown => None,
+        }
+    }
+}
 
 /// Start time of a process in the system's own count, to tell it from a later one with the same id.
 /// `None` where the system does not say.

@@ -206,9 +206,9 @@ struct RequestAnswerResult {
 
 async fn answer(call: Call, input: RequestAnswerArguments) -> Result<RequestAnswerResult, Failure> {
     let agents = &call.services.agents;
-    let process = call.caller.process().map(|process| process.pid);
+    let sender = call.trace.sender;
     let answered =
-        agents.answer_request(&call.caller, None, &input.request_id, input.answer, process).await?;
+        agents.answer_request(&call.caller, None, &input.request_id, input.answer, sender).await?;
     Ok(match answered {
         PromptOutcome::Taken(request) => RequestAnswerResult { state: None, request },
         PromptOutcome::Sent(request) => RequestAnswerResult { state: Some("sent"), request },

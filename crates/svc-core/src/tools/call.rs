@@ -14,7 +14,7 @@ use svc_model::{Caller, Timestamp, limits, quote};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{ErrorType, Failure, ToolError};
-use crate::service::Services;
+use crate::service::{Services, process::RequestSender};
 
 /// Capacity of the channel to the adapter. A tool that is ahead of it waits.
 const SIGNALS: usize = 16;
@@ -35,19 +35,20 @@ pub struct Call {
     /// The client whose model calls; `None` for a program that gets only the result: a hook,
     /// `curl`.
     pub client: Option<ToolClient>,
-    /// The client's ids of the request, which are passed on to child servers.
+    /// The client's ids of the request, which are passed on to child servers, and its sender.
     pub trace: RequestTrace,
     /// The request's `params`, unchanged, for a child server; `None` if the call was composed here.
     pub params: Option<Arc<RawValue>>,
 }
 
-/// The client's ids of a request.
+/// The client's ids of a request, and who sent it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestTrace {
     /// `X-Request-Id`.
     pub request_id: Option<Arc<str>>,
     /// `traceparent` (W3C Trace Context).
     pub parent: Option<Arc<str>>,
+    pub sender: RequestSender,
 }
 
 impl Call {

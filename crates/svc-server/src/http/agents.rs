@@ -1,6 +1,7 @@
 //! `/v1/agents`, `/v1/hosts` and `/v1/requests`.
 
 use axum::{
+    Extension,
     extract::Path,
     http::StatusCode,
     response::{IntoResponse as _, Response},
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use svc_core::service::{
     Page,
     agents::{AgentView, NewAgent, SendToAgent},
+    process::RequestSender,
     prompts::{AnswerRequest, PromptOutcome},
 };
 use svc_model::{AgentFilter, Caller, InstanceStatus, InstanceView, PageQuery, RequestFilter};
@@ -21,7 +23,6 @@ use super::{
     api::Api,
     body::{Json, MaybeJson, Query},
     openapi::Operation,
-    other_process::OtherProcess,
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -135,12 +136,14 @@ async fn answer(
     app: App,
     caller: Caller,
     Path(id): Path<String>,
+    sender: Option<Extension<RequestSender>>,
     Json(body): Json<AnswerAgentBody>,
 ) -> Result<Response, Problem> {
+    let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
     let agents = &app.services.agents;
-    Ok(answered(agents.answer_request(&caller, Some(&id), &request_id, answer, None).await?))
+    Ok(answered(agents.answer_request(&caller, Some(&id), &request_id, answer, sender).await?))
 }
 
 /// An answer whose client has not shown yet that it has taken it.
@@ -200,9 +203,9 @@ async fn approve(
     app: App,
     caller: Caller,
     Path(id): Path<String>,
-    process: OtherProcess,
+    sender: Option<Extension<RequestSender>>,
     Json(answer): Json<AnswerRequest>,
 ) -> Result<Response, Problem> {
-    let process = process.find().await;
-    Ok(answered(app.services.agents.answer_request(&caller, None, &id, answer, process).await?))
+    let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
+    Ok(answered(app.services.agents.answer_request(&caller, None, &id, answer, sender).await?))
 }

@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use http::Extensions;
 use rustix::net::sockopt;
+use svc_core::service::process::RequestSender;
 use svc_model::{LocalProcess, limits};
 use svc_sys::{process_list::ProcessEntry, telemetry};
 use tokio::{
@@ -47,15 +48,19 @@ pub(super) struct ClientAddress(pub(super) SocketAddr);
 pub(super) struct Connection(pub(super) Arc<ClientConnection>);
 
 impl Transport {
-    /// Adds the extensions for handlers: [`LocalProcess`], or [`LocalAddress`] and
-    /// [`ClientAddress`].
+    /// Adds the extensions for handlers: [`RequestSender`], and [`LocalProcess`], or
+    /// [`LocalAddress`] and [`ClientAddress`].
     pub(super) fn describe(self, extensions: &mut Extensions) {
         match self {
             Self::Tcp { to, from } => {
+                extensions.insert(RequestSender::Tcp { from, to });
                 extensions.insert(LocalAddress(to));
                 extensions.insert(ClientAddress(from));
             }
-            Self::Local(process) => drop(extensions.insert(process)),
+            Self::Local(process) => {
+                extensions.insert(RequestSender::Local(process.pid));
+                extensions.insert(process);
+            }
         }
     }
 }

@@ -29,7 +29,6 @@ mod listener;
 mod messages;
 mod metrics;
 mod openapi;
-mod other_process;
 mod page;
 mod peers;
 mod presence;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Map, Value};
 use svc_core::{
-    service::{Error, team::NewSession},
+    service::{Error, process::RequestSender, team::NewSession},
     tools::RequestTrace,
 };
 use svc_model::{Caller, SessionStanding, ToolExposure, is_daemons_session_id, limits};
@@ -64,12 +64,12 @@ pub(crate) struct RequestContext {
 impl RequestContext {
     /// The circumstances of a request over HTTP; its names are in the headers.
     pub(crate) fn from_http(
-        (caller, headers): (&Caller, &HeaderMap),
+        (caller, headers, sender): (&Caller, &HeaderMap, RequestSender),
         origin: RequestOrigin,
         acting_session: Option<Arc<str>>,
         exposure: ToolExposure,
     ) -> Self {
-        let (caller, trace) = (caller.clone(), trace_of(headers));
+        let (caller, trace) = (caller.clone(), trace_of(headers, sender));
         Self { caller, origin, acting_session, exposure, trace }
     }
 }
@@ -100,9 +100,9 @@ impl RequestContext {
 
 /// The names that a client gave a request. An id that the daemon made is for the daemon's log
 /// alone.
-fn trace_of(headers: &HeaderMap) -> RequestTrace {
+fn trace_of(headers: &HeaderMap, sender: RequestSender) -> RequestTrace {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(Arc::from);
-    RequestTrace { request_id: text("x-request-id"), parent: text("traceparent") }
+    RequestTrace { request_id: text("x-request-id"), parent: text("traceparent"), sender }
 }
 
 impl RequestOrigin {

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::service::{
     Candidate, Error, Listed, Page, PageBounds, ResourceKind, check,
+    process::RequestSender,
     prompts::{self, AnswerRequest},
 };
 
@@ -57,14 +58,14 @@ impl Agents {
     }
 
     /// Answers a request, which needs a scope of its own. If `agent` is given, the request must be
-    /// of that agent. `process` is the caller's pid, if the connection shows it.
+    /// of that agent. `sender` is where the answer came from.
     pub async fn answer_request(
         &self,
         caller: &Caller,
         agent: Option<&str>,
         request_id: &str,
         answer: AnswerRequest,
-        process: Option<u32>,
+        sender: RequestSender,
     ) -> Result<prompts::PromptOutcome, Error> {
         let agent = match agent {
             Some(named) => {
@@ -85,7 +86,7 @@ impl Agents {
             let answered = self.answer(caller, &agent, request, answer).await;
             return answered.map(prompts::PromptOutcome::Taken);
         }
-        self.prompts.check_origin(&request, process).await?;
+        self.prompts.check_origin(caller, &request, sender).await?;
         self.prompts.answer(caller, request, answer).await
     }
 

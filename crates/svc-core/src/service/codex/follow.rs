@@ -66,11 +66,6 @@ impl<'a> AppServerFollower<'a> {
     ) -> CodexSocketError {
         let why = self.run(&mut socket, heard).await;
         let why = why.err().unwrap_or(CodexSocketError::Closed);
-        for thread in self.protocol.threads() {
-            if let Err(error) = self.servers.team.lose_app_server(thread, self.process).await {
-                tracing::warn!(error = telemetry::chain(&error), "a status rests on nothing");
-            }
-        }
         for open in self.open.into_open() {
             if let Err(error) = self.servers.prompts.disconnect(open.row).await {
                 tracing::warn!(error = telemetry::chain(&error), "a prompt keeps its options");

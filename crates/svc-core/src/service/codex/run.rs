@@ -57,6 +57,10 @@ impl AppServers {
                 }
                 Err(error) => error,
             };
+            if let Err(error) = self.team.lose_app_server(&process).await {
+                let error = telemetry::chain(&error);
+                tracing::error!(error, "cannot note that an app-server of Codex is gone");
+            }
             let told = telemetry::chain(&why);
             if told != last {
                 note_failure(&process, &why, &told);

@@ -59,6 +59,10 @@ impl HeldPrompts {
         Some(PromptHold { held: Arc::clone(self), request: request.clone(), state })
     }
 
+    pub(super) fn is_held(&self, request: &AgentRequestId) -> bool {
+        self.lock().contains_key(request)
+    }
+
     /// Gives an answer to the hook of a prompt, and shows what becomes of it; `None` if no hook
     /// holds the prompt, or if it has an answer.
     pub(super) fn answer(

@@ -1,6 +1,8 @@
 //! What opens and closes a prompt: the events of its session's hooks, its client's record, and the
 //! app-server that asks.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{
@@ -19,6 +21,8 @@ use crate::service::Error;
 pub(super) const TERMINAL: &str = "terminal";
 /// The same if its client, its session or its turn ended.
 const GONE: &str = "gone";
+/// How long a prompt may have options before somebody holds it.
+const UNHELD: Duration = Duration::from_secs(2);
 
 /// What a client asks, as it is kept.
 #[derive(Serialize, Deserialize)]
@@ -289,13 +293,19 @@ impl Prompts {
         Ok(())
     }
 
-    /// Closes the prompts whose clients have ended, or show none by their own record, and opens
-    /// those of which only the record tells.
+    /// Closes the prompts whose clients have ended, or show none by their own record, takes the
+    /// options from those that nobody has come to hold, and opens those of which only the record
+    /// tells.
     ///
     /// # Errors
     /// If the database fails.
     pub async fn sweep(&self) -> Result<(), Error> {
         for row in self.core.store.requests().open_prompts().await? {
+            let age = self.core.now().since(row.opened_at);
+            if !row.options.is_empty() && age >= UNHELD && !self.held.is_held(&row.request_id) {
+                // Its hook ran out of time before it heard that it is to hold the prompt.
+                self.withdraw(&row.request_id, false).await?;
+            }
             let session = row.session_key.clone();
             let peer = self.core.store.peers().of_session(&session).await?;
             let Some(process) = peer.and_then(|peer| peer.process()) else { continue };
@@ -309,7 +319,6 @@ impl Prompts {
             };
             let is_shown = record.is_none_or(|record| {
                 let is_newer = record.at >= row.opened_at;
-                let age = self.core.now().since(row.opened_at);
                 // A later dialog than the one of which no hook told.
                 let is_another = kept(&row).is_some_and(|kept| kept.asked.is_none())
                     && record.at > row.opened_at;
@@ -367,5 +376,61 @@ impl Prompts {
                 })
             })
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::agent::{RequestKind, RequestOption};
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::testing::services;
+
+    #[tokio::test]
+    async fn a_prompt_that_nobody_comes_to_hold_loses_its_options() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let opened_at = services.now();
+        let ids = ["req_held", "req_left"].map(|id| AgentRequestId::from(id.to_owned()));
+        for id in ids.clone() {
+            let row = RequestRow {
+                request_id: id,
+                agent_id: None,
+                session_key: "s".to_owned(),
+                peer_id: None,
+                owned: Ownership::from_row("operator", String::new()),
+                kind: RequestKind::Permission,
+                title: "touch made".to_owned(),
+                cwd: None,
+                tool: None,
+                prompt: Some(json!({})),
+                options: vec![RequestOption {
+                    option_id: "allow".to_owned(),
+                    name: "Yes".to_owned(),
+                    kind: RequestOptionKind::AllowOnce,
+                    text: false,
+                }],
+                opened_at,
+                deadline: None,
+                answering: None,
+                closed_at: None,
+                answer: None,
+            };
+            let insert = test
+                .store
+                .write(move |tx| Box::pin(async move { tx.requests().insert(&row).await }));
+            insert.await.unwrap();
+        }
+        let _hold = services.prompts.held.hold(&ids[0]).unwrap();
+        for (after, options) in [(Duration::ZERO, 1), (UNHELD, 0)] {
+            test.clock.advance(after);
+            services.prompts.sweep().await.unwrap();
+            let open = services.prompts.core.store.requests().open_prompts().await.unwrap();
+            let of = |id: &AgentRequestId| {
+                open.iter().find(|row| row.request_id == *id).unwrap().options.len()
+            };
+            assert_eq!((of(&ids[0]), of(&ids[1])), (1, options), "{after:?}");
+        }
     }
 }

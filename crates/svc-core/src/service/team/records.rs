@@ -3,7 +3,9 @@
 
 use svc_model::{
     ClientRecord, DeliveryState, OpenCalls, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
-    RecordWord, RecordedState, StatusEvidence, Timestamp, hook::UsageLimit, is_agent_key, limits,
+    RecordWord, RecordedState, StatusEvidence, Timestamp,
+    hook::{HookClient, UsageLimit},
+    is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, WriteTx};
 use svc_sys::client_records;
@@ -124,17 +126,17 @@ impl Team {
         self.apply_record(peer, record, StatusEvidence::AppServer).await
     }
 
-    /// Notes that an app-server tells nothing of a session any more.
+    /// Notes that an app-server tells nothing of its sessions any more.
     pub(in crate::service) async fn lose_app_server(
         &self,
-        session: &str,
         process: &ProcessIdentity,
     ) -> Result<(), Error> {
-        let row = self.core.store.peers().of_session(session).await?;
-        let Some(row) = row.filter(|row| row.process().as_ref() == Some(process)) else {
-            return Ok(());
-        };
-        self.lose(row.peer, StatusEvidence::AppServer, "no app-server").await
+        for row in self.core.store.peers().in_processes(HookClient::Codex.as_str()).await? {
+            if row.process().as_ref() == Some(process) {
+                self.lose(row.peer, StatusEvidence::AppServer, "no app-server").await?;
+            }
+        }
+        Ok(())
     }
 
     /// Fails what a session was asked in a turn that its vendor refused for usage, and lets it wait

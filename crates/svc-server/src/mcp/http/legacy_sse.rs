@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderMap, StatusCode};
-use svc_core::service::{Error, mcp::NewMcpSession};
+use svc_core::service::{Error, mcp::NewMcpSession, process::RequestSender};
 use svc_model::{Caller, Seq, StreamName};
 use svc_store::McpTransport;
 use svc_sys::telemetry;
@@ -30,7 +30,7 @@ use super::{
         server::McpSession,
         stream::{AnswerForms, LogCursor, sse_session_response},
     },
-    request::{handle_one_way, meter_of, parse_messages, parts_of, read_body, refusal},
+    request::{handle_one_way, meter_of, parse_messages, parts_of, read_body, refusal, sender_of},
 };
 use crate::web::{self, Code, Problem};
 
@@ -117,6 +117,7 @@ pub(super) async fn post_message(
         server: &server,
         caller: &caller,
         headers: &parts.headers,
+        sender: sender_of(&parts.extensions),
         session: &session,
     };
     for message in messages {
@@ -143,6 +144,7 @@ struct PostedToSession<'a> {
     server: &'a McpServer,
     caller: &'a Caller,
     headers: &'a HeaderMap,
+    sender: RequestSender,
     session: &'a Arc<McpSession>,
 }
 
@@ -172,7 +174,7 @@ impl PostedToSession<'_> {
         request: ClientRequest,
         meter: &mut RequestMeter,
     ) -> Result<Option<String>, RpcError> {
-        let Self { server, caller, headers, session } = self;
+        let Self { server, caller, headers, sender, session } = self;
         if request.method == "initialize" {
             let NewMcpSession { revision, client, capabilities, .. } =
                 introduction(&request.params, McpTransport::Sse)?;
@@ -187,7 +189,7 @@ impl PostedToSession<'_> {
         let acting_session = search.named().await?;
         let exposure = exposure_of(server, caller, headers)?;
         let context =
-            RequestContext::from_http((caller, headers), origin, acting_session, exposure);
+            RequestContext::from_http((caller, headers, sender), origin, acting_session, exposure);
         let method = MethodCall { server, context: &context, request: &request };
         if request.method != "tools/call" {
             if let Some(pending) = method.relayed()? {

@@ -11,6 +11,7 @@ use axum::{
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
+use svc_core::service::process::RequestSender;
 use svc_model::Caller;
 use svc_store::McpTransport;
 use svc_wire::mcp::Revision;
@@ -33,7 +34,7 @@ use super::{
     },
     request::{
         METHOD, NAME, SESSION_ID, echo, handle_one_way, meter_of, parse_messages, parts_of,
-        read_body, refusal, request_origin, session_of,
+        read_body, refusal, request_origin, sender_of, session_of,
     },
     streams::listen,
 };
@@ -47,7 +48,8 @@ pub(super) async fn post_message(
     let (parts, body) = parts_of(request);
     let headers = &parts.headers;
     let forms = AnswerForms::from_headers(headers);
-    PostedMessages { server: &server, caller: &caller, headers, forms }.answer(body).await
+    let sender = sender_of(&parts.extensions);
+    PostedMessages { server: &server, caller: &caller, headers, sender, forms }.answer(body).await
 }
 
 /// A POST of one message, or of a batch.
@@ -56,6 +58,7 @@ struct PostedMessages<'a> {
     server: &'a McpServer,
     caller: &'a Caller,
     headers: &'a HeaderMap,
+    sender: RequestSender,
     /// The forms of an answer that the client reads.
     forms: AnswerForms,
 }
@@ -110,7 +113,7 @@ impl PostedMessages<'_> {
         request: ClientRequest,
         meter: &mut RequestMeter,
     ) -> Result<Response, RpcError> {
-        let Self { server, caller, headers, forms } = self;
+        let Self { server, caller, headers, sender, forms } = self;
         let origin = request_origin(server, caller, headers, &request).await;
         let is_initialize = request.method == "initialize";
         meter.era = match &origin {
@@ -134,7 +137,7 @@ impl PostedMessages<'_> {
         }
         let exposure = exposure_of(server, caller, headers)?;
         let context =
-            RequestContext::from_http((caller, headers), origin, acting_session, exposure);
+            RequestContext::from_http((caller, headers, sender), origin, acting_session, exposure);
         let method = MethodCall { server, context: &context, request: &request };
         if request.method != "tools/call" {
             if let Some(pending) = method.relayed()? {
@@ -245,12 +248,12 @@ impl PostedMessages<'_> {
         origin: RequestOrigin,
         request: ClientRequest,
     ) -> Result<String, RpcError> {
-        let Self { server, caller, headers, .. } = self;
+        let Self { server, caller, headers, sender, .. } = self;
         let search = SessionSearch { server, caller, headers, origin: &origin };
         let acting_session = search.named().await?;
         let exposure = exposure_of(server, caller, headers)?;
         let context =
-            RequestContext::from_http((caller, headers), origin, acting_session, exposure);
+            RequestContext::from_http((caller, headers, sender), origin, acting_session, exposure);
         let method = MethodCall { server, context: &context, request: &request };
         if request.method != "tools/call" {
             if let Some(pending) = method.relayed()? {
@@ -272,7 +275,7 @@ impl PostedMessages<'_> {
 
     /// Takes a message that wants no answer. It is no request.
     async fn accept_one_way(self, message: ClientMessage) -> Response {
-        let Self { server, caller, headers, forms } = self;
+        let Self { server, caller, headers, forms, .. } = self;
         let (method, params) = match &message {
             ClientMessage::Notification { method, params } => (Some(method.clone()), Some(params)),
             ClientMessage::Request(_) | ClientMessage::Response { .. } => (None, None),

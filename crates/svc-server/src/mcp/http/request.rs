@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, request::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, request::Parts};
 use serde_json::{Value, value::RawValue};
+use svc_core::service::process::RequestSender;
 use svc_model::{Caller, limits};
 use svc_store::McpTransport;
 use svc_wire::mcp;
@@ -38,6 +39,11 @@ pub(super) fn parts_of(request: Request<Body>) -> (Parts, Body) {
         parts.headers.remove("x-request-id");
     }
     (parts, body)
+}
+
+/// Who sent a request.
+pub(super) fn sender_of(extensions: &Extensions) -> RequestSender {
+    extensions.get().copied().unwrap_or_default()
 }
 
 /// Reads a body of JSON.
