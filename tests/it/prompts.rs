@@ -172,6 +172,24 @@ fn a_denial_that_was_not_taken_is_corrected() {
     assert_eq!(told.len(), 2, "{told:?}");
 }
 
+/// One line of a title does not show that a command has several.
+#[test]
+fn the_inbox_shows_the_whole_call_and_what_the_options_mean() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    asking.record("interactive", "waiting", Some("permission prompt"));
+    let mut call = bash();
+    call["tool_input"]["command"] = json!("echo checking:\nrm -rf made");
+    let _hook = asking.client.begin_hook(&event("s", "PermissionRequest", &call));
+    held(&d);
+    let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+    for shown in
+        ["\n  Bash\n", "\n    command: echo checking:\n      rm -rf made\n", "\n    deny: "]
+    {
+        assert!(inbox.contains(shown), "{shown:?}: {inbox}");
+    }
+}
+
 /// A client that no person looks at waits for its hook with the dialog, or shows none.
 #[test]
 fn a_prompt_without_a_dialog_beside_it_is_shown_and_not_held() {

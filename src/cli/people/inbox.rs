@@ -13,6 +13,9 @@ use crate::cli::agent_list::is_hosted;
 use crate::cli::peer::{only_at_terminal, waits_at_terminal};
 use crate::cli::{Context, output};
 
+/// Most further lines of one argument of a call that is asked about.
+const MOST_LINES: usize = 40;
+
 /// Arguments of `svc inbox`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct InboxArgs {
@@ -84,11 +87,13 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
         let asker = waiting.iter().find(|peer| peer["peer_id"] == request["peer_id"]);
         let name = asker.map_or_else(|| output::cell(request, "session_key"), name_of);
         output::block(&format!(
-            "{} needs permission: {} ({since})\n  svc answer {} OPTION ({})\n\n",
+            "{} needs permission: {} ({since})\n{}  svc answer {} OPTION ({})\n{}\n",
             output::visible(&name),
             cell("title"),
+            asked_call(request),
             cell("request_id"),
-            option_ids(request)
+            option_ids(request),
+            option_names(request)
         ))?;
     }
     let is_told = |peer: &&Value| requests.iter().any(|it| it["peer_id"] == peer["peer_id"]);
@@ -99,6 +104,47 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
         output::block(&format!("{name} waits for {asked} ({since})\n\n"))?;
     }
     Ok(())
+}
+
+/// The folder and the call that a request asks about, as it will run.
+fn asked_call(request: &Value) -> String {
+    let mut lines = Vec::new();
+    if let Some(folder) = request["cwd"].as_str() {
+        lines.push(format!("in {}", output::visible(folder)));
+    }
+    let tool = &request["tool"];
+    if let Some(name) = tool["name"].as_str() {
+        lines.push(output::visible(name));
+    }
+    for (name, value) in tool["input"].as_object().into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let mut rows = value.lines();
+        let first = output::visible(rows.next().unwrap_or_default());
+        lines.push(format!("  {}: {first}", output::visible(name)));
+        lines.extend(
+            rows.by_ref().take(MOST_LINES).map(|row| format!("    {}", output::visible(row))),
+        );
+        let more = rows.count();
+        if more > 0 {
+            lines.push(format!("    … {more} more lines: `svc top` shows them"));
+        }
+    }
+    indented(&lines)
+}
+
+/// What each option means, in the client's words.
+fn option_names(request: &Value) -> String {
+    let options = output::items(request, "options").iter();
+    let lines: Vec<_> = options
+        .map(|option| ["option_id", "name"].map(|it| output::visible(&output::cell(option, it))))
+        .filter(|[id, name]| !name.is_empty() && name != id)
+        .map(|[id, name]| format!("  {id}: {name}"))
+        .collect();
+    indented(&lines)
+}
+
+fn indented(lines: &[String]) -> String {
+    lines.iter().fold(String::new(), |text, line| text + "  " + line + "\n")
 }
 
 /// Shows the messages, below the notes on `waiting` peers and requests.
