@@ -90,7 +90,7 @@ for (const [dark, width] of [[false, 1280], [true, 1280], [false, 360], [true, 3
     const { bad } = await fill(daemon);
     const tab = await Tab.signedIn(daemon, { dark, width, height: width < 500 ? 780 : 1000, reduced: dark });
     const words = { now: 'Find the flaky test', agents: 'Agents', messages: 'It does since yesterday.', tasks: 'npm run build', log: 'terminal', journal: 'The cache loses tenant', servers: 'No child server is configured.', health: 'Size on disk' };
-    const places = [...VIEWS.map((view) => [view, at(view), words[view]]), ['task', `/ui/tasks/${bad}`, 'tests failed'], ['calibration', '/ui/journal?tab=calibration', 'Hit rate by week'], ['event', '/ui/log/3', 'Position'], ['tools', '/ui/servers?tab=tools', 'peer_send'], ['tool', '/ui/servers/peer_send', 'The receiver']];
+    const places = [...VIEWS.map((view) => [view, at(view), words[view]]), ['task', `/ui/tasks/${bad}`, 'tests failed'], ['calibration', '/ui/journal?tab=calibration', 'Hit rate by week'], ['event', '/ui/log/3', 'Position'], ['tools', '/ui/servers?tab=tools', 'peer_send'], ['tool', '/ui/servers/peer_send', 'name or session key']];
     for (const [name, place, word] of places) {
       await tab.view(place);
       await tab.has(word);
