@@ -93,7 +93,7 @@ pub fn is_same_running(process: &ProcessIdentity) -> bool {
 const MOST_ANCESTORS: usize = 4096;
 
 /// Whether a process is another one or descends from it. A process that outlives its parent belongs
-/// to nobody. One with more than [`MOST_ANCESTORS`] counts as below: nobody looks further.
+/// to nobody. One with more than 4096 ancestors counts as below: nobody looks further.
 pub fn is_below(pid: u32, ancestor: &ProcessIdentity) -> bool {
     let mut pid = pid;
     for _ in 0..MOST_ANCESTORS {
