@@ -1,6 +1,7 @@
 //! Requests of agents, from the question to the answer: by HTTP, command and tool, once, and at the
 //! deadline; and how an agent is shown after a restart.
 
+use std::fs;
 use std::io::Write as _;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -47,6 +48,19 @@ read -r answer
 case $answer in *'"behavior":"allow"'*) said=allowed ;; *) said=denied ;; esac
 echo "{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":false,\"result\":\"$said\",\"usage\":{}}"
 read more
+''']
+[agents.sly]
+backend = "claude"
+command = ["sh", "-c", '''
+read init
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
+read -r prompt
+echo '{"type":"system","subtype":"init","session_id":"s-1"}'
+echo '{"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Write","input":{"file_path":"/etc/x"},"permission_suggestions":[]}}'
+while ! [ -e "$HOME/command" ]; do sleep 0.05; done
+sh "$HOME/command" >"$HOME/telling" 2>&1
+mv "$HOME/telling" "$HOME/told"
+read -r answer
 ''']
 [agents.login]
 backend = "claude"
@@ -226,6 +240,26 @@ fn request_can_be_answered_by_command_by_tool_and_after_a_restart() {
     assert!(open(&d).is_empty());
     let late = d.post(&format!("/v1/requests/{third}/answer"), &json!({ "option_id": "allow" }));
     problem(&late, 409, "conflict");
+}
+
+/// Whatever token it shows.
+#[test]
+fn a_command_of_an_agent_does_not_answer_its_requests() {
+    let d = world();
+    let key = start(&d, "sly", "main");
+    send(&d, &key, "go");
+    let path = format!("/v1/requests/{}/answer", text(&asked(&d), "request_id"));
+    let (url, token) = (d.url(), d.home.token().expect("a token"));
+    let command = format!(
+        "curl -s -X POST -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' \
+         -d '{{\"option_id\":\"allow\"}}' '{url}{path}'"
+    );
+    let (partial, whole) = (d.home.user().join("partial"), d.home.user().join("command"));
+    fs::write(&partial, command).expect("can be written");
+    fs::rename(partial, whole).expect("can be renamed");
+    let told = until(BOUND, || fs::read_to_string(d.home.user().join("told")).ok());
+    assert!(told.contains("forbidden"), "{told}");
+    assert_eq!(open(&d).len(), 1);
 }
 
 #[test]

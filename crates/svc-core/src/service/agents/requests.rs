@@ -6,11 +6,12 @@ use std::collections::HashSet;
 use serde_json::json;
 use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
-    Reader, RequestFilter, Timestamp,
+    ProcessIdentity, Reader, RequestFilter, Timestamp,
     agent::{RequestKind, RequestOptionKind},
     limits,
 };
 use svc_store::{PageSize, RequestAnswerRow, RequestRow};
+use svc_sys::process_list::{self, ProcessEntry};
 use svc_wire::host_protocol::AnswerAgent;
 
 use super::{
@@ -82,12 +83,45 @@ impl Agents {
         if request.closed_at.is_some() {
             return Err(closed(&request));
         }
+        self.check_sender(caller, &request, sender).await?;
         if let Some(agent) = request.agent_id.clone() {
             let answered = self.answer(caller, &agent, request, answer).await;
             return answered.map(prompts::PromptOutcome::Taken);
         }
-        self.prompts.check_origin(caller, &request, sender).await?;
         self.prompts.answer(caller, request, answer).await
+    }
+
+    /// Refuses an answer from a process that the asking client started, whatever token the answer
+    /// shows: the process that sent the answer, and the process that the token was issued to.
+    async fn check_sender(
+        &self,
+        caller: &Caller,
+        request: &RequestRow,
+        sender: RequestSender,
+    ) -> Result<(), Error> {
+        let Some(client) = self.asking_process(request).await? else { return Ok(()) };
+        let holder = caller.process().map(|process| process.pid);
+        for process in [sender.process().await, holder].into_iter().flatten() {
+            if process_list::is_below(process, &client) {
+                let why = "a command that a session's client started does not answer its prompts";
+                return Err(Error::Forbidden(why.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The process that starts what the asking session runs: the client, or the host of an agent.
+    async fn asking_process(&self, request: &RequestRow) -> Result<Option<ProcessIdentity>, Error> {
+        let store = &self.core.store;
+        let Some(agent) = &request.agent_id else {
+            let peer = store.peers().of_session(&request.session_key).await?;
+            return Ok(peer.and_then(|peer| peer.process()));
+        };
+        let host = store.agents().get(agent).await?.and_then(|row| row.host);
+        Ok(host.and_then(|host| {
+            let entry = ProcessEntry::read(host.pid)?;
+            (entry.started == host.started).then(|| entry.identity(host.pid))
+        }))
     }
 
     /// A session answers for others of its project, but not for itself or for agents that it

@@ -13,11 +13,10 @@ use svc_model::{
     limits,
 };
 use svc_store::{RequestAnswerRow, RequestRow};
-use svc_sys::process_list;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{HeldPromptState, Prompts, settle};
-use crate::service::{Error, check, process::RequestSender};
+use crate::service::{Error, check};
 
 /// How long an answer waits for the client to show that it has taken it.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
@@ -151,31 +150,6 @@ impl Prompts {
                 None => sleep(LOOK).await,
             }
         }
-    }
-
-    /// Refuses an answer from a process that the asking client started, whatever token it shows: of
-    /// the process that sent it, and of the one that the token was issued to.
-    ///
-    /// # Errors
-    /// [`Error::Forbidden`].
-    pub(in crate::service) async fn check_origin(
-        &self,
-        caller: &Caller,
-        row: &RequestRow,
-        sender: RequestSender,
-    ) -> Result<(), Error> {
-        let Some(peer) = self.core.store.peers().of_session(&row.session_key).await? else {
-            return Ok(());
-        };
-        let Some(client) = peer.process() else { return Ok(()) };
-        let owner = caller.process().map(|process| process.pid);
-        for process in [sender.process().await, owner].into_iter().flatten() {
-            if process_list::is_below(process, &client) {
-                let why = "a command that a session's client started does not answer its prompts";
-                return Err(Error::Forbidden(why.to_owned()));
-            }
-        }
-        Ok(())
     }
 }
 
