@@ -124,7 +124,7 @@ pub(super) async fn post_message(
         let answer = match message {
             Ok(ClientMessage::Request(request)) => posted.answer(request).await,
             Ok(message) => {
-                handle_one_way(&server, Some(&session), message);
+                handle_one_way(&server, Some(&session), message).await;
                 None
             }
             Err(UnreadableMessage { id, error }) => Some(error_message(id.as_deref(), &error)),

@@ -219,7 +219,7 @@ impl PostedMessages<'_> {
                     let answer = answer.await;
                     answers.push(answer.unwrap_or_else(|error| error_message(Some(&id), &error)));
                 }
-                Ok(message) => handle_one_way(server, session.as_deref(), message),
+                Ok(message) => handle_one_way(server, session.as_deref(), message).await,
             }
         }
         if answers.is_empty() {
@@ -294,7 +294,7 @@ impl PostedMessages<'_> {
             }
         };
         match session {
-            Ok(session) => handle_one_way(server, session.as_deref(), message),
+            Ok(session) => handle_one_way(server, session.as_deref(), message).await,
             Err(error) => return refusal(None, &error, forms),
         }
         let mut response = StatusCode::ACCEPTED.into_response();

@@ -143,7 +143,7 @@ pub(super) fn meter_of(
 }
 
 /// Does what a message that wants no answer says. Without a session it says nothing.
-pub(super) fn handle_one_way(
+pub(super) async fn handle_one_way(
     server: &McpServer,
     session: Option<&McpSession>,
     message: ClientMessage,
@@ -156,6 +156,8 @@ pub(super) fn handle_one_way(
         ClientMessage::Notification { method, params } if method == "notifications/cancelled" => {
             // One for a call that is over is harmless: clients send it for each.
             if let Some(id) = params.get("requestId") {
+                // A call that is on record is not registered until its recording ends.
+                drop(session.recording.lock().await);
                 let why = params.get("reason").and_then(Value::as_str);
                 server.running.cancel(&RequestKey::new(&session.id, id), why);
             }
