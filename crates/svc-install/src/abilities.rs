@@ -45,9 +45,10 @@ pub enum StateAbility {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageAbility {
-    /// It wakes one that is idle, and one in a turn has it with its next tool call.
+    /// A message wakes an idle session; a session in a turn gets it with the next tool call.
     WakesAndJoins,
-    /// One in a turn has it with its next tool call, or at its end; an idle one when somebody types.
+    /// A session in a turn gets a message with the next tool call or at the end of the turn; an
+    /// idle session, when somebody types.
     Joins,
     /// When a tool of svc is called.
     NextCall,

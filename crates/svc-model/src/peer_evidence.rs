@@ -19,13 +19,13 @@ impl PeerState {
 }
 
 impl Peer {
-    /// What its status rests on once it was told a state; `None` if what it rests on now is better,
-    /// and the state does not count.
+    /// The evidence of the peer's status after the peer was told a state; `None` if the present
+    /// evidence is better than that of the state, which then does not count.
     ///
-    /// A host and an app-server tell of every change at once, so that nothing else counts while they
-    /// do. Claude Code's registry has every state, and hooks tell of most a moment earlier: they
-    /// count until the next look, and the status rests on the registry all the time. That its
-    /// process is gone counts from anywhere.
+    /// A host and an app-server tell of every change at once, so that no other evidence counts
+    /// while one of them holds the status. Claude Code's registry has every state, and hooks tell
+    /// of most states a moment earlier: a hook counts until the registry is read again, and the
+    /// evidence stays the registry. The end of a process counts whatever tells of it.
     pub fn evidence_after(&self, told: &PeerState) -> Option<StatusEvidence> {
         let (held, next) = (self.evidence, told.evidence);
         if held == next || self.status == PeerStatus::Offline {

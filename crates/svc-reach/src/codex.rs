@@ -3,7 +3,7 @@
 //!
 //! Frames are JSON-RPC without the field `jsonrpc`, one in each text message of a WebSocket. After
 //! `initialize` the loaded threads are listed and read. Every connection is told how threads stand.
-//! What a turn asks of its person is told to those that are subscribed, and sent again to whoever
+//! Requests of a turn are sent to subscribed connections, and sent again to a connection that
 //! subscribes by resuming the thread. The first answer counts.
 //!
 //! A thread is resumed while it is in a turn, and left after that: one to which nobody is
@@ -266,7 +266,7 @@ impl AppServerProtocol {
                 let Some(thread) = self.threads.get_mut(&id) else { return Default::default() };
                 let is_subscribed = error.is_none();
                 thread.hearing = if is_subscribed { Hearing::Yes } else { Hearing::No };
-                // Whether it asks anything at all: what it asks is sent again after this.
+                // Tells whether the thread asks anything: its requests are sent again after this answer.
                 let read = is_subscribed.then(|| self.read_thread(id));
                 (Vec::new(), read.into_iter().collect())
             }
@@ -541,7 +541,7 @@ mod tests {
         CodexObservation::State { thread: THREAD.to_owned(), state }
     }
 
-    /// A connection of which the thread is known.
+    /// A connection that knows the thread.
     fn connected(user_agent: &str) -> AppServerProtocol {
         let mut codex = AppServerProtocol::default();
         let hello = codex.begin("1");
@@ -603,7 +603,7 @@ mod tests {
         assert_eq!(frames[0]["method"], "thread/resume");
         codex.read(&json!({ "id": frames[0]["id"], "result": {} }));
         assert!(!codex.has_missing());
-        // One that no person sees, such as that which makes a title.
+        // No person sees this thread: the client makes titles with it.
         let hidden = json!({ "id": "hidden", "ephemeral": true });
         let (_, frames) =
             codex.read(&json!({ "method": "thread/started", "params": { "thread": hidden } }));

@@ -42,7 +42,7 @@ pub enum ConnectError {
         /// The effective user of this process.
         user: u32,
     },
-    /// Another process listens than the one that is meant.
+    /// The listener is not the expected process.
     #[error("{} is not the socket of process {pid}", .path.display())]
     OtherProcess { path: PathBuf, pid: u32 },
     #[error("{}", .path.display())]

@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(prompt.output(chosen(CANCEL)), Err(RefusedAnswer::Option));
         let words = PromptAnswer { text: Some("use make"), ..chosen(DECLINE) };
         assert_eq!(prompt.output(words), Err(RefusedAnswer::Text));
-        // A version of which it is not known that it takes what it does not offer.
+        // This version was not tried with an option that it does not offer.
         let prompt = CodexPrompt::read(method, &command(), false).unwrap();
         let deny = prompt.options().pop().unwrap();
         assert_eq!((deny.option_id.as_str(), deny.name.as_str()), (CANCEL, "No, and end the turn"));

@@ -90,7 +90,7 @@ impl HandoverWrites<'_> {
         Ok(rows.into_iter().map(HandoverRow::from).collect())
     }
 
-    /// The messages of a hand-over of which the client has not shown that it has them, in order.
+    /// The messages of a hand-over that the client has not shown to have, in order.
     pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>, StoreError> {
         let rows = messages!(select_all, self.tx, "where handover_id = ? order by id", id);
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())

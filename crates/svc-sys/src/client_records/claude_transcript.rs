@@ -51,7 +51,7 @@ pub fn shown_since<T: Clone>(end: &str, marks: &[(T, String)]) -> Option<Shown<T
     }
     file.seek(SeekFrom::Start(offset)).ok()?;
     let mut seen = vec![(false, false); marks.len()];
-    // Entries of a version that does not say what it queued.
+    // Some versions write no text into the entries of their queue.
     let mut nameless = 0_i32;
     for line in BufReader::new(file.take(length - offset)).split(b'\n') {
         let line = line.ok()?;

@@ -1,9 +1,9 @@
 //! The app-servers of Codex, which run the sessions of all terminals of a user: what they tell of
 //! the sessions' states and prompts, and the answers that they are given.
 //!
-//! A session's hooks run in its app-server's process. That process is connected to, and what it
-//! says counts for the sessions whose hooks came from it, and for no other. Codex without an
-//! app-server has no socket of its own: its hooks are all there is.
+//! The hooks of a session run in the app-server's process. The daemon connects to that process and
+//! believes it for the sessions whose hooks came from it, and for no other session. A Codex without
+//! an app-server has no socket: its hooks are the only evidence.
 
 mod follow;
 mod lines;

@@ -9,12 +9,10 @@ use svc_model::{HandoverWay, hook::HookClient};
 use svc_reach::codex::MessagePlace;
 
 use super::native_way::{
-    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
+    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeTraits,
+    NativeWay,
 };
 use crate::service::codex::AppServerLines;
-
-/// A text that the app-server does not know can be given to it again.
-const TRIES: u32 = 2;
 
 /// The way through the queues of Codex' app-servers.
 #[derive(Debug)]
@@ -27,25 +25,15 @@ impl AppServerWay {
 }
 
 impl NativeWay for AppServerWay {
-    fn via(&self) -> HandoverWay {
-        HandoverWay::AppServer
-    }
-
-    fn backend(&self) -> &'static str {
-        HookClient::Codex.as_str()
-    }
-
-    /// Its hooks bring messages into a turn.
-    fn joins_turns(&self) -> bool {
-        false
-    }
-
-    fn tries(&self) -> u32 {
-        TRIES
-    }
-
-    fn answers_for_itself(&self) -> bool {
-        true
+    fn traits(&self) -> NativeTraits {
+        NativeTraits {
+            via: HandoverWay::AppServer,
+            client: HookClient::Codex,
+            // Its hooks bring messages into a turn.
+            joins_turns: false,
+            tries: 2,
+            answers_for_itself: true,
+        }
     }
 
     fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool> {

@@ -20,7 +20,8 @@ use svc_sys::{
 use tokio::{io::AsyncWriteExt as _, task::spawn_blocking, time::timeout};
 
 use super::native_way::{
-    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
+    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeTraits,
+    NativeWay,
 };
 
 /// The first version whose sessions take messages.
@@ -87,25 +88,15 @@ async fn write(inbox: &Path, session: &NativeSession, line: &str) -> NativeDeliv
 }
 
 impl NativeWay for ClaudeInbox {
-    fn via(&self) -> HandoverWay {
-        HandoverWay::Inbox
-    }
-
-    fn backend(&self) -> &'static str {
-        HookClient::ClaudeCode.as_str()
-    }
-
-    /// Its hooks bring messages into a turn, at the same places as the inbox would.
-    fn joins_turns(&self) -> bool {
-        false
-    }
-
-    fn tries(&self) -> u32 {
-        1
-    }
-
-    fn answers_for_itself(&self) -> bool {
-        false
+    fn traits(&self) -> NativeTraits {
+        NativeTraits {
+            via: HandoverWay::Inbox,
+            client: HookClient::ClaudeCode,
+            // Its hooks bring messages into a turn, at the same places as the inbox would.
+            joins_turns: false,
+            tries: 1,
+            answers_for_itself: false,
+        }
     }
 
     fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool> {

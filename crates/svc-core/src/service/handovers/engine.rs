@@ -25,7 +25,8 @@ use super::{
     Handovers, confirm,
     mail::{self, MailGiver, TurnOfMail},
     native_way::{
-        NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
+        NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeTraits,
+        NativeWay,
     },
 };
 use crate::service::{
@@ -114,7 +115,7 @@ impl Handovers {
         let store = &self.core.store;
         let mut peers: Vec<PeerId> = Vec::new();
         for way in self.ways.iter() {
-            let rows = store.peers().in_processes(way.backend()).await?;
+            let rows = store.peers().in_processes(way.traits().client.as_str()).await?;
             peers.extend(rows.into_iter().map(|row| row.peer.peer_id));
         }
         peers.extend(store.handovers().all().await?.into_iter().map(|row| row.peer_id));
@@ -196,7 +197,7 @@ impl Handovers {
         };
         let joins_turn = match row.peer.status {
             PeerStatus::Online | PeerStatus::Idle => false,
-            PeerStatus::Busy if way.joins_turns() => true,
+            PeerStatus::Busy if way.traits().joins_turns => true,
             _ => return Ok(Next::Team),
         };
         let record = way.record(session).await;
@@ -220,7 +221,7 @@ impl Handovers {
         way: &dyn NativeWay,
         (joins_turn, record): (bool, Option<String>),
     ) -> Result<Option<NativeText>, Error> {
-        let (via, tries) = (way.via(), way.tries());
+        let NativeTraits { via, tries, .. } = way.traits();
         let (session, lease) = (session.clone(), self.core.tuning.lease);
         let id = HandoverId::new(&self.core.ids, self.core.now());
         let job = self.core.store.write(move |tx| {
@@ -289,7 +290,7 @@ impl Handovers {
             return Ok(None);
         };
         let since = *watch.since.entry(id.clone()).or_insert_with(Instant::now);
-        let may_ask_now = way.answers_for_itself() && !watch.own.contains(id);
+        let may_ask_now = way.traits().answers_for_itself && !watch.own.contains(id);
         if !may_ask_now && since.elapsed() < SILENCE {
             return Ok(Some(since + SILENCE));
         }
@@ -371,7 +372,7 @@ impl Handovers {
         job.await
     }
 
-    /// Ends the deliveries of a hand-over of which nobody can know what became.
+    /// Ends the deliveries of a hand-over whose outcome nobody can know.
     async fn end_unknown(&self, open: &HandoverRow) -> Result<(), Error> {
         let (id, peer) = (open.handover_id.clone(), open.peer_id.clone());
         let job = self.core.store.write(move |tx| {

@@ -78,7 +78,7 @@ impl Handovers {
 
     /// The way of this kind.
     fn way(&self, via: HandoverWay) -> Option<Arc<dyn NativeWay>> {
-        self.ways.iter().find(|way| way.via() == via).cloned()
+        self.ways.iter().find(|way| way.traits().via == via).cloned()
     }
 
     /// The way to a session that is open now, for messages that it has not failed for.
@@ -87,7 +87,7 @@ impl Handovers {
             return None;
         }
         for way in self.ways.iter() {
-            if way.backend() == session.backend && way.is_open(session).await {
+            if way.traits().client.as_str() == session.backend && way.is_open(session).await {
                 return Some(Arc::clone(way));
             }
         }
@@ -126,8 +126,8 @@ impl Handovers {
         let way = self.open_way(&session).await;
         Ok(way.map_or_else(NativeReach::default, |way| NativeReach {
             wakes: true,
-            joins_turn: way.joins_turns(),
-            tries: way.tries(),
+            joins_turn: way.traits().joins_turns,
+            tries: way.traits().tries,
         }))
     }
 

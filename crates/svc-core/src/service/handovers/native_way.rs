@@ -4,7 +4,8 @@ use std::fmt::Debug;
 
 use futures_util::future::BoxFuture;
 use svc_model::{
-    HandoverId, HandoverWay, MessageId, PeerId, Principal, ProcessIdentity, quote::ModelText,
+    HandoverId, HandoverWay, MessageId, PeerId, Principal, ProcessIdentity, hook::HookClient,
+    quote::ModelText,
 };
 
 /// A session in a client's process.
@@ -39,7 +40,7 @@ pub(in crate::service) enum NativeDelivery {
     Unknown,
 }
 
-/// Messages of which a client's record is asked.
+/// Messages that are looked for in a client's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::service) struct NativeQuestion {
     pub(in crate::service) id: HandoverId,
@@ -58,22 +59,25 @@ pub(in crate::service) enum NativeRecord {
     Unreadable,
 }
 
+/// The fixed properties of a client's own way.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::service) struct NativeTraits {
+    pub(in crate::service) via: HandoverWay,
+    /// The client whose sessions the way reaches.
+    pub(in crate::service) client: HookClient,
+    /// Whether a text that comes in a turn is read in that turn.
+    pub(in crate::service) joins_turns: bool,
+    /// How often the way is tried for one message. A client that answers for itself can be given a
+    /// text again which it does not know.
+    pub(in crate::service) tries: u32,
+    /// Whether the client answers from its own state, so that its record counts as soon as it can
+    /// be read. Otherwise the record counts some time after the text was handed over.
+    pub(in crate::service) answers_for_itself: bool,
+}
+
 /// A client's own way to its sessions. Nothing here writes to the store.
 pub(in crate::service) trait NativeWay: Debug + Send + Sync {
-    fn via(&self) -> HandoverWay;
-
-    /// The clients that have it, as `backend` of their peers.
-    fn backend(&self) -> &'static str;
-
-    /// Whether a text goes into a turn that is under way, and is read in it.
-    fn joins_turns(&self) -> bool;
-
-    /// How often it is tried for one message.
-    fn tries(&self) -> u32;
-
-    /// Whether the client itself answers for what it was given, so that its record counts as soon
-    /// as it can be read. Otherwise it counts some time after the text was handed over.
-    fn answers_for_itself(&self) -> bool;
+    fn traits(&self) -> NativeTraits;
 
     /// Whether a text can be handed to this session now.
     fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool>;

@@ -16,12 +16,9 @@ use svc_model::{HandoverId, HandoverWay, MessageId, Principal, hook::HookClient}
 use tokio::sync::{mpsc, oneshot};
 
 use super::native_way::{
-    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeWay,
+    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeTraits,
+    NativeWay,
 };
-
-/// How often it is tried for a message. A plugin answers for what it did, so that a text which it
-/// does not know can be given to it again.
-const TRIES: u32 = 2;
 
 /// How long a plugin may take to say what became of a text.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -173,24 +170,14 @@ impl PluginWay {
 }
 
 impl NativeWay for PluginWay {
-    fn via(&self) -> HandoverWay {
-        HandoverWay::Plugin
-    }
-
-    fn backend(&self) -> &'static str {
-        HookClient::Opencode.as_str()
-    }
-
-    fn joins_turns(&self) -> bool {
-        true
-    }
-
-    fn tries(&self) -> u32 {
-        TRIES
-    }
-
-    fn answers_for_itself(&self) -> bool {
-        true
+    fn traits(&self) -> NativeTraits {
+        NativeTraits {
+            via: HandoverWay::Plugin,
+            client: HookClient::Opencode,
+            joins_turns: true,
+            tries: 2,
+            answers_for_itself: true,
+        }
     }
 
     fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool> {

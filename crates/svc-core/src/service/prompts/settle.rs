@@ -27,7 +27,7 @@ const UNHELD: Duration = Duration::from_secs(2);
 /// What a client asks, as it is kept.
 #[derive(Serialize, Deserialize)]
 pub(super) struct KeptPrompt {
-    /// Absent of a dialog of which no hook has told.
+    /// Absent while no hook has told of the dialog.
     #[serde(flatten)]
     pub(super) asked: Option<ClientPrompt>,
     /// The session's calls that were open when it asked: the one that it asks about is among them.
@@ -202,7 +202,7 @@ async fn correct_denial(
     correct(tx, &row).await
 }
 
-/// Stores that the person answered a prompt of which something else was on record.
+/// Stores that the person answered a prompt, in place of the answer on record.
 async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
     let answer = RequestAnswerRow { option_id: None, by: TERMINAL.to_owned() };
     tx.requests().correct(&row.request_id, &answer).await?;
@@ -319,7 +319,7 @@ impl Prompts {
             };
             let is_shown = record.is_none_or(|record| {
                 let is_newer = record.at >= row.opened_at;
-                // A later dialog than the one of which no hook told.
+                // The record shows a later dialog than the one in this row.
                 let is_another = kept(&row).is_some_and(|kept| kept.asked.is_none())
                     && record.at > row.opened_at;
                 matches!(record.state, RecordedState::Waiting(_)) && !is_another
