@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::agents::{events, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, until};
-use crate::expect::page;
+use crate::expect::{page, seconds_of};
 use crate::identity::{event, id_of, peer_of, prompt, start};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -195,11 +194,6 @@ fn ended(d: &Daemon, request: &Value) -> Value {
     until(SOON, find)
 }
 
-/// A time in seconds since 1970.
-fn seconds_of(time: &str) -> i64 {
-    OffsetDateTime::parse(time, &Rfc3339).expect("a time by RFC 3339").unix_timestamp()
-}
-
 fn status_of(d: &Daemon, thread: &str) -> Value {
     peer_of(d, thread)["status"].clone()
 }
@@ -372,7 +366,7 @@ fn a_session_of_codex_at_its_usage_limit_waits_for_the_end_of_that() {
     let mut codex = AppServer::start(&d);
     codex.begin_followed(THREAD);
     eventually(SOON, || peer_of(&d, THREAD)["evidence"] == "app-server");
-    let since = peer_of(&d, THREAD)["since"].as_str().map(seconds_of).expect("a time");
+    let since = seconds_of(&peer_of(&d, THREAD)["since"]);
     let end = since + 3600;
     let limits = json!({ "rateLimits": { "primary": { "usedPercent": 100, "resetsAt": end } } });
     let error = json!({ "message": "try again later", "codexErrorInfo": "usageLimitExceeded" });
@@ -385,7 +379,7 @@ fn a_session_of_codex_at_its_usage_limit_waits_for_the_end_of_that() {
     eventually(SOON, || status_of(&d, THREAD) == "waiting");
     let waiting_for = peer_of(&d, THREAD)["waiting_for"].clone();
     assert_eq!(waiting_for["kind"], "limit");
-    assert_eq!(waiting_for["until"].as_str().map(seconds_of), Some(end));
+    assert_eq!(seconds_of(&waiting_for["until"]), end);
     // The next turn is not refused.
     codex.order(&json!({ "status": [THREAD, { "type": "active", "activeFlags": [] }] }));
     eventually(SOON, || status_of(&d, THREAD) == "busy");

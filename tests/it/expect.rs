@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::daemon::Daemon;
 pub(crate) use crate::shapes::{
@@ -47,4 +48,11 @@ pub(crate) fn put_records(d: &Daemon, records: &[Value]) {
         [Value::from(records).to_string()],
     );
     assert_eq!(added.expect("the records"), records.len());
+}
+
+/// A time of an answer in seconds since 1970.
+#[track_caller]
+pub(crate) fn seconds_of(time: &Value) -> i64 {
+    let time = time.as_str().expect("a time");
+    OffsetDateTime::parse(time, &Rfc3339).expect("a time by RFC 3339").unix_timestamp()
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::agents::with_config;
 use crate::daemon::{Daemon, eventually, svc, until};
-use crate::expect::{page, text};
+use crate::expect::{page, seconds_of, text};
 use crate::identity::{FakeClient, PendingHook, event, prompt, start};
 use crate::registry::RegistryFile;
 
@@ -170,6 +170,24 @@ fn a_denial_that_was_not_taken_is_corrected() {
     asking.client.hook(&event("s", "PostToolUse", &call));
     let told = page(&d.get("/v1/events?stream=team&kind=request.closed&limit=500"), "events");
     assert_eq!(told.len(), 2, "{told:?}");
+}
+
+/// The client tells of the end of the first when the second stands already.
+#[test]
+fn a_dialog_that_follows_another_is_shown_though_the_first_closes_late() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let mut call = bash();
+    call["tool_use_id"] = json!("toolu_1");
+    asking.client.hook(&event("s", "PreToolUse", &call));
+    let _hook = asking.ask("interactive");
+    let first = held(&d);
+    let since = seconds_of(&first["opened_at"]) + 3;
+    asking.registry.write_since(since * 1000, "waiting", Some("input needed"));
+    eventually(SOON, || seconds_of(&d.get("/v1/peers").ok(200)["as_of"]) > since);
+    asking.client.hook(&event("s", "PostToolUse", &call));
+    let second = until(SOON, || open(&d));
+    assert_eq!((&second["title"], &second["options"]), (&json!("input needed"), &json!([])));
 }
 
 /// One line of a title does not show that a command has several.

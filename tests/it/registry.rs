@@ -39,7 +39,15 @@ impl RegistryFile {
         self.write_to(&path, state, asks);
     }
 
-    /// The same, into a file of another name.
+    /// Writes that a state holds since a time, in milliseconds.
+    pub(crate) fn write_since(&mut self, since: i64, state: &str, asks: Option<&str>) {
+        self.entry["status"] = json!(state);
+        self.entry["waitingFor"] = json!(asks);
+        self.entry["statusUpdatedAt"] = json!(since);
+        self.store(&self.path());
+    }
+
+    /// As [`Self::write`], into a file of another name.
     pub(crate) fn write_to(&mut self, path: &Path, state: &str, asks: Option<&str>) {
         let new = self.folder.join("new");
         fs::write(&new, "").expect("a file");
@@ -48,6 +56,11 @@ impl RegistryFile {
         self.entry["status"] = json!(state);
         self.entry["waitingFor"] = json!(asks);
         self.entry["statusUpdatedAt"] = json!(u64::try_from(now).expect("a time"));
+        self.store(path);
+    }
+
+    fn store(&self, path: &Path) {
+        let new = self.folder.join("new");
         fs::write(&new, self.entry.to_string()).expect("a file");
         fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).expect("its mode");
         fs::rename(&new, path).expect("it moves");

@@ -57,7 +57,14 @@ async fn open_dialog(
 ) -> Result<(), StoreError> {
     let Some(session) = shown.peer.session_id else { return Ok(()) };
     let last = tx.requests().last_prompt(&session).await?;
-    if last.is_some_and(|last| last.closed_at.is_none_or(|closed| closed >= record.at)) {
+    // A prompt that opened well before the dialog is an earlier one, though it closed later: the
+    // client's event came late.
+    let is_told = last.is_some_and(|last| {
+        last.closed_at.is_none_or(|closed| {
+            closed >= record.at && record.at <= last.opened_at.plus(limits::RECORD_GRACE)
+        })
+    });
+    if is_told {
         return Ok(());
     }
     let Some(owned) = tx.sessions().owner(&session).await? else { return Ok(()) };
