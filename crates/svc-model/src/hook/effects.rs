@@ -247,9 +247,9 @@ fn said_status(event: &HookEvent, known: Option<&Peer>) -> Option<PeerStatus> {
     let asked = known.and_then(|peer| peer.waiting_for.as_ref()?.tool.as_deref());
     match (&event.moment, asked) {
         (HookMoment::ToolEnd(done), Some(asked)) if done.tool != asked => None,
-        // That it has been idle for a while, which a limit does not end.
-        (HookMoment::TurnOver { failure: None }, _)
-            if event.client == HookClient::ClaudeCode && known.is_some_and(Peer::is_limited) =>
+        // The end of a refused turn, and a person's Esc, do not end a usage limit.
+        (HookMoment::TurnOver { .. } | HookMoment::Stop { .. }, _)
+            if known.is_some_and(Peer::is_limited) =>
         {
             None
         }

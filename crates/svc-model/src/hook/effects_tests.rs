@@ -436,6 +436,8 @@ fn a_limit_lasts_until_a_turn_begins() {
     // It says after a minute that it has been idle.
     assert_eq!(change(turn_over()), PresenceChange::Report(PeerStatus::Waiting));
     assert_eq!(waiting_for(&claude(turn_over()), &limited, NOW), Some(asked));
+    let stop = HookMoment::Stop { again: false, words: None };
+    assert_eq!(change(stop), PresenceChange::Report(PeerStatus::Waiting));
     assert_eq!(change(prompt()), PresenceChange::Report(PeerStatus::Busy));
     assert_eq!(change(HookMoment::Retry(None)), PresenceChange::Report(PeerStatus::Busy));
     let again = HookMoment::Refused(UsageLimit { until: None, ..limit });
