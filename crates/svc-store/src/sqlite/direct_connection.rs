@@ -131,6 +131,8 @@ impl DirectConnection {
         conn.pragma_update(None, "foreign_keys", true)?;
         conn.pragma_update(None, "temp_store", "memory")?;
         conn.pragma_update(None, "journal_size_limit", limits::WAL_BYTES.cast_signed())?;
+        // Plans do not depend on statistics: those of a smaller table make a scan look cheap.
+        conn.execute_batch("drop table if exists sqlite_stat1; drop table if exists sqlite_stat4")?;
         if let Some(bytes) = max_bytes {
             let page: i64 = conn.pragma_query_value(None, "page_size", |row| row.get(0))?;
             let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
@@ -139,13 +141,11 @@ impl DirectConnection {
         Ok(Self { conn, savepoint: SavepointState::Unneeded })
     }
 
-    /// Updates the statistics of the query planner, checkpoints the write-ahead log and closes the
-    /// connection.
+    /// Checkpoints the write-ahead log and closes the connection.
     pub(super) fn close(self) -> Result<(), StoreError> {
-        let tuned = self.conn.execute_batch("pragma analysis_limit = 400; pragma optimize");
         let moved = self.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
         let closed = self.conn.close().map_err(|(_, error)| error);
-        Ok(tuned.and(moved).and(closed)?)
+        Ok(moved.and(closed)?)
     }
 
     /// Runs statements without parameters and results.
