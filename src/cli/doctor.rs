@@ -16,13 +16,15 @@ use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
 };
-use svc_sys::{client_records, private_file, process_list::ProcessEntry};
+use svc_sys::{client_records, disk, private_file, process_list::ProcessEntry};
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
+/// The check warns so long before writes are refused.
+const SOON: Duration = Duration::from_hours(30 * 24);
 /// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
 /// A clock before this (1 July 2025) is wrong.
@@ -69,7 +71,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     findings.push(home(context));
     findings.extend(config.as_ref().map(token));
     findings.extend(filesystem(&context.paths.home));
-    findings.extend(space(&context.paths.home));
+    findings.extend(space(context).await);
     findings.push(clock());
     findings.extend(wal(context));
     findings.extend(schema(context).await);
@@ -232,15 +234,10 @@ fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Fi
     ok(check, format!("{} (mode {mode:o})", path.display()))
 }
 
-/// The nearest existing folder: the data folder may not exist yet.
-fn existing(path: &Path) -> &Path {
-    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
-}
-
 #[cfg(target_os = "linux")]
 fn filesystem(home: &Path) -> Option<Finding> {
     const CHECK: &str = "file system";
-    let stat = rustix::fs::statfs(existing(home)).ok()?;
+    let stat = rustix::fs::statfs(disk::existing(home)).ok()?;
     // Only the low 32 bits are the magic number, whatever the type's width and sign.
     let magic = u64::from_ne_bytes(stat.f_type.to_ne_bytes()) & 0xFFFF_FFFF;
     let name = match magic {
@@ -262,17 +259,51 @@ fn filesystem(_home: &Path) -> Option<Finding> {
     None
 }
 
-fn space(home: &Path) -> Option<Finding> {
+/// The space that is left, and when it will be used up. Only a running daemon knows how fast the
+/// database grows.
+async fn space(context: &Context) -> Option<Finding> {
     const CHECK: &str = "disk space";
-    let stat = rustix::fs::statvfs(existing(home)).ok()?;
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    let detail = format!("{} MiB free", free / (1024 * 1024));
+    let free = disk::free_bytes(&context.paths.home)?;
+    let health = match context.client() {
+        Ok(client) => client.get::<Value>("/v1/health").await.ok(),
+        Err(_) => None,
+    };
+    let growth = health.map(|health| health["store"]["growth"].clone()).unwrap_or_default();
+    let forecast = forecast(&growth).map(|text| format!("; {text}")).unwrap_or_default();
+    let detail = format!("{} MiB free{forecast}", free / (1024 * 1024));
     let advice = "free some; writes are refused when it runs out, nothing is lost";
     Some(match free {
         _ if free < LITTLE_SPACE / 10 => fail(CHECK, detail, advice),
         _ if free < LITTLE_SPACE => warn(CHECK, detail, advice),
+        _ if is_soon_full(&growth) => {
+            warn(CHECK, detail, "free some, raise store.max_bytes, or let [retention] remove more")
+        }
         _ => ok(CHECK, detail),
     })
+}
+
+/// How fast the database grows, and what happens at that rate.
+fn forecast(growth: &Value) -> Option<String> {
+    let daily = growth["bytes_per_day"].as_u64()?;
+    let rate = format!("the database grows by {} MiB a day", daily.div_ceil(1024 * 1024));
+    let reaches = &growth["reaches"];
+    let (Some(bound), Some(at)) = (reaches["bound"].as_str(), reaches["at"].as_str()) else {
+        return Some(rate);
+    };
+    let day = at.get(..10)?;
+    Some(match bound {
+        "disk" => format!("{rate}, and the disk is full on {day}"),
+        "store.max_bytes" => format!("{rate}, and has reached store.max_bytes on {day}"),
+        _ => format!("{rate}, until {bound} holds its size from {day}"),
+    })
+}
+
+/// Whether writes will be refused within [`SOON`].
+fn is_soon_full(growth: &Value) -> bool {
+    let reaches = &growth["reaches"];
+    let at = reaches["at"].as_str().and_then(Timestamp::parse);
+    let refuses = matches!(reaches["bound"].as_str(), Some("disk" | "store.max_bytes"));
+    refuses && at.is_some_and(|at| at < SystemClock.now().plus(SOON))
 }
 
 fn clock() -> Finding {
@@ -518,11 +549,5 @@ mod tests {
                 level == Level::Fail
             );
         }
-    }
-
-    #[test]
-    fn missing_folder_is_judged_by_its_parent() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(existing(&folder.path().join("a/b")), folder.path());
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, eventually, svc};
@@ -158,6 +159,63 @@ fn retention_removes_the_oldest_and_reports_a_gap() {
     let oldest = first.data["oldest"].as_u64().expect("a number");
     assert!(feed.event().id >= Some(oldest));
     assert_eq!(d.get(&format!("/v1/tasks/{task}")).ok(200)["last_id"], json!(1001));
+}
+
+#[test]
+fn events_are_kept_for_a_year() {
+    let mut d = Daemon::with(|plan| plan.env("SVC_MAINTENANCE_MS", "100"));
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("1"), frame("2"), frame("3"), done()]));
+    d.stop();
+    let file = Connection::open(d.home.path("svc.db")).unwrap();
+    // The task's beginning and its first line, and what was before them.
+    let name = format!("task/{task}");
+    let old = "update event set at = at - ?2 * 86400000 where position <=
+        (select position from event join stream on stream.id = stream_id where name = ?1 and seq = ?3)";
+    file.execute(old, (&name, 364, 3)).unwrap();
+    file.execute(old, (&name, 2, 2)).unwrap();
+    drop(file);
+    d.restart();
+    let first = || {
+        let page = d.get(&format!("/v1/events?stream=task/{task}&limit=1")).ok(200);
+        page["events"][0]["seq"].as_i64()
+    };
+    eventually(Duration::from_secs(20), || first() == Some(3));
+}
+
+/// The measurements are rows, so that they outlive the daemon.
+#[test]
+fn forecast_says_when_the_database_is_full() {
+    let home = Home::new();
+    home.write("config.toml", "[store]\nmax_bytes = 8388608\n");
+    let mut d = Daemon::with(|plan| plan.home(&home).env("SVC_MAINTENANCE_MS", "100"));
+    let samples = || -> i64 {
+        let file = Connection::open(home.path("svc.db")).unwrap();
+        file.query_row("select count(*) from store_size", [], |row| row.get(0)).unwrap()
+    };
+    eventually(Duration::from_secs(20), || samples() == 1);
+    let store = d.get("/v1/health").ok(200)["store"].clone();
+    assert!(store["free_bytes"].as_u64() > Some(0), "{store}");
+    assert_eq!(store["growth"], json!(null), "of less than a day nothing is said");
+
+    d.stop();
+    let file = Connection::open(home.path("svc.db")).unwrap();
+    let changed = file.execute("update store_size set at = at - 86400000, used_bytes = 0", []);
+    assert_eq!(changed.unwrap(), 1);
+    drop(file);
+    d.restart();
+    let growth = d.get("/v1/health").ok(200)["store"]["growth"].clone();
+    assert!(growth["bytes_per_day"].as_u64() > Some(100_000), "{growth}");
+    assert_eq!(growth["reaches"]["bound"], json!("store.max_bytes"));
+    let day = growth["reaches"]["at"].as_str().unwrap()[..10].to_owned();
+    let ran = svc(&home, &["doctor", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let checks = found["checks"].as_array().unwrap();
+    let space = checks.iter().find(|check| check["check"] == "disk space").unwrap();
+    assert_ne!(space["level"], json!("ok"), "it is full within 30 days: {space}");
+    let detail = space["detail"].as_str().unwrap();
+    let said = "free; the database grows by 1 MiB a day, and has reached store.max_bytes on ";
+    assert!(detail.contains(&format!("{said}{day}")), "{detail}");
 }
 
 #[test]

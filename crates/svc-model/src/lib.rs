@@ -68,6 +68,7 @@ mod peer_reference;
 mod principal;
 mod process;
 pub mod quote;
+mod retention;
 mod secret;
 mod session_standing;
 pub mod source;
@@ -115,6 +116,7 @@ pub use peer::{
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
 pub use process::{LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, ProcessIdentity, SHELLS};
+pub use retention::Retention;
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{
     KnownOwner, SessionContact, SessionStanding, is_daemons_session_id, is_own_session,

@@ -255,6 +255,10 @@ pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
 pub const WAL_TRUNCATE_BYTES: u64 = 32 * 1024 * 1024;
 /// How often maintenance checks the write-ahead log and retention.
 pub const MAINTENANCE: Duration = Duration::from_mins(1);
+/// How often maintenance measures the size of the database.
+pub const SIZE_SAMPLES: Duration = Duration::from_hours(1);
+/// How long measurements of the size are kept.
+pub const SIZE_SAMPLES_KEPT: Duration = Duration::from_hours(30 * 24);
 /// Segments of a full-text index above which maintenance merges them: a search reads each of them.
 pub const INDEX_SEGMENTS: i64 = 4;
 /// Pages of an index that one write job merges. Bounds the delay of other writers.

@@ -79,5 +79,6 @@ pub use sqlite::{
 };
 pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{
-    COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats,
+    COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, SizeSample, StoreSize, TrimOutcome,
+    WriterStats,
 };

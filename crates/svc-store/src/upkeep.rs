@@ -33,6 +33,14 @@ pub struct StoreSize {
     pub schema: i64,
 }
 
+/// How large the database was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeSample {
+    pub at: Timestamp,
+    /// Bytes of the pages in use.
+    pub used: u64,
+}
+
 /// The program's migrations compared with those of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrations {

@@ -3,7 +3,8 @@
 //!
 //! - Files: `private_file` writes them for their owner alone and reads them by `bounded_file` of
 //!   `svc-install`, `lines` splits bytes into lines, `spool_file` has one writer. [`backoff`] is
-//!   the delay before a retry. `session_secret` and `hook_spool` use private files.
+//!   the delay before a retry. `session_secret` and `hook_spool` use private files. `disk` is the
+//!   space left.
 //! - Peers: `local_socket` says which process connects to the Unix socket, `connection_owner` which
 //!   user's program is the peer of a TCP connection.
 //! - Processes: `process_list` is the system's list, `server_process` a child of the daemon with
@@ -16,6 +17,7 @@ pub mod backoff;
 pub mod client_records;
 pub mod config;
 pub mod connection_owner;
+pub mod disk;
 pub mod hook_spool;
 pub mod lines;
 pub mod local_socket;

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use svc_model::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolicy, limits};
+use svc_model::{
+    BudgetBounds, Clock, Ids, Retention, Timestamp, conversation::SessionsPolicy, limits,
+};
 use svc_store::Store;
 use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
 
@@ -102,7 +104,8 @@ impl Core {
     }
 }
 
-/// Times and bounds that a test shortens. Users have no reason to change them.
+/// The bounds of the configuration, and times and bounds that a test shortens: users have no reason
+/// to change those.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     /// [`limits::PEER_TIMEOUT`].
@@ -128,6 +131,10 @@ pub struct Tuning {
     /// [`limits::FIRST_HOOK`].
     pub first_hook: Duration,
     pub budget: BudgetBounds,
+    /// How much of the log is kept.
+    pub retention: Retention,
+    /// Most bytes that the database may have.
+    pub store_max_bytes: Option<u64>,
 }
 
 impl Default for Tuning {
@@ -145,6 +152,8 @@ impl Default for Tuning {
             list_changed_pause: limits::LIST_CHANGED_PAUSE,
             first_hook: limits::FIRST_HOOK,
             budget: BudgetBounds::default(),
+            retention: Retention::default(),
+            store_max_bytes: None,
         }
     }
 }

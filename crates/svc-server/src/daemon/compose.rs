@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde_json::json;
-use svc_core::service::{Services, Tokens, Tuning, agents::AgentSettings};
+use svc_core::service::{Services, Tokens, agents::AgentSettings};
 use svc_core::tools;
 use svc_model::{
     Clock, Ids, SystemClock, TokenId,
@@ -111,7 +111,7 @@ impl ServingDaemon {
             sub_agents: config.hooks_sub_agents.value,
             attended: config.approvals_attended.value,
         };
-        let tuning = Tuning { budget: config.budget_bounds(), ..tuning::tuning(env)? };
+        let tuning = tuning::tuning(config, env)?;
         let program = std::env::current_exe().unwrap_or_default();
         let home = config.paths.explicit_home.then(|| config.paths.home.clone());
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);

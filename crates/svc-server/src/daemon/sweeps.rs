@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use svc_core::service::{Services, log::Retention};
+use svc_core::service::Services;
 use svc_core::tools::Catalogue;
 use svc_model::limits;
 use svc_sys::config::Config;
@@ -31,12 +31,7 @@ pub(super) fn start(
     lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));
     let home = config.paths.home.clone();
     lifecycle.run("hooks", sweep_hooks(services.clone(), Arc::clone(catalogue), home));
-    let max_age = config.retention_max_age_days.value;
-    let retention = Retention {
-        max_age: max_age.map(|days| Duration::from_secs(days.saturating_mul(24 * 60 * 60))),
-        max_bytes: config.retention_max_bytes.value,
-    };
-    lifecycle.run("maintenance", maintain(services.clone(), retention));
+    lifecycle.run("maintenance", maintain(services.clone()));
     let days = |days: u64| Duration::from_secs(days.saturating_mul(24 * 60 * 60));
     let messages = days(config.retention_messages_days.value);
     let tasks = days(config.retention_tasks_days.value);
@@ -162,10 +157,14 @@ async fn expire(services: Services, messages: Duration, tasks: Duration) {
     }
 }
 
-async fn maintain(services: Services, retention: Retention) {
+async fn maintain(services: Services) {
+    let tuning = services.tuning();
     loop {
-        tokio::time::sleep(services.tuning().maintenance).await;
-        if let Err(error) = services.log.apply_retention(retention).await {
+        tokio::time::sleep(tuning.maintenance).await;
+        if let Err(error) = services.log.measure_size().await {
+            tracing::warn!(error = chain(&error), "cannot measure the size of the database");
+        }
+        if let Err(error) = services.log.apply_retention(tuning.retention).await {
             tracing::error!(error = chain(&error), "cannot apply the retention");
         }
         if let Err(error) = services.log.merge_indexes().await {

@@ -1,14 +1,25 @@
-//! Durations and bounds that tests shorten through undocumented variables.
+//! Bounds of the configuration, and durations and bounds that tests shorten through undocumented
+//! variables.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use svc_core::service::Tuning;
-use svc_sys::config::Env;
+use svc_model::Retention;
+use svc_sys::config::{Config, Env};
 
-/// The defaults, overridden by the environment.
-pub(super) fn tuning(env: &Env) -> anyhow::Result<Tuning> {
-    let mut tuning = Tuning::default();
+/// The configuration and the defaults, overridden by the environment.
+pub(super) fn tuning(config: &Config, env: &Env) -> anyhow::Result<Tuning> {
+    let days = config.retention_max_age_days.value;
+    let mut tuning = Tuning {
+        budget: config.budget_bounds(),
+        retention: Retention {
+            max_age: Some(Duration::from_secs(days.saturating_mul(24 * 60 * 60))),
+            max_bytes: config.retention_max_bytes.value,
+        },
+        store_max_bytes: config.store_max_bytes.value,
+        ..Tuning::default()
+    };
     let number = |name: &str| -> anyhow::Result<Option<u64>> {
         let Some(text) = env.text(name)? else {
             return Ok(None);

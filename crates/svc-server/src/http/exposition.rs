@@ -164,6 +164,8 @@ mod tests {
         let mut writer = WriterStats { commit_micros: 1_500_000, ..WriterStats::default() };
         (writer.commit_times[0], writer.commit_times[9]) = (3, 1);
         let log = LogStatus {
+            free: None,
+            growth: None,
             path: "svc.db".into(),
             size: StoreSize { database: 1, wal: 0, schema: 1 },
             trimmed: 0,

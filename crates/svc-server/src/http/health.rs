@@ -3,6 +3,7 @@
 use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
+use svc_core::service::log::Growth;
 use svc_model::{Caller, Timestamp};
 
 use super::{App, Problem, api::Api, body::Json, openapi::Operation};
@@ -71,6 +72,12 @@ struct StoreHealth {
     path: Option<String>,
     size_bytes: u64,
     wal_bytes: u64,
+    /// What the disk has left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    free_bytes: Option<u64>,
+    /// How fast the database grows; without it that is not known of a whole day yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growth: Option<Growth>,
     schema_version: i64,
     /// Position of the last event of the log.
     head: i64,
@@ -108,6 +115,8 @@ async fn show_health(app: App, caller: Caller) -> Result<Json<Health>, Problem> 
             path: caller.is_operator().then(|| log.path.display().to_string()),
             size_bytes: log.size.database,
             wal_bytes: log.size.wal,
+            free_bytes: log.free,
+            growth: log.growth,
             schema_version: log.size.schema,
             head: log.head,
             trimmed: log.trimmed,

@@ -4,14 +4,14 @@ use std::{path::Path, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use sqlx::{ConnectOptions as _, Connection as _};
-use svc_model::{Principal, limits};
+use svc_model::{Principal, Timestamp, limits};
 
 use super::{
     connect::writer_options,
     families::{Upkeep, UpkeepWrites},
     statement::{change, select_value},
 };
-use crate::{StoreError, StoreSize, TrimOutcome};
+use crate::{SizeSample, StoreError, StoreSize, TrimOutcome};
 
 /// How long a checkpoint waits for readers and writers.
 const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
@@ -105,6 +105,24 @@ impl Upkeep<'_> {
         let pages = read("pragma page_count").await? - read("pragma freelist_count").await?;
         let size = read("pragma page_size").await?;
         Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
+    }
+
+    /// The newest measurement of the size until then.
+    pub async fn size_at(self, until: Timestamp) -> Result<Option<SizeSample>, StoreError> {
+        let row = sqlx::query!(
+            r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#,
+            until
+        )
+        .fetch_optional(&self.store.readers)
+        .await?;
+        Ok(row
+            .map(|row| SizeSample { at: row.at, used: u64::try_from(row.used_bytes).unwrap_or(0) }))
+    }
+
+    /// When the size was first measured, of the measurements that are kept.
+    pub async fn first_size(self) -> Result<Option<Timestamp>, StoreError> {
+        let first = sqlx::query_scalar!(r#"select min(at) as "at: Timestamp" from store_size"#);
+        Ok(first.fetch_one(&self.store.readers).await?)
     }
 
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
@@ -205,6 +223,23 @@ impl UpkeepWrites<'_> {
             most
         );
         Ok(u64::try_from(used).unwrap_or(0))
+    }
+
+    /// Keeps a measurement, and forgets those of before `oldest` and of a clock that was ahead.
+    pub async fn note_size(
+        &mut self,
+        sample: SizeSample,
+        oldest: Timestamp,
+    ) -> Result<(), StoreError> {
+        let used = i64::try_from(sample.used).unwrap_or(i64::MAX);
+        change!(self.tx, "delete from store_size where at < ?1 or at >= ?2", oldest, sample.at);
+        change!(
+            self.tx,
+            "insert into store_size (at, used_bytes) values (?1, ?2)",
+            sample.at,
+            used
+        );
+        Ok(())
     }
 
     async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {

@@ -67,6 +67,14 @@ impl EventReads<'_> {
         Ok((last_old > 0).then_some(last_old))
     }
 
+    /// When the oldest event was appended; `None` without events.
+    pub async fn first_at(self) -> Result<Option<Timestamp>, StoreError> {
+        let first = sqlx::query_scalar!(
+            r#"select at as "at: Timestamp" from event order by position limit 1"#
+        );
+        Ok(first.fetch_optional(&self.store.readers).await?)
+    }
+
     /// The highest position that retention removed, and the highest position of the log.
     pub async fn bounds(self) -> Result<(i64, i64), StoreError> {
         let row = sqlx::query!(

@@ -29,6 +29,8 @@ const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 const CHECK_IN: u64 = 10;
 /// Seconds that a prompt waits for a daemon that is not ready.
 const COLD_WAIT: u64 = 3;
+/// Days after which events are removed: a year of work is kept.
+const EVENT_DAYS: u64 = 365;
 /// Days after which an undelivered message or a pending task expires.
 const EXPIRY_DAYS: u64 = 30;
 
@@ -51,8 +53,8 @@ pub struct Config {
     pub log_format: Setting<LogFormat>,
     /// Largest size of the database in bytes, if limited.
     pub store_max_bytes: Setting<Option<u64>>,
-    /// Age in days beyond which events are pruned, if limited.
-    pub retention_max_age_days: Setting<Option<u64>>,
+    /// Age in days beyond which events are pruned.
+    pub retention_max_age_days: Setting<u64>,
     /// Bytes of events beyond which the oldest are pruned, if limited.
     pub retention_max_bytes: Setting<Option<u64>>,
     /// Days after which an undelivered message expires.
@@ -216,7 +218,8 @@ impl Config {
                 .or(LogFormat::Auto),
             store_max_bytes: given.number("store.max_bytes", store.max_bytes)?,
             retention_max_age_days: given
-                .number("retention.max_age_days", retention.max_age_days)?,
+                .number("retention.max_age_days", retention.max_age_days)?
+                .or(EVENT_DAYS),
             retention_max_bytes: given.number("retention.max_bytes", retention.max_bytes)?,
             retention_messages_days: given
                 .number("retention.messages_days", retention.messages_days)?
@@ -506,5 +509,6 @@ mod tests {
         assert!(rows.contains(&"store.max_bytes=5 file".to_owned()), "{rows:?}");
         assert!(rows.contains(&"token_file=\"/h/token\" default".to_owned()), "{rows:?}");
         assert!(rows.contains(&"retention.max_bytes=null default".to_owned()), "{rows:?}");
+        assert!(rows.contains(&"retention.max_age_days=365 default".to_owned()), "{rows:?}");
     }
 }

@@ -6,6 +6,7 @@
 
 mod cursor;
 mod follower;
+mod growth;
 mod pages;
 mod reading;
 mod retention;
@@ -18,9 +19,9 @@ use crate::service::core::Core;
 
 pub use cursor::{Gap, Selector, StartAfter};
 pub use follower::StreamFollower;
+pub use growth::{Growth, SizeBound};
 pub use pages::EventPage;
 pub use reading::EventReading;
-pub use retention::Retention;
 pub use stream_changes::{StreamChanges, StreamEnd};
 pub use subscription::{Subscription, SubscriptionChunk};
 pub use upkeep::LogStatus;

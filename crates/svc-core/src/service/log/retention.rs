@@ -1,18 +1,9 @@
 //! Retention of events by age and size.
 
-use std::time::Duration;
+use svc_model::Retention;
 
 use super::Log;
 use crate::service::Error;
-
-/// How much of the log to keep. Without either bound nothing is removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Retention {
-    /// Older events are removed.
-    pub max_age: Option<Duration>,
-    /// Above this size of the rows, in bytes, the oldest events are removed.
-    pub max_bytes: Option<u64>,
-}
 
 impl Log {
     /// Removes events beyond the bounds, and returns their number. The last event of a stream

@@ -6,7 +6,7 @@ use serde::Serialize;
 use svc_model::{NewEvent, StreamName, StreamVisibility};
 use svc_store::{LastBackup, StoreSize, WriterStats, last_backup};
 
-use super::Log;
+use super::{Growth, Log};
 use crate::service::Error;
 
 #[derive(Debug, Clone)]
@@ -15,6 +15,10 @@ pub struct LogStatus {
     pub path: PathBuf,
     /// Sizes on disk, and the version of the schema.
     pub size: StoreSize,
+    /// Bytes that the disk has left; `None` if the system does not tell.
+    pub free: Option<u64>,
+    /// `None` until the size is known of a day.
+    pub growth: Option<Growth>,
     /// Position of the last event that retention removed.
     pub trimmed: i64,
     /// Position of the last event.
@@ -34,9 +38,13 @@ impl Log {
         let store = &self.core.store;
         let size = store.upkeep().size().await?;
         let (trimmed, head) = store.events().bounds().await?;
+        let free = svc_sys::disk::free_bytes(store.path());
+        let growth = self.growth(size.database, free).await?;
         Ok(LogStatus {
             path: store.path().to_path_buf(),
             size,
+            free,
+            growth,
             trimmed,
             head,
             writer: store.stats(),

@@ -191,6 +191,7 @@ fn pretty(mut json: Value) -> String {
         "profile",
         "size_bytes",
         "wal_bytes",
+        "free_bytes",
         "schema_version",
         "score",
         "proof",

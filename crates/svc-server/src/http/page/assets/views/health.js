@@ -76,6 +76,19 @@ function Browsers() {
       <td><${Action} ask="Take it back?" run=${() => api('DELETE', `/v1/tokens/${encodeURIComponent(token.token_id)}`).then(read.again)}>Revoke<//></td></tr>`)}</tbody></table></div>`;
 }
 
+/** What the disk has left, and when that will be used up. */
+function Disk({ store }) {
+  const { growth, free_bytes: free } = store;
+  const left = free === undefined ? 'free space unknown' : `${bytes(free)} free`;
+  if (!growth) return html`${left}; how fast the database grows is known after a day`;
+  const { bound, at } = growth.reaches ?? {};
+  const then = {
+    disk: html`, the disk is full <${Time} at=${at} />`,
+    'store.max_bytes': html`, it has reached <code>store.max_bytes</code> <${Time} at=${at} />`,
+  }[bound] ?? html`, until <code>${bound}</code> holds its size <${Time} at=${at} />`;
+  return html`${left}; the database grows by ${bytes(growth.bytes_per_day)} a day${bound && then}`;
+}
+
 /** First whether all is well: what `svc doctor` finds, and what the daemon says of itself. */
 function Verdict({ doctor, value, connection }) {
   const own = [];
@@ -119,6 +132,7 @@ export function Health() {
       ['Up', duration(value.health.uptime_seconds * 1000)],
       ['Database', value.health.store.path && html`<code>${line(value.health.store.path, 200)}</code>`],
       ['Size on disk', `${bytes(value.health.store.size_bytes)} and ${bytes(value.health.store.wal_bytes)} of write-ahead log`],
+      ['Disk', html`<${Disk} store=${value.health.store} />`],
       ['Schema', value.health.store.schema_version],
       ['Events', `to ${value.health.store.head.toLocaleString('en')}${value.health.store.trimmed ? `, removed to ${value.health.store.trimmed.toLocaleString('en')}` : ''}`],
       ['Commits', number('svc_store_commits_total')],
