@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, svc, until};
+use crate::daemon::{Daemon, eventually, svc, until};
 use crate::wire::{Caller, Reply};
 
 /// Memory of the daemon, in bytes.
@@ -19,6 +19,13 @@ pub(crate) fn resident_of(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("is running");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// Memory of the daemon that is not its program's file, in MiB.
+fn anonymous_mib(d: &Daemon) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("is running");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
 }
 
 fn initialize(caller: &Caller, capabilities: &str) -> Reply {
@@ -39,6 +46,36 @@ fn post(caller: &Caller, target: &str, body: &str) -> Reply {
 /// `bytes` of text: objects of one member each, which take eighty times their length in memory.
 fn dense(bytes: usize) -> String {
     format!("[{}0]", r#"{"":0},"#.repeat(bytes / 7))
+}
+
+/// The page caches of the connections, and what is free in the arenas of the allocator.
+#[test]
+fn memory_is_given_back_when_work_is_over() {
+    // Nothing is given back while it works.
+    let mut d = Daemon::with(|plan| plan.env("SVC_QUIET_MS", "3600000"));
+    for n in 0..8 {
+        let task = json!({ "title": format!("task {n}"), "prompt": "x".repeat(900_000) });
+        d.post("/v1/tasks", &task).ok(201);
+    }
+    let work = |d: &Daemon| {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..4 {
+                        d.get("/v1/tasks?limit=500").ok(200);
+                    }
+                });
+            }
+        });
+        // Otherwise there is nothing to give back for.
+        d.post("/v1/tasks", &json!({ "title": "the last" })).ok(201);
+        anonymous_mib(d)
+    };
+    let kept = work(&d);
+    d.restart_with(|plan| plan.env("SVC_QUIET_MS", "500"));
+    work(&d);
+    let bound = kept - kept / 4;
+    eventually(Duration::from_secs(30), || anonymous_mib(&d) < bound);
 }
 
 #[test]

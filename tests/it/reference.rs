@@ -712,7 +712,7 @@ fn every_metric_is_in_the_guide() {
 #[test]
 fn every_environment_variable_is_in_the_reference() {
     /// Variables for tests, which no help text names.
-    const FOR_TESTS: [&str; 11] = [
+    const FOR_TESTS: [&str; 12] = [
         "SVC_BODY_TIMEOUT_MS",
         "SVC_FIRST_HOOK_MS",
         "SVC_INBOX_MAX",
@@ -721,6 +721,7 @@ fn every_environment_variable_is_in_the_reference() {
         "SVC_MAINTENANCE_MS",
         "SVC_MCP_TASK_AFTER_MS",
         "SVC_PEER_TIMEOUT_MS",
+        "SVC_QUIET_MS",
         "SVC_RUNNER_GRACE_MS",
         "SVC_SESSION_SENDS",
         "SVC_SSE_KEEPALIVE_MS",

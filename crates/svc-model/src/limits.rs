@@ -259,6 +259,10 @@ pub const MAINTENANCE: Duration = Duration::from_mins(1);
 pub const SIZE_SAMPLES: Duration = Duration::from_hours(1);
 /// How long measurements of the size are kept.
 pub const SIZE_SAMPLES_KEPT: Duration = Duration::from_hours(30 * 24);
+/// How long there are hardly any writes before the daemon gives memory back.
+pub const QUIET: Duration = Duration::from_secs(20);
+/// Writes of that time that are hardly any.
+pub const QUIET_WRITES: u64 = 20;
 /// Segments of a full-text index above which maintenance merges them: a search reads each of them.
 pub const INDEX_SEGMENTS: i64 = 4;
 /// Pages of an index that one write job merges. Bounds the delay of other writers.

@@ -120,6 +120,8 @@ pub struct Tuning {
     pub runner_grace: Duration,
     /// [`limits::MAINTENANCE`].
     pub maintenance: Duration,
+    /// [`limits::QUIET`].
+    pub quiet: Duration,
     /// [`limits::SSE_KEEP_ALIVE`].
     pub sse_keep_alive: Duration,
     /// [`limits::BODY_STALL`].
@@ -146,6 +148,7 @@ impl Default for Tuning {
             session_sends: limits::SESSION_SENDS,
             runner_grace: limits::RUNNER_GRACE,
             maintenance: limits::MAINTENANCE,
+            quiet: limits::QUIET,
             sse_keep_alive: limits::SSE_KEEP_ALIVE,
             body_stall: limits::BODY_STALL,
             mcp_task_after: limits::MCP_TASK_AFTER,

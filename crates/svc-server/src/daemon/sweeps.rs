@@ -32,6 +32,7 @@ pub(super) fn start(
     let home = config.paths.home.clone();
     lifecycle.run("hooks", sweep_hooks(services.clone(), Arc::clone(catalogue), home));
     lifecycle.run("maintenance", maintain(services.clone()));
+    lifecycle.run("memory", give_back_memory(services.clone()));
     let days = |days: u64| Duration::from_secs(days.saturating_mul(24 * 60 * 60));
     let messages = days(config.retention_messages_days.value);
     let tasks = days(config.retention_tasks_days.value);
@@ -173,5 +174,25 @@ async fn maintain(services: Services) {
         if let Err(error) = services.log.checkpoint().await {
             tracing::warn!(error = chain(&error), "cannot checkpoint");
         }
+    }
+}
+
+/// Gives back what work has left in memory, once it is over: caches, and free pages of the heap.
+async fn give_back_memory(services: Services) {
+    let (mut seen, mut given_back) = (0, 0);
+    loop {
+        tokio::time::sleep(services.tuning().quiet).await;
+        let writes = services.log.writes();
+        let is_quiet = writes.saturating_sub(seen) <= limits::QUIET_WRITES;
+        seen = writes;
+        if !is_quiet || writes == given_back {
+            continue;
+        }
+        if let Err(error) = services.log.release_memory().await {
+            tracing::warn!(error = chain(&error), "cannot empty the caches of the database");
+        }
+        svc_heap::give_back();
+        // That was a write, too.
+        (seen, given_back) = (services.log.writes(), services.log.writes());
     }
 }

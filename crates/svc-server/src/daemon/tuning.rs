@@ -31,6 +31,7 @@ pub(super) fn tuning(config: &Config, env: &Env) -> anyhow::Result<Tuning> {
         ("SVC_LEASE_MS", &mut tuning.lease),
         ("SVC_RUNNER_GRACE_MS", &mut tuning.runner_grace),
         ("SVC_MAINTENANCE_MS", &mut tuning.maintenance),
+        ("SVC_QUIET_MS", &mut tuning.quiet),
         ("SVC_SSE_KEEPALIVE_MS", &mut tuning.sse_keep_alive),
         ("SVC_BODY_TIMEOUT_MS", &mut tuning.body_stall),
         ("SVC_MCP_TASK_AFTER_MS", &mut tuning.mcp_task_after),

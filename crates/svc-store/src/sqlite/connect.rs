@@ -14,6 +14,9 @@ use crate::StoreError;
 /// Suffixes of a database's files.
 const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
+/// Frees the pages that a connection has cached.
+pub(super) const SHRINK: &str = "pragma shrink_memory";
+
 /// Rejects links, which SQLite would follow.
 pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
     for end in FILES {

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 use svc_model::limits;
 use tokio::{sync::Semaphore, task};
 
-use super::connect::check_names;
+use super::connect::{SHRINK, check_names};
 use crate::StoreError;
 
 /// Connections that read pages. At most [`limits::READERS`], opened on demand and kept.
@@ -54,6 +54,13 @@ impl FrameReaders {
             Ok(read?)
         });
         job.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    /// Closes idle connections but for one, and frees the pages that it has cached.
+    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+        let mut idle = self.idle();
+        idle.truncate(1);
+        Ok(idle.first().map_or(Ok(()), |conn| conn.execute_batch(SHRINK))?)
     }
 
     pub(super) fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {

@@ -7,7 +7,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
 use super::{
-    connect::writer_options,
+    connect::{SHRINK, writer_options},
     families::{Upkeep, UpkeepWrites},
     statement::{change, select_value},
 };
@@ -125,6 +125,27 @@ impl Upkeep<'_> {
         Ok(first.fetch_one(&self.store.readers).await?)
     }
 
+    /// Closes idle connections but for one of each kind, and empties the page caches of those. Each
+    /// connection has a copy of the schema, its statements, and what it read.
+    pub async fn release_memory(self) -> Result<(), StoreError> {
+        for pool in [&self.store.readers, &self.store.page_readers] {
+            // All at once: one that is given back would be the next.
+            let mut idle = Vec::new();
+            while let Some(conn) = pool.try_acquire() {
+                idle.push(conn);
+            }
+            for conn in idle.split_off(idle.len().min(1)) {
+                conn.close().await?;
+            }
+            for conn in &mut idle {
+                sqlx::query(SHRINK).execute(&mut **conn).await?;
+            }
+        }
+        self.store.frame_readers.release_memory()?;
+        self.store.row_readers.release_memory()?;
+        self.store.write(|tx| Box::pin(async move { tx.upkeep().release_memory() })).await
+    }
+
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
     /// every 1,000 pages; this call takes the rest and truncates the file. Truncation blocks the
     /// writer, so it waits at most 100 ms for readers and is otherwise left to the next call.
@@ -223,6 +244,11 @@ impl UpkeepWrites<'_> {
             most
         );
         Ok(u64::try_from(used).unwrap_or(0))
+    }
+
+    fn release_memory(&mut self) -> Result<(), StoreError> {
+        self.tx.direct.change(SHRINK, &[])?;
+        Ok(())
     }
 
     /// Keeps a measurement, and forgets those of before `oldest` and of a clock that was ahead.

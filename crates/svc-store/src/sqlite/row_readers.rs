@@ -13,7 +13,10 @@ use std::{
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, ToSql, types::FromSql};
 use svc_model::limits;
 
-use super::{connect::check_names, direct_connection::DirectRow};
+use super::{
+    connect::{SHRINK, check_names},
+    direct_connection::DirectRow,
+};
 use crate::StoreError;
 
 /// Cached prepared statements of a connection: all that use this path.
@@ -76,6 +79,14 @@ impl RowReaders {
             idle.push(conn);
         }
         Ok(read?)
+    }
+
+    /// Closes idle connections but for one, and frees the pages that it has cached.
+    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+        let mut idle = self.idle();
+        let Some(idle) = idle.as_mut() else { return Ok(()) };
+        idle.truncate(1);
+        Ok(idle.first().map_or(Ok(()), |conn| conn.execute_batch(SHRINK))?)
     }
 
     fn idle(&self) -> MutexGuard<'_, Option<Vec<Connection>>> {

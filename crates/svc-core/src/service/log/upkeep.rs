@@ -79,6 +79,17 @@ impl Log {
         Ok(())
     }
 
+    /// Counts the writes since the start of the daemon.
+    pub fn writes(&self) -> u64 {
+        self.core.store.stats().jobs
+    }
+
+    /// Frees the memory that earlier work has left in caches.
+    pub async fn release_memory(&self) -> Result<(), Error> {
+        self.core.store.upkeep().release_memory().await?;
+        Ok(())
+    }
+
     /// Checkpoints the write-ahead log.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.core.store.upkeep().checkpoint().await?;
