@@ -70,11 +70,15 @@ pub(crate) fn clock_us() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
 }
 
-/// Prints lines that begin with the time, at this rate and for this long. The agent's program.
-pub(crate) fn print_lines() -> anyhow::Result<()> {
+/// Prints lines that begin with the time: how many a second, and how many, are the two numbers,
+/// which are read if they are not given. The agent's program.
+pub(crate) fn print_lines(numbers: &[u64]) -> anyhow::Result<()> {
     let mut order = String::new();
-    std::io::stdin().read_line(&mut order)?;
-    let mut numbers = order.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    if numbers.is_empty() {
+        std::io::stdin().read_line(&mut order)?;
+    }
+    let read = order.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    let mut numbers = numbers.iter().copied().chain(read);
     let (rate, count) = numbers.next().zip(numbers.next()).context("a rate and a number")?;
     let mut stdout = std::io::stdout().lock();
     let begun = Instant::now();
@@ -326,17 +330,17 @@ fn share_of(daemon: &Daemon, time: Duration) -> f64 {
     100.0 * spent.as_secs_f64() / time.as_secs_f64()
 }
 
-/// Private memory of a process.
-fn private_mib(pid: u64) -> anyhow::Result<f64> {
+/// Private memory of a process, which no other has.
+pub(crate) fn private_mib(pid: u64) -> anyhow::Result<f64> {
     mapped_mib(pid, "Private_")
 }
 
 /// Resident memory of a process, shared or not.
-fn resident_mib(pid: u64) -> anyhow::Result<f64> {
+pub(crate) fn resident_mib(pid: u64) -> anyhow::Result<f64> {
     mapped_mib(pid, "Rss:")
 }
 
-fn mapped_mib(pid: u64, name: &str) -> anyhow::Result<f64> {
+pub(crate) fn mapped_mib(pid: u64, name: &str) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let kib = text
         .lines()

@@ -1,11 +1,15 @@
 //! `growth`: what each operation takes as the history grows, at three sizes of one data folder.
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
+    agents::{mapped_mib, resident_mib},
     bench::find_svc,
     caller::Caller,
     daemon::Daemon,
@@ -23,6 +27,8 @@ const SIZES: [HistorySize; 3] = [
     HistorySize { records: 50_000, sessions: 12_000, events: 2_100_000, messages: 122_000 },
 ];
 const MOST: f64 = 1.5;
+/// The goal for the memory at the second size, in MiB.
+const RESIDENT: f64 = 32.0;
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -36,6 +42,9 @@ pub(crate) struct GrowthArgs {
     /// How often each operation is measured at each size
     #[arg(long, value_name = "NUMBER", default_value_t = 200)]
     times: usize,
+    /// How long the daemon rests before its memory is measured, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    rest: u64,
     /// Only operations whose name contains this; repeatable
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
@@ -53,6 +62,20 @@ struct GrowthLine {
     ratio: f64,
 }
 
+/// What the daemon has in memory after the work of a size, once it has rested, in MiB.
+#[derive(Debug, Serialize)]
+struct RestingMemory {
+    resident: f64,
+    /// Its own, and not pages of its program, which all processes of `svc` share.
+    anonymous: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct GrowthReport {
+    lines: Vec<GrowthLine>,
+    memory: Vec<RestingMemory>,
+}
+
 pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
     let svc = match &args.svc {
         Some(path) => std::path::absolute(path)?,
@@ -60,7 +83,7 @@ pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
     };
     let sandbox = Sandbox::new(svc)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut lines: Vec<GrowthLine> = Vec::new();
+    let (mut lines, mut memory): (Vec<GrowthLine>, Vec<RestingMemory>) = Default::default();
     let mut before = HistorySize::default();
     // The daemon makes the folder, with its token.
     Daemon::start(&sandbox, "growth")?.process.stop()?;
@@ -78,6 +101,13 @@ pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
                 at.push((name, measure(&daemon.target, args.times, request.as_ref())?));
             }
         }
+        progress::show(&format!("{} records: rest", size.records));
+        std::thread::sleep(Duration::from_secs(args.rest));
+        let pid = u64::from(daemon.process.id());
+        memory.push(RestingMemory {
+            resident: resident_mib(pid)?,
+            anonymous: mapped_mib(pid, "Anonymous:")?,
+        });
         daemon.process.stop()?;
         for (index, (name, times)) in at.into_iter().enumerate() {
             match lines.get_mut(index) {
@@ -91,11 +121,11 @@ pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
         let (first, last) = (line.sizes.first(), line.sizes.last());
         line.ratio = first.zip(last).map_or(0.0, |(first, last)| last.0 / first.0);
     }
-    let text = if args.json { serde_json::to_string(&lines)? + "\n" } else { table(&lines) };
-    report::print(&text)
+    let report = GrowthReport { lines, memory };
+    report::print(&if args.json { serde_json::to_string(&report)? + "\n" } else { table(&report) })
 }
 
-fn table(lines: &[GrowthLine]) -> String {
+fn table(report: &GrowthReport) -> String {
     let mut rows = vec![[
         "p50 (p95), ms".to_owned(),
         "1".to_owned(),
@@ -103,7 +133,7 @@ fn table(lines: &[GrowthLine]) -> String {
         "3".to_owned(),
         "3 : 1".to_owned(),
     ]];
-    for line in lines {
+    for line in &report.lines {
         let shown = |index: usize| {
             line.sizes
                 .get(index)
@@ -118,6 +148,19 @@ fn table(lines: &[GrowthLine]) -> String {
             format!("{:.2}{miss}", line.ratio),
         ]);
     }
+    let memory = |index: usize| {
+        report.memory.get(index).map_or_else(String::new, |memory| {
+            format!("{:.1} ({:.1})", memory.resident, memory.anonymous)
+        })
+    };
+    let miss = report.memory.get(1).is_some_and(|memory| memory.resident > RESIDENT);
+    rows.push([
+        "memory at rest (anonymous), MiB".to_owned(),
+        memory(0),
+        memory(1),
+        memory(2),
+        if miss { "miss".to_owned() } else { String::new() },
+    ]);
     let mut text = String::new();
     for line in report::aligned(&rows) {
         text.push_str(&line);

@@ -24,6 +24,9 @@ mod crowd;
 mod daemon;
 mod fanout;
 mod fanout_paced;
+mod fleet;
+mod fleet_agent;
+mod fleet_watch;
 mod floods;
 mod growth;
 mod growth_home;
@@ -132,12 +135,27 @@ Examples:
 
 A miss of the goal is printed as one; the exit code is 0 all the same.")]
     Growth(growth::GrowthArgs),
+    /// How many agents one daemon carries, and what each of them costs
+    #[command(after_help = "\
+Examples:
+  svc-bench fleet
+  svc-bench fleet --agents 100 --seconds 120
+
+Without --agents it searches for the largest number at which hooks and messages are in time. The \
+exit code is 0 whatever the times are.")]
+    Fleet(fleet::FleetArgs),
+    /// An agent of a fleet
+    #[command(hide = true, after_help = "Example:\n  svc-bench fleet-agent < order")]
+    FleetAgent,
     /// A server that stands beside the daemon in a measurement
     #[command(hide = true, after_help = "Example:\n  svc-bench server noop")]
     Server(server::ServerArgs),
     /// The program of an agent that is measured
     #[command(hide = true, after_help = "Example:\n  echo 200 1000 | svc-bench lines")]
-    Lines,
+    Lines {
+        /// How many a second, and how many; else they are read
+        numbers: Vec<u64>,
+    },
     /// The program of an agent that answers each question
     #[command(hide = true, after_help = "Example:\n  echo 'Answer: x' | svc-bench echo")]
     Echo,
@@ -174,8 +192,10 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Growth(args)) => growth::run(&args),
+        Some(Command::Fleet(args)) => fleet::run(&args),
+        Some(Command::FleetAgent) => fleet_agent::work(),
         Some(Command::Server(args)) => server::run(&args),
-        Some(Command::Lines) => agents::print_lines(),
+        Some(Command::Lines { numbers }) => agents::print_lines(&numbers),
         Some(Command::Echo) => sessions::answer_questions(),
         Some(Command::Child { large, noise, while_there }) => {
             if let (Some(noise), Some(file)) = (noise, while_there) {

@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -82,10 +82,13 @@ impl Sandbox {
     /// Starts a process that ends with its owner at the latest. Its standard error goes to a file
     /// that [`Process::complaint`] reads.
     pub(crate) fn start(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
+        self.launch(name, command.stdin(Stdio::null()).stdout(Stdio::piped()))
+    }
+
+    /// Like `start`, with the input and the output that the command has.
+    pub(crate) fn launch(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
         let stderr = self.path(&format!("{name}.stderr"));
         let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
             .stderr(fs::File::create(&stderr)?)
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
@@ -133,6 +136,12 @@ impl Process {
         self.child.id()
     }
 
+    /// Its standard input and output, if they are pipes. Call it once.
+    pub(crate) fn pipes(&mut self) -> anyhow::Result<(ChildStdin, ChildStdout)> {
+        let pipes = self.child.stdin.take().zip(self.child.stdout.take());
+        pipes.context("it has no pipes, or they were taken before")
+    }
+
     /// The next line on its standard output. Call it once: it takes the output.
     pub(crate) fn first_line(&mut self) -> anyhow::Result<String> {
         let stdout = self.child.stdout.take().context("its output was taken before")?;
@@ -167,13 +176,7 @@ impl Process {
 
     /// The CPU time so far, if the system reports it.
     pub(crate) fn cpu(&self) -> Option<Duration> {
-        // In clock ticks, which are hundredths of a second on every Linux.
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
-        let (_, fields) = text.rsplit_once(')')?;
-        let mut fields = fields.split_ascii_whitespace().skip(11);
-        let user: u64 = fields.next()?.parse().ok()?;
-        let system: u64 = fields.next()?.parse().ok()?;
-        Some(Duration::from_millis((user + system) * 10))
+        Some(cpu_times(self.id())?.0)
     }
 
     /// CPU time since `before`.
@@ -225,6 +228,18 @@ impl Drop for Process {
         let pid = pid_of(&self.child);
         lock(&self.running).retain(|running| Some(*running) != pid);
     }
+}
+
+/// The CPU time of a process so far, and that of its children that have ended, if the system
+/// reports them.
+pub(crate) fn cpu_times(pid: u32) -> Option<(Duration, Duration)> {
+    // In clock ticks, which are hundredths of a second on every Linux.
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    let (own, children) = (next()? + next()?, next()? + next()?);
+    Some((Duration::from_millis(own * 10), Duration::from_millis(children * 10)))
 }
 
 /// A port that was free a moment ago.

@@ -85,7 +85,7 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
 fn the_growth_of_each_operation_is_measured() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
-        .args(["growth", "--share", "0.002", "--times", "2", "--json", "--svc"])
+        .args(["growth", "--share", "0.002", "--times", "2", "--rest", "0", "--json", "--svc"])
         .arg(svc())
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -94,13 +94,45 @@ fn the_growth_of_each_operation_is_measured() {
         .expect("it runs");
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{complaint}");
-    let lines: Value = serde_json::from_slice(&output.stdout).expect("a document");
-    let lines = lines.as_array().expect("a list");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let memory = document["memory"].as_array().expect("a list");
+    assert_eq!(memory.len(), 3, "{document}");
+    assert!(memory.iter().all(|at| at["anonymous"].as_f64() > Some(0.0)), "{document}");
+    let lines = document["lines"].as_array().expect("a list");
     assert!(lines.iter().any(|line| line["name"] == "calibration"), "{lines:?}");
     for line in lines {
         let sizes = line["sizes"].as_array().expect("a list");
         assert_eq!(sizes.len(), 3, "{line}");
         assert!(sizes.iter().all(|times| times[0].as_f64() > Some(0.0)), "{line}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0);
+}
+
+#[test]
+fn a_quick_fleet_measures_what_each_agent_costs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
+        .args(["fleet", "--quick", "--json", "--svc"])
+        .arg(svc())
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("TMPDIR", folder.path())
+        .output()
+        .expect("it runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let fleets = document["fleets"].as_array().expect("a list");
+    assert_eq!(fleets.len(), 2, "with the programs and without: {document}");
+    for (fleet, direct) in fleets.iter().zip([false, true]) {
+        assert_eq!(fleet["direct"], Value::Bool(direct), "{fleet}");
+        for figure in ["hooks", "hook_p99_ms", "messages", "delivery_p99_ms", "disk_mib_day"] {
+            assert!(fleet[figure].as_f64() > Some(0.0), "{figure}: {fleet}");
+        }
+    }
+    let programs = &fleets[0];
+    for figure in ["daemon_cpu_ms", "hooks_cpu_ms", "programs_mib", "daemon_mib"] {
+        assert!(programs[figure].as_f64() > Some(0.0), "{figure}: {programs}");
     }
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0);
 }
