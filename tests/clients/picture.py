@@ -30,7 +30,7 @@ SOON = 30
 SILENT = 60
 KEY = "sk-ant-dummy"
 # What stands on the screen when a prompt can be typed, and when a person is asked for permission.
-READY = {"claude": "❯", "codex": "Ask Codex", "gemini": "Type your message", "opencode": "Ask anything"}
+READY = {"claude": "❯", "codex": "Ask Codex", "gemini": "Type your message", "opencode": r"Ask anything|ctrl\+p commands"}
 DIALOG = {"claude": r"Do you want to proceed\?", "codex": "Would you like to", "gemini": "Allow execution|Allow once|Apply this change", "opencode": "Permission required|Allow once"}
 
 
@@ -91,8 +91,8 @@ class Desk(hooks.Agent):
         self.model.close()
         super().__exit__(*error)
 
-    def open(self, folder):
-        """The client in a terminal, ready for a prompt."""
+    def open(self, folder, words=()):
+        """The client in a terminal, ready for a prompt; `words` are for its command line."""
         name = self.client.name
         extra = {}
         if name == "opencode":
@@ -100,16 +100,19 @@ class Desk(hooks.Agent):
             config["permission"] = {"bash": "ask" if self.ask else "allow"}
             extra["OPENCODE_CONFIG_CONTENT"] = json.dumps(config)
         more = {"codex": ["--no-alt-screen"], "gemini": ["-m", "gemini-2.5-pro", *([] if self.ask else ["--approval-mode", "yolo"])]}.get(name, [])
-        argv = [os.path.join(self.client.folder, name), *more]
+        argv = [os.path.join(self.client.folder, name), *words, *more]
         terminal = Terminal(argv, folder, {**self.env, **quiet(self.model.url), **extra}).__enter__()
         self.terminals.append(terminal)
         self.opened += 1
         # opencode fetches a package at its first start.
         terminal.wait(READY[name], 240)
-        if name in ("claude", "opencode"):
+        self.await_tools()
+        return terminal
+
+    def await_tools(self):
+        if self.client.name in ("claude", "opencode"):
             # Their models are asked without the tools of a server that is not there yet.
             wait_for(lambda: self.lists_of_tools() >= self.opened, "the client has the tools of svc", 60)
-        return terminal
 
     def lists_of_tools(self):
         """How often clients have asked for them."""

@@ -1,90 +1,321 @@
 #!/usr/bin/env python3
-"""Messages that go around between real coding agents of different vendors, hosted by a daemon that is killed at random: none is
-lost and none doubled. The judges are the clients' own transcripts.
+"""Messages that go around between real coding agents of different vendors, while the daemon and the clients are killed with -9 at
+random: none is lost and none doubled, by what their models were asked.
 
-    ring.py SVC BIN [--messages 30] [--clients claude,codex,gemini]      BIN: folders (a:b) with the agents' executables
+    SVC_BIN=... SVC_AGENTS=FOLDER[:FOLDER...] ring.py [--messages 3000] [--where terminals|hosts] [--clients a,b,c] [--seed N]
 
-Each message names a number. Whoever gets it passes the next number on to its neighbour by the tool `sessions_send`; a call that
-fails is made again with the same key, as a model would. Several messages are under way at a time. SVC_RING_MESSAGES says how many.
-One line for each check; exit 1 if one failed.
+In terminals, as persons have them, messages come by the clients' own ways and wake them when they are idle. On hosts, the daemon
+runs the agents. Each message names a number. Whoever reads it passes a later number on to its neighbour; a call that fails is made
+again with the same key, as a model would. SO_MANY messages are under way at a time, so that they find a client idle, or in a turn.
+Conversations grow, so in terminals the ring begins anew in other homes after each ROUND. The last lines say what was measured;
+exit 1 if a message was lost or came twice.
 """
-import argparse, collections, glob, json, os, random, re, shutil, sqlite3, sys, tempfile, threading, time
+import argparse
+import collections
+import copy
+import json
+import os
+import random
+import re
+import shutil
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
 
-sys.argv, ARGV = [sys.argv[0], *sys.argv[1:3], "none"], sys.argv[3:]
-import hosting  # noqa: E402  it takes the program and the folders from the words of the command line
+sys.dont_write_bytecode = True
+OPTIONS = sys.argv[1:]
+# What hosts are run by takes program and folders from the words of the command line.
+sys.argv = [sys.argv[0], os.environ.get("SVC_BIN", ""), os.environ.get("SVC_AGENTS", ""), "none"]
+import hosting  # noqa: E402
 import mock_llm  # noqa: E402
+import picture  # noqa: E402
+from agents import find_clients  # noqa: E402
 from daemon import Daemon, wait_for  # noqa: E402
+from install import NAMES, THEIRS  # noqa: E402
+from terminals import TMUX  # noqa: E402
 
-# So many are under way at a time.
-STRIDE = 3
-HOP = re.compile(r"hop-(\d+)-of-the-ring")
+SO_MANY = 6
+ROUND = 500
+# Nothing arrives any more after so long, in seconds.
+STALLED = 120
+# Bounds against agents that answer each other for ever.
+UNBOUND = {"SVC_SESSION_SENDS": "1000000", "SVC_WAKES": "1000000"}
+# A text in its stamp, as hooks of Codex show it, too. What a model itself said has no such lines.
+HOP = re.compile(r"^(?:>|&gt;) hop-(\d+)-of-the-ring", re.M)
 
 
 class Ring(mock_llm.Script):
-    """The model of all of them: it passes on what it was told, and tries again what failed."""
+    """The model of all of them: it passes on what it was told, and tries again what failed. It notes what it was asked, and when."""
 
-    def __init__(self, members, last, log):
+    def __init__(self, members, last, send, log):
         super().__init__([], log)
-        self.members, self.end, self.hops, self.tries = members, last, {}, collections.Counter()
+        self.members, self.end, self.send = members, last, send
+        # By number: who was asked with it first, and when; and how often it was in one conversation at most.
+        self.asked, self.most, self.again = {}, collections.Counter(), collections.Counter()
+        self.passed, self.pending, self.seen_by = set(), {}, {name: set() for name in members}
+        self.tries, self.calls, self.latest = collections.Counter(), collections.Counter(), {}
 
     def pick(self, req):
+        lane, now = req["lane"], time.time()
+        # A client that lists the tool later takes calls of it all the same.
+        has_tool = ("ToolSearch", None) in req["offered"] or mock_llm.tool_choice_name(f"mcp:svc/{self.send}", req["offered"])
         if not req["offered"]:
             return None, "side"
-        lane, last = req["lane"], req["last"]
-        stamped = HOP.search(last) if "[Inter-session message]" in last else None
         with self.lock:
-            if stamped:
-                self.hops[lane] = int(stamped[1])
-            hop = self.hops.get(lane)
-            if hop is None or hop + STRIDE > self.end or self.tries[hop] > 100 or (not stamped and re.search(r'accepted|\\"ok\\"|"ok"', last)):
+            self.latest[lane] = now
+            self.calls[lane] += 1
+            counted = collections.Counter(int(number) for number in HOP.findall(req["flat"]))
+            for hop, times in counted.items():
+                if hop in self.asked and hop not in self.seen_by[lane]:
+                    self.again[hop] += 1
+                self.asked.setdefault(hop, (lane, now))
+                self.most[hop] = max(self.most[hop], times)
+            self.seen_by[lane] = set(counted)
+            pending = self.pending.pop(lane, None)
+            if pending is not None and re.search(r'delivery\\*"', req["last"]):
+                self.passed.add(pending)
+            hop = min(self.unpassed(lane), default=None)
+            if hop is None or not has_tool or self.tries[hop] > 1000:
                 return {"text": "passed on"}, "ring"
             self.tries[hop] += 1
-            tries = self.tries[hop]
-        time.sleep(0 if tries == 1 else 0.5)
-        place = self.members.index(lane)
-        arguments = {"sessionKey": f"agent:{self.members[(place + 1) % len(self.members)]}:main", "mode": "notify",
-                     "message": f"hop-{hop + STRIDE}-of-the-ring", "idempotencyKey": f"hop-{hop + STRIDE}", "timeoutSeconds": tries % 60}
-        return {"tool": "mcp:svc/sessions_send", "args": arguments}, "ring"
+            self.pending[lane] = hop
+        time.sleep(0 if self.tries[hop] == 1 else 0.5)
+        return {"tool": f"mcp:svc/{self.send}", "args": self.arguments(lane, hop + SO_MANY, self.tries[hop])}, "ring"
+
+    def unpassed(self, lane):
+        return {hop for hop in self.seen_by[lane] if hop not in self.passed and hop + SO_MANY <= self.end}
+
+    def arguments(self, lane, hop, tries):
+        raise NotImplementedError
+
+    def rests(self, lane, seconds):
+        """Whether a model that has something to pass on was not asked for so long: its turn was cut, or it had no tools in it."""
+        with self.lock:
+            return bool(self.unpassed(lane)) and time.time() - self.latest.get(lane, 0) > seconds
 
 
-def told_claude(home):
-    for name in glob.glob(f"{home}/.claude/projects/*/*.jsonl"):
-        for line in map(json.loads, open(name)):
-            if line.get("type") == "user" and not line.get("isMeta"):
-                content = line["message"]["content"]
-                yield from [content] if isinstance(content, str) else [it.get("text", "") for it in content if it.get("type") == "text"]
+def receiver(number, members):
+    """Whom a number is for: SO_MANY of them are under way, and each goes round by itself."""
+    begun, steps = (number - 1) % SO_MANY, (number - 1) // SO_MANY
+    return members[(begun + steps) % len(members)]
 
 
-def told_codex(home):
-    for name in glob.glob(f"{home}/.codex/sessions/**/rollout-*.jsonl", recursive=True):
-        for line in map(json.loads, open(name)):
-            said = line.get("payload") or {}
-            if line.get("type") == "response_item" and said.get("type") == "message" and said.get("role") == "user":
-                yield from [it.get("text", "") for it in said["content"]]
+def neighbour(lane, members):
+    return members[(members.index(lane) + 1) % len(members)]
 
 
-def told_gemini(home):
-    for name in glob.glob(f"{home}/.gemini/tmp/*/chats/*.json*"):
-        text = open(name).read()
-        entries = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else json.loads(text)["messages"]
-        by_id = {entry.get("id", place): entry for place, entry in enumerate(entries)}
-        for entry in by_id.values():
-            if entry.get("type") == "user":
-                content = entry["content"]
-                yield from [content] if isinstance(content, str) else [it.get("text", "") for it in content]
+def serve(script_of):
+    """The model's server, with the script that this gives for its log."""
+    server = mock_llm.serve(0, [], os.devnull)
+    server.script = script_of(lambda **_: None)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return server
 
 
-def told_opencode(home):
-    for name in glob.glob(f"{home}/.local/share/opencode/*.db"):
-        with sqlite3.connect(f"file:{name}?mode=ro", uri=True) as db:
-            users = {row[0] for row in db.execute("select id from message where json_extract(data, '$.role') = 'user'")}
-            for message, data in db.execute("select message_id, data from part"):
-                part = json.loads(data)
-                if message in users and part.get("type") == "text":
-                    yield part["text"]
+class Outcome:
+    """What was measured."""
+
+    def __init__(self):
+        self.messages, self.seconds = 0, 0.0
+        self.lost, self.doubled, self.strayed, self.again = [], [], [], 0
+        self.kills, self.ways, self.took = collections.Counter(), collections.Counter(), []
+
+    def add(self, script, messages, sent):
+        """Takes in one ring. `sent`: when each message was accepted, by its key."""
+        numbers = range(1, messages + 1)
+        self.messages += messages
+        self.lost += [hop for hop in numbers if hop not in script.asked]
+        self.doubled += [hop for hop in numbers if script.most[hop] > 1]
+        self.strayed += [hop for hop, (lane, _) in script.asked.items() if receiver(hop, script.members) != lane]
+        self.again += sum(script.again.values())
+        self.took += [script.asked[hop][1] - sent[f"hop-{hop}"] for hop in numbers if hop in script.asked and f"hop-{hop}" in sent]
+
+    def say(self, where, members):
+        took = sorted(self.took)
+        at = lambda share: took[min(len(took) - 1, int(len(took) * share))] if took else float("nan")  # noqa: E731
+        name = f"ring of {', '.join(members)} ({where})"
+        kills = ", ".join(f"{count} times kill -9 of {whose}" for whose, count in sorted(self.kills.items()))
+        print(f"      {name}: {self.messages} messages in {self.seconds:.0f} s, {kills}")
+        print(f"      {name}: time from the acknowledged write to the model's request: p50 {at(0.5):.2f} s, p99 {at(0.99):.1f} s, longest {at(1):.1f} s")
+        if self.ways:
+            print(f"      {name}: {', '.join(f'{count} by {way}' for way, count in self.ways.most_common())}")
+        if self.again:
+            print(f"      {name}: {self.again} were read again by a client that was killed before it kept them")
+        hosting.check(f"{name}: lost {len(self.lost)}", not self.lost, self.lost)
+        hosting.check(f"{name}: doubled {len(self.doubled)}", not self.doubled, self.doubled)
+        hosting.check(f"{name}: none came to another", not self.strayed, self.strayed)
+        hosting.check(f"{name}: something was killed", self.kills.total() > 0)
 
 
-TOLD = {"claude": told_claude, "codex": told_codex, "gemini": told_gemini, "opencode": told_opencode}
+# ---------------------------------------------------------------- in terminals
+
+
+class TerminalRing(Ring):
+    def __init__(self, members, last, log):
+        super().__init__(members, last, "peer_send", log)
+        self.peers = {}
+
+    def arguments(self, lane, hop, tries):
+        return {"to": self.peers[neighbour(lane, self.members)], "text": f"hop-{hop}-of-the-ring", "idempotency_key": f"hop-{hop}"}
+
+
+class Lane:
+    """The part of the model that one client asks."""
+
+    def __init__(self, server, name):
+        self.server, self.name = server, name
+        self.url = f"http://127.0.0.1:{server.server_address[1]}/lane/{name}"
+
+    def calls(self):
+        return range(self.server.script.calls[self.name])
+
+    def close(self):
+        """The others still ask."""
+
+
+class Member(picture.Desk):
+    """A client in a terminal. All share one home, and one daemon."""
+
+    def __init__(self, client, server):
+        super().__init__(client, [])
+        self.model = Lane(server, client.name)
+        self.place, self.session, self.prompts = self.api, None, 0
+        self.env |= UNBOUND
+
+    def __enter__(self):
+        self.furnish()
+        return super(picture.Desk, self).__enter__()
+
+    def beside(self, client):
+        """Another client of the same person, in a folder of its own."""
+        other = copy.copy(self)
+        other.client, other.name = client, NAMES.get(client.name, client.name)
+        other.model, other.terminals, other.opened, other.session = Lane(self.model.server, client.name), [], 0, None
+        other.place = os.path.join(self.home, client.name)
+        other.env = {**self.env, "PATH": client.folder + os.pathsep + self.env["PATH"]}
+        os.makedirs(other.place)
+        for name, text in THEIRS[client.name].items():
+            other.write(name, text)
+        # Its folder is one of those that it trusts.
+        other.web = other.place
+        other.furnish()
+        other.install()
+        return other
+
+    def await_tools(self):
+        """A model that has none of them yet is asked again."""
+
+    def begin(self):
+        terminal = self.open(self.place)
+        self.speak(terminal)
+        self.session = wait_for(lambda: [it["session_id"] for it in self.peers()], f"{self.name} is here", 60)[0]
+
+    def speak(self, terminal):
+        """What its person says first, and when a turn was cut."""
+        self.prompts += 1
+        self.say(terminal, f"go on, please ({self.name} {self.prompts})")
+
+    def kill(self):
+        """Ends the client, as a lack of memory would: its process, or the app-server that its terminals share."""
+        [terminal] = self.terminals
+        for pid in {self.peer()["pid"], terminal.pid()} - {None}:
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                pass
+        self.close(terminal)
+
+    def again(self):
+        """Its person opens the conversation again, and goes on."""
+        words = {"claude": ["--resume"], "codex": ["resume"], "opencode": ["--session"]}[self.client.name]
+        self.speak(self.open(self.place, [*words, self.session]))
+
+
+def in_terminals(members, messages, chance, outcome):
+    clients = {it.name: it for it in sorted(find_clients(), key=lambda it: it.numbers()) if not it.variant}
+    server = serve(lambda log: TerminalRing(members, messages, log))
+    script, began = server.script, time.time()
+    try:
+        with Member(clients[members[0]], server) as first:
+            desks = {members[0]: first}
+            for name in members[1:]:
+                desks[name] = first.beside(clients[name])
+            try:
+                for desk in desks.values():
+                    desk.begin()
+                go_round(desks, script, messages, chance, outcome)
+            except BaseException:
+                for desk in desks.values():
+                    for terminal in desk.terminals:
+                        print(f"{desk.name}:\n{terminal.screen()}", flush=True)
+                raise
+            finally:
+                for desk in desks.values():
+                    for terminal in list(desk.terminals):
+                        desk.close(terminal)
+            sent = {key: at / 1000 for key, at in first.query("select idempotency_key, at from message where idempotency_key is not null")}
+            outcome.ways.update(dict(first.query("select via, count(*) from message_state join message using (message_id) "
+                                                 "where message_state.state = 'offered' and via is not null and idempotency_key is not null group by 1")))
+    finally:
+        server.shutdown()
+        server.server_close()
+    outcome.add(script, messages, sent)
+    outcome.seconds += time.time() - began
+
+
+def go_round(desks, script, messages, chance, outcome):
+    members = list(desks)
+    first = desks[members[0]]
+    script.peers.update({name: desk.peer()["peer_id"] for name, desk in desks.items()})
+    for number in range(1, min(SO_MANY, messages) + 1):
+        first.call("peer_send", to=script.peers[receiver(number, members)], text=f"hop-{number}-of-the-ring", idempotency_key=f"hop-{number}")
+    seen, since = -1, time.time()
+    next_client = time.time() + chance.uniform(15, 30)
+    while True:
+        now = len(script.asked)
+        if now != seen:
+            seen, since = now, time.time()
+        if now >= messages or time.time() - since > STALLED:
+            break
+        end = time.time() + chance.uniform(3, 12)
+        while time.time() < end and len(script.asked) < messages:
+            for name, desk in desks.items():
+                if script.rests(name, 5):
+                    desk.speak(desk.terminals[-1])
+            time.sleep(0.2)
+        if time.time() > next_client:
+            victim = desks[chance.choice(members)]
+            victim.kill()
+            outcome.kills[victim.name] += 1
+            time.sleep(chance.uniform(0, 2))
+            victim.again()
+            next_client = time.time() + chance.uniform(15, 30)
+        else:
+            first.crash()
+            outcome.kills["the daemon"] += 1
+            time.sleep(chance.uniform(0, 1))
+            first.svc("start")
+    # Whatever would come twice comes now.
+    first.crash()
+    first.svc("start")
+    for desk in desks.values():
+        desk.speak(desk.terminals[-1])
+    time.sleep(8)
+    wait_for(lambda: all(desk.status() == "idle" for desk in desks.values()), "all are idle", 60)
+
+
+# ---------------------------------------------------------------- on hosts
+
+
+class HostRing(Ring):
+    def __init__(self, members, last, log):
+        super().__init__(members, last, "sessions_send", log)
+
+    def arguments(self, lane, hop, tries):
+        return {"sessionKey": f"agent:{neighbour(lane, self.members)}:main", "mode": "notify", "message": f"hop-{hop}-of-the-ring",
+                "idempotencyKey": f"hop-{hop}", "timeoutSeconds": tries % 60}
 
 
 class Own(Daemon):
@@ -95,79 +326,51 @@ class Own(Daemon):
         hosting.leave(self.dir)
 
 
-def run(members, messages, folder):
-    model = type("Model", (), {})()
-    log = open(os.path.join(folder, "model.jsonl"), "w")
-    server = mock_llm.serve(0, [], log.name)
-    server.script = Ring(members, messages, server.script.log)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+def on_hosts(members, messages, chance, outcome, folder):
+    server, began = serve(lambda log: HostRing(members, messages, log)), time.time()
     own = Own()
-    own.env["SVC_SESSION_SENDS"] = "1000000"
+    own.env |= UNBOUND
     os.makedirs(own.home, mode=0o700)
-    homes = {}
     with open(os.path.join(own.home, "config.toml"), "w") as file:
         for name in members:
-            homes[name] = os.path.join(folder, name)
-            hosting.furnish(name, homes[name])
-            model.url = f"http://127.0.0.1:{server.server_address[1]}/lane/{name}"
-            file.write(hosting.instance(name, hosting.command(name, model), hosting.environment(name, homes[name], model)))
+            home = os.path.join(folder, name)
+            hosting.furnish(name, home)
+            model = Lane(server, name)
+            file.write(hosting.instance(name, hosting.command(name, model), hosting.environment(name, home, model)))
     work = os.path.join(folder, "work")
     os.makedirs(work)
-    kills = 0
     with own:
         for name in members:
             own.rest("POST", "/v1/hosts", {"instance": name, "name": "main", "cwd": work})
-        for number in range(1, min(STRIDE, messages) + 1):
+        for number in range(1, min(SO_MANY, messages) + 1):
             call(own, "sessions_send", {"sessionKey": f"agent:{receiver(number, members)}:main", "mode": "notify",
                                         "message": f"hop-{number}-of-the-ring", "idempotencyKey": f"hop-{number}"})
-        chance, began, seen, since = random.Random(), time.time(), -1, time.time()
+        seen, since = -1, time.time()
         while True:
-            now = sum(1 for hop in arrived(members, homes) if hop)
+            now = len(server.script.asked)
             if now != seen:
                 seen, since = now, time.time()
-            if now >= messages or time.time() - since > 90:
+            if now >= messages or time.time() - since > STALLED:
                 break
             end = time.time() + chance.uniform(1.5, 5)
             while time.time() < end:
                 answer_requests(own)
                 time.sleep(0.2)
             own.crash()
-            kills += 1
+            outcome.kills["the daemon"] += 1
         # Whatever would come twice comes now.
         own.crash()
         for _ in range(15):
             answer_requests(own)
             time.sleep(0.2)
         wait_for(lambda: all(agent["state"] == "idle" for agent in own.rest("GET", "/v1/hosts?live=true")["hosts"]), "all are idle", 30)
-        hops = arrived(members, homes)
         for agent in own.rest("GET", "/v1/hosts?live=true")["hosts"]:
             own.rest("POST", f"/v1/hosts/{agent['id']}/stop", {"force": True})
+        with sqlite3.connect(f"file:{own.home}/svc.db?mode=ro", uri=True) as db:
+            sent = {key: at / 1000 for key, at in db.execute("select idempotency_key, at from message where idempotency_key is not null")}
     server.shutdown()
-    count = collections.Counter(number for number, _ in hops)
-    lost = [number for number in range(1, messages + 1) if not count[number]]
-    doubled = [number for number, times in count.items() if times > 1]
-    strayed = [(number, name) for number, name in hops if receiver(number, members) != name]
-    names = ", ".join(members)
-    hosting.check(f"ring of {names}: {messages} messages, {kills} times kill -9, {time.time() - began:.0f} s", kills > 0)
-    hosting.check(f"ring of {names}: none is lost", not lost, lost)
-    hosting.check(f"ring of {names}: none is doubled", not doubled, doubled)
-    hosting.check(f"ring of {names}: each came to whom it was for", not strayed, strayed)
-
-
-def receiver(number, members):
-    """Whom a number is for: STRIDE of them are under way, and each goes round by itself."""
-    begun, steps = (number - 1) % STRIDE, (number - 1) // STRIDE
-    return members[(begun + steps) % len(members)]
-
-
-def arrived(members, homes):
-    """The numbers in the clients' transcripts, with whose they are."""
-    hops = []
-    for name in members:
-        for text in TOLD[name](homes[name]):
-            if "[Inter-session message]" in text:
-                hops += [(int(number), name) for number in HOP.findall(text)]
-    return hops
+    outcome.add(server.script, messages, sent)
+    outcome.seconds += time.time() - began
 
 
 def answer_requests(own):
@@ -189,21 +392,33 @@ def call(own, tool, arguments):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--messages", type=int, default=int(os.environ.get("SVC_RING_MESSAGES", 30)))
-    parser.add_argument("--clients", default="claude,codex,gemini")
-    options = parser.parse_args(ARGV)
-    members = options.clients.split(",")
+    parser.add_argument("--messages", type=int, default=3000)
+    parser.add_argument("--where", choices=["terminals", "hosts"], default="terminals")
+    parser.add_argument("--clients")
+    parser.add_argument("--seed", type=int, default=time.time_ns())
+    options = parser.parse_args(OPTIONS)
+    default = {"terminals": "claude,codex,opencode", "hosts": "claude,codex,gemini"}[options.where]
+    members = (options.clients or default).split(",")
     missing = [name for name in members if not hosting.program(name)]
-    if missing:
-        print(f"not run: the ring of {', '.join(members)} ({', '.join(missing)}: not in {hosting.BIN})")
+    if missing or options.where == "terminals" and not TMUX:
+        why = f"{', '.join(missing)}: not in {hosting.BIN}" if missing else "tmux is not installed"
+        print(f"not run: the ring of {', '.join(members)} ({why})")
         return 0
     folder = tempfile.mkdtemp(prefix="svc-ring-")
+    chance, outcome = random.Random(options.seed), Outcome()
     try:
-        run(members, options.messages, folder)
-    except (TimeoutError, RuntimeError, KeyError, OSError) as error:
-        hosting.check("the ring to the end", False, repr(error))
+        if options.where == "hosts":
+            on_hosts(members, options.messages, chance, outcome, folder)
+        else:
+            for begun in range(0, options.messages, ROUND):
+                in_terminals(members, min(ROUND, options.messages - begun), chance, outcome)
+                print(f"      {outcome.messages} messages, lost {len(outcome.lost)}, doubled {len(outcome.doubled)}, {outcome.seconds:.0f} s", flush=True)
+    except (TimeoutError, RuntimeError, KeyError, OSError, AssertionError, sqlite3.Error) as error:
+        hosting.check(f"the ring to the end (seed {options.seed})", False, repr(error))
     finally:
         hosting.leave(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    outcome.say(options.where, members)
     return 1 if hosting.FAILED else 0
 
 

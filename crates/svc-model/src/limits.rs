@@ -154,7 +154,7 @@ pub const INBOX_MAX: u32 = 10_000;
 pub const PID_CHECK: Duration = Duration::from_secs(5);
 /// Turns of a session that messages of one sender, other than the operator, begin within
 /// [`WAKES_WINDOW`]. Later messages wait for a turn that somebody else begins.
-pub const WAKES: i64 = 20;
+pub const WAKES: u32 = 20;
 /// See [`WAKES`].
 pub const WAKES_WINDOW: Duration = Duration::from_hours(1);
 /// Messages that one session may send to another within [`SESSION_SENDS_WINDOW`].

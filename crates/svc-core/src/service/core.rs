@@ -116,6 +116,8 @@ pub struct Tuning {
     pub inbox_max: u32,
     /// [`limits::SESSION_SENDS`].
     pub session_sends: u32,
+    /// [`limits::WAKES`].
+    pub wakes: u32,
     /// [`limits::RUNNER_GRACE`].
     pub runner_grace: Duration,
     /// [`limits::MAINTENANCE`].
@@ -146,6 +148,7 @@ impl Default for Tuning {
             lease: limits::LEASE,
             inbox_max: limits::INBOX_MAX,
             session_sends: limits::SESSION_SENDS,
+            wakes: limits::WAKES,
             runner_grace: limits::RUNNER_GRACE,
             maintenance: limits::MAINTENANCE,
             quiet: limits::QUIET,

@@ -48,5 +48,8 @@ pub(super) fn tuning(config: &Config, env: &Env) -> anyhow::Result<Tuning> {
     if let Some(most) = number("SVC_SESSION_SENDS")? {
         tuning.session_sends = u32::try_from(most)?;
     }
+    if let Some(most) = number("SVC_WAKES")? {
+        tuning.wakes = u32::try_from(most)?;
+    }
     Ok(tuning)
 }

@@ -47,11 +47,12 @@ direct_row! {
 }
 
 impl InboxWrites<'_> {
-    /// Senders with [`limits::WAKES`] hand-overs or more of the last [`limits::WAKES_WINDOW`] that
-    /// began a turn of a peer. A person is never among them.
+    /// Senders with `bound` hand-overs or more of the last [`limits::WAKES_WINDOW`] that began a
+    /// turn of a peer. A person is never among them.
     pub async fn senders_at_wake_bound(
         &mut self,
         peer: &PeerId,
+        bound: u32,
     ) -> Result<Vec<String>, StoreError> {
         let (peer, since) = (peer.as_str(), self.tx.now.minus(limits::WAKES_WINDOW));
         Ok(select_values!(
@@ -62,7 +63,7 @@ impl InboxWrites<'_> {
             group by from_peer having count(distinct given_by) >= ?"#,
             peer,
             since,
-            limits::WAKES
+            bound
         ))
     }
 

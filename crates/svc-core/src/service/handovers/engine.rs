@@ -222,7 +222,7 @@ impl Handovers {
         (joins_turn, record): (bool, Option<String>),
     ) -> Result<Option<NativeText>, Error> {
         let NativeTraits { via, tries, .. } = way.traits();
-        let (session, lease) = (session.clone(), self.core.tuning.lease);
+        let (session, tuning) = (session.clone(), self.core.tuning);
         let id = HandoverId::new(&self.core.ids, self.core.now());
         let job = self.core.store.write(move |tx| {
             Box::pin(async move {
@@ -246,7 +246,7 @@ impl Handovers {
                     failed_handovers: (0, tries.saturating_sub(1)),
                 };
                 let offer = (MailOffer::New, turn);
-                let handed = mail::hand_over(tx, &row.peer, giver, offer, lease).await?;
+                let handed = mail::hand_over(tx, &row.peer, giver, offer, &tuning).await?;
                 let Some(handed) = handed else { return Ok(None) };
                 let handover = HandoverRow {
                     handover_id: id.clone(),

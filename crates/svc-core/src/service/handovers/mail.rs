@@ -13,7 +13,7 @@ use svc_model::{
 };
 use svc_store::{PeerRow, StoreError, UndeliveredChoice, WriteTx};
 
-use crate::service::{Error, team::advance};
+use crate::service::{Error, core::Tuning, team::advance};
 
 /// Most messages that one event reads.
 const BATCH: u32 = 20;
@@ -99,19 +99,21 @@ pub(in crate::service) async fn hand_over(
     peer: &Peer,
     giver: MailGiver<'_>,
     (offer, turn): (MailOffer, TurnOfMail),
-    lease: Duration,
+    tuning: &Tuning,
 ) -> Result<Option<HandedMail>, Error> {
     if offer == MailOffer::Nothing {
         return Ok(None);
     }
     let with_given = offer == MailOffer::NewAndGiven;
     let excluded = match turn {
-        TurnOfMail::Begins => tx.inboxes().senders_at_wake_bound(&peer.peer_id).await?,
+        TurnOfMail::Begins => {
+            tx.inboxes().senders_at_wake_bound(&peer.peer_id, tuning.wakes).await?
+        }
         TurnOfMail::Person | TurnOfMail::BegunByQuestion => Vec::new(),
     };
     let chosen = UndeliveredChoice { excluded, failed_handovers: giver.failed_handovers };
     let messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &chosen, BATCH).await?;
-    give(tx, peer, giver, (messages, turn), lease).await
+    give(tx, peer, giver, (messages, turn), tuning.lease).await
 }
 
 /// Hands over the questions that the hook of the session's start gave: nothing shows that the model

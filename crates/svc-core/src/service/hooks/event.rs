@@ -220,7 +220,6 @@ impl Hooks {
             },
             tmux_pane: call.tmux_pane,
             ids: self.core.ids.clone(),
-            lease: self.core.tuning.lease,
             policy: self.policy,
             has_dialog,
         };

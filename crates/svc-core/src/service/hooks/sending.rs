@@ -93,6 +93,6 @@ impl Hooks {
         let Some(from) = store.peers().of_key(key).await? else { return Ok(true) };
         let since = self.core.now().minus(limits::WAKES_WINDOW);
         let wakes = store.inboxes().count_turns_begun_by(to, &from.peer.peer_id, since).await?;
-        Ok(wakes < limits::WAKES)
+        Ok(wakes < i64::from(self.core.tuning.wakes))
     }
 }

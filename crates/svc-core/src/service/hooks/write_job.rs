@@ -1,6 +1,6 @@
 //! All that one event writes, in one commit.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use svc_model::{
     AgentRequestId, Caller, Ids, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
@@ -54,7 +54,6 @@ pub(super) struct HookWriteJob {
     pub(super) process: Option<ProcessIdentity>,
     pub(super) tmux_pane: Option<String>,
     pub(super) ids: Ids,
-    pub(super) lease: Duration,
     pub(super) policy: HookPolicy,
     /// Whether the client shows a dialog beside its hook, so that this may hold its prompt.
     pub(super) has_dialog: bool,
@@ -476,7 +475,7 @@ impl HookWriteJob {
         }
         let giver = MailGiver::hook(self.id.as_deref().unwrap_or_default());
         let offer = (handover.offer, turn);
-        let handed = handovers::hand_over(tx, peer, giver, offer, self.lease).await?;
+        let handed = handovers::hand_over(tx, peer, giver, offer, &self.core.tuning).await?;
         let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
         // What had no room in the wake comes with this prompt, and the person sees that, too.
         if !woken_by.is_empty() {
