@@ -66,42 +66,92 @@ pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<
     frame.render_widget(text.scroll((u16::try_from(hidden).unwrap_or(u16::MAX), 0)), area);
 }
 
+/// The sheet of a request on a page whose body is this.
+pub(super) struct ChoiceSheet {
+    /// What is asked, as it will run. No row is wider than the sheet.
+    rows: Vec<Line<'static>>,
+    /// Its height.
+    pub(super) height: u16,
+    /// How many of the rows have room.
+    room: u16,
+}
+
+impl ChoiceSheet {
+    /// Rows of the page above that stay.
+    const ABOVE: u16 = 3;
+
+    pub(super) fn new(choice: &RequestChoice, body: Rect) -> Self {
+        let rows = rows_of(asked_lines(choice), body.width);
+        let options = u16::try_from(choice.options.len()).unwrap_or(u16::MAX);
+        let wanted = u16::try_from(rows.len()).unwrap_or(u16::MAX);
+        // One for the line above it.
+        let others = options.saturating_add(1);
+        let height = wanted.saturating_add(others).min(body.height.saturating_sub(Self::ABOVE));
+        Self { rows, height, room: height.saturating_sub(others) }
+    }
+
+    /// How many rows of what is asked a person sees at a time.
+    pub(super) fn room(&self) -> usize {
+        usize::from(self.room)
+    }
+
+    /// The first row that can be shown at the top: the last row stands at the bottom then.
+    pub(super) fn most_scrolled(&self) -> usize {
+        self.rows.len().saturating_sub(self.room())
+    }
+}
+
 /// Draws what a request asks, and its options, each with the number that chooses it.
-pub(super) fn choose(choice: &RequestChoice, area: Rect, frame: &mut Frame<'_>) {
+pub(super) fn choose(
+    choice: &RequestChoice,
+    sheet: ChoiceSheet,
+    area: Rect,
+    frame: &mut Frame<'_>,
+) {
     let bold = Look::new().add_modifier(Modifier::BOLD);
+    let scrolled = choice.scrolled.min(sheet.most_scrolled());
+    let left = sheet.most_scrolled() - scrolled;
+    let more = if left > 0 { format!("─ ↓ {left} more ") } else { String::new() };
     let block = Block::new()
         .borders(Borders::TOP)
         .border_style(bold)
-        .title(format!("─ {} needs permission ", choice.name));
-    let [above, below] = Layout::vertical([
-        Constraint::Min(0),
-        Constraint::Length(u16::try_from(choice.options.len()).unwrap_or(u16::MAX)),
-    ])
-    .areas(block.inner(area));
+        .title(format!("─ {} needs permission {more}", choice.name));
+    let [above, below] = Layout::vertical([Constraint::Length(sheet.room), Constraint::Min(0)])
+        .areas(block.inner(area));
     let options = choice.options.iter().enumerate();
     let options = options.map(|(index, option)| format!(" {}  {}", index + 1, option.name));
-    let lines = asked_lines(choice);
-    let is_cut = rows_of(&lines, above.width) > usize::from(above.height);
+    let room = sheet.room();
+    let rows: Vec<_> = sheet.rows.into_iter().skip(scrolled).take(room).collect();
     frame.render_widget(Clear, area);
     frame.render_widget(block, area);
-    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), above);
-    if is_cut && above.height > 0 {
-        let last = Rect { y: above.bottom() - 1, height: 1, ..above };
-        frame.render_widget(Clear, last);
-        frame.render_widget(Paragraph::new(" …  `esc`, then `enter` shows all of it"), last);
-    }
+    frame.render_widget(Paragraph::new(rows), above);
     frame.render_widget(Paragraph::new(options.map(Line::raw).collect::<Vec<_>>()), below);
 }
 
-/// Rows that the sheet of a request takes.
-pub(super) fn choice_rows(choice: &RequestChoice, width: u16) -> u16 {
-    let rows = 1 + rows_of(&asked_lines(choice), width) + choice.options.len();
-    u16::try_from(rows).unwrap_or(u16::MAX)
-}
-
-fn rows_of(lines: &[Line<'_>], width: u16) -> usize {
+/// The same text in rows of at most this width, each character as it stands.
+fn rows_of(lines: Vec<Line<'static>>, width: u16) -> Vec<Line<'static>> {
     let width = usize::from(width.max(1));
-    lines.iter().map(|line| line.width().div_ceil(width).max(1)).sum()
+    let mut rows = Vec::with_capacity(lines.len());
+    for line in lines {
+        let (mut row, mut filled) = (Line::default(), 0);
+        for span in line.spans {
+            let style = line.style.patch(span.style);
+            let mut part = String::new();
+            for c in span.content.chars() {
+                let taken = Span::raw(c.to_string()).width();
+                if filled + taken > width && filled > 0 {
+                    row.push_span(Span::styled(std::mem::take(&mut part), style));
+                    rows.push(std::mem::take(&mut row));
+                    filled = 0;
+                }
+                part.push(c);
+                filled += taken;
+            }
+            row.push_span(Span::styled(part, style));
+        }
+        rows.push(row);
+    }
+    rows
 }
 
 /// What a request asks, as it will run.

@@ -74,7 +74,7 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let mut model = Model::new(context.screen);
     let mut page = OpenPage::open()?;
     loop {
-        page.terminal.draw(|frame| draw(&model, frame))?;
+        model.page = page.terminal.draw(|frame| draw(&model, frame))?.area;
         let input = tokio::select! {
             input = input.recv() => input,
             _ = tick.tick() => Some(ScreenInput::Tick(SystemClock.now())),

@@ -1,5 +1,7 @@
 //! What is shown.
 
+use ratatui::layout::Rect;
+
 use super::team::{
     OpenTask, TeamCall, TeamMessage, TeamPeer, TeamRequest, TeamRequestOption, TeamSnapshot,
 };
@@ -104,6 +106,10 @@ pub(super) struct RequestChoice {
     pub(super) options: Vec<TeamRequestOption>,
     /// Index of a permanent option that was chosen once and waits for its confirmation.
     pub(super) chosen: Option<usize>,
+    /// Rows of what is asked that are scrolled away above.
+    pub(super) scrolled: usize,
+    /// How many of those rows were on the screen, from the first on.
+    pub(super) read: usize,
 }
 
 /// What lies on top of the lists.
@@ -136,6 +142,8 @@ pub(super) struct Model {
     pub(super) notice_ticks: Option<u8>,
     /// Time, colours.
     pub(super) screen: Screen,
+    /// What was drawn on last.
+    pub(super) page: Rect,
 }
 
 impl Model {
@@ -151,6 +159,7 @@ impl Model {
             notice: None,
             notice_ticks: None,
             screen,
+            page: Rect::default(),
         }
     }
 

@@ -149,6 +149,11 @@ impl TeamRequestOption {
     pub(super) fn is_permanent(&self) -> bool {
         is_permanent(&self.kind)
     }
+
+    /// Whether nothing runs if it is chosen.
+    pub(super) fn is_denial(&self) -> bool {
+        self.kind == "deny"
+    }
 }
 
 /// Work that is not over.

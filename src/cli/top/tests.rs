@@ -2,6 +2,7 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::layout::Rect;
 use serde_json::{Value, json};
 use svc_model::Timestamp;
 use time::UtcOffset;
@@ -22,7 +23,8 @@ fn page(model: &Model, width: u16, height: u16) -> String {
 
 fn empty() -> Model {
     let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
-    Model::new(Screen { width: Some(100), color: false, utc: false, now, offset: UtcOffset::UTC })
+    let screen = Screen { width: Some(100), color: false, utc: false, now, offset: UtcOffset::UTC };
+    Model { page: Rect::new(0, 0, 100, 30), ..Model::new(screen) }
 }
 
 fn peer(id: &str, name: &str, status: &str) -> Value {
@@ -542,11 +544,62 @@ fn a_prompt_shows_the_folder_and_the_whole_call() {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     assert!(!shown.contains('\u{1b}'), "{shown}");
-    // On a small screen the options stay, and that something is cut is said.
-    let shown = page(&model, 60, 12);
-    assert!(shown.contains("`enter` shows all of it") && shown.contains("2  No"), "{shown}");
     press(&mut model, &[Key::Escape, Key::Enter]);
     assert!(page(&model, 100, 30).contains("rm -r build"));
+}
+
+#[test]
+fn leave_is_given_only_for_what_was_shown_to_its_end() {
+    let mut model = asking();
+    let lines: Vec<String> = (1..=20).map(|number| format!("step {number}")).collect();
+    let tool = json!({ "name": "Bash", "input": { "command": lines.join("\n") } });
+    model.team.requests[0].tool = Some(serde_json::from_value(tool).expect("a call"));
+    model.page = Rect::new(0, 0, 60, 14);
+    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    let shown = page(&model, 60, 14);
+    let is_cut = shown.contains("↓ 16 more") && !shown.contains("step 20");
+    assert!(is_cut && shown.contains("2  Deny"), "{shown}");
+    assert_eq!(press(&mut model, &[Key::Char('1')]), None);
+    let words = "↓ or space shows the rest, and then Allow once can be answered";
+    assert_eq!(model.notice.as_deref(), Some(words));
+    // A denial needs none of it.
+    let denied = press(&mut model.clone(), &[Key::Char('2')]);
+    assert!(matches!(denied, Some(ScreenEffect::Answer { .. })), "{denied:?}");
+    press(&mut model, &[Key::Char(' '), Key::Char(' ')]);
+    assert_eq!(press(&mut model, &[Key::Char('1')]), None, "there is more");
+    press(&mut model, &[Key::Char(' '), Key::Down, Key::Down, Key::Char(' ')]);
+    let shown = page(&model, 60, 14);
+    assert!(shown.contains("step 20") && !shown.contains("more"), "{shown}");
+    // Another size has other rows.
+    let mut other = model.clone();
+    update(&mut other, ScreenInput::Resized);
+    assert_eq!(press(&mut other, &[Key::Char('1')]), None);
+    // What was shown counts, also when it is scrolled back.
+    let given = press(&mut model, &[Key::Up, Key::Up, Key::Char('1')]);
+    assert!(matches!(given, Some(ScreenEffect::Answer { .. })), "{given:?}");
+}
+
+#[test]
+fn a_request_that_was_answered_elsewhere_has_no_options_any_more() {
+    let mut model = asking();
+    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    let team = model.team.clone();
+    update(&mut model, ScreenInput::Fetched(Box::new(team.clone())));
+    assert!(matches!(model.overlay, Some(Overlay::Choose(_))), "it is open");
+    let mut watched = team.clone();
+    watched.requests[0].options.clear();
+    for (team, words) in [
+        (
+            TeamSnapshot { requests: Vec::new(), ..team },
+            "the request of codex@web was answered elsewhere",
+        ),
+        (watched, "the terminal of codex@web takes the answer"),
+    ] {
+        let mut model = model.clone();
+        update(&mut model, ScreenInput::Fetched(Box::new(team)));
+        assert_eq!((&model.overlay, model.notice.as_deref()), (&None, Some(words)));
+        assert_eq!(press(&mut model, &[Key::Char('1')]), None);
+    }
 }
 
 #[test]

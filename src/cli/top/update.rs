@@ -2,8 +2,10 @@
 
 use svc_model::{PeerId, Timestamp};
 
+use super::detail::ChoiceSheet;
 use super::model::{DaemonConnectionState, Draft, Model, Overlay, Pane, RequestChoice, Row};
 use super::team::TeamSnapshot;
+use super::view::parts_of;
 use crate::cli::agent_attach::confirmation;
 
 /// A key, as far as the page knows it.
@@ -76,6 +78,7 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         ScreenInput::Fetched(team) => {
             model.team = *team;
             model.connection = DaemonConnectionState::Live;
+            close_ended(model);
             // What is looked at goes on, too.
             return matches!(model.overlay, Some(Overlay::Detail { .. }))
                 .then(|| last_lines(model))
@@ -101,9 +104,28 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
             model.screen.now = now;
             fade(model);
         }
-        ScreenInput::Resized => {}
+        ScreenInput::Resized => {
+            if let Some(Overlay::Choose(choice)) = &mut model.overlay {
+                // Its rows are others now.
+                (choice.scrolled, choice.read) = (0, 0);
+            }
+        }
     }
     None
+}
+
+/// Takes away the options of a request that is answered, or that only its terminal answers now.
+fn close_ended(model: &mut Model) {
+    let Some(Overlay::Choose(choice)) = &model.overlay else { return };
+    let open = model.team.requests.iter().find(|open| open.request_id == choice.request_id);
+    let words = match open {
+        None => format!("the request of {} was answered elsewhere", choice.name),
+        Some(open) if open.options.is_empty() => {
+            format!("the terminal of {} takes the answer", choice.name)
+        }
+        Some(_) => return,
+    };
+    (model.overlay, model.notice, model.notice_ticks) = (None, Some(words), None);
 }
 
 /// Takes the notice away when it was shown for long enough: the help for keys stands where it does.
@@ -172,8 +194,23 @@ fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
     None
 }
 
-/// Chooses an option by its number.
+/// Chooses an option by its number. Leave is given only for what was on the screen to its end.
 fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<ScreenEffect> {
+    let [_, body, _] = parts_of(model.page);
+    let sheet = ChoiceSheet::new(&choice, body);
+    let (room, most) = (sheet.room(), sheet.most_scrolled());
+    choice.read = choice.read.max(choice.scrolled + room);
+    let scrolled = match key {
+        Key::Up | Key::Char('k') => choice.scrolled.checked_sub(1),
+        Key::Down | Key::Char('j') => Some(choice.scrolled + 1),
+        Key::Char(' ') => Some(choice.scrolled + room),
+        _ => None,
+    };
+    if let Some(scrolled) = scrolled {
+        choice.scrolled = scrolled.min(most);
+        model.overlay = Some(Overlay::Choose(choice));
+        return None;
+    }
     let number = match key {
         Key::Escape | Key::Char('q') => return None,
         Key::Char(c) => c.to_digit(10),
@@ -181,6 +218,13 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
     };
     let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
     if let Some(option) = index.and_then(|index| choice.options.get(index)) {
+        if !option.is_denial() && (room == 0 || choice.read < room + most) {
+            let words =
+                if room == 0 { "enlarge the terminal" } else { "↓ or space shows the rest" };
+            model.notice = Some(format!("{words}, and then {} can be answered", option.name));
+            model.overlay = Some(Overlay::Choose(choice));
+            return None;
+        }
         if option.is_permanent() && choice.chosen != index {
             let (name, number) = (&option.name, number.unwrap_or_default());
             model.notice = Some(confirmation(name, number));
@@ -216,6 +260,8 @@ fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
         tool: request.tool.clone(),
         options: request.options.clone(),
         chosen: None,
+        scrolled: 0,
+        read: 0,
     })
 }
 

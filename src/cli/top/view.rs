@@ -8,16 +8,19 @@ use ratatui::style::{Modifier, Style as Look};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::detail;
+use super::detail::{self, ChoiceSheet};
 use super::list;
 use super::look::look;
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
 use crate::cli::output::Style;
 
+/// The heading, what is below it, and the line of keys.
+pub(super) fn parts_of(page: Rect) -> [Rect; 3] {
+    Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)]).areas(page)
+}
+
 pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
-    let [head, body, foot] =
-        Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)])
-            .areas(frame.area());
+    let [head, body, foot] = parts_of(frame.area());
     frame.render_widget(Paragraph::new(heading(model, head.width)), head);
     match &model.overlay {
         Some(Overlay::Detail { scroll }) => detail::show(model, *scroll, body, frame),
@@ -28,11 +31,12 @@ pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
             detail::write(model, draft, sheet, frame);
         }
         Some(Overlay::Choose(choice)) => {
-            let height = detail::choice_rows(choice, body.width);
-            let [lists, sheet] =
-                Layout::vertical([Constraint::Min(3), Constraint::Length(height)]).areas(body);
+            let sheet = ChoiceSheet::new(choice, body);
+            let [lists, below] =
+                Layout::vertical([Constraint::Min(0), Constraint::Length(sheet.height)])
+                    .areas(body);
             lists_of(model, lists, frame);
-            detail::choose(choice, sheet, frame);
+            detail::choose(choice, sheet, below, frame);
         }
         None => lists_of(model, body, frame),
     }
@@ -86,7 +90,7 @@ fn keys(model: &Model, width: u16) -> Line<'static> {
         None if width < 66 => " tab list  enter look  a answer  m write  o away  q leave",
         None => " ↑↓ walk  tab list  enter look  a answer  m write  o away  q leave",
         Some(Overlay::Detail { .. }) => " ↑↓ read  a answer  m write  esc back",
-        Some(Overlay::Choose(_)) => " number answer  esc back",
+        Some(Overlay::Choose(_)) => " number answer  ↑↓ read  space further  esc back",
         Some(Overlay::Write(_)) => " enter send  esc back",
     };
     Line::styled(text, look(model, Style::Dim))
