@@ -11,12 +11,18 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, Endpoint, Token, Url, with_query};
-use svc_model::{Clock as _, InstanceStatus, SystemClock, Timestamp};
+use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
 use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
 };
-use svc_sys::{client_records, disk, private_file, process_list::ProcessEntry};
+use svc_sys::{
+    client_records, disk,
+    local_socket::{self, ConnectError},
+    private_file,
+    process_list::ProcessEntry,
+    telemetry,
+};
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
@@ -466,24 +472,54 @@ async fn clients(context: &Context) -> Vec<Finding> {
     }
 }
 
-/// Sessions whose clients' own records do not count, and clients that take connections from
-/// everybody on this machine. Only a running daemon knows the sessions.
+/// Sessions whose clients' own records or sockets do not count, and clients that take connections
+/// from everybody on this machine. Only a running daemon knows the sessions.
 async fn sessions(context: &Context) -> Vec<Finding> {
     let Ok(client) = context.client() else { return Vec::new() };
     let Ok(page) = client.get::<Value>("/v1/peers?live=true&limit=500").await else {
         return Vec::new();
     };
-    let items = output::items(&page, "peers").iter();
-    items.flat_map(|peer| [unread_record(peer), open_server(peer)]).flatten().collect()
+    let mut findings = Vec::new();
+    for peer in output::items(&page, "peers") {
+        findings.extend(unread_record(peer));
+        findings.extend(refused_socket(peer).await);
+        findings.extend(open_server(peer));
+    }
+    findings
+}
+
+/// The process of a peer that is on this machine.
+fn process_of(peer: &Value) -> Option<ProcessIdentity> {
+    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
+    Some(ProcessEntry::read(pid)?.identity(pid))
 }
 
 fn unread_record(peer: &Value) -> Option<Finding> {
-    let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
-    let process = ProcessEntry::read(pid)?.identity(pid);
+    let process = process_of(peer)?;
     let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
     let fault = client_records::fault(backend, &process, session)?;
     let detail = format!("the record of {}: {fault}", output::cell(peer, "display_name"));
     let advice = "until then its status is as its hooks tell, which miss a No and Esc";
+    Some(warn("sessions", detail, advice))
+}
+
+/// The socket of a session's client that is there and that the daemon does not use.
+async fn refused_socket(peer: &Value) -> Option<Finding> {
+    let process = process_of(peer)?;
+    let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
+    let socket = client_records::socket(backend, &process, session)?;
+    let error = match local_socket::connect_to_process(&socket, &process).await {
+        Ok(_) | Err(ConnectError::Absent(_)) => return None,
+        // A Codex without an app-server is beside that of others.
+        Err(ConnectError::OtherProcess { .. }) if backend == client_records::CODEX => return None,
+        Err(error) => error,
+    };
+    let detail = format!(
+        "{} is reached by its hooks alone, and its socket is not used: {}",
+        output::cell(peer, "display_name"),
+        telemetry::chain(&error)
+    );
+    let advice = "until it is its user's alone, no message wakes it by that way";
     Some(warn("sessions", detail, advice))
 }
 

@@ -70,6 +70,16 @@ pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
     codex::control_socket(process)
 }
 
+/// Where a session's client takes messages, if it says so: the inbox of Claude Code, the app-server
+/// of Codex.
+pub fn socket(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<PathBuf> {
+    match backend {
+        CLAUDE => ClaudeSession::read(process, session_id)?.inbox,
+        CODEX => codex_control_socket(process),
+        _ => None,
+    }
+}
+
 /// `None` if nothing on record counts.
 pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     match backend {
