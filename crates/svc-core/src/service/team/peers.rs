@@ -557,6 +557,7 @@ pub(in crate::service) async fn set_hosted_state(
 ) -> Result<(), StoreError> {
     let Some(evidence) = peer.evidence_after(&state) else { return tx.peers().touch(peer).await };
     let PeerState { status: next, waiting_for, at, .. } = state;
+    let waiting_for = waiting_for.map(|next| same_limit(peer.waiting_for.as_ref(), next));
     let previous = std::mem::replace(&mut peer.status, next);
     // The first hook of a session is no news beside its registration.
     let is_first = peer.evidence == StatusEvidence::Process;
@@ -574,9 +575,9 @@ pub(in crate::service) async fn set_hosted_state(
     }
     note_status(tx, peer, previous, reason).await?;
     match (limit_of(earlier.as_ref()), limit_of(peer.waiting_for.as_ref())) {
-        (None, Some(limit)) => note_limit(tx, peer, limit.until).await,
-        (Some(known), Some(limit)) if known.until.is_none() && limit.until.is_some() => {
-            note_limit(tx, peer, limit.until).await
+        (None, Some(limit)) => note_limit(tx, peer, limit, false).await,
+        (Some(known), Some(limit)) if known.until != limit.until => {
+            note_limit(tx, peer, limit, true).await
         }
         _ => Ok(()),
     }
@@ -587,15 +588,32 @@ fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<&WaitingFor> {
     waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit)
 }
 
+/// What somebody waits for next. A limit that is told again is the same: it keeps its start, and the
+/// end that was known.
+fn same_limit(known: Option<&WaitingFor>, mut next: WaitingFor) -> WaitingFor {
+    if let (Some(known), WaitingKind::Limit) = (limit_of(known), next.kind) {
+        next.since = known.since;
+        next.until = next.until.or(known.until);
+    }
+    next
+}
+
 /// Tells the team that a peer has reached its vendor's usage limit, and its end if that is known.
+/// `corrects`: the team knows of this limit, with another end or none.
 async fn note_limit(
     tx: &mut WriteTx,
     peer: &Peer,
-    until: Option<Timestamp>,
+    limit: &WaitingFor,
+    corrects: bool,
 ) -> Result<(), StoreError> {
-    let mut data = json!({ "peer_id": peer.peer_id, "display_name": peer.display_name });
-    if let Some(until) = until {
+    let mut data = json!({
+        "peer_id": peer.peer_id, "display_name": peer.display_name, "since": limit.since,
+    });
+    if let Some(until) = limit.until {
         data["until"] = json!(until);
+    }
+    if corrects {
+        data["corrects"] = json!(true);
     }
     append_to_team(tx, NewEvent::new("limit", &data)).await
 }
