@@ -28,8 +28,9 @@ use super::native_way::{
 const FIRST: (u32, u32, u32) = (2, 1, 224);
 /// How long its process may take to accept a text.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Who the text is from, for the person at the terminal. No socket of ours takes answers.
-const FROM: &str = "uds:/nowhere.sock";
+/// Who the text is from, for the person at the terminal. It names no socket: none of ours takes
+/// answers.
+const FROM: &str = "svc";
 
 /// The way through the inboxes of Claude Code.
 #[derive(Debug)]
