@@ -8,7 +8,7 @@ use std::{
 };
 
 use svc_model::{
-    DeliveryState, HandoverId, Message, MessageId, PeerId, PeerStatus, StreamName,
+    DeliveryState, HandoverId, HandoverWay, Message, MessageId, PeerId, PeerStatus, StreamName,
     hook::MailOffer,
     limits,
     quote::{ModelText, model_text},
@@ -342,7 +342,9 @@ impl Handovers {
                     return Ok(());
                 }
                 let mode = tx.peers().permission_mode(&peer).await?;
-                if is_alive && mode.as_deref() == Some(BYPASS) {
+                // Codex has the same word for a mode in which it holds nothing.
+                let may_hold = open.via == HandoverWay::Inbox && mode.as_deref() == Some(BYPASS);
+                if is_alive && may_hold {
                     // Its person delivers it, or not.
                     return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
                 }
