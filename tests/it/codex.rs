@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::agents::{events, with_config};
-use crate::daemon::{Daemon, Home, Running, eventually, until};
+use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
 use crate::expect::{page, seconds_of};
 use crate::identity::{event, id_of, peer_of, prompt, start};
 
@@ -371,15 +371,27 @@ fn a_session_of_codex_at_its_usage_limit_waits_for_the_end_of_that() {
     let limits = json!({ "rateLimits": { "primary": { "usedPercent": 100, "resetsAt": end } } });
     let error = json!({ "message": "try again later", "codexErrorInfo": "usageLimitExceeded" });
     let refused = json!({ "error": error, "willRetry": false, "threadId": THREAD, "turnId": "t" });
+    codex.order(&json!({ "tell": { "method": "error", "params": refused } }));
+    eventually(SOON, || status_of(&d, THREAD) == "waiting");
+    let began = peer_of(&d, THREAD)["waiting_for"].clone();
+    assert_eq!((&began["kind"], &began["until"]), (&json!("limit"), &Value::Null));
+    // Its end is told later, and the failure of the turn once more.
     codex.order(
         &json!({ "tell_all": { "method": "account/rateLimits/updated", "params": limits } }),
     );
     codex.order(&json!({ "status": [THREAD, { "type": "systemError" }] }));
-    codex.order(&json!({ "tell": { "method": "error", "params": refused } }));
-    eventually(SOON, || status_of(&d, THREAD) == "waiting");
-    let waiting_for = peer_of(&d, THREAD)["waiting_for"].clone();
-    assert_eq!(waiting_for["kind"], "limit");
-    assert_eq!(seconds_of(&waiting_for["until"]), end);
+    let turn = json!({ "id": "t", "status": "failed", "error": error });
+    let failed = json!({ "threadId": THREAD, "turn": turn });
+    codex.order(&json!({ "tell": { "method": "turn/completed", "params": failed } }));
+    eventually(SOON, || !peer_of(&d, THREAD)["waiting_for"]["until"].is_null());
+    let known = peer_of(&d, THREAD)["waiting_for"].clone();
+    assert_eq!((seconds_of(&known["until"]), &known["since"]), (end, &began["since"]));
+    // That is one limit.
+    let events = page(&d.get("/v1/events?stream=team&kind=limit"), "events");
+    let told: Vec<_> = events.iter().map(|event| &event["data"]).collect();
+    let [first, second] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((first["corrects"].is_null(), &second["corrects"]), (true, &json!(true)));
+    assert_eq!((&first["since"], &second["until"]), (&second["since"], &known["until"]));
     // The next turn is not refused.
     codex.order(&json!({ "status": [THREAD, { "type": "active", "activeFlags": [] }] }));
     eventually(SOON, || status_of(&d, THREAD) == "busy");
@@ -441,6 +453,56 @@ fn an_idle_codex_is_woken_by_its_queue() {
     assert_eq!(state_of(&d, &sent).1, "app-server");
     let told = codex.told.borrow();
     assert!(!told.iter().any(|line| line.get("queued").is_some()), "{told:?}");
+}
+
+/// Its mode without prompts has the name of that in which Claude Code keeps texts for its person.
+#[test]
+fn a_text_that_codex_lost_is_given_again_in_every_mode() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    codex.end_turn(&d, "completed");
+    let mode = json!({ "prompt": "go on", "permission_mode": "bypassPermissions" });
+    codex.begin_turn(&event(THREAD, "UserPromptSubmit", &mode));
+    codex.end_turn(&d, "completed");
+    let (sent, first) = woken(&d, &codex, "mind the gap");
+    codex.order(&json!({ "forget": THREAD }));
+    let second = codex.heard("queued");
+    assert_eq!(second["input"], first["input"]);
+    let text = first["input"][0]["text"].clone();
+    codex.order(&json!({ "take": THREAD }));
+    codex.begin_turn(&event(THREAD, "UserPromptSubmit", &json!({ "prompt": text })));
+    eventually(SOON, || state_of(&d, &sent).0 == "injected");
+}
+
+#[test]
+fn a_turn_of_codex_takes_a_message_and_else_its_queue_does() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    codex.begin_followed(THREAD);
+    let turn = json!({ "threadId": THREAD, "turn": { "id": "t", "status": "inProgress" } });
+    codex.order(&json!({ "tell": { "method": "turn/started", "params": turn } }));
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, THREAD)));
+    let send = |text: &str| {
+        let sent = d.post(&inbox, &json!({ "text": text, "type": "notification" })).ok(200);
+        assert_eq!(sent["delivery"], "now");
+        sent
+    };
+    codex.order(&json!({ "steers": "t" }));
+    let sent = send("mind the gap");
+    let steered = codex.heard("steered");
+    assert_eq!(steered["expectedTurnId"], "t");
+    let text = steered["input"][0]["text"].clone();
+    assert!(text.to_string().contains("mind the gap"), "{steered}");
+    assert_eq!(state_of(&d, &sent), (json!("offered"), json!("app-server")));
+    codex.order(&json!({ "hook": event(THREAD, "UserPromptSubmit", &json!({ "prompt": text })) }));
+    eventually(SOON, || state_of(&d, &sent).0 == "injected");
+
+    // The turn takes no more.
+    codex.order(&json!({ "steers": null }));
+    send("and the step");
+    let queued = codex.heard("queued");
+    assert!(queued["input"][0]["text"].to_string().contains("and the step"), "{queued}");
 }
 
 #[test]
@@ -507,11 +569,14 @@ fn a_socket_counts_if_the_process_of_the_hooks_listens_and_nobody_else_could() {
     for folder in [socket.parent().expect("its folder"), &place] {
         modes(folder, 0o777);
         nothing_comes(&d, &mut server, &mut other);
+        assert!(told_by_doctor(&d).contains(&format!("{} can be written", folder.display())));
         modes(folder, 0o700);
     }
     modes(&there, 0o666);
     nothing_comes(&d, &mut server, &mut other);
+    assert!(told_by_doctor(&d).contains(&format!("{} can be written", there.display())));
     modes(&there, 0o600);
+    assert_eq!(told_by_doctor(&d), "");
     server.order(&json!({ "hook": prompt(THREAD) }));
     assert_eq!(server.heard("resumed"), THREAD);
     server.ask(0, THREAD);
@@ -531,6 +596,12 @@ fn a_socket_counts_if_the_process_of_the_hooks_listens_and_nobody_else_could() {
     let rows = open(&d);
     assert_eq!(rows.iter().filter(|row| row["session_key"] == THREAD).count(), 1, "{rows:?}");
     assert_eq!(status_of(&d, THREAD), "waiting");
+}
+
+/// What `svc doctor` says of sockets that are not used.
+fn told_by_doctor(d: &Daemon) -> String {
+    let said = svc(&d.home, &["doctor"]).stdout;
+    said.lines().filter(|line| line.contains("its socket is not used")).collect()
 }
 
 /// Neither process is connected to after a hook of the first. That the daemon has tried is seen by

@@ -10,8 +10,10 @@ standard input tell it to. The arguments are svc and the socket; hooks run in th
     {"tell_all": FRAME}                tells everybody
     {"hang_up": true}                  ends all connections
     {"take": THREAD}                   a turn begins with what waits in the thread's queue
+    {"forget": THREAD}                 what waits there is lost
+    {"steers": TURN}                   this turn takes texts, or none does
 Each is answered by {"done": OUTPUT}. What its clients do is told in lines as well: {"answered": {id, result}},
-{"resumed": THREAD}, {"queued": {threadId, clientUserMessageId, input}}, {"called": METHOD}, {"connected": true}.
+{"resumed": THREAD}, {"queued": {threadId, clientUserMessageId, input}}, {"steered": the same}, {"called": METHOD}, {"connected": true}.
 """
 
 import base64
@@ -28,7 +30,7 @@ SVC, PATH = sys.argv[1:3]
 VERSION = sys.argv[3] if sys.argv[3:] else "0.169.0"
 lock = threading.RLock()
 threads, asked, clients = {}, {}, []
-queues, turns = {}, {}
+queues, turns, steers = {}, {}, [None]
 
 
 def say(**line):
@@ -113,6 +115,13 @@ class Client:
                     queues.setdefault(thread, []).append(params)
                     result = {"queuedSubmission": {"id": "q", "clientUserMessageId": params["clientUserMessageId"]}}
                     say(queued=params)
+                elif method == "turn/steer" and params["expectedTurnId"] == steers[0]:
+                    item = {"type": "userMessage", "clientId": params["clientUserMessageId"], "content": params["input"]}
+                    turns.setdefault(thread, []).append({"id": steers[0], "items": [item]})
+                    result = {"turnId": steers[0]}
+                    say(steered=params)
+                elif method == "turn/steer":
+                    self.send({"id": key, "error": {"code": -32600, "message": "no active turn to steer"}})
                 elif method == "thread/queue/list":
                     result = {"data": [{"id": "q", "clientUserMessageId": it["clientUserMessageId"]} for it in queues.get(thread, [])]}
                 elif method == "thread/turns/list":
@@ -197,6 +206,10 @@ def do(order):
             for it in queues.pop(order["take"], []):
                 item = {"type": "userMessage", "clientId": it["clientUserMessageId"], "content": it["input"]}
                 turns.setdefault(order["take"], []).append({"id": "t", "items": [item]})
+        if "forget" in order:
+            queues.pop(order["forget"], None)
+        if "steers" in order:
+            steers[0] = order["steers"]
         if "hang_up" in order:
             for client in clients:
                 client.stream.shutdown(socket.SHUT_RDWR)

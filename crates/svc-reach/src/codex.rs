@@ -43,6 +43,12 @@ enum CodexCall {
     Leave(String),
     /// A message was given: with its client id.
     Deliver(String),
+    /// A message was put into the turn under way; refused there, it goes into the queue.
+    Steer {
+        thread: String,
+        message: String,
+        text: String,
+    },
     /// The queue of a thread, for a message.
     Queue {
         thread: String,
@@ -196,7 +202,8 @@ impl AppServerProtocol {
         self.threads.values().any(is_missing)
     }
 
-    /// Gives a thread a text with a client id: into the turn under way, else as a turn of its own.
+    /// Gives a thread a text with a client id: into the turn under way, else as a turn of its own
+    /// after that.
     pub fn deliver(&mut self, thread: &str, message: &str, text: &str) -> Value {
         let turn = self.threads.get(thread).and_then(|thread| thread.turn.clone());
         let Some(turn) = turn else { return self.deliver_at_end(thread, message, text) };
@@ -204,7 +211,8 @@ impl AppServerProtocol {
             "threadId": thread, "expectedTurnId": turn, "clientUserMessageId": message,
             "input": [{ "type": "text", "text": text }],
         });
-        self.call(CodexCall::Deliver(message.to_owned()), "turn/steer", &params)
+        let [thread, message, text] = [thread, message, text].map(str::to_owned);
+        self.call(CodexCall::Steer { thread, message, text }, "turn/steer", &params)
     }
 
     /// Puts a text into a thread's queue: it is a turn of its own after the one under way.
@@ -276,7 +284,11 @@ impl AppServerProtocol {
                 }
                 (Vec::new(), self.subscribe(&id).into_iter().collect())
             }
-            CodexCall::Deliver(message) => {
+            // The turn is over, or takes no more.
+            CodexCall::Steer { thread, message, text } if error.is_some() => {
+                (Vec::new(), vec![self.deliver_at_end(&thread, &message, &text)])
+            }
+            CodexCall::Deliver(message) | CodexCall::Steer { message, .. } => {
                 let told = match error {
                     None => CodexObservation::Taken { message },
                     Some(why) => CodexObservation::Refused { message, why: why.to_owned() },
@@ -708,12 +720,21 @@ mod tests {
         assert_eq!(steered["params"]["clientUserMessageId"], "msg_2");
         let at_end = codex.deliver_at_end(THREAD, "msg_2", "more");
         assert_eq!(at_end["method"], "thread/queue/add");
-        let refused = json!({ "id": steered["id"], "error": { "message": "no active turn" } });
+        let refused = json!({ "error": { "message": "no active turn" } });
+        let refused = |id: &Value| {
+            let mut refused = refused.clone();
+            refused["id"] = id.clone();
+            refused
+        };
+        // A turn that takes it no more is followed by one of its own.
+        let (told, frames) = codex.read(&refused(&steered["id"]));
+        assert_eq!((told, &frames[0]["params"]), (Vec::new(), &at_end["params"]));
+        assert_eq!(frames[0]["method"], "thread/queue/add");
         let expected = CodexObservation::Refused {
             message: "msg_2".to_owned(),
             why: "no active turn".to_owned(),
         };
-        assert_eq!(codex.read(&refused).0, [expected]);
+        assert_eq!(codex.read(&refused(&frames[0]["id"])).0, [expected]);
     }
 
     #[test]

@@ -147,8 +147,12 @@ impl<'a> AppServerFollower<'a> {
         order: LineOrder,
     ) -> Result<(), CodexSocketError> {
         match order {
-            LineOrder::Deliver { thread, message, text, taken } => {
-                let frame = self.protocol.deliver_at_end(&thread, &message, &text);
+            LineOrder::Deliver { thread, message, text, joins_turn, taken } => {
+                let frame = if joins_turn {
+                    self.protocol.deliver(&thread, &message, &text)
+                } else {
+                    self.protocol.deliver_at_end(&thread, &message, &text)
+                };
                 self.taken.insert(message, taken);
                 socket.send(&frame).await
             }

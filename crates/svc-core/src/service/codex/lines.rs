@@ -21,8 +21,14 @@ const WAITING: usize = 64;
 /// What a connection is to do.
 #[derive(Debug)]
 pub(super) enum LineOrder {
-    /// Puts a text into a thread's queue, and says whether the app-server has it.
-    Deliver { thread: String, message: String, text: String, taken: oneshot::Sender<bool> },
+    /// Puts a text into a thread's queue, or into its turn, and says whether the app-server has it.
+    Deliver {
+        thread: String,
+        message: String,
+        text: String,
+        joins_turn: bool,
+        taken: oneshot::Sender<bool>,
+    },
     /// Finds what became of a text.
     Find { thread: String, message: String, found: oneshot::Sender<Option<MessagePlace>> },
 }
@@ -82,20 +88,21 @@ impl AppServerLines {
         }
     }
 
-    /// Puts a text into a thread's queue. `Some(false)`: the app-server certainly has it not;
-    /// `None`: that is unknown.
+    /// Puts a text into a thread's queue, or into the turn under way if it `joins_turn` and the turn
+    /// takes it. `Some(false)`: the app-server certainly has it not; `None`: that is unknown.
     pub(in crate::service) async fn deliver(
         &self,
         process: &ProcessIdentity,
         thread: &str,
         message: &str,
-        text: &str,
+        (text, joins_turn): (&str, bool),
     ) -> Option<bool> {
         let (taken, answer) = oneshot::channel();
         let order = LineOrder::Deliver {
             thread: thread.to_owned(),
             message: message.to_owned(),
             text: text.to_owned(),
+            joins_turn,
             taken,
         };
         if !self.order(process, order) {

@@ -1,5 +1,5 @@
 //! Codex' app-server: its queue takes a text for a thread, and begins a turn with it as soon as the
-//! thread is idle. After a person has interrupted a turn, the queue waits for the person's next
+//! thread is idle. The turn under way takes one, too, which its model reads after the next tool. After a person has interrupted a turn, the queue waits for the person's next
 //! prompt. The app-server's own record shows what waits there and what was read.
 
 use std::sync::Arc;
@@ -29,8 +29,7 @@ impl NativeWay for AppServerWay {
         NativeTraits {
             via: HandoverWay::AppServer,
             client: HookClient::Codex,
-            // Its hooks bring messages into a turn.
-            joins_turns: false,
+            joins_turns: true,
             tries: 2,
             answers_for_itself: true,
         }
@@ -51,8 +50,8 @@ impl NativeWay for AppServerWay {
     ) -> BoxFuture<'a, NativeDelivery> {
         async move {
             let NativeSession { process, session_id, .. } = session;
-            let (id, words) = (text.id.as_str(), text.text.as_str());
-            match self.0.deliver(process, session_id, id, words).await {
+            let words = (text.text.as_str(), text.joins_turn);
+            match self.0.deliver(process, session_id, text.id.as_str(), words).await {
                 Some(true) => NativeDelivery::Taken,
                 Some(false) => NativeDelivery::NotTaken,
                 None => NativeDelivery::Unknown,

@@ -259,7 +259,7 @@ impl Handovers {
                     at: tx.now(),
                 };
                 tx.handovers().insert(&handover, &handed.ids).await?;
-                Ok::<_, Error>(Some(NativeText { id, text: whole_text(handed) }))
+                Ok::<_, Error>(Some(NativeText { id, text: whole_text(handed), joins_turn }))
             })
         });
         job.await

@@ -27,6 +27,8 @@ pub(in crate::service) struct NativeText {
     /// Ours, and unique: a way that takes an id of the sender gives it this one.
     pub(in crate::service) id: HandoverId,
     pub(in crate::service) text: ModelText,
+    /// Whether it is for the turn under way.
+    pub(in crate::service) joins_turn: bool,
 }
 
 /// What is known at once of a text that was handed over.
