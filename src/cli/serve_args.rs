@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// auto, text or json [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// What this machine is called, and known by where it has no id [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub daemon_name: Option<String>,
     /// Refuse to start when migrations are pending, rather than apply them
     #[arg(long)]
     pub no_migrate: bool,
@@ -65,6 +68,7 @@ impl ServeArgs {
             token_file: self.token_file.clone(),
             log_level: self.log_level.clone(),
             log_format: self.log_format.clone(),
+            daemon_name: self.daemon_name.clone(),
             log_file: self.log_file.clone(),
             no_migrate: self.no_migrate,
             mcp_config: self.mcp_config.clone(),
@@ -101,7 +105,11 @@ impl ServeArgs {
             let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
             out.extend(["--mcp-config".into(), value]);
         }
-        let singles = [("--log-level", &self.log_level), ("--log-format", &self.log_format)];
+        let singles = [
+            ("--log-level", &self.log_level),
+            ("--log-format", &self.log_format),
+            ("--daemon-name", &self.daemon_name),
+        ];
         for (flag, value) in singles {
             if let Some(value) = value {
                 out.extend([flag.into(), value.into()]);
@@ -158,6 +166,8 @@ mod tests {
             "debug",
             "--log-format",
             "json",
+            "--daemon-name",
+            "box",
             "--token-file",
             "/t",
             "--no-auth",

@@ -35,7 +35,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let edge = Edge::new(EntryRules { no_auth: true, ..EntryRules::default() }, "fuzz");
     let (peer, task) = runtime.block_on(async {
         let path = folder.path().join("svc.db");
-        let options = OpenOptions { path, max_bytes: None, migrate: true };
+        let options = OpenOptions::for_file(path).expect("a machine");
         let (store, writer) = Store::open(&options, Arc::clone(&clock)).await.expect("a store");
         // It lives as long as the process.
         std::mem::forget(writer);

@@ -52,6 +52,8 @@ mod identity;
 mod install;
 mod journal;
 mod learning;
+#[cfg(target_os = "linux")]
+mod machines;
 mod mcp;
 mod mcp_agents;
 mod mcp_rmcp;

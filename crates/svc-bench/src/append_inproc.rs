@@ -103,7 +103,7 @@ pub(crate) fn open(
     name: &str,
 ) -> anyhow::Result<(Store, Writer)> {
     let path = bench.sandbox.path(&format!("{name}.db"));
-    let options = OpenOptions { path, max_bytes: None, migrate: true };
+    let options = OpenOptions::for_file(path)?;
     Ok(runtime.block_on(Store::open(&options, Arc::new(SystemClock)))?)
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn project(number: usize) -> String {
 
 /// Adds what a history of size `to` has beyond one of size `from`.
 pub(crate) async fn fill(path: &Path, from: HistorySize, to: HistorySize) -> anyhow::Result<()> {
-    let options = OpenOptions { path: path.to_owned(), max_bytes: None, migrate: true };
+    let options = OpenOptions::for_file(path.to_owned())?;
     let (store, writer) = Store::open(&options, Arc::new(SystemClock)).await?;
     let now = store_now();
     for part in parts("sessions", from.sessions, to.sessions) {
@@ -294,7 +294,8 @@ async fn put_session(
     };
     let project = Some(project(number));
     let open_calls = OpenCalls::default();
-    let row = PeerRow { peer, owner: None, project, process_started: None, open_calls };
+    let row =
+        PeerRow { peer, owner: None, project, process_started: None, machine_id: None, open_calls };
     tx.peers().put(&row).await
 }
 
@@ -330,7 +331,7 @@ async fn put_task(
     };
     let owned = Ownership::from_row("operator", project(number));
     tx.tasks().insert(&task, &owned, state.id, None).await?;
-    let row = TaskRow { task, owned, runner_pid: None, runner_started: None };
+    let row = TaskRow { task, owned, process: None };
     tx.tasks().update(&row).await
 }
 

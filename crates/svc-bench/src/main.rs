@@ -63,7 +63,7 @@ use std::{
 use clap::{Parser, Subcommand, ValueEnum as _};
 
 use bench::{Bench, Settings};
-use report::{Machine, Report};
+use report::{BenchMachine, Report};
 use scenario::Scenario;
 
 /// Measures svc on this machine, in a folder of its own
@@ -228,7 +228,7 @@ fn measure(args: &BenchArgs) -> anyhow::Result<()> {
         }
     }
     progress::show("");
-    let machine = Machine {
+    let machine = BenchMachine {
         cores: std::thread::available_parallelism()?.get(),
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,

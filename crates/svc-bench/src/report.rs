@@ -196,7 +196,7 @@ impl Figure {
 
 /// The machine and the build of the figures.
 #[derive(Debug, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct BenchMachine {
     /// Processors that this process may use.
     pub(crate) cores: usize,
     pub(crate) os: &'static str,
@@ -216,7 +216,7 @@ pub(crate) struct Report {
     pub(crate) version: &'static str,
     /// Whether sizes were small: then no figure means anything.
     pub(crate) quick: bool,
-    pub(crate) machine: Machine,
+    pub(crate) machine: BenchMachine,
     pub(crate) results: Vec<Figure>,
 }
 

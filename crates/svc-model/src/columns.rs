@@ -13,9 +13,9 @@ use serde::{
 use sqlx::error::BoxDynError;
 
 use crate::{
-    AgentId, CallId, DeliveryState, GhapId, HandoverId, HandoverWay, HookId, McpSessionId,
-    MessageId, MessageType, OutcomeId, PeerId, PeerRole, PeerStatus, RunId, StatusEvidence, TaskId,
-    TaskStatus, Timestamp, TokenId, ValueId,
+    AgentId, CallId, DeliveryState, GhapId, HandoverId, HandoverWay, HookId, MachineId,
+    McpSessionId, MessageId, MessageType, OutcomeId, PeerId, PeerRole, PeerStatus, RunId,
+    StatusEvidence, TaskId, TaskStatus, Timestamp, TokenId, ValueId,
     agent::{AgentState, RequestKind, TurnEnd},
     conversation::{RunMode, RunState, SourceTool},
     journal::{
@@ -121,6 +121,7 @@ ids!(
     HandoverId,
     GhapId,
     HookId,
+    MachineId,
     McpSessionId,
     MessageId,
     OutcomeId,

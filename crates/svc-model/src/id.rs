@@ -115,6 +115,11 @@ id!(
     CallId, "call_"
 );
 
+id!(
+    /// A data folder on a host.
+    MachineId, "mach_"
+);
+
 impl RunId {
     /// The run of a message that no other run has: the ids differ in their prefix alone.
     pub fn of_message(message: &MessageId) -> Self {

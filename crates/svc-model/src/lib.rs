@@ -59,6 +59,7 @@ mod json_weight;
 pub mod learning;
 pub mod limits;
 mod list;
+mod machine;
 mod message;
 mod open_calls;
 mod operator_name;
@@ -92,8 +93,8 @@ pub use exposure::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
 pub use gap::GapReason;
 pub use id::random_bytes;
 pub use id::{
-    AgentId, AgentRequestId, CallId, GhapId, HandoverId, HookId, Ids, McpSessionId, MessageId,
-    OutcomeId, PeerId, RunId, TaskId, TokenId, ValueId, new_secret,
+    AgentId, AgentRequestId, CallId, GhapId, HandoverId, HookId, Ids, MachineId, McpSessionId,
+    MessageId, OutcomeId, PeerId, RunId, TaskId, TokenId, ValueId, new_secret,
 };
 pub use id_reference::{IdReference, LATEST, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
@@ -103,6 +104,7 @@ pub use list::{
     AgentFilter, GhapFilter, GhapSearch, ListQuery, MessageFilter, PageQuery, PeerFilter,
     RequestFilter, SessionFilter, TaskFilter, ToolFilter,
 };
+pub use machine::{DaemonView, Machine};
 pub use message::{
     Delivery, DeliveryState, ExpectedDelivery, HandoverWay, Message, MessageType, NewMessage,
     SentMessage,
@@ -115,7 +117,10 @@ pub use peer::{
 };
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
-pub use process::{LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, ProcessIdentity, SHELLS};
+pub use process::{
+    LocalProcess, MachineProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, ProcessIdentity,
+    ProcessState, SHELLS,
+};
 pub use retention::Retention;
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{

@@ -152,6 +152,12 @@ pub const WAITING_TITLE_CHARS: usize = 300;
 pub const INBOX_MAX: u32 = 10_000;
 /// How often the processes of peers and of tasks' runners are checked.
 pub const PID_CHECK: Duration = Duration::from_secs(5);
+/// How long a daemon's lease lasts, from each renewal.
+pub const DAEMON_LEASE: Duration = Duration::from_secs(10);
+/// How often a daemon renews its lease.
+pub const DAEMON_RENEWAL: Duration = Duration::from_secs(3);
+/// How long a machine is away before its peers are offline.
+pub const MACHINE_AWAY: Duration = Duration::from_mins(10);
 /// Turns of a session that messages of one sender, other than the operator, begin within
 /// [`WAKES_WINDOW`]. Later messages wait for a turn that somebody else begins.
 pub const WAKES: u32 = 20;

@@ -2,17 +2,38 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::MachineId;
+
 /// A process, told from all others that had or will have its id, also those before the system
 /// started anew.
 ///
-/// `svc-sys/process_list.rs` reads it from the system and says whether it still runs. Where the
-/// system does not list processes there is none.
+/// `svc-sys/process_list.rs` reads it from the system. Whether a process of a row still runs is
+/// asked with its machine, see [`MachineProcess`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Its id.
     pub pid: u32,
     /// When it started, as the system counts it, and in which run of the system: `TICKS@BOOT`.
+    /// Empty where the system does not list processes.
     pub started: String,
+}
+
+/// A process that a row names, with the machine that it runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineProcess {
+    pub machine_id: MachineId,
+    pub process: ProcessIdentity,
+}
+
+/// Whether a process runs, as far as a machine can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessState {
+    Running,
+    /// It has ended, or the system has started anew since.
+    Gone,
+    /// It is another machine's, whose daemon alone can tell. Nobody else ends, revokes or marks
+    /// anything for it.
+    Unknown,
 }
 
 /// The process at the other end of a Unix socket, as the kernel noted it at the moment of

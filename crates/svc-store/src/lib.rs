@@ -58,7 +58,7 @@ mod upkeep;
 pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use rows::{
-    AgentMail, AgentRow, AssignmentEnd, AssignmentRow, AssignmentState, HostProcess,
+    AgentMail, AgentRow, AssignmentEnd, AssignmentRow, AssignmentState, AwayMachine, NewDaemon,
     RequestAnswerRow, RequestRow, WorkMode, WorkRequirements,
 };
 pub use rows::{

@@ -1,9 +1,11 @@
 //! Opening and maintaining the database.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use svc_model::Timestamp;
+use svc_sys::machine::{HostIdentity, ThisMachine};
 
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
@@ -13,6 +15,18 @@ pub struct OpenOptions {
     pub max_bytes: Option<u64>,
     /// Whether to apply pending migrations; if false, a pending migration is an error.
     pub migrate: bool,
+    /// The machine that opens it.
+    pub machine: ThisMachine,
+}
+
+impl OpenOptions {
+    /// A file without a bound that is migrated if need be, for the machine that its folder is on
+    /// this host.
+    pub fn for_file(path: PathBuf) -> io::Result<Self> {
+        let folder = path.parent().unwrap_or_else(|| Path::new("."));
+        let machine = ThisMachine::open(folder, &HostIdentity::of_this(None))?;
+        Ok(Self { path, max_bytes: None, migrate: true, machine })
+    }
 }
 
 /// Result of one step of retention.

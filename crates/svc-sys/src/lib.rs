@@ -7,8 +7,9 @@
 //!   space left.
 //! - Peers: `local_socket` says which process connects to the Unix socket, `connection_owner` which
 //!   user's program is the peer of a TCP connection.
-//! - Processes: `process_list` is the system's list, `server_process` a child of the daemon with
-//!   all its descendants.
+//! - Processes: `process_list` is the system's list and says whether a process runs,
+//!   `server_process` is a child of the daemon with all its descendants, `machine` says on which
+//!   machine they are.
 //! - Coding agents: `client_records` reads their own records of their sessions, `project_folder`
 //!   finds a project's root.
 //! - [`config`] resolves the configuration, [`telemetry`] writes the log.
@@ -21,6 +22,7 @@ pub mod disk;
 pub mod hook_spool;
 pub mod lines;
 pub mod local_socket;
+pub mod machine;
 pub mod private_file;
 pub mod process_list;
 pub mod project_folder;

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, test_kill_process};
-use svc_model::{ProcessIdentity, SHELLS};
+use svc_model::{MachineId, MachineProcess, ProcessIdentity, ProcessState, SHELLS};
+
+use crate::machine;
 
 /// A line of `proc_pid_stat(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,13 +45,18 @@ impl ProcessEntry {
 
     /// Differs from all others with its id, also of earlier boots.
     pub fn identity(&self, pid: u32) -> ProcessIdentity {
-        static BOOT: OnceLock<String> = OnceLock::new();
-        let boot = BOOT.get_or_init(|| {
-            let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-            boot.map(|boot| boot.trim().to_owned()).unwrap_or_default()
-        });
-        ProcessIdentity { pid, started: format!("{}@{boot}", self.started) }
+        identity(pid, self.started)
     }
+}
+
+/// The process of this machine with this id that started then, in clock ticks since the boot; 0 if
+/// that is not known.
+pub fn identity(pid: u32, started: u64) -> ProcessIdentity {
+    let started = match started {
+        0 => String::new(),
+        ticks => format!("{ticks}@{}", machine::boot()),
+    };
+    ProcessIdentity { pid, started }
 }
 
 /// `None` if the system does not show it to this user.
@@ -83,7 +90,20 @@ pub fn is_available() -> bool {
     *LISTS.get_or_init(|| ProcessEntry::read(std::process::id()).is_some())
 }
 
-/// `false` without `/proc`: the id alone may be reused.
+/// Whether a process of a row runs, for the daemon of machine `here`.
+pub fn state(row: &MachineProcess, here: &MachineId) -> ProcessState {
+    let MachineProcess { machine_id, process } = row;
+    if machine_id != here {
+        return ProcessState::Unknown;
+    }
+    // Where the system lists no processes, the id decides.
+    let runs =
+        if process.started.is_empty() { is_running(process.pid) } else { is_same_running(process) };
+    if runs { ProcessState::Running } else { ProcessState::Gone }
+}
+
+/// Whether a process that was seen on this machine still runs. `false` without `/proc`: the id
+/// alone may be reused.
 pub fn is_same_running(process: &ProcessIdentity) -> bool {
     ProcessEntry::read(process.pid)
         .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
@@ -188,6 +208,30 @@ mod tests {
             assert_eq!(command_line(own), Some(std::env::args_os().collect()));
         }
         assert_eq!((executable(u32::MAX), command_line(u32::MAX)), (None, None));
+    }
+
+    #[test]
+    fn nothing_is_known_of_processes_of_another_machine_and_earlier_boots_have_none() {
+        let id = |id: &str| MachineId::from(id.to_owned());
+        let here = id("mach_1");
+        let row = |machine: &str, pid, started: &str| MachineProcess {
+            machine_id: id(machine),
+            process: ProcessIdentity { pid, started: started.to_owned() },
+        };
+        let own = std::process::id();
+        assert_eq!(state(&row("mach_1", own, ""), &here), ProcessState::Running);
+        assert_eq!(state(&row("mach_1", u32::MAX, ""), &here), ProcessState::Gone);
+        for (pid, started) in [(own, ""), (u32::MAX, ""), (u32::MAX, "1@boot")] {
+            assert_eq!(state(&row("mach_2", pid, started), &here), ProcessState::Unknown);
+        }
+        let Some(entry) = ProcessEntry::read(own) else { return };
+        let identity = entry.identity(own);
+        assert_eq!(state(&row("mach_1", own, &identity.started), &here), ProcessState::Running);
+        assert_eq!(state(&row("mach_2", own, &identity.started), &here), ProcessState::Unknown);
+        for another in ["another boot".to_owned(), format!("{}/1", machine::boot())] {
+            let earlier = format!("{}@{another}", entry.started);
+            assert_eq!(state(&row("mach_1", own, &earlier), &here), ProcessState::Gone);
+        }
     }
 
     #[cfg(target_os = "linux")]

@@ -78,6 +78,10 @@ fn words(screen: &Screen, report: &Value) -> String {
         }
         text.push('\n');
     }
+    if let Some(name) = report.pointer("/machine/name").and_then(Value::as_str) {
+        let name = output::visible(name);
+        writeln!(text, "  machine:  {name}").expect("writing to a string does not fail");
+    }
     text
 }
 
@@ -118,8 +122,14 @@ async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> M
         report.insert("started_at".to_owned(), json!(started_at));
     }
     if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
-        let fields =
-            [("uptime_seconds", "/uptime_seconds"), ("db", "/store/path"), ("tail", "/store/head")];
+        let fields = [
+            ("uptime_seconds", "/uptime_seconds"),
+            ("db", "/store/path"),
+            ("tail", "/store/head"),
+            ("machine", "/machine"),
+            ("daemon_id", "/daemon_id"),
+            ("daemons", "/daemons"),
+        ];
         for (name, pointer) in fields {
             if let Some(value) = more.pointer(pointer) {
                 report.insert(name.to_owned(), value.clone());

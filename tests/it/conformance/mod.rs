@@ -35,7 +35,7 @@ fn suite() -> Option<PathBuf> {
 /// Runs the server with the suite's fixtures until the token is cancelled.
 async fn serve(home: &Path, stop: &CancellationToken) -> String {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let options = OpenOptions { path: home.join("svc.db"), max_bytes: None, migrate: true };
+    let options = OpenOptions::for_file(home.join("svc.db")).expect("a machine");
     let (store, _writer) = Store::open(&options, Arc::clone(&clock)).await.expect("a store");
     let tokens = Tokens::open_or_make(&home.join("token")).expect("a token");
     let services = Services::new(store, clock, Ids::random(), Tuning::default(), tokens);

@@ -7,10 +7,11 @@ use std::{
 };
 
 use svc_model::{
-    BudgetBounds, Clock, Ids, Retention, Timestamp, conversation::SessionsPolicy, limits,
+    BudgetBounds, Clock, Ids, MachineProcess, ProcessIdentity, ProcessState, Retention, Timestamp,
+    conversation::SessionsPolicy, limits,
 };
 use svc_store::Store;
-use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
+use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
 
 use super::{budget::Budget, read_turns::ReadScheduler};
 
@@ -101,6 +102,22 @@ impl Core {
 
     pub(in crate::service) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// A process that was seen on this machine, as a row names it.
+    pub(in crate::service) fn here(&self, process: &ProcessIdentity) -> MachineProcess {
+        let machine_id = self.store.machine().machine_id.clone();
+        MachineProcess { machine_id, process: process.clone() }
+    }
+
+    /// Whether a process of a row runs.
+    pub(in crate::service) fn state_of(&self, process: &MachineProcess) -> ProcessState {
+        process_list::state(process, &self.store.machine().machine_id)
+    }
+
+    /// Whether the process of a row is known to have ended.
+    pub(in crate::service) fn is_gone(&self, process: &MachineProcess) -> bool {
+        self.state_of(process) == ProcessState::Gone
     }
 }
 

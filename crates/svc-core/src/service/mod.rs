@@ -25,6 +25,7 @@ pub mod handovers;
 pub mod hooks;
 pub mod journal;
 pub mod log;
+pub mod machines;
 pub mod mcp;
 mod page;
 pub mod process;

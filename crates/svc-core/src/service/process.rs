@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 
 use svc_model::ProcessIdentity;
-use svc_sys::{connection_owner, process_list::ProcessEntry};
-
-pub(in crate::service) use svc_sys::process_list::{
-    is_running as is_alive, is_same_running as is_running,
+use svc_sys::{
+    connection_owner,
+    process_list::{self, ProcessEntry},
 };
 
 /// The other end of a request's connection, as far as that shows it.
@@ -35,37 +34,12 @@ impl RequestSender {
     }
 }
 
-/// Start time of a process in the system's own count, to tell it from a later one with the same id.
-/// `None` where the system does not say.
-pub fn started(pid: u32) -> Option<String> {
-    ProcessEntry::read(pid).map(|entry| entry.started.to_string())
-}
-
 /// The running process with this id; `None` if there is none, or the system does not say.
 pub(in crate::service) fn running(pid: u32) -> Option<ProcessIdentity> {
     ProcessEntry::read(pid).filter(|entry| entry.is_running).map(|entry| entry.identity(pid))
 }
 
-/// Whether the process with this id and start time still runs. Without a start time, the id
-/// decides.
-pub fn is_same_alive(pid: u32, start: Option<&str>) -> bool {
-    is_alive(pid) && (start.is_none() || started(pid).as_deref() == start)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_with_another_start_time_is_not_running() {
-        let own = std::process::id();
-        if let Some(entry) = ProcessEntry::read(own) {
-            assert!(is_running(&entry.identity(own)));
-            let earlier = ProcessIdentity { started: "1@".to_owned(), ..entry.identity(own) };
-            assert!(!is_running(&earlier), "another process had this id");
-        }
-        assert!(is_alive(own) && is_same_alive(own, started(own).as_deref()));
-        assert!(!is_same_alive(own, Some("another start")) || started(own).is_none());
-        assert!(!is_alive(0) && !is_alive(u32::MAX));
-    }
+/// The process with this id. Its start is empty where the system does not say it.
+pub(in crate::service) fn identity(pid: u32) -> ProcessIdentity {
+    process_list::identity(pid, ProcessEntry::read(pid).map_or(0, |entry| entry.started))
 }

@@ -1,6 +1,6 @@
 //! All services together.
 
-use std::{ops::Deref, path::Path, sync::Arc};
+use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use svc_model::{
     BudgetKind, Caller, Clock, Ids, Timestamp,
@@ -22,6 +22,7 @@ use super::{
     hooks::Hooks,
     journal::Journal,
     log::Log,
+    machines::Machines,
     mcp::Mcp,
     prompts::Prompts,
     search::Search,
@@ -58,6 +59,8 @@ pub struct ServiceSet {
     pub hooks: Hooks,
     /// Texts on their way to sessions by their clients' own ways.
     pub handovers: Handovers,
+    /// Machines and daemons, and what is where.
+    pub machines: Machines,
     /// MCP sessions, and calls on record.
     pub mcp: Mcp,
     /// Prompts of attended sessions.
@@ -100,6 +103,7 @@ impl Services {
             handovers.clone(),
         );
         let agents = Agents::new(core.clone(), access.clone(), prompts.clone());
+        let machines = Machines::new(core.clone(), access.clone(), agents.clone());
         Self(Arc::new(ServiceSet {
             access,
             app_servers,
@@ -112,6 +116,7 @@ impl Services {
             search,
             handovers,
             hooks,
+            machines,
             mcp: Mcp::new(core.clone()),
             prompts,
             sources: Sources::new(core.clone()),
@@ -133,6 +138,13 @@ impl Services {
     #[must_use]
     pub fn with_wake_off(self, clients: Vec<HookClient>) -> Self {
         self.handovers.set_off(clients);
+        self
+    }
+
+    /// Sets how long a machine is away before what it holds is over.
+    #[must_use]
+    pub fn with_away(mut self, away: Duration) -> Self {
+        Arc::make_mut(&mut self.0).machines.set_away(away);
         self
     }
 

@@ -103,7 +103,7 @@ impl Task {
         self.status = change.status;
         self.closed_at = change.status.is_terminal().then_some(now);
         if change.status != TaskStatus::Pending {
-            self.reason = None;
+            self.reason.clone_from(&change.reason);
         }
         self.report.update(&change.report);
         self.updated_at = now;
@@ -149,10 +149,18 @@ mod tests {
         task.metadata = json!({ "m": 1 }).as_object().cloned();
         task.cancel_requested_at = Some(at(1));
         let early = TaskReport { exit_code: None, signal: Some("SIGTERM".to_owned()), error: None };
-        let early = TaskChange { status: TaskStatus::Active, report: early, runner: None };
+        let early = TaskChange {
+            status: TaskStatus::Active,
+            report: early,
+            ..TaskChange::to(TaskStatus::Active, None)
+        };
         task.apply(&early, at(2), 2);
         let late = TaskReport { exit_code: Some(3), signal: None, error: Some("e".to_owned()) };
-        let late = TaskChange { status: TaskStatus::Cancelled, report: late, runner: None };
+        let late = TaskChange {
+            status: TaskStatus::Cancelled,
+            report: late,
+            ..TaskChange::to(TaskStatus::Cancelled, None)
+        };
         task.apply(&late, at(3), 3);
         let ended = concat!(
             r#"{"task_id":"task_1","title":"t","agent":"a","prompt":"p","from":"f","metadata":{"m":1},"#,

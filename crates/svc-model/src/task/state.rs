@@ -68,6 +68,8 @@ pub struct TaskChange {
     pub report: TaskReport,
     /// The process that runs the task; the daemon notices its exit.
     pub runner: Option<RunnerProcess>,
+    /// Why it does not go on, if it does not.
+    pub reason: Option<String>,
 }
 
 impl TaskReport {
@@ -83,6 +85,6 @@ impl TaskChange {
     /// A change to `status` with at most a reason.
     pub fn to(status: TaskStatus, error: Option<String>) -> Self {
         let report = TaskReport { error, ..TaskReport::default() };
-        Self { status, report, runner: None }
+        Self { status, report, runner: None, reason: None }
     }
 }

@@ -17,10 +17,11 @@ use svc_model::{
     limits,
 };
 use svc_sources::{ResultBounds, SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
-use svc_store::{OpenOptions, Store, Writer};
+use svc_store::{NewDaemon, OpenOptions, Store, Writer};
 use svc_sys::config::{Config, Env, Origin, Paths, WakeMode};
 use svc_sys::{
     local_socket::{self, SocketFile},
+    machine::{HostIdentity, ThisMachine},
     telemetry,
 };
 use tokio::net::TcpListener;
@@ -97,7 +98,12 @@ impl ServingDaemon {
             Origin::File | Origin::Env | Origin::Flag => Tokens::open(file)?,
         };
         let socket = listen_locally(lifecycle, config, &edge)?;
+        let host = HostIdentity::of_this(config.daemon_name.as_deref());
+        let machine = ThisMachine::open(&config.paths.home, &host).with_context(|| {
+            format!("cannot say which machine {} is", config.paths.home.display())
+        })?;
         let options = OpenOptions {
+            machine,
             path: config.paths.db.clone(),
             max_bytes: config.store_max_bytes.value,
             migrate: !config.no_migrate,
@@ -126,6 +132,7 @@ impl ServingDaemon {
             program: program.clone(),
             home: config.paths.home.clone(),
         });
+        let services = services.with_away(config.team_away.value);
         daemon_started(&services, &identity).await?;
         services.prompts.begin().await?;
         let tools = tools::catalogue();
@@ -295,11 +302,20 @@ async fn daemon_started(
     let data = json!({
         "boot_id": identity.boot_id, "pid": identity.pid, "version": env!("CARGO_PKG_VERSION"),
     });
-    services.log.append_daemon_event("daemon.started", &data).await
+    services.log.append_daemon_event("daemon.started", &data).await?;
+    let daemon = NewDaemon {
+        daemon_id: identity.boot_id.clone(),
+        pid: identity.pid,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    services.machines.join(daemon).await
 }
 
 async fn daemon_stopped(services: &Services, boot_id: &str) {
     let data = json!({ "boot_id": boot_id });
+    if let Err(error) = services.machines.leave().await {
+        tracing::warn!(error = telemetry::chain(&error), "cannot give the lease back");
+    }
     if let Err(error) = services.log.append_daemon_event("daemon.stopped", &data).await {
         tracing::warn!(error = telemetry::chain(&error), "cannot log the end");
     }

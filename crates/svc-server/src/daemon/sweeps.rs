@@ -19,6 +19,8 @@ pub(super) fn start(
     catalogue: &Arc<Catalogue>,
     config: &Config,
 ) {
+    lifecycle.run("lease", renew_lease(services.clone()));
+    lifecycle.run("machines", sweep_machines(services.clone()));
     lifecycle.run("peers", sweep_peers(services.clone()));
     lifecycle.run("client records", read_client_records(services.clone()));
     lifecycle.run("stranded inboxes", sweep_stranded_inboxes(services.clone()));
@@ -37,6 +39,24 @@ pub(super) fn start(
     let messages = days(config.retention_messages_days.value);
     let tasks = days(config.retention_tasks_days.value);
     lifecycle.run("expiry", expire(services.clone(), messages, tasks));
+}
+
+async fn renew_lease(services: Services) {
+    loop {
+        tokio::time::sleep(limits::DAEMON_RENEWAL).await;
+        if let Err(error) = services.machines.renew().await {
+            tracing::error!(error = chain(&error), "cannot renew the lease of this daemon");
+        }
+    }
+}
+
+async fn sweep_machines(services: Services) {
+    loop {
+        tokio::time::sleep(limits::PID_CHECK).await;
+        if let Err(error) = services.machines.sweep().await {
+            tracing::error!(error = chain(&error), "cannot look at what other machines hold");
+        }
+    }
 }
 
 async fn sweep_peers(services: Services) {

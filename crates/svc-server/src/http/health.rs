@@ -4,7 +4,7 @@ use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_core::service::log::Growth;
-use svc_model::{Caller, Timestamp};
+use svc_model::{Caller, DaemonView, Machine, Timestamp};
 
 use super::{App, Problem, api::Api, body::Json, openapi::Operation};
 
@@ -52,6 +52,12 @@ struct Health {
     version: &'static str,
     build: Build,
     store: StoreHealth,
+    /// The machine of this daemon.
+    machine: Machine,
+    /// This daemon.
+    daemon_id: String,
+    /// The daemons that have not said that they ended.
+    daemons: Vec<DaemonView>,
     uptime_seconds: u64,
 }
 
@@ -127,6 +133,9 @@ async fn show_health(app: App, caller: Caller) -> Result<Json<Health>, Problem> 
                 path: caller.is_operator().then(|| last.path.display().to_string()),
             }),
         },
+        machine: app.services.machines.machine().clone(),
+        daemon_id: app.services.machines.daemon_id().to_owned(),
+        daemons: app.services.machines.daemons().await?,
         uptime_seconds: app.services.now().since(app.identity.started_at).as_secs(),
     }))
 }

@@ -301,7 +301,7 @@ fn parse_change(
         return Err(Problem::invalid(location.member("data.status"), rule));
     }
     let report = TaskReport { exit_code, signal, error };
-    Ok(TaskEventBody::Change(TaskChange { status, report, runner }))
+    Ok(TaskEventBody::Change(TaskChange { report, runner, ..TaskChange::to(status, None) }))
 }
 
 fn parse_data<T: serde::de::DeserializeOwned>(

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::{
-    AgentId, AgentRequestId, Ownership, PeerId, TaskId, Timestamp, TokenId,
+    AgentId, AgentRequestId, MachineId, MachineProcess, Ownership, PeerId, ProcessIdentity, TaskId,
+    Timestamp, TokenId,
     agent::{AgentInfo, RequestKind, RequestOption},
 };
 
@@ -16,8 +17,10 @@ pub struct AgentRow {
     pub info: AgentInfo,
     /// Owner: the principal that started the agent. Runner: the agent itself.
     pub owned: Ownership,
-    /// The process of its host; `None` until it is known.
-    pub host: Option<HostProcess>,
+    /// The machine that it runs on.
+    pub machine_id: MachineId,
+    /// The process of its host, on that machine; `None` until it is known.
+    pub host: Option<ProcessIdentity>,
     /// Pid of the last process of the agent's program, even if it has ended; 0 until it is known.
     pub last_pid: u32,
     /// The agent's own credential.
@@ -29,12 +32,12 @@ pub struct AgentRow {
     pub ended_at: Option<Timestamp>,
 }
 
-/// The process of a host. The start time distinguishes it from a later process with the same pid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostProcess {
-    pub pid: u32,
-    /// Start time in the system's unit; 0 where the system does not report it.
-    pub started: u64,
+impl AgentRow {
+    /// The process of its host, with its machine.
+    pub fn host_process(&self) -> Option<MachineProcess> {
+        let machine_id = self.machine_id.clone();
+        self.host.clone().map(|process| MachineProcess { machine_id, process })
+    }
 }
 
 /// What a hosted agent, or the client of an attended session, asks of a person.

@@ -5,13 +5,14 @@ mod assignment;
 mod journal;
 mod learning;
 mod log;
+mod machine;
 mod mcp;
 mod search;
 mod source;
 mod team;
 mod tool_call;
 
-pub use agent::{AgentRow, HostProcess, RequestAnswerRow, RequestRow};
+pub use agent::{AgentRow, RequestAnswerRow, RequestRow};
 pub use assignment::{
     AgentMail, AssignmentEnd, AssignmentRow, AssignmentState, WorkMode, WorkRequirements,
 };
@@ -25,6 +26,7 @@ pub use learning::{
 pub use log::{
     AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, RowPage, StreamState, StreamView,
 };
+pub use machine::{AwayMachine, NewDaemon};
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};

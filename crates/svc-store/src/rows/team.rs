@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    HandoverId, HandoverWay, Message, OpenCalls, Ownership, Peer, PeerId, PeerRole, Principal,
-    ProcessIdentity, Reader, Task, Timestamp, TokenId, is_agent_key, stamp,
+    HandoverId, HandoverWay, MachineId, MachineProcess, Message, OpenCalls, Ownership, Peer,
+    PeerId, PeerRole, Principal, ProcessIdentity, Reader, Task, Timestamp, TokenId, is_agent_key,
+    stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -18,14 +19,24 @@ pub struct PeerRow {
     pub project: Option<String>,
     /// Start time of process `pid`, if that process ran when the pid was reported.
     pub process_started: Option<String>,
+    /// The machine of process `pid`.
+    pub machine_id: Option<MachineId>,
     /// Tool calls that its client has begun and not ended.
     pub open_calls: OpenCalls,
 }
 
 impl PeerRow {
     /// The process that the peer runs in, if pid and start time are known.
-    pub fn process(&self) -> Option<ProcessIdentity> {
-        Some(ProcessIdentity { pid: self.peer.pid?, started: self.process_started.clone()? })
+    pub fn process(&self) -> Option<MachineProcess> {
+        let process =
+            ProcessIdentity { pid: self.peer.pid?, started: self.process_started.clone()? };
+        Some(MachineProcess { machine_id: self.machine_id.clone()?, process })
+    }
+
+    /// Whether the peer runs in a process that was seen on this machine.
+    pub fn is_in(&self, process: &ProcessIdentity) -> bool {
+        self.peer.pid == Some(process.pid)
+            && self.process_started.as_deref() == Some(&process.started)
     }
 
     /// Key of the session that the peer stands for; `None` for a person's peer. An agent that the
@@ -119,10 +130,8 @@ pub struct TaskRow {
     /// What every caller sees.
     pub task: Task,
     pub owned: Ownership,
-    /// The process that runs it, on this machine.
-    pub runner_pid: Option<u32>,
-    /// Start time of that process, as the system reports it. A later process may get the same pid.
-    pub runner_started: Option<String>,
+    /// The process that runs it, if the runner named it.
+    pub process: Option<MachineProcess>,
 }
 
 /// A session token's row.
@@ -215,7 +224,7 @@ pub struct SubjectHolders {
     /// Whether a token that a person minted for the subject is valid.
     pub has_minted: bool,
     /// The processes that were issued tokens of the subject.
-    pub processes: Vec<ProcessIdentity>,
+    pub processes: Vec<MachineProcess>,
     /// The projects that its tokens name.
     pub projects: Vec<String>,
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use svc_model::{
-    AgentFilter, AgentId, Ownership, Principal, Reader, TaskId, Timestamp, TokenId,
+    AgentFilter, AgentId, MachineId, Ownership, Principal, ProcessIdentity, Reader, TaskId,
+    Timestamp, TokenId,
     agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
 };
 
@@ -16,7 +17,7 @@ use super::{
         select_value,
     },
 };
-use crate::{AgentRow, HostProcess, PageSize, RowPage, StoreError};
+use crate::{AgentRow, PageSize, RowPage, StoreError};
 
 direct_row! {
     struct RawAgent {
@@ -31,7 +32,8 @@ direct_row! {
         created_by: String,
         state: AgentState,
         host_pid: Option<i64>,
-        host_started: Option<i64>,
+        host_started: Option<String>,
+        machine_id: MachineId,
         pid: i64,
         vendor_session: Option<String>,
         exit_code: Option<i64>,
@@ -58,9 +60,9 @@ impl TryFrom<RawAgent> for AgentRow {
             code.map(i32::try_from).transpose().map_err(|_| bad("a code is no 32-bit number"))
         };
         let host = match raw.host_pid {
-            Some(pid) => Some(HostProcess {
+            Some(pid) => Some(ProcessIdentity {
                 pid: u32::try_from(pid).map_err(|_| bad("host_pid is no process id"))?,
-                started: raw.host_started.unwrap_or(0).cast_unsigned(),
+                started: raw.host_started.clone().unwrap_or_default(),
             }),
             None => None,
         };
@@ -89,6 +91,7 @@ impl TryFrom<RawAgent> for AgentRow {
                 ..Ownership::from_row(&raw.created_by, raw.project)
             },
             info,
+            machine_id: raw.machine_id,
             host,
             last_pid,
             token_id: raw.token_id.map(TokenId::from),
@@ -106,6 +109,7 @@ macro_rules! agents {
             r#"select a.agent_id as "agent_id!", a.instance as "instance!", a.backend as "backend!",
                 a.session_key as "session_key!", a.project as "project!", a.cwd as "cwd!", a.task, a.description,
                 a.created_by as "created_by!", a.state as "state!: AgentState", a.host_pid, a.host_started,
+                a.machine_id as "machine_id!: MachineId",
                 a.pid as "pid!", a.vendor_session, a.exit_code, a.signal, a.error, a.token_id, a.task_id,
                 a.request_timeout as "request_timeout!", a.started_at as "started_at!: Timestamp",
                 a.ended_at as "ended_at: Timestamp"
@@ -170,12 +174,15 @@ impl AgentWrites<'_> {
         Ok(row.map(|row| (row, found.request_fingerprint)))
     }
 
-    /// The number of live agents of an instance.
+    /// The number of live agents of an instance on this machine.
     pub async fn count_live_in(&mut self, instance: &str) -> Result<u64, StoreError> {
+        let here = &self.tx.machine;
         let count = select_value!(
             self.tx,
-            r#"select count(*) as "count!: i64" from agent where instance = ? and ended_at is null"#,
-            instance
+            r#"select count(*) as "count!: i64" from agent
+            where instance = ? and ended_at is null and machine_id = ?"#,
+            instance,
+            here
         );
         Ok(count.cast_unsigned())
     }
@@ -209,9 +216,9 @@ impl AgentWrites<'_> {
         Ok((row.count.cast_unsigned(), row.first))
     }
 
-    /// A live agent of an instance: an idle one, else a busy one; of several, the oldest. Agents
-    /// that were started for a task of their own are excluded. For a session: only another agent of
-    /// its project.
+    /// A live agent of an instance on this machine: an idle one, else a busy one; of several, the
+    /// oldest. Agents that were started for a task of their own are excluded. For a session: only
+    /// another agent of its project.
     pub async fn find_free(
         &mut self,
         instance: &str,
@@ -223,15 +230,17 @@ impl AgentWrites<'_> {
             None => return Ok(None),
         };
         let project = asker.project.as_deref();
+        let here = &self.tx.machine;
         let raw = agents!(
             select_one,
             self.tx,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state <> 'stopping'
-                and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
+                and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
             order by a.state <> 'idle', a.started_at, a.agent_id limit 1",
             instance,
             session,
-            project
+            project,
+            here
         );
         raw.map(AgentRow::try_from).transpose()
     }
@@ -258,7 +267,7 @@ impl AgentWrites<'_> {
             self.tx,
             "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
                 created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, request_fingerprint, \
-                started_at, answer_key) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                started_at, answer_key, machine_id) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             stream,
             info.instance,
@@ -278,7 +287,8 @@ impl AgentWrites<'_> {
             idempotency_key,
             request_fingerprint,
             info.started_at,
-            answer_key
+            answer_key,
+            row.machine_id
         );
         Ok(())
     }
@@ -287,8 +297,8 @@ impl AgentWrites<'_> {
     pub async fn update(&mut self, row: &AgentRow) -> Result<(), StoreError> {
         let info = &row.info;
         let id = info.id.as_str();
-        let host_pid = row.host.map(|host| i64::from(host.pid));
-        let host_started = row.host.map(|host| host.started.cast_signed());
+        let host_pid = row.host.as_ref().map(|host| i64::from(host.pid));
+        let host_started = row.host.as_ref().map(|host| &*host.started);
         let pid = i64::from(row.last_pid);
         let done = change!(
             self.tx,
@@ -480,13 +490,14 @@ impl AgentReads<'_> {
     }
 
     /// The live agent whose host is this process.
-    pub async fn of_host(self, host: HostProcess) -> Result<Option<AgentRow>, StoreError> {
-        let (pid, started) = (i64::from(host.pid), host.started.cast_signed());
+    pub async fn of_host(self, host: &ProcessIdentity) -> Result<Option<AgentRow>, StoreError> {
+        let (pid, started, here) = (i64::from(host.pid), &*host.started, self.store.machine_id());
         let raw = agents!(
             pool_query,
-            "where a.ended_at is null and a.host_pid = ? and a.host_started = ?",
+            "where a.ended_at is null and a.host_pid = ? and a.host_started = ? and a.machine_id = ?",
             pid,
-            started
+            started,
+            here
         )
         .fetch_optional(&self.store.readers)
         .await?;

@@ -5,14 +5,15 @@ use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use sqlx::{ConnectOptions as _, Connection as _, SqlitePool, sqlite::SqlitePoolOptions};
-use svc_model::{Caller, Clock, NewEvent, StreamName, Timestamp, limits};
+use svc_model::{Caller, Clock, Machine, MachineId, NewEvent, StreamName, Timestamp, limits};
+use svc_sys::machine::ThisMachine;
 use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
 
 use super::{
     connect::{reader_options, writer_options},
     direct_connection::DirectConnection,
     frame_readers::FrameReaders,
-    migrate,
+    machine, migrate,
     row_readers::RowReaders,
     tx::WriteTx,
     write_queue::{ClosureJob, WriteQueueSender, WriterJob},
@@ -34,6 +35,7 @@ pub struct Store {
     counters: Arc<WriterCounters>,
     version: Arc<Version>,
     path: Arc<Path>,
+    machine: Arc<ThisMachine>,
 }
 
 /// The writer's thread, whose end [`Self::close`] awaits.
@@ -55,19 +57,21 @@ impl Store {
             return Err(MigrateError::Pending(migrations.pending.len()));
         }
         migrate::apply_with_backup(&migrations, &mut conn, &options.path).await?;
+        machine::enter(&mut conn, &options.machine).await?;
         // Opened before `conn` is closed: closing the last connection would checkpoint and remove
         // the write-ahead log.
         let direct = DirectConnection::open(&options.path, options.max_bytes)?;
-        let store = Self::start(direct, &options.path, clock)?;
+        let store = Self::start(direct, options, clock)?;
         conn.close().await.map_err(StoreError::from)?;
         Ok(store)
     }
 
     fn start(
         direct: DirectConnection,
-        path: &Path,
+        options: &OpenOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), StoreError> {
+        let (path, machine) = (options.path.as_path(), Arc::new(options.machine.clone()));
         let bus = Bus::new();
         let (counters, version) =
             (Arc::new(WriterCounters::default()), Arc::new(Version::default()));
@@ -81,6 +85,7 @@ impl Store {
             position: 0,
             undo: Vec::new(),
             now: Timestamp::from_millis(0),
+            machine: machine.machine.machine_id.clone(),
         };
         tx.reset()?;
         let pool = SqlitePoolOptions::new()
@@ -116,6 +121,7 @@ impl Store {
             counters,
             version,
             path,
+            machine,
         };
         Ok((store, Writer(ended)))
     }
@@ -177,6 +183,16 @@ impl Store {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The machine of this daemon.
+    pub fn machine(&self) -> &Machine {
+        &self.machine.machine
+    }
+
+    /// Its id.
+    pub(super) fn machine_id(&self) -> &MachineId {
+        &self.machine.machine.machine_id
     }
 }
 

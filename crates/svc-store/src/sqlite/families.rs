@@ -157,6 +157,11 @@ family! {
 }
 
 family! {
+    /// Machines and daemons. See `machine.rs`.
+    machines: MachineReads, MachineWrites
+}
+
+family! {
     /// Lists, pins, states and processes of sources. See `source.rs`.
     sources: SourceReads, SourceWrites
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use futures_util::future::join_all;
 use svc_model::{
-    AgentId, DeliveryState, Message, MessageId, MessageType, OpenCalls, PeerId, PeerRole,
-    PeerStatus, Principal, RunId, StreamName, TaskId, Timestamp,
+    AgentId, DeliveryState, MachineId, Message, MessageId, MessageType, OpenCalls, PeerId,
+    PeerRole, PeerStatus, Principal, RunId, StreamName, TaskId, Timestamp,
     conversation::{Provenance, RunMode, RunState, SourceTool},
 };
 
@@ -39,6 +39,7 @@ fn peer_row(id: &str) -> PeerRow {
         owner: Some(format!("agent:pair:{id}")),
         project: Some("/p".to_owned()),
         process_started: Some("5".to_owned()),
+        machine_id: Some(MachineId::from("mach_1".to_owned())),
         open_calls: OpenCalls::default(),
     };
     row.open_calls.begin("call");

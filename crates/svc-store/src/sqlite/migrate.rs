@@ -194,6 +194,13 @@ pub(super) async fn model_of(
     Ok(model)
 }
 
+/// The migrations of a new file up to `version`.
+#[cfg(test)]
+pub(super) fn until(version: i64) -> Migrator {
+    let steps = MIGRATOR.iter().filter(|step| step.version <= version).cloned().collect();
+    Migrator::with_migrations(steps)
+}
+
 /// The applied migrations after the oldest supported schema, and all failed ones.
 pub(super) async fn applied_steps(
     conn: &mut SqliteConnection,

@@ -33,6 +33,7 @@ mod job_tests;
 mod journal;
 mod json;
 mod lock;
+mod machine;
 mod maintain;
 mod mcp;
 mod memory;

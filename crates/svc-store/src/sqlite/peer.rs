@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use svc_model::{
-    OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence, Timestamp,
-    is_agent_key,
+    MachineId, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence,
+    Timestamp, is_agent_key,
 };
 
 use super::{
@@ -39,6 +39,7 @@ direct_row! {
         owner: Option<String>,
         project: String,
         process_started: Option<String>,
+        machine_id: String,
         registered_at: Timestamp,
         last_seen: Timestamp,
     }
@@ -89,6 +90,7 @@ impl TryFrom<RawPeer> for PeerRow {
             owner: raw.owner,
             project: given(raw.project),
             process_started: raw.process_started,
+            machine_id: given(raw.machine_id).map(MachineId::from),
             open_calls,
         })
     }
@@ -99,7 +101,7 @@ macro_rules! peers {
     ($run:ident, $($rest:tt)*) => {
         $run!(
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
-                status as "status: PeerStatus", evidence as "evidence!: StatusEvidence", since as "since!: Timestamp", waiting_for, open_calls, session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
+                status as "status: PeerStatus", evidence as "evidence!: StatusEvidence", since as "since!: Timestamp", waiting_for, open_calls, session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started, machine_id as "machine_id!",
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "#,
             RawPeer,
@@ -263,15 +265,18 @@ impl PeerWrites<'_> {
             .map(|map| serde_json::to_string(map).expect("strings have a JSON form"));
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
         let open_calls = to_json(&row.open_calls);
+        let machine_id = row.machine_id.as_ref().map_or("", MachineId::as_str);
         change!(
             self.tx,
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
-                pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls, evidence) \
-            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20) \
+                pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls, evidence, \
+                machine_id) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21) \
             on conflict (peer_id) do update set \
                 display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
                 tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
-                project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19, evidence = ?20",
+                project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19, evidence = ?20, \
+                machine_id = ?21",
             id,
             peer.display_name,
             path,
@@ -291,7 +296,8 @@ impl PeerWrites<'_> {
             peer.since,
             waiting_for,
             open_calls,
-            peer.evidence
+            peer.evidence,
+            machine_id
         );
         Ok(())
     }
@@ -345,7 +351,7 @@ impl PeerWrites<'_> {
         let id = id.as_str();
         let done = change!(
             self.tx,
-            "update peer set pid = null, process_started = null where peer_id = ?",
+            "update peer set pid = null, process_started = null, machine_id = '' where peer_id = ?",
             id
         );
         changed(done, "peer", id)
@@ -460,10 +466,13 @@ impl PeerReads<'_> {
     /// The session of a client's process, among those whose peers the operator registered; of
     /// several, the latest seen.
     pub async fn session_of_process(self, pid: u32) -> Result<Option<String>, StoreError> {
+        let here = self.store.machine_id();
         let latest = sqlx::query_scalar!(
-            "select session_id from peer where pid = ? and owner is null and session_id <> '' and status <> 'offline' \
+            "select session_id from peer where pid = ? and machine_id = ? and owner is null and session_id <> ''
+                and status <> 'offline'
             order by last_seen desc, peer_id desc limit 1",
-            pid
+            pid,
+            here
         );
         Ok(latest.fetch_optional(&self.store.readers).await?)
     }
@@ -572,30 +581,37 @@ impl PeerReads<'_> {
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
-    /// Peers whose state may have to change: silent since `before`, last seen after `now` (the
-    /// clock was set back), or in a process that may have exited.
+    /// Peers whose state may have to change, without those in processes of another machine, which
+    /// its daemon alone knows: silent since `before`, last seen after `now` (the clock was set
+    /// back), or in a process that may have exited.
     pub async fn stale(
         self,
         before: Timestamp,
         now: Timestamp,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(pool_query,
-            "where status <> 'offline' and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)",
+        let here = self.store.machine_id();
+        let rows = peers!(
+            pool_query,
+            "where status <> 'offline' and machine_id in ('', ?3)
+                and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)",
             before,
-            now
+            now,
+            here
         )
         .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers of this client that are not offline and whose process is known.
+    /// Peers of this client that are not offline and whose process is a known one of this machine.
     pub async fn in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+        let here = self.store.machine_id();
         let rows = peers!(
             pool_query,
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
-                and process_started is not null and session_id <> ''",
-            backend
+                and process_started is not null and session_id <> '' and machine_id = ?",
+            backend,
+            here
         )
         .fetch_all(&self.store.readers)
         .await?;
@@ -604,10 +620,27 @@ impl PeerReads<'_> {
 
     /// The same that wait.
     pub async fn waiting_in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+        let here = self.store.machine_id();
         let rows = peers!(
             pool_query,
-            "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''",
-            backend
+            "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''
+                and machine_id = ?",
+            backend,
+            here
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers of processes and of live hosted agents on a machine, unless they are offline.
+    pub async fn on_machine(self, machine: &MachineId) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            pool_query,
+            "where status <> 'offline' and (machine_id = ?1 or owner in (
+                select session_key from agent where machine_id = ?1 and ended_at is null
+            ))",
+            machine
         )
         .fetch_all(&self.store.readers)
         .await?;

@@ -309,12 +309,16 @@ impl RequestReads<'_> {
         read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
     }
 
-    /// Open requests whose deadline is past.
+    /// Open requests whose deadline is past, of agents on this machine.
     pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
+        let here = self.store.machine_id();
         let rows = requests!(
             pool_query,
-            "where r.closed_at is null and r.deadline <= ? order by r.deadline limit 500",
-            now
+            "where r.closed_at is null and r.deadline <= ?
+                and r.agent_id in (select agent_id from agent where machine_id = ?)
+            order by r.deadline limit 500",
+            now,
+            here
         )
         .fetch_all(&self.store.readers)
         .await?;

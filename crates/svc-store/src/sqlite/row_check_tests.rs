@@ -37,7 +37,7 @@ fn task() -> TaskRow {
         last_id: 0,
     };
     let owned = Ownership::from_row("operator", String::new());
-    TaskRow { task, owned, runner_pid: None, runner_started: None }
+    TaskRow { task, owned, process: None }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Child MCP servers: their lists, states and processes.
+//! Child MCP servers: their lists, states and processes, each on its machine.
 
 use super::{
     families::{SourceReads, SourceWrites},
@@ -10,11 +10,12 @@ impl SourceWrites<'_> {
     pub async fn put_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
         change!(
             self.tx,
-            "insert into source_list (name, project, fingerprint, tools, resources, templates, prompts, listed_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?)
-            on conflict (name, project) do update set fingerprint = excluded.fingerprint, tools = excluded.tools,
+            "insert into source_list (machine_id, name, project, fingerprint, tools, resources, templates, prompts, listed_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (machine_id, name, project) do update set fingerprint = excluded.fingerprint, tools = excluded.tools,
                 resources = excluded.resources, templates = excluded.templates, prompts = excluded.prompts,
                 listed_at = excluded.listed_at",
+            self.tx.machine,
             row.name,
             row.project,
             row.fingerprint,
@@ -32,11 +33,13 @@ impl SourceWrites<'_> {
         let SourcePinRow { list, told } = row;
         change!(
             self.tx,
-            "insert into source_pin (name, project, basis, tools, resources, templates, prompts, told, pinned_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?)
-            on conflict (name, project) do update set basis = excluded.basis, tools = excluded.tools,
+            "insert into source_pin (machine_id, name, project, basis, tools, resources, templates, prompts, told,
+                pinned_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (machine_id, name, project) do update set basis = excluded.basis, tools = excluded.tools,
                 resources = excluded.resources, templates = excluded.templates, prompts = excluded.prompts,
                 told = excluded.told, pinned_at = excluded.pinned_at",
+            self.tx.machine,
             list.name,
             list.project,
             list.fingerprint,
@@ -53,11 +56,12 @@ impl SourceWrites<'_> {
     pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
         change!(
             self.tx,
-            "insert into source_state (name, project, state, reason, next_action, attempt, next_at, since)
-            values (?, ?, ?, ?, ?, ?, ?, ?)
-            on conflict (name, project) do update set state = excluded.state, reason = excluded.reason,
+            "insert into source_state (machine_id, name, project, state, reason, next_action, attempt, next_at, since)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (machine_id, name, project) do update set state = excluded.state, reason = excluded.reason,
                 next_action = excluded.next_action, attempt = excluded.attempt, next_at = excluded.next_at,
                 since = excluded.since",
+            self.tx.machine,
             row.name,
             row.project,
             row.state,
@@ -74,8 +78,10 @@ impl SourceWrites<'_> {
     pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<(), StoreError> {
         change!(
             self.tx,
-            "insert into source_process (mark, pid, started, name, project, instance, at) values (?, ?, ?, ?, ?, ?, ?)",
+            "insert into source_process (mark, machine_id, pid, started, name, project, instance, at)
+            values (?, ?, ?, ?, ?, ?, ?, ?)",
             row.mark,
+            self.tx.machine,
             row.pid,
             row.started,
             row.name,
@@ -94,11 +100,13 @@ impl SourceWrites<'_> {
 }
 
 impl SourceReads<'_> {
-    /// What the servers listed when they last worked.
+    /// What the servers of this machine listed when they last worked.
     pub async fn lists(self) -> Result<Vec<SourceListRow>, StoreError> {
+        let here = self.store.machine_id();
         let rows = sqlx::query_as!(
             SourceListRow,
-            "select name, project, fingerprint, tools, resources, templates, prompts from source_list"
+            "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?",
+            here
         )
         .fetch_all(&self.store.readers)
         .await?;
@@ -106,8 +114,10 @@ impl SourceReads<'_> {
     }
 
     pub async fn pins(self) -> Result<Vec<SourcePinRow>, StoreError> {
+        let here = self.store.machine_id();
         let rows = sqlx::query!(
-            "select name, project, basis, tools, resources, templates, prompts, told from source_pin"
+            "select name, project, basis, tools, resources, templates, prompts, told from source_pin where machine_id = ?",
+            here
         )
         .fetch_all(&self.store.readers)
         .await?;
@@ -126,11 +136,14 @@ impl SourceReads<'_> {
         Ok(pins.collect())
     }
 
-    /// Processes that were started and whose end was not recorded.
+    /// Processes of this machine that were started and whose end was not recorded.
     pub async fn processes(self) -> Result<Vec<SourceProcessRow>, StoreError> {
+        let here = self.store.machine_id();
         let rows = sqlx::query_as!(
             SourceProcessRow,
-            r#"select mark, pid as "pid: u32", started, name, project, instance from source_process"#
+            r#"select mark, pid as "pid: u32", started, name, project, instance from source_process
+            where machine_id = ?"#,
+            here
         )
         .fetch_all(&self.store.readers)
         .await?;

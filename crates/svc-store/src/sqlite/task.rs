@@ -3,8 +3,8 @@
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 use svc_model::{
-    Ownership, Principal, Reader, Seq, StreamName, Task, TaskFilter, TaskId, TaskReport,
-    TaskStatus, Timestamp,
+    MachineId, MachineProcess, Ownership, Principal, ProcessIdentity, Reader, Seq, StreamName,
+    Task, TaskFilter, TaskId, TaskReport, TaskStatus, Timestamp,
 };
 
 use super::{
@@ -32,6 +32,7 @@ direct_row! {
         project: String,
         runner_pid: Option<i64>,
         runner_started: Option<String>,
+        machine_id: MachineId,
         reason: Option<String>,
         result: Option<String>,
         cancel_requested_at: Option<Timestamp>,
@@ -93,8 +94,10 @@ impl TryFrom<RawTask> for TaskRow {
                 runner: raw.runner.as_deref().and_then(Principal::parse),
                 ..Ownership::from_row(&raw.created_by, raw.project)
             },
-            runner_pid,
-            runner_started: raw.runner_started,
+            process: runner_pid.map(|pid| MachineProcess {
+                machine_id: raw.machine_id,
+                process: ProcessIdentity { pid, started: raw.runner_started.unwrap_or_default() },
+            }),
         })
     }
 }
@@ -105,7 +108,7 @@ macro_rules! tasks {
         $run!(
             r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
                 t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.created_by, t.runner, t.project,
-                t.runner_pid, t.runner_started, t.reason, t.result,
+                t.runner_pid, t.runner_started, t.machine_id as "machine_id!: MachineId", t.reason, t.result,
                 t.cancel_requested_at as "cancel_requested_at: Timestamp",
                 t.created_at as "created_at: Timestamp", coalesce(e.at, t.created_at) as "updated_at!: Timestamp",
                 t.closed_at as "closed_at: Timestamp", coalesce(e.seq, 0) as "last_id!: Seq"
@@ -196,16 +199,21 @@ impl TaskWrites<'_> {
         let task = &row.task;
         let id = task.task_id.as_str();
         let runner = row.owned.runner.as_ref().map(ToString::to_string);
+        let process = row.process.as_ref();
+        let pid = process.map(|it| it.process.pid);
+        let started = process.map(|it| &*it.process.started).filter(|started| !started.is_empty());
+        let machine = process.map_or("", |it| it.machine_id.as_str());
         let done = change!(
             self.tx,
-            "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
+            "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, machine_id = ?, \
                 cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
             task.status,
             task.report.exit_code,
             task.report.signal,
             task.report.error,
-            row.runner_pid,
-            row.runner_started,
+            pid,
+            started,
+            machine,
             task.cancel_requested_at,
             task.closed_at,
             runner,
@@ -350,12 +358,26 @@ impl TaskReads<'_> {
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 
-    /// Running tasks that have no event since `before`.
-    pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+    /// Tasks whose runners' processes are on a machine, and that have not ended.
+    pub async fn active_on(self, machine: &MachineId) -> Result<Vec<TaskRow>, StoreError> {
         let rows = tasks!(
             pool_query,
-            "where t.status = 'active' and e.at <= ? order by e.at limit 500",
-            before
+            "where t.status = 'active' and t.machine_id = ? order by t.task_id limit 500",
+            machine
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        rows.into_iter().map(TaskRow::try_from).collect()
+    }
+
+    /// Running tasks that have no event since `before`, without those that another machine runs.
+    pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+        let here = self.store.machine_id();
+        let rows = tasks!(
+            pool_query,
+            "where t.status = 'active' and e.at <= ? and t.machine_id in ('', ?) order by e.at limit 500",
+            before,
+            here
         )
         .fetch_all(&self.store.readers)
         .await?;

@@ -37,7 +37,8 @@ impl TestStore {
         clock: Arc<ManualClock>,
         max_bytes: Option<u64>,
     ) -> Self {
-        let options = OpenOptions { path: folder.path().join("svc.db"), max_bytes, migrate: true };
+        let file = OpenOptions::for_file(folder.path().join("svc.db")).unwrap();
+        let options = OpenOptions { max_bytes, ..file };
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
         let (store, writer) = Store::open(&options, shared).await.unwrap();
         Self { store, clock, writer, folder }

@@ -1,6 +1,6 @@
 //! Rows of session tokens. They contain the hash of a token and never the token.
 
-use svc_model::{ProcessIdentity, Timestamp, TokenHash, TokenId};
+use svc_model::{MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash, TokenId};
 
 use super::{
     errors::changed,
@@ -95,11 +95,13 @@ impl TokenWrites<'_> {
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
         let project = row.project.as_deref().unwrap_or_default();
         let (pid, started) = row.process.as_ref().map(|it| (it.pid, &*it.started)).unzip();
+        // A token of a process is made on the machine of the process.
+        let machine = row.process.as_ref().map_or("", |_| self.tx.machine.as_str());
         change!(
             self.tx,
             "insert into token (token_id, hash, session, scopes, project, created_at, expires_at, client_pid,
-                client_started, cwd, operator_credential)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                client_started, cwd, operator_credential, machine_id)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             hash,
             row.session,
@@ -110,7 +112,8 @@ impl TokenWrites<'_> {
             pid,
             started,
             row.cwd,
-            row.operator_credential
+            row.operator_credential,
+            machine
         );
         Ok(())
     }
@@ -174,6 +177,26 @@ impl TokenWrites<'_> {
             TokenEnd::Gone,
             process.pid,
             process.started,
+            limit
+        );
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Revokes the valid tokens of processes of a machine, at most `limit`.
+    pub async fn end_of_machine(
+        &mut self,
+        machine: &MachineId,
+        limit: u32,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = select_values!(
+            self.tx,
+            r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
+                (select token_id from token where machine_id = ?3 and client_pid is not null and revoked_at is null
+                limit ?4)
+            returning token_id as "token_id!""#,
+            self.tx.now,
+            TokenEnd::Gone,
+            machine,
             limit
         );
         Ok(ids.into_iter().map(TokenId::from).collect())
@@ -316,16 +339,21 @@ impl TokenWrites<'_> {
         let rows = select_fields!(
             select_all,
             self.tx,
-            { client_pid: i64, client_started: String },
-            r#"select distinct client_pid as "client_pid!", client_started as "client_started!"
+            { client_pid: i64, client_started: String, machine_id: MachineId },
+            r#"select distinct client_pid as "client_pid!", client_started as "client_started!",
+                machine_id as "machine_id!: MachineId"
             from token where session = ? and client_pid is not null and client_started is not null"#,
             session
         );
         let processes = rows
             .into_iter()
-            .map(|row| process_of(session, Some(row.client_pid), Some(row.client_started)))
+            .map(|row| {
+                let process = process_of(session, Some(row.client_pid), Some(row.client_started))?;
+                let machine_id = row.machine_id;
+                Ok(process.map(|process| MachineProcess { machine_id, process }))
+            })
             .filter_map(Result::transpose)
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<_, StoreError>>()?;
         let projects = select_values!(
             self.tx,
             "select distinct project from token where session = ? and project <> ''",
@@ -412,18 +440,21 @@ impl TokenReads<'_> {
         Ok(has)
     }
 
-    /// Processes that have unrevoked tokens, at most `limit`, after the cursor `after`.
+    /// Processes of this machine that have unrevoked tokens, at most `limit`, after the cursor
+    /// `after`.
     pub async fn processes(
         self,
         after: Option<&ProcessIdentity>,
         limit: u32,
     ) -> Result<Vec<ProcessIdentity>, StoreError> {
+        let here = self.store.machine_id();
         let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
         let rows = sqlx::query!(
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token
-            where client_pid is not null and revoked_at is null and client_started is not null
+            where client_pid is not null and revoked_at is null and client_started is not null and machine_id = ?
                 and (client_pid, client_started) > (?, ?)
             order by client_pid, client_started limit ?"#,
+            here,
             pid,
             started,
             limit

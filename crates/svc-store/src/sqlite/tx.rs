@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use svc_model::{Event, NewEvent, Seq, StreamName, StreamVisibility, Timestamp};
+use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp};
 
 use super::{
     direct_connection::{DirectConnection, UncommittedEvent},
@@ -35,6 +35,8 @@ pub struct WriteTx {
     /// Steps that revert the current job's changes to `streams`.
     pub(super) undo: Vec<Undo>,
     pub(super) now: Timestamp,
+    /// The machine of this daemon.
+    pub(super) machine: MachineId,
 }
 
 /// Reverts one change of a cached stream state.
@@ -50,6 +52,11 @@ impl WriteTx {
     /// Time of the current commit; all its rows share it.
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// The machine of this daemon.
+    pub fn machine_id(&self) -> &MachineId {
+        &self.machine
     }
 
     /// Start of a job, to which [`Self::rewind`] returns if the job fails.

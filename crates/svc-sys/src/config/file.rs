@@ -24,6 +24,10 @@ pub struct FileConfig {
     pub log_level: Option<String>,
     pub log_format: Option<String>,
     #[serde(default)]
+    pub daemon: DaemonSection,
+    #[serde(default)]
+    pub team: TeamSection,
+    #[serde(default)]
     pub store: StoreSection,
     #[serde(default)]
     pub retention: RetentionSection,
@@ -45,6 +49,18 @@ pub struct FileConfig {
     #[serde(default)]
     pub agents: BTreeMap<String, toml::Value>,
     pub default_agent: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DaemonSection {
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TeamSection {
+    pub away: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::json;
 use svc_model::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
@@ -29,6 +30,8 @@ const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 const CHECK_IN: u64 = 10;
 /// Seconds that a prompt waits for a daemon that is not ready.
 const COLD_WAIT: u64 = 3;
+/// How long a machine is away before what it holds is over.
+const TEAM_AWAY: Duration = Duration::from_hours(24);
 /// Days after which events are removed: a year of work is kept.
 const EVENT_DAYS: u64 = 365;
 /// Days after which an undelivered message or a pending task expires.
@@ -51,6 +54,10 @@ pub struct Config {
     pub token_file: Setting<PathBuf>,
     pub log_level: Setting<String>,
     pub log_format: Setting<LogFormat>,
+    /// What this machine is called; by default as its host.
+    pub daemon_name: Setting<Option<String>>,
+    /// How long a machine is away before what it holds is over.
+    pub team_away: Setting<Duration>,
     /// Largest size of the database in bytes, if limited.
     pub store_max_bytes: Setting<Option<u64>>,
     /// Age in days beyond which events are pruned.
@@ -117,6 +124,7 @@ pub struct Flags {
     pub token_file: Option<PathBuf>,
     pub log_level: Option<String>,
     pub log_format: Option<String>,
+    pub daemon_name: Option<String>,
     pub log_file: Option<PathBuf>,
     pub no_migrate: bool,
     pub mcp_config: Vec<String>,
@@ -216,6 +224,15 @@ impl Config {
                     str::parse,
                 )?
                 .or(LogFormat::Auto),
+            daemon_name: given.text(
+                "daemon.name",
+                flags.daemon_name.as_ref(),
+                file.daemon.name.as_ref(),
+                setting::machine_name,
+            )?,
+            team_away: given
+                .text("team.away", None, file.team.away.as_ref(), setting::duration)?
+                .or(TEAM_AWAY),
             store_max_bytes: given.number("store.max_bytes", store.max_bytes)?,
             retention_max_age_days: given
                 .number("retention.max_age_days", retention.max_age_days)?
@@ -321,6 +338,7 @@ impl Config {
         let allow: Vec<_> = self.sessions_allow.iter().map(AllowRule::as_text).collect();
         let import: Vec<_> = self.sources_import.iter().map(|client| client.as_str()).collect();
         let expose = self.sources_expose.map(ToolExposure::as_str);
+        let away = format!("{}s", self.team_away.as_secs());
         let off: Vec<_> = self.wake_off.iter().map(|client| client.as_str()).collect();
         let mut rows = vec![
             self.listen.row("listen"),
@@ -331,6 +349,8 @@ impl Config {
             self.token_file.row_as("token_file", token_file),
             self.log_level.row("log_level"),
             self.log_format.row("log_format"),
+            self.daemon_name.row("daemon.name"),
+            self.team_away.row_as("team.away", json!(away)),
             self.store_max_bytes.row("store.max_bytes"),
             self.retention_max_age_days.row("retention.max_age_days"),
             self.retention_max_bytes.row("retention.max_bytes"),

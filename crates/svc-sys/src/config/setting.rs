@@ -267,6 +267,15 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// As in a `Host` header, with or without a port.
+/// A word, as it stands in lists and behind names.
+pub(super) fn machine_name(text: &str) -> Result<String, String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if text.is_empty() || text.len() > 63 || !text.chars().all(is_part) {
+        return Err("must be one word of at most 63 letters, digits and -._".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 pub(super) fn host(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use svc_model::{ProcessIdentity, limits};
-use svc_store::{AgentRow, HostProcess, ProcessSubject};
+use svc_store::{AgentRow, ProcessSubject};
 use svc_sys::process_list::{self, ProcessEntry};
 use tokio::time::{Instant, sleep};
 
@@ -71,12 +71,11 @@ impl Access {
             let is_ancestor = |entry: &ProcessEntry| entry.is_running && entry.started <= started;
             let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else { break };
             started = entry.started;
-            let host = HostProcess { pid, started };
-            if let Some(agent) = self.core.store.agents().of_host(host).await? {
+            let identity = entry.identity(pid);
+            if let Some(agent) = self.core.store.agents().of_host(&identity).await? {
                 return Ok(HostLookup::Agent(Box::new(agent)));
             }
             has_unknown_host |= is_host_program(pid);
-            let identity = entry.identity(pid);
             if pid == process.pid {
                 if identity != *process {
                     return Ok(HostLookup::Nobody);
@@ -98,7 +97,8 @@ impl Access {
         }
         if has_unknown_host {
             let live = self.core.store.agents().live().await?;
-            if live.iter().any(|agent| agent.host.is_none()) {
+            let here = &self.core.store.machine().machine_id;
+            if live.iter().any(|agent| agent.host.is_none() && agent.machine_id == *here) {
                 return Ok(HostLookup::UnknownHost);
             }
         }

@@ -7,8 +7,8 @@ use std::sync::{Arc, atomic::Ordering::SeqCst};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, LocalProcess, ProcessIdentity, Timestamp, TokenId, is_agent_key, limits, new_secret,
-    token_hash,
+    Caller, LocalProcess, ProcessIdentity, ProcessState, Timestamp, TokenId, is_agent_key, limits,
+    new_secret, token_hash,
 };
 use svc_store::{ProcessSubject, TokenRow, WriteTx};
 
@@ -17,7 +17,7 @@ use super::{
     client_process::{ClientProcess, bearer_is_running},
     credentials::CachedToken,
 };
-use crate::service::{Error, check, process, project::project_root};
+use crate::service::{Error, check, project::project_root};
 
 /// Characters of a client's name in the subject of its process.
 const NAME_CHARS: usize = 24;
@@ -214,7 +214,7 @@ impl Access {
         client: &str,
         cwd: Option<String>,
     ) -> Result<Caller, Error> {
-        let is_running = process::is_running(&process);
+        let is_running = self.core.state_of(&self.core.here(&process)) == ProcessState::Running;
         if !is_running {
             let gone = process.clone();
             let known = self.core.store.write(move |tx| {
@@ -248,7 +248,7 @@ impl Access {
         Ok(CachedToken::from_row(row, self.core.now()).caller)
     }
 
-    /// Revokes the tokens of processes that have ended.
+    /// Revokes the tokens of this machine's processes that have ended.
     pub async fn sweep_processes(&self) -> Result<(), Error> {
         let mut after: Option<ProcessIdentity> = None;
         loop {
@@ -256,7 +256,7 @@ impl Access {
             let page = self.core.store.tokens().processes(after.as_ref(), limit).await?;
             let is_last = page.len() < limit as usize;
             after = page.last().cloned();
-            for gone in page.into_iter().filter(|process| !process::is_running(process)) {
+            for gone in page.into_iter().filter(|it| self.core.is_gone(&self.core.here(it))) {
                 let write = self.core.store.write(move |tx| {
                     Box::pin(async move { tx.tokens().end_of_process(&gone, limit).await })
                 });

@@ -137,7 +137,8 @@ impl Agents {
     pub(super) fn view(&self, row: AgentRow) -> AgentView {
         let socket = socket_path(&self.settings.folder, &row.info.id);
         let mut row = row;
-        if row.ended_at.is_none() && self.reach.is_unreachable(&row.info.id) {
+        let is_here = row.machine_id == self.core.store.machine().machine_id;
+        if row.ended_at.is_none() && (!is_here || self.reach.is_unreachable(&row.info.id)) {
             row.info.state = AgentState::Unreachable;
         }
         AgentView {

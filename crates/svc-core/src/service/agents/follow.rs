@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use svc_client::hosts::{DeadSpool, HostError, HostNews, RawAgentEvent, end_tree, remove_files};
-use svc_model::{AgentId, NewEvent, agent::AgentState};
-use svc_store::{AgentRow, HostProcess, StoreError};
+use svc_model::{AgentId, NewEvent, ProcessIdentity, agent::AgentState};
+use svc_store::StoreError;
 use svc_sys::backoff::Backoff;
 use svc_wire::host_protocol::StopAgent;
 use tokio::time::sleep;
@@ -113,9 +113,7 @@ impl AgentFollower {
         if row.host.is_none() {
             match host.status().await {
                 Ok(status) => {
-                    let started = svc_sys::process_list::ProcessEntry::read(status.host.pid);
-                    let started = started.map_or(0, |entry| entry.started);
-                    let process = HostProcess { pid: status.host.pid, started };
+                    let process = process::identity(status.host.pid);
                     self.note_host(process, status.agent.pid).await?;
                 }
                 Err(error) => return Ok(FollowedAgent::Unreached(error)),
@@ -172,7 +170,7 @@ impl AgentFollower {
     }
 
     /// Stores which process is the agent's host, and the pid of the agent.
-    pub(super) async fn note_host(&self, host: HostProcess, pid: u32) -> Result<(), Error> {
+    pub(super) async fn note_host(&self, host: ProcessIdentity, pid: u32) -> Result<(), Error> {
         let id = self.id.clone();
         self.agents
             .core
@@ -288,7 +286,7 @@ impl AgentFollower {
         if row.ended_at.is_some() {
             return Ok(true);
         }
-        if is_host_alive(&row) {
+        if row.host_process().is_some_and(|host| !agents.core.is_gone(&host)) {
             return Ok(false);
         }
         let head = self.head().await?;
@@ -345,6 +343,13 @@ impl AgentFollower {
     /// Ends an agent whose host left no `exit` event: as an error if `reason` tells why it did not
     /// start, else as lost. The daemon numbers the events, as there is no host to do so.
     async fn lose(&self, reason: Option<String>) -> Result<(), Error> {
+        let state = if reason.is_some() { AgentState::Error } else { AgentState::Lost };
+        let why = reason.unwrap_or_else(|| "its host ended before it".to_owned());
+        self.end_as(state, why).await
+    }
+
+    /// Ends an agent of whose host nothing more will come.
+    pub(super) async fn end_as(&self, state: AgentState, why: String) -> Result<(), Error> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let taken = self
             .agents
@@ -355,9 +360,7 @@ impl AgentFollower {
                     let mut taken = TakenIn::default();
                     let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
                     let Some(mut row) = found else { return Ok::<_, Error>(taken) };
-                    let is_error = reason.is_some();
-                    row.info.state = if is_error { AgentState::Error } else { AgentState::Lost };
-                    let why = reason.unwrap_or_else(|| "its host ended before it".to_owned());
+                    row.info.state = state;
                     row.info.error = Some(why.clone());
                     let stream = stream_of(&key);
                     let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
@@ -386,12 +389,13 @@ impl AgentFollower {
     }
 }
 
-/// Whether the recorded process of the host still runs.
-fn is_host_alive(row: &AgentRow) -> bool {
-    row.host.is_some_and(|host| {
-        let started = (host.started != 0).then(|| host.started.to_string());
-        process::is_same_alive(host.pid, started.as_deref())
-    })
+/// Ends an agent whose machine does not come back.
+pub(in crate::service) async fn lose_agent(
+    agents: &Agents,
+    id: &AgentId,
+    why: String,
+) -> Result<(), Error> {
+    AgentFollower::new(agents, id).end_as(AgentState::Lost, why).await
 }
 
 fn disk(error: &std::io::Error) -> Error {

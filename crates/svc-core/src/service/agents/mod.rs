@@ -28,5 +28,6 @@ mod state;
 
 pub use control::{AgentView, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
+pub(super) use follow::lose_agent;
 pub use start::NewAgent;
 pub use state::{AgentSettings, Agents};

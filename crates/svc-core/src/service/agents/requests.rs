@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use serde_json::json;
 use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, Principal,
-    ProcessIdentity, Reader, RequestFilter, Timestamp,
+    ProcessIdentity, ProcessState, Reader, RequestFilter, Timestamp,
     agent::{RequestKind, RequestOptionKind},
     limits,
 };
 use svc_store::{PageSize, RequestAnswerRow, RequestRow};
-use svc_sys::process_list::{self, ProcessEntry};
+use svc_sys::process_list;
 use svc_wire::host_protocol::AnswerAgent;
 
 use super::{
@@ -115,13 +115,11 @@ impl Agents {
         let store = &self.core.store;
         let Some(agent) = &request.agent_id else {
             let peer = store.peers().of_session(&request.session_key).await?;
-            return Ok(peer.and_then(|peer| peer.process()));
+            return Ok(peer.and_then(|peer| peer.process()).map(|process| process.process));
         };
-        let host = store.agents().get(agent).await?.and_then(|row| row.host);
-        Ok(host.and_then(|host| {
-            let entry = ProcessEntry::read(host.pid)?;
-            (entry.started == host.started).then(|| entry.identity(host.pid))
-        }))
+        let host = store.agents().get(agent).await?.and_then(|row| row.host_process());
+        let host = host.filter(|host| self.core.state_of(host) == ProcessState::Running);
+        Ok(host.map(|host| host.process))
     }
 
     /// A session answers for others of its project, but not for itself or for agents that it

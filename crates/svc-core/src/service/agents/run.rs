@@ -28,7 +28,9 @@ pub(super) async fn run_agents(agents: Agents) {
     let mut followed: HashSet<AgentId> = HashSet::new();
     match agents.core.store.agents().live().await {
         Ok(rows) => {
-            for row in rows {
+            let here = &agents.core.store.machine().machine_id;
+            // Those of another machine have their hosts and spools there.
+            for row in rows.into_iter().filter(|row| row.machine_id == *here) {
                 followed.insert(row.info.id.clone());
                 agents.live.dispatching().insert(row.info.id.clone());
                 followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());

@@ -16,7 +16,8 @@ use svc_model::{
     },
     is_agent_key, limits, new_secret, stamp, token_hash,
 };
-use svc_store::{AgentRow, HostProcess, TokenRow, WriteTx};
+use svc_store::{AgentRow, TokenRow, WriteTx};
+use svc_sys::process_list;
 
 use super::{
     AgentSettings, Agents,
@@ -278,6 +279,7 @@ impl AgentPlan {
                 runner: Some(Principal::Session(session_key.into())),
                 project: (!self.project.is_empty()).then(|| self.project.clone()),
             },
+            machine_id: tx.machine_id().clone(),
             host: None,
             last_pid: 0,
             token_id: Some(token_row.token_id),
@@ -321,14 +323,14 @@ impl PlannedAgent {
         } else {
             match hosts::launch(program, &spec).await {
                 Ok(HostStarted::Running { host_pid, host_started, pid, .. }) => {
-                    Ok((HostProcess { pid: host_pid, started: host_started }, pid))
+                    Ok((process_list::identity(host_pid, host_started), pid))
                 }
                 Ok(HostStarted::Failed { error }) => Err(error),
                 Err(error) => Err(error.to_string()),
             }
         };
         let recorded = match &started {
-            Ok((host, pid)) => follower.note_host(*host, *pid).await,
+            Ok((host, pid)) => follower.note_host(host.clone(), *pid).await,
             // A host that failed before its agent ran has also left its reason in the spool.
             Err(reason) => follower.end_without_host(reason).await,
         };

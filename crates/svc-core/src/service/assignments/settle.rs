@@ -256,7 +256,7 @@ pub(in crate::service) async fn end(
         return Ok(());
     };
     task.task.result = end.result.map(shortened);
-    let change = TaskChange { status, report: end.report, runner: None };
+    let change = TaskChange { report: end.report, ..TaskChange::to(status, None) };
     tasks::apply(tx, task, &change, None).await?;
     notify_requester(tx, core, work, task).await
 }

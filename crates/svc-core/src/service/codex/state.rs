@@ -2,9 +2,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use svc_model::{ProcessIdentity, hook::AttendedPrompts, is_agent_key};
-use svc_store::PeerRow;
-use svc_sys::{client_records, process_list};
+use svc_model::{ProcessIdentity, ProcessState, hook::AttendedPrompts, is_agent_key};
+use svc_sys::client_records;
 
 use super::lines::AppServerLines;
 use crate::service::{Error, core::Core, prompts::Prompts, team::Team};
@@ -37,12 +36,13 @@ impl AppServers {
     pub(super) async fn processes(&self) -> Result<HashSet<ProcessIdentity>, Error> {
         let mut rows = self.core.store.peers().in_processes(client_records::CODEX).await?;
         rows.retain(|row| !row.owner.as_deref().is_some_and(is_agent_key));
-        Ok(rows.iter().filter_map(PeerRow::process).collect())
+        Ok(rows.iter().filter_map(|row| Some(row.process()?.process)).collect())
     }
 
     /// Whether a process runs a session.
     pub(super) async fn is_needed(&self, process: &ProcessIdentity) -> bool {
-        let is_running = process_list::is_same_running(process);
+        let here = self.core.here(process);
+        let is_running = self.core.state_of(&here) == ProcessState::Running;
         is_running && self.processes().await.is_ok_and(|processes| processes.contains(process))
     }
 }

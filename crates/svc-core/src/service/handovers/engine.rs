@@ -233,7 +233,7 @@ impl Handovers {
                     PeerStatus::Busy => joins_turn,
                     _ => false,
                 };
-                let is_same = row.process().as_ref() == Some(&session.process);
+                let is_same = row.is_in(&session.process);
                 // A waiter of the client's hooks may have begun the turn a moment ago.
                 if !takes || !is_same || tx.inboxes().is_waking(&session.peer).await? && !is_in_turn
                 {

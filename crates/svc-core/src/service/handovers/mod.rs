@@ -27,8 +27,8 @@ pub use plugin::{PluginHold, PluginReport, PluginWord};
 use std::sync::{Arc, OnceLock};
 
 use svc_model::{
-    Caller, HandoverId, HandoverWay, Message, MessageId, PeerId, hook::HookClient, is_agent_key,
-    stamp,
+    Caller, HandoverId, HandoverWay, Message, MessageId, PeerId, ProcessState, hook::HookClient,
+    is_agent_key, stamp,
 };
 use svc_store::{PeerRow, StoreError, WriteTx};
 
@@ -38,9 +38,7 @@ use self::{
     native_way::NativeWay,
     plugin::{PluginConnections, PluginWay},
 };
-use crate::service::{
-    Error, ResourceKind, codex::AppServerLines, core::Core, process, team::advance,
-};
+use crate::service::{Error, ResourceKind, codex::AppServerLines, core::Core, team::advance};
 
 /// Hand-overs to sessions.
 #[derive(Debug, Clone)]
@@ -103,7 +101,8 @@ impl Handovers {
         else {
             return Ok(None);
         };
-        if !process::is_running(&process) {
+        // A process of another machine has its way there.
+        if self.core.state_of(&process) != ProcessState::Running {
             return Ok(None);
         }
         let owned = self.core.store.sessions().owner(&session).await?;
@@ -111,7 +110,7 @@ impl Handovers {
             peer: row.peer.peer_id.clone(),
             backend: row.peer.backend.clone(),
             session_id: session,
-            process,
+            process: process.process,
             owner: owned.and_then(|owned| owned.owner),
         }))
     }

@@ -272,7 +272,7 @@ impl Hooks {
         let rows = self.core.store.peers().named(name, limits::PAGE_DEFAULT).await?;
         let is_gone = |row: &PeerRow| {
             row.peer.status != PeerStatus::Offline
-                && row.process().is_some_and(|process| !process::is_running(&process))
+                && row.process().is_some_and(|process| self.core.is_gone(&process))
         };
         if !rows.iter().any(is_gone) {
             return Ok(rows);

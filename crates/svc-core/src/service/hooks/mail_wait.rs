@@ -11,8 +11,9 @@ use svc_store::PeerRow;
 use super::{lost_replies, state::Hooks};
 use crate::service::{
     Error, ResourceKind, check,
+    core::Core,
     handovers::{self, HandedMail, MailGiver, TurnOfMail},
-    process, team,
+    team,
 };
 
 /// A process that waits for a session's mail.
@@ -49,8 +50,8 @@ enum WaiterMail {
 }
 
 /// Whether the process in which a session ran is known, and gone.
-pub(super) fn is_gone(row: &PeerRow) -> bool {
-    row.process().is_some_and(|process| !process::is_running(&process))
+pub(super) fn is_gone(core: &Core, row: &PeerRow) -> bool {
+    row.process().is_some_and(|process| core.is_gone(&process))
 }
 
 impl Hooks {
@@ -143,6 +144,7 @@ impl Hooks {
         };
         let (peer, waiter, tuning) = (peer.clone(), waiter.to_owned(), self.core.tuning);
         let (caller, session_id) = (caller.clone(), session_id.to_owned());
+        let core = self.core.clone();
         self.core
             .store
             .on_behalf_of(&caller)
@@ -154,7 +156,7 @@ impl Hooks {
                         return Ok(WaiterMail::Nothing);
                     }
                     let now = tx.peers().get(&peer.peer_id).await?;
-                    if now.as_ref().is_some_and(is_gone) {
+                    if now.as_ref().is_some_and(|row| is_gone(&core, row)) {
                         // Its client was killed, and the waiter may have a moment left. The message
                         // waits.
                         return Ok(WaiterMail::Nothing);

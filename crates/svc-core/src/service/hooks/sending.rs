@@ -79,7 +79,7 @@ impl Hooks {
             && !self.handovers.is_off(&row.peer.backend)
             && (native.wakes || is_waited_for());
         // A client that was killed a moment ago may still be online here, and its waiter may live.
-        Ok(Some(if is_gone(&row) {
+        Ok(Some(if is_gone(&self.core, &row) {
             ExpectedDelivery::from_status(PeerStatus::Offline, reaches_each_turn, false)
         } else {
             ExpectedDelivery::from_status(row.peer.status, reaches_each_turn, wakes)

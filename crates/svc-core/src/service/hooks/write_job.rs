@@ -355,9 +355,10 @@ impl HookWriteJob {
 
     /// The peer in the process that tells of it, which is another one if its session went over.
     async fn in_process(&self, tx: &mut WriteTx, mut row: PeerRow) -> Result<Peer, StoreError> {
-        if self.process.is_some() && row.process() != self.process {
+        if let Some(process) = self.process.as_ref().filter(|process| !row.is_in(process)) {
             row.peer.pid = self.pid;
-            row.process_started = self.process.as_ref().map(|process| process.started.clone());
+            row.process_started = Some(process.started.clone());
+            row.machine_id = Some(tx.machine_id().clone());
             tx.peers().put(&row).await?;
         }
         Ok(row.peer)

@@ -96,7 +96,7 @@ impl Prompts {
                     let Some(owned) = tx.sessions().owner(&session).await? else {
                         return Ok(false);
                     };
-                    if peer.and_then(|peer| peer.process()).as_ref() != Some(&process) {
+                    if !peer.is_some_and(|peer| peer.is_in(&process)) {
                         return Ok(false);
                     }
                     if is_known {
@@ -137,7 +137,7 @@ impl Prompts {
         connected: &[AgentRequestId],
     ) -> Result<Vec<AgentRequestId>, Error> {
         let peer = self.core.store.peers().of_session(session).await?;
-        if peer.and_then(|peer| peer.process()).as_ref() != Some(process) {
+        if !peer.is_some_and(|peer| peer.is_in(process)) {
             return Ok(Vec::new());
         }
         let mut open = self.core.store.requests().open_prompts().await?;

@@ -26,7 +26,8 @@ impl Prompts {
                 continue;
             };
             let Some(process) = row.process() else { continue };
-            let read = move || client_records::read(client_records::CLAUDE, &process, &session);
+            let read =
+                move || client_records::read(client_records::CLAUDE, &process.process, &session);
             let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
             let is_waiting = matches!(record.state, RecordedState::Waiting(_));
             if is_waiting && self.core.now().since(record.at) >= limits::RECORD_GRACE {

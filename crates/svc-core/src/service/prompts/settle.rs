@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{
-    AgentRequestId, NewEvent, OpenCalls, Ownership, RecordedState, StreamName, StreamVisibility,
+    AgentRequestId, NewEvent, OpenCalls, Ownership, ProcessState, RecordedState, StreamName,
+    StreamVisibility,
     agent::RequestOptionKind,
     hook::{ClientPrompt, HookEvent, HookMoment, HookTiming},
     limits,
@@ -309,9 +310,14 @@ impl Prompts {
             let session = row.session_key.clone();
             let peer = self.core.store.peers().of_session(&session).await?;
             let Some(process) = peer.and_then(|peer| peer.process()) else { continue };
+            let here = self.core.store.machine().machine_id.clone();
+            if process.machine_id != here {
+                continue;
+            }
             let read = move || {
-                let is_running = process_list::is_same_running(&process);
-                let read = || client_records::read(client_records::CLAUDE, &process, &session);
+                let is_running = process_list::state(&process, &here) == ProcessState::Running;
+                let process = &process.process;
+                let read = || client_records::read(client_records::CLAUDE, process, &session);
                 (is_running, is_running.then(read).flatten())
             };
             let Ok((is_running, record)) = tokio::task::spawn_blocking(read).await else {

@@ -1,6 +1,6 @@
 //! A change of a task, with its event.
 
-use svc_model::{NewEvent, StreamName, TaskChange, TaskId};
+use svc_model::{MachineProcess, NewEvent, StreamName, TaskChange, TaskId};
 use svc_store::{StoreError, TaskRow, WriteTx};
 
 use crate::service::process;
@@ -21,8 +21,8 @@ pub(in crate::service) async fn apply(
     let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
     row.task.apply(change, tx.now(), head + 1);
     if let Some(runner) = &change.runner {
-        row.runner_pid = Some(runner.pid);
-        row.runner_started = process::started(runner.pid);
+        let machine_id = tx.machine_id().clone();
+        row.process = Some(MachineProcess { machine_id, process: process::identity(runner.pid) });
     }
     let over = row.task.is_over();
     let mut event = NewEvent::new(if over { "terminal" } else { "task" }, &row.task);

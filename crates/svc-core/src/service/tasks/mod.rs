@@ -15,6 +15,7 @@ pub use records::{Cancelled, Created, LastFrames, TaskWatch};
 
 pub(super) use change::{apply, stream_of};
 pub(super) use records::make;
+pub(super) use sweep::end_or_note;
 
 /// The service of tasks.
 #[derive(Debug, Clone)]

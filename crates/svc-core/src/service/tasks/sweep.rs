@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use svc_model::{Task, TaskChange, TaskStatus, limits};
+use svc_model::{MachineProcess, ProcessIdentity, Task, TaskChange, TaskStatus, limits};
 
 use super::{Tasks, change::apply};
-use crate::service::{Error, process};
+use crate::service::{Error, core::Core};
 
 impl Tasks {
     /// Ends tasks that no runner began within `age`.
@@ -13,7 +13,7 @@ impl Tasks {
         for row in self.core.store.tasks().old_pending(self.core.now().minus(age)).await? {
             let days = age.as_secs() / (24 * 60 * 60);
             let why = Some(format!("nobody began it within {days} days"));
-            self.end_if_silent(row.task, TaskChange::to(TaskStatus::Expired, why)).await?;
+            end_or_note(&self.core, row.task, TaskChange::to(TaskStatus::Expired, why)).await?;
         }
         Ok(())
     }
@@ -23,41 +23,52 @@ impl Tasks {
         let now = self.core.now();
         for row in self.core.store.tasks().silent(now.minus(self.core.tuning.runner_grace)).await? {
             let silence = now.since(row.task.updated_at);
-            let end = match row.runner_pid {
-                Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
-                Some(pid) => TaskChange::to(
-                    TaskStatus::Failed,
-                    Some(format!("the process that ran it (pid {pid}) is gone")),
-                ),
+            let end = match &row.process {
+                Some(process) if !self.core.is_gone(process) => {
+                    if row.task.reason.is_none() {
+                        continue;
+                    }
+                    // Its machine was away, and is back.
+                    TaskChange::to(TaskStatus::Active, None)
+                }
+                Some(MachineProcess { process: ProcessIdentity { pid, .. }, .. }) => {
+                    TaskChange::to(
+                        TaskStatus::Failed,
+                        Some(format!("the process that ran it (pid {pid}) is gone")),
+                    )
+                }
                 None if silence < limits::TASK_SILENCE => continue,
                 None => TaskChange::to(
                     TaskStatus::Expired,
                     Some(format!("nothing was heard of it for {} h", silence.as_secs() / 3600)),
                 ),
             };
-            self.end_if_silent(row.task, end).await?;
+            end_or_note(&self.core, row.task, end).await?;
         }
         Ok(())
     }
+}
 
-    /// Ends a task unless it got an event since it was read.
-    async fn end_if_silent(&self, read: Task, end: TaskChange) -> Result<(), Error> {
-        let Task { task_id: id, last_id, .. } = read;
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut row) = tx.tasks().get(&id).await? else {
-                        return Ok(());
-                    };
-                    if row.task.last_id == last_id && !row.task.is_over() {
-                        apply(tx, &mut row, &end, None).await?;
-                    }
-                    Ok::<(), Error>(())
-                })
+/// Ends a task, or notes why it does not go on, unless it got an event since it was read.
+pub(in crate::service) async fn end_or_note(
+    core: &Core,
+    read: Task,
+    change: TaskChange,
+) -> Result<(), Error> {
+    let Task { task_id: id, last_id, .. } = read;
+    core.store
+        .write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.tasks().get(&id).await? else {
+                    return Ok(());
+                };
+                if row.task.last_id == last_id && !row.task.is_over() {
+                    apply(tx, &mut row, &change, None).await?;
+                }
+                Ok::<(), Error>(())
             })
-            .await
-    }
+        })
+        .await
 }
 
 #[cfg(test)]

@@ -201,6 +201,7 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
         owner: None,
         project: None,
         process_started: None,
+        machine_id: None,
         open_calls: OpenCalls::default(),
     };
     tx.peers().put(&row).await?;

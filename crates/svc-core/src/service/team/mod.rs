@@ -27,6 +27,6 @@ pub(super) use hosted::{
 };
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
-pub(super) use peers::{create, may_act_for, set_hosted_state, set_state, update};
+pub(super) use peers::{create, may_act_for, set_hosted_state, set_reach, set_state, update};
 pub(super) use session_stream::{append_to_peer, tell};
 pub(super) use sessions::{begin, end, owns_session};

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use serde_json::json;
 use svc_model::{
-    Caller, KnownOwner, Ownership, Peer, Principal, SessionContact, SessionStanding, StreamName,
-    StreamVisibility, is_own_session, limits, own_session_ids,
+    Caller, KnownOwner, MachineId, Ownership, Peer, Principal, ProcessState, SessionContact,
+    SessionStanding, StreamName, StreamVisibility, is_own_session, limits, own_session_ids,
 };
 use svc_store::{StoreError, SubjectHolders, WriteTx};
+use svc_sys::process_list;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
     Team,
     session_stream::{stream_of, tell, visibility_of},
 };
-use crate::service::{Error, process};
+use crate::service::Error;
 
 impl Team {
     /// What a session is to this caller at present. A write checks it again in its write job.
@@ -240,7 +241,7 @@ async fn facts(
     match &known.owner {
         Some(Principal::Session(owner)) => {
             let holders = tx.tokens().subject_holders(owner).await?;
-            known.is_gone = is_gone(&holders);
+            known.is_gone = is_gone(&holders, tx.machine_id());
             // A client may report a folder that its process is not in, so the projects of its
             // owner's tokens count, too.
             known.same_project = caller.project().is_some_and(|project| {
@@ -251,7 +252,9 @@ async fn facts(
         Some(Principal::Operator) => {
             let peer = tx.peers().of_session(session_id).await?;
             known.same_process = peer.is_some_and(|row| {
-                row.peer.session_id.as_deref() == Some(session_id) && runs_in(row.peer.pid, caller)
+                row.peer.session_id.as_deref() == Some(session_id)
+                    && row.machine_id.as_ref() == Some(tx.machine_id())
+                    && runs_in(row.peer.pid, caller)
             });
         }
         None => {}
@@ -260,8 +263,10 @@ async fn facts(
 }
 
 /// Whether nobody can act as a subject any more. A live process may get a new token at any time.
-fn is_gone(holders: &SubjectHolders) -> bool {
-    !holders.has_minted && !holders.processes.iter().any(process::is_running)
+/// Whether one of another machine lives, only its daemon knows.
+fn is_gone(holders: &SubjectHolders, here: &MachineId) -> bool {
+    let is_gone = |process| process_list::state(process, here) == ProcessState::Gone;
+    !holders.has_minted && holders.processes.iter().all(is_gone)
 }
 
 fn runs_in(pid: Option<u32>, caller: &Caller) -> bool {

@@ -9,7 +9,7 @@ use svc_model::{
     StreamVisibility, Timestamp, WaitingFor, WaitingKind, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
-use svc_sys::telemetry::chain;
+use svc_sys::{process_list, telemetry::chain};
 
 use super::{
     Team,
@@ -237,12 +237,16 @@ impl Team {
                 continue;
             }
             let process = row.process();
-            if let Some(gone) = process.as_ref().filter(|process| !process::is_running(process)) {
-                self.process_ended(row.peer.peer_id, gone.clone()).await?;
+            if let Some(gone) = process.as_ref().filter(|process| self.core.is_gone(process)) {
+                self.process_ended(row.peer.peer_id, gone.process.clone()).await?;
+                continue;
+            }
+            if row.peer.status == PeerStatus::Unreachable && process.is_some() {
+                self.note_return(row.peer.peer_id).await?;
                 continue;
             }
             let alive = process.is_some()
-                || row.peer.pid.is_some_and(process::is_alive)
+                || row.peer.pid.is_some_and(process_list::is_running)
                 || self.has_open_session(row.peer.session_id.as_deref(), now).await?;
             let silence = move |row: &PeerRow, now: Timestamp| {
                 let lasts = now.since(row.peer.last_seen);
@@ -310,7 +314,7 @@ impl Team {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
                 let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
-                if row.process().as_ref() != Some(&gone) {
+                if !row.is_in(&gone) {
                     return Ok(());
                 }
                 tx.peers().forget_process(&peer_id).await?;
@@ -319,6 +323,21 @@ impl Team {
                     Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
                     None => Ok(()),
                 }
+            })
+        });
+        Ok(write.await?)
+    }
+
+    /// Notes that the machine of a peer, whose process runs, is back.
+    async fn note_return(&self, peer_id: PeerId) -> Result<(), Error> {
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+                if row.peer.status != PeerStatus::Unreachable {
+                    return Ok(());
+                }
+                let now = tx.now();
+                set_reach(tx, &mut row.peer, PeerStatus::Idle, now, "its machine is back").await
             })
         });
         Ok(write.await?)
@@ -439,8 +458,9 @@ pub(in crate::service) async fn create(
         last_seen: now,
     };
     let process_started = process.map(|process| process.started);
+    let machine_id = peer.pid.map(|_| tx.machine_id().clone());
     let open_calls = OpenCalls::default();
-    let row = PeerRow { peer, owner, project, process_started, open_calls };
+    let row = PeerRow { peer, owner, project, process_started, machine_id, open_calls };
     tx.peers().put(&row).await?;
     let visibility = StreamVisibility::private(&row.principal());
     tx.streams().open(&StreamName::new("peer", &row.peer.peer_id), &visibility).await?;
@@ -470,6 +490,7 @@ pub(in crate::service) async fn update(
     }
     if input.pid.is_some() {
         row.process_started = process.map(|process| process.started);
+        row.machine_id = Some(tx.machine_id().clone());
     }
     let peer = &mut row.peer;
     peer.display_name = input.display_name;
@@ -531,6 +552,19 @@ pub(in crate::service) async fn set_status(
     let at = tx.now();
     let state = PeerState { status: next, waiting_for, at, evidence: StatusEvidence::Process };
     set_state(tx, peer, state, reason).await
+}
+
+/// Changes the status of a peer because its machine went away or came back. It rests on what it
+/// rested on: nothing else has told of the peer.
+pub(in crate::service) async fn set_reach(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    next: PeerStatus,
+    at: Timestamp,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let state = PeerState { status: next, waiting_for: None, at, evidence: peer.evidence };
+    set_hosted_state(tx, peer, state, reason).await
 }
 
 /// Like [`set_status`], with what the peer waits for, and since when. A change of that is an event,

@@ -59,7 +59,7 @@ impl Team {
                 continue;
             }
             let backend = row.peer.backend.clone();
-            let read = move || client_records::read(&backend, &process, &session);
+            let read = move || client_records::read(&backend, &process.process, &session);
             let Ok(record) = tokio::task::spawn_blocking(read).await else { continue };
             let now = self.core.now();
             let is_silent = now.since(row.peer.last_seen) >= limits::PEER_TIMEOUT;
@@ -132,7 +132,7 @@ impl Team {
         process: &ProcessIdentity,
     ) -> Result<(), Error> {
         for row in self.core.store.peers().in_processes(HookClient::Codex.as_str()).await? {
-            if row.process().as_ref() == Some(process) {
+            if row.is_in(process) {
                 self.lose(row.peer, StatusEvidence::AppServer, "no app-server").await?;
             }
         }
@@ -193,7 +193,7 @@ impl Team {
         let row = self.core.store.peers().of_session(session).await?;
         let own = row.filter(|row| {
             let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
-            !is_hosted && row.process().as_ref() == Some(process)
+            !is_hosted && row.is_in(process)
         });
         Ok(own.map(|row| row.peer.peer_id))
     }

@@ -38,7 +38,7 @@ impl Team {
     }
 
     async fn recorded_end(&self, row: &PeerRow) -> Option<Timestamp> {
-        let (process, session) = (row.process()?, row.peer.session_id.clone()?);
+        let (process, session) = (row.process()?.process, row.peer.session_id.clone()?);
         let (backend, now) = (row.peer.backend.clone(), self.core.now());
         let read = move || client_records::limit_end(&backend, &process, &session, now);
         tokio::task::spawn_blocking(read).await.ok().flatten()

@@ -1,0 +1,206 @@
+//! Which machines and daemons the team has: this daemon's lease, and what becomes of the things of
+//! a machine whose daemon is away.
+//!
+//! What another machine holds is unknown here. While its daemon is away its participants are
+//! unreachable, then offline; its tasks say so and stay, and so do its tokens and agents, until
+//! [`away`](Machines::set_away) has passed.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::json;
+use svc_model::{
+    DaemonView, Machine, NewEvent, PeerStatus, StreamName, StreamVisibility, TaskChange,
+    TaskStatus, Timestamp, limits,
+};
+use svc_store::{AwayMachine, NewDaemon};
+
+use super::{
+    Error,
+    access::Access,
+    agents::{Agents, lose_agent},
+    core::Core,
+    tasks::end_or_note,
+    team::set_reach,
+};
+
+/// How long a machine is away, by default, before what it holds is over.
+const AWAY: Duration = Duration::from_hours(24);
+
+#[derive(Debug, Clone)]
+pub struct Machines {
+    core: Core,
+    access: Access,
+    agents: Agents,
+    joined: std::sync::Arc<OnceLock<JoinedDaemon>>,
+    away: Duration,
+}
+
+/// This daemon.
+#[derive(Debug)]
+struct JoinedDaemon {
+    daemon: NewDaemon,
+    at: Timestamp,
+}
+
+impl Machines {
+    pub(super) fn new(core: Core, access: Access, agents: Agents) -> Self {
+        Self { core, access, agents, joined: std::sync::Arc::default(), away: AWAY }
+    }
+
+    /// Sets how long a machine is away before what it holds is over.
+    pub(super) fn set_away(&mut self, away: Duration) {
+        self.away = away;
+    }
+
+    /// The machine of this daemon.
+    pub fn machine(&self) -> &Machine {
+        self.core.store.machine()
+    }
+
+    /// The id of this daemon; empty before it has joined.
+    pub fn daemon_id(&self) -> &str {
+        self.joined.get().map_or("", |joined| &joined.daemon.daemon_id)
+    }
+
+    /// All daemons that have not said that they ended.
+    pub async fn daemons(&self) -> Result<Vec<DaemonView>, Error> {
+        Ok(self.core.store.machines().daemons(self.daemon_id()).await?)
+    }
+
+    /// Takes a lease for this daemon. Earlier daemons of this machine that did not say that they
+    /// ended are lost.
+    pub async fn join(&self, daemon: NewDaemon) -> Result<(), Error> {
+        self.joined.set(JoinedDaemon { daemon: daemon.clone(), at: self.core.now() }).ok();
+        self.write_row(daemon).await
+    }
+
+    async fn write_row(&self, daemon: NewDaemon) -> Result<(), Error> {
+        let name = self.machine().name.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let machine_id = tx.machine_id().clone();
+                    let lost = tx.machines().join(&daemon).await?;
+                    let mut events: Vec<NewEvent> = lost
+                        .iter()
+                        .map(|id| {
+                            let data = json!({ "daemon_id": id, "machine_id": machine_id });
+                            NewEvent::new("daemon.lost", &data)
+                        })
+                        .collect();
+                    let data = json!({
+                        "daemon_id": daemon.daemon_id, "machine_id": machine_id, "machine": name,
+                        "version": daemon.version,
+                    });
+                    events.push(NewEvent::new("daemon.joined", &data));
+                    let stream = StreamName::fixed(StreamName::DAEMON);
+                    tx.streams().open(&stream, &StreamVisibility::for_daemon()).await?;
+                    tx.append(&stream, events).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Renews this daemon's lease.
+    pub async fn renew(&self) -> Result<(), Error> {
+        let Some(JoinedDaemon { daemon, .. }) = self.joined.get() else { return Ok(()) };
+        let id = daemon.daemon_id.clone();
+        let renewed = self.core.store.write(move |tx| {
+            Box::pin(async move { Ok::<_, Error>(tx.machines().renew(&id).await?) })
+        });
+        if renewed.await? { Ok(()) } else { self.write_row(daemon.clone()).await }
+    }
+
+    /// Gives the lease of this daemon back.
+    pub async fn leave(&self) -> Result<(), Error> {
+        let id = self.daemon_id().to_owned();
+        let left = self.core.store.write(move |tx| {
+            Box::pin(async move { Ok::<_, Error>(tx.machines().leave(&id).await?) })
+        });
+        left.await
+    }
+
+    /// Looks at what machines hold whose daemons are away. Only time for which this daemon has been
+    /// here counts.
+    pub async fn sweep(&self) -> Result<(), Error> {
+        let Some(joined) = self.joined.get() else { return Ok(()) };
+        let here_for = self.core.now().since(joined.at);
+        if here_for < limits::DAEMON_LEASE {
+            // It may be about to renew its lease.
+            return Ok(());
+        }
+        for away in self.core.store.machines().away().await? {
+            let lasts = away.lasts.min(here_for);
+            self.change_peers(&away, lasts).await?;
+            self.change_tasks(&away, lasts >= self.away).await?;
+            if lasts >= self.away {
+                self.end_what_it_holds(&away).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn change_peers(&self, away: &AwayMachine, lasts: Duration) -> Result<(), Error> {
+        let is_for_long = lasts >= limits::MACHINE_AWAY;
+        let next = if is_for_long { PeerStatus::Offline } else { PeerStatus::Unreachable };
+        for row in self.core.store.peers().on_machine(&away.machine.machine_id).await? {
+            if row.peer.status == next {
+                continue;
+            }
+            let (id, seen, since) = (row.peer.peer_id, row.peer.status, away.since);
+            let write = self.core.store.write(move |tx| {
+                Box::pin(async move {
+                    let row = tx.peers().get(&id).await?;
+                    let Some(mut row) = row.filter(|row| row.peer.status == seen) else {
+                        return Ok(());
+                    };
+                    let at = if is_for_long { tx.now() } else { since };
+                    set_reach(tx, &mut row.peer, next, at, "its machine is away").await?;
+                    Ok::<_, Error>(())
+                })
+            });
+            write.await?;
+        }
+        Ok(())
+    }
+
+    async fn change_tasks(&self, away: &AwayMachine, is_over: bool) -> Result<(), Error> {
+        let Machine { machine_id, name } = &away.machine;
+        for row in self.core.store.tasks().active_on(machine_id).await? {
+            let change = if is_over {
+                let error = format!("machine {name} is away");
+                TaskChange::to(TaskStatus::Failed, Some(error))
+            } else {
+                let reason = format!("machine {name} is away since {}", away.since);
+                if row.task.reason.as_ref() == Some(&reason) {
+                    continue;
+                }
+                TaskChange { reason: Some(reason), ..TaskChange::to(TaskStatus::Active, None) }
+            };
+            end_or_note(&self.core, row.task, change).await?;
+        }
+        Ok(())
+    }
+
+    /// Revokes the tokens of a machine's processes, and ends its agents.
+    async fn end_what_it_holds(&self, away: &AwayMachine) -> Result<(), Error> {
+        let id = away.machine.machine_id.clone();
+        let ended = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let limit = limits::PROCESSES_PER_PAGE;
+                Ok::<_, Error>(tx.tokens().end_of_machine(&id, limit).await?)
+            })
+        });
+        self.access.forget(&ended.await?);
+        for agent in self.core.store.agents().live().await? {
+            if agent.machine_id == away.machine.machine_id {
+                let why = format!("machine {} is away", away.machine.name);
+                lose_agent(&self.agents, &agent.info.id, why).await?;
+            }
+        }
+        Ok(())
+    }
+}
