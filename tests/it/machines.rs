@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Plan, eventually, svc, until};
-use crate::expect::{new_task, register, text};
+use crate::expect::{new_task, problem, register, text};
 use crate::identity::process_token;
 
 /// A lease and two rounds of sweeps.
@@ -230,6 +230,52 @@ fn status_shows_the_machine_and_a_lease_that_is_renewed() {
     assert_eq!(told[2..], ["daemon.started", "daemon.lost", "daemon.joined"], "{told:?}");
     d.restart();
     assert!(!kinds(&d)[5..].contains(&"daemon.lost".to_owned()));
+}
+
+#[test]
+fn the_character_u0000_is_refused_on_every_route_and_tool() {
+    let d = Daemon::start();
+    let nul = "a\u{0}b";
+    let mut refused = vec![
+        d.post("/v1/peers/register", &json!({ "display_name": nul, "backend": "x" })),
+        d.post("/v1/tasks", &json!({ "title": "t", "metadata": { nul: 1 } })),
+        d.get("/v1/peers?circle=a%00b"),
+        d.get("/v1/tasks/a%00b"),
+    ];
+    let task = new_task(&d);
+    let frame = json!({ "kind": "frame", "data": { "line": nul } });
+    refused.push(d.post(&format!("/v1/tasks/{task}/events"), &frame));
+    for reply in refused {
+        problem(&reply, 422, "invalid_request");
+        assert!(
+            reply.ok(422)["detail"].as_str().is_some_and(|it| it.contains("U+0000")),
+            "{reply:?}"
+        );
+    }
+    // Six characters that only look like it.
+    let title = json!({ "title": "a\\u0000b" });
+    let made = d.post("/v1/tasks", &title).ok(201);
+    assert_eq!(made["title"], title["title"]);
+    let call = json!({
+        "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": { "name": "store_memory", "arguments": { "content": nul, "category": "fact" } },
+    });
+    let reply = d
+        .request("POST", "/mcp")
+        .header("Accept", "application/json, text/event-stream")
+        .json(&call)
+        .send();
+    assert_eq!(reply.status(), 422, "{reply:?}");
+    assert_eq!(reply.json()["id"], json!(7));
+    assert!(reply.json()["error"]["message"].as_str().is_some_and(|it| it.contains("U+0000")));
+
+    // What a program prints is kept, with another character in its place.
+    let ran = svc(&d.home, &["task", "run", "--", "printf", "a\\000b"]);
+    let shown = ran.ok();
+    let task = d.get("/v1/tasks?limit=1").ok(200)["tasks"][0].clone();
+    let page =
+        d.get(&format!("/v1/events?stream=task/{}&kind=frame", text(&task, "task_id"))).ok(200);
+    assert!(page.to_string().contains("a\u{fffd}b"), "{page} {shown}");
 }
 
 #[test]

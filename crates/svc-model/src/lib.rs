@@ -54,6 +54,7 @@ mod id;
 mod id_reference;
 mod instance;
 pub mod journal;
+mod json_nul;
 mod json_size;
 mod json_weight;
 pub mod learning;
@@ -98,6 +99,7 @@ pub use id::{
 };
 pub use id_reference::{IdReference, LATEST, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
+pub use json_nul::{NUL_REFUSED, json_has_nul, json_without_nul};
 pub use json_size::json_bytes;
 pub use json_weight::json_weight;
 pub use list::{

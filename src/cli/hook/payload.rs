@@ -3,6 +3,7 @@
 use std::io::Read as _;
 
 use serde_json::Value;
+use svc_model::json_without_nul;
 
 /// Largest payload, in bytes.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -24,7 +25,11 @@ pub(super) fn read() -> Result<Value, String> {
         bytes.extend_from_slice(&chunk[..count]);
         let is_end = count == 0;
         if is_end || bytes.trim_ascii_end().ends_with(b"}") {
-            match serde_json::from_slice::<Value>(&bytes) {
+            let parsed = match std::str::from_utf8(&bytes) {
+                Ok(text) => serde_json::from_str::<Value>(&json_without_nul(text)),
+                Err(_) => serde_json::from_slice(&bytes),
+            };
+            match parsed {
                 Ok(value @ Value::Object(_)) => return Ok(shortened(value, bytes.len())),
                 Ok(_) => return Err("standard input: is no JSON object".to_owned()),
                 // Not whole, or not UTF-8. Which one is known only at the end.
@@ -44,7 +49,7 @@ fn decode_lossy(bytes: &[u8], problem: &str) -> Result<Value, String> {
     if bytes.trim_ascii().is_empty() {
         return Err("standard input: is empty".to_owned());
     }
-    match serde_json::from_str(&String::from_utf8_lossy(bytes)) {
+    match serde_json::from_str(&json_without_nul(&String::from_utf8_lossy(bytes))) {
         Ok(value @ Value::Object(_)) => Ok(shortened(value, bytes.len())),
         _ => Err(format!("standard input: {problem}")),
     }
@@ -94,6 +99,8 @@ mod tests {
         let mut bytes = br#"{"prompt":"a"#.to_vec();
         bytes.extend([0xff, b'"', b'}']);
         assert_eq!(decode_lossy(&bytes, "").unwrap()["prompt"], "a\u{fffd}");
+        let nul = br#"{"prompt":"a\u0000"}"#;
+        assert_eq!(decode_lossy(nul, "").unwrap()["prompt"], "a\u{fffd}");
         assert!(decode_lossy(b" \n", "").unwrap_err().contains("empty"));
         assert!(decode_lossy(b"[1]", "p").unwrap_err().contains('p'));
     }

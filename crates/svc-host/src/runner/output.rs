@@ -107,8 +107,8 @@ impl<O: RunObserver> FrameRecorder<O> {
 
 /// Bytes into lines of text.
 ///
-/// A carriage return before a line feed is dropped, invalid UTF-8 becomes U+FFFD, and a line
-/// over [`MAX_LINE`] comes in pieces that together are the line.
+/// A carriage return before a line feed is dropped, invalid UTF-8 and U+0000 become U+FFFD, and a
+/// line over [`MAX_LINE`] comes in pieces that together are the line.
 #[derive(Debug)]
 struct OutputLines(LineSplitter);
 
@@ -132,7 +132,7 @@ fn take(line: Line<'_>, lines: &mut Vec<String>) {
     let bytes = if line.has_end { bytes.strip_suffix(b"\r").unwrap_or(bytes) } else { bytes };
     // The parts before held all of a long line.
     if !(line.is_cut && bytes.is_empty()) {
-        pieces(&String::from_utf8_lossy(bytes), lines);
+        pieces(&String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}"), lines);
     }
 }
 
@@ -180,6 +180,7 @@ mod tests {
             (b"a\r\nb\r", &["a", "b\r"]),
             (b"50%\r100%\n", &["50%\r100%"]),
             (b"\xFFx\n", &["\u{FFFD}x"]),
+            (b"a\0b\n", &["a\u{FFFD}b"]),
         ];
         for (bytes, expected) in cases {
             assert_eq!(split(bytes), *expected, "{bytes:?}");

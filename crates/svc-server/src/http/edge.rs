@@ -32,7 +32,7 @@ use axum::{
 use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use svc_model::limits;
+use svc_model::{NUL_REFUSED, limits};
 use tokio::{sync::SetOnce, time::timeout};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
@@ -243,6 +243,9 @@ impl SharedEdge {
         drop(check);
         let size = body.size_hint();
         let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
+        if parts.uri.path_and_query().is_some_and(|text| text.as_str().contains("%00")) {
+            return Err(Problem::invalid("", NUL_REFUSED));
+        }
         if let Some(caller) = identified.caller {
             parts.extensions.insert(caller);
         }

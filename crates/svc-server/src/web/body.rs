@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt as _;
-use svc_model::{json_weight, limits};
+use svc_model::{NUL_REFUSED, json_has_nul, json_weight, limits};
 use tokio::sync::Semaphore;
 
 use super::{Code, Problem};
@@ -21,6 +21,9 @@ pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
         .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
     if is_too_heavy(text) {
         return Err(Problem::new(Code::PayloadTooLarge, TOO_HEAVY));
+    }
+    if json_has_nul(text) {
+        return Err(Problem::invalid("", NUL_REFUSED));
     }
     Ok(text)
 }

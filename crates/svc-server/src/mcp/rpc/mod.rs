@@ -14,7 +14,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 use svc_core::service;
-use svc_model::limits;
+use svc_model::{NUL_REFUSED, json_has_nul, limits};
 use svc_sys::telemetry;
 use svc_wire::{
     json_rpc::{JsonRpcEnvelope, JsonRpcWriter, METHOD_NOT_FOUND},
@@ -202,6 +202,9 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
     };
     if !envelope.says_version() {
         return unreadable(invalid("jsonrpc: must be \"2.0\""));
+    }
+    if json_has_nul(text) {
+        return unreadable(RpcError::invalid_params(NUL_REFUSED).status(422));
     }
     let value = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).unwrap_or(Value::Null);
     match (envelope.method, envelope.id) {
