@@ -256,7 +256,7 @@ fn sql_is_only_in_the_sqlite_module() {
 }
 
 /// Where queries are not checked by sqlx, and why.
-const UNCHECKED: [(&str, &str); 8] = [
+const UNCHECKED: [(&str, &str); 9] = [
     (
         "crates/svc-store/src/sqlite/direct_connection.rs",
         "its tests prepare each statement against the migrated schema",
@@ -266,6 +266,7 @@ const UNCHECKED: [(&str, &str); 8] = [
         "each macro gives the same text to sqlx, which checks it",
     ),
     ("crates/svc-model/src/columns.rs", "values alone, each as sqlx has it"),
+    ("crates/svc-store/src/sqlite/row.rs", "values and rows alone"),
     (
         "crates/svc-store/src/sqlite/frames.rs",
         "its tests prepare each statement against the migrated schema",

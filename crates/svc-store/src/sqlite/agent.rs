@@ -13,8 +13,8 @@ use super::{
     families::{AgentReads, AgentWrites},
     page::read_page,
     statement::{
-        change, direct_row, find_value, pool_query, read_one, select_fields, select_one,
-        select_value,
+        change, direct_row, find_value, pool_query, query_fields, query_value, read_one,
+        select_fields, select_one, select_value,
     },
 };
 use crate::{AgentRow, PageSize, RowPage, StoreError};
@@ -376,7 +376,7 @@ impl AgentReads<'_> {
     /// its host requires none.
     pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
         let id = id.as_str();
-        let key = sqlx::query_scalar!("select answer_key from agent where agent_id = ?", id)
+        let key = query_value!("select answer_key from agent where agent_id = ?", id)
             .fetch_optional(&self.store.readers)
             .await?;
         Ok(key.flatten().map(AnswerKey::from_text))
@@ -428,7 +428,8 @@ impl AgentReads<'_> {
 
     /// The number of live agents of each instance that has any.
     pub async fn live_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { instance: String, count: i64 },
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
             where ended_at is null group by instance"#
         )
@@ -440,7 +441,8 @@ impl AgentReads<'_> {
     /// The load of each instance that has any: its live agents, plus accepted work that has no
     /// agent of its own.
     pub async fn busy_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { instance: String, count: i64 },
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
                 select instance from agent where ended_at is null
                 union all select instance from assignment
@@ -507,7 +509,7 @@ impl AgentReads<'_> {
     /// The incarnation that started an agent, if a hosted agent did.
     pub async fn parent_of(self, agent: &AgentId) -> Result<Option<AgentId>, StoreError> {
         let id = agent.as_str();
-        let parent = sqlx::query_scalar!("select parent_agent from agent where agent_id = ?", id)
+        let parent = query_value!("select parent_agent from agent where agent_id = ?", id)
             .fetch_optional(&self.store.readers)
             .await?;
         Ok(parent.flatten().map(AgentId::from))

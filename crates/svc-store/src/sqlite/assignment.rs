@@ -10,7 +10,10 @@ use svc_model::{
 use super::{
     errors::changed,
     families::{AssignmentReads, AssignmentWrites},
-    statement::{change, direct_row, pool_query, read_one, select_all, select_one, select_value},
+    statement::{
+        change, direct_row, pool_query, query_fields, query_value, read_one, select_all,
+        select_one, select_value,
+    },
 };
 use crate::{AssignmentRow, AssignmentState, StoreError, WorkRequirements};
 
@@ -242,7 +245,7 @@ impl AssignmentReads<'_> {
 
     /// The tasks whose time is over.
     pub async fn overdue(self, now: Timestamp) -> Result<Vec<TaskId>, StoreError> {
-        let ids = sqlx::query_scalar!(
+        let ids = query_value!(
             r#"select a.task_id as "task_id!: TaskId" from assignment a join task t using (task_id)
             where a.state in ('queued', 'starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null
                 and a.deadline <= ? and t.cancel_requested_at is null and t.closed_at is null"#,
@@ -259,7 +262,8 @@ impl AssignmentReads<'_> {
         session: &str,
         now: Timestamp,
     ) -> Result<Option<(String, Timestamp, Timestamp)>, StoreError> {
-        let awaited = sqlx::query!(
+        let awaited = query_fields!(
+            { session: String, since: Timestamp, until: Timestamp },
             r#"select target_session as "session!", created_at as "since!: Timestamp", waits_until as "until!: Timestamp"
             from assignment
             where source_session = ? and waits_until > ? and ended_at is null and message_id is not null
@@ -274,7 +278,7 @@ impl AssignmentReads<'_> {
 
     /// How many sends of a session are open.
     pub async fn count_open(self, session: &str) -> Result<u64, StoreError> {
-        let open = sqlx::query_scalar!(
+        let open = query_value!(
             r#"select count(*) as "count!: i64" from assignment
             where source_session = ? and ended_at is null and message_id is not null"#,
             session

@@ -8,8 +8,16 @@ use svc_model::{
     journal::{Domain, RootCauseCategory, Strategy},
 };
 
-use super::families::CalibrationReads;
+use super::{
+    families::CalibrationReads,
+    statement::{direct_row, query_fields, query_rows},
+};
 use crate::{CalibrationRow, HitRate, ProbabilityBin, StoreError, VerdictWeek};
+
+direct_row!(HitRate { strategy, records, confirmed });
+direct_row!(CalibrationRow { client, domain, records, hit_rate, with_probability, brier });
+direct_row!(ProbabilityBin { tenth, records, confirmed, mean });
+direct_row!(VerdictWeek { week, records, confirmed });
 
 /// The scope in `ghap_sum` of what a reader reads by its project, or reads all of.
 pub(super) fn sum_scope(reader: &Reader) -> Option<&str> {
@@ -35,7 +43,7 @@ impl CalibrationReads<'_> {
         strategy: Option<Strategy>,
     ) -> Result<Vec<HitRate>, StoreError> {
         let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             HitRate,
             r#"select strategy as "strategy!: Strategy", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
             from (
@@ -67,7 +75,8 @@ impl CalibrationReads<'_> {
         strategy: Option<Strategy>,
     ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
         let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { category: RootCauseCategory, count: i64 },
             r#"select category as "category!: RootCauseCategory", sum(records) as "count!: i64"
             from (
                 select item as category, detail as strategy, records from ghap_sum
@@ -101,7 +110,7 @@ impl CalibrationReads<'_> {
     ) -> Result<Vec<CalibrationRow>, StoreError> {
         let (scope, key, read_project) =
             (scope_of(reader, project), reader.key(), reader.project());
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             CalibrationRow,
             r#"select nullif(client, '') as "client: String", domain as "domain!: Domain", sum(records) as "records!: i64",
                 sum(confirmed) * 1.0 / sum(records) as "hit_rate!: f64", sum(stated) as "with_probability!: i64",
@@ -139,7 +148,7 @@ impl CalibrationReads<'_> {
     ) -> Result<Vec<ProbabilityBin>, StoreError> {
         let (scope, key, read_project) =
             (scope_of(reader, project), reader.key(), reader.project());
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             ProbabilityBin,
             r#"select tenth as "tenth!: i64", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64",
                 sum(probability) / sum(records) as "mean!: f64"
@@ -177,7 +186,7 @@ impl CalibrationReads<'_> {
         let (scope, key, read_project) =
             (scope_of(reader, project), reader.key(), reader.project());
         // 1970-01-01 was a Thursday; the first Monday is four days later.
-        let mut rows = sqlx::query_as!(
+        let mut rows = query_rows!(
             VerdictWeek,
             r#"select week as "week!: Timestamp", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
             from (

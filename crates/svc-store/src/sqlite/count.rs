@@ -5,7 +5,7 @@ use svc_model::{Timestamp, journal::ToolUse};
 use super::{
     columns::non_empty,
     families::{ToolCountReads, ToolCountWrites},
-    statement::{change, select_value},
+    statement::{change, query_fields, select_value},
 };
 use crate::{StoreError, ToolCall, ToolCallCount};
 
@@ -90,7 +90,8 @@ impl ToolCountWrites<'_> {
 impl ToolCountReads<'_> {
     /// How often each tool was called in a session, the most called first.
     pub async fn uses(self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { tool_name: String, agent_id: String, count: i64, last_at: Timestamp },
             r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
             where session_id = ? order by agent_id, count desc, tool_name"#,
             session_id

@@ -61,12 +61,12 @@ impl Store {
         // Opened before `conn` is closed: closing the last connection would checkpoint and remove
         // the write-ahead log.
         let direct = DirectConnection::open(&options.path, options.max_bytes)?;
-        let store = Self::start(direct, options, clock)?;
+        let store = Self::start(direct, options, clock).await?;
         conn.close().await.map_err(StoreError::from)?;
         Ok(store)
     }
 
-    fn start(
+    async fn start(
         direct: DirectConnection,
         options: &OpenOptions,
         clock: Arc<dyn Clock>,
@@ -87,7 +87,7 @@ impl Store {
             now: Timestamp::from_millis(0),
             machine: machine.machine.machine_id.clone(),
         };
-        tx.reset()?;
+        tx.reset().await?;
         let pool = SqlitePoolOptions::new()
             .max_connections(limits::READERS)
             .min_connections(0)

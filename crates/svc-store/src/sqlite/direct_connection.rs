@@ -10,12 +10,16 @@ use std::{
 };
 
 use rusqlite::{
-    CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::FromSql,
+    CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row, params_from_iter,
+    types::FromSql,
 };
 use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{EventKind, Seq, StreamVisibility, Timestamp, limits};
 
-use super::connect::check_names;
+use super::{
+    connect::check_names,
+    row::{Columns, DirectRow, Parameter, is_column_of},
+};
 use crate::StoreError;
 
 const BEGIN: &str = "begin immediate";
@@ -64,11 +68,7 @@ fn insert_of(rows: usize) -> &'static Arc<str> {
     &INSERTS[rows.next_power_of_two().trailing_zeros() as usize]
 }
 
-/// Reads a row from columns in the order of the struct's fields.
-pub(super) trait DirectRow: Sized {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self>;
-}
-
+/// The columns of a row of SQLite.
 pub(super) struct DirectColumns<'a> {
     row: &'a Row<'a>,
     next: usize,
@@ -78,20 +78,23 @@ impl<'a> DirectColumns<'a> {
     pub(super) fn new(row: &'a Row<'a>) -> Self {
         Self { row, next: 0 }
     }
+}
 
-    /// The next column, which must be the column of `field`.
-    pub(super) fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
+impl Columns for DirectColumns<'_> {
+    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
         let column = self.next;
         self.next += 1;
-        debug_assert!(self.is_of(column, field), "column {column} is not {field}");
+        debug_assert!(
+            is_column_of(self.row.as_ref().column_name(column).unwrap_or_default(), field),
+            "column {column} is not {field}"
+        );
         self.row.get(column)
     }
+}
 
-    /// Whether a column is named like a field. The name may carry sqlx's type override as a suffix.
-    fn is_of(&self, column: usize, field: &str) -> bool {
-        let name = self.row.as_ref().column_name(column).unwrap_or_default();
-        name.split(['!', '?', ':']).next() == Some(field)
-    }
+/// Reads a row of SQLite.
+pub(super) fn read_row<T: DirectRow>(row: &Row<'_>) -> rusqlite::Result<T> {
+    T::read(&mut DirectColumns::new(row))
 }
 
 /// How the writes of a failed job are rolled back.
@@ -219,69 +222,73 @@ impl DirectConnection {
     }
 
     /// Runs a statement that changes rows; returns their number.
-    pub(super) fn change(&mut self, sql: &str, values: &[&dyn ToSql]) -> Result<u64, StoreError> {
-        let changed = self.prepare(sql)?.execute(values)?;
+    pub(super) async fn change(
+        &mut self,
+        sql: &str,
+        values: &[Parameter<'_>],
+    ) -> Result<u64, StoreError> {
+        let changed = self.prepare(sql)?.execute(params_from_iter(values))?;
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
     /// The single value of a query that returns one row. `checked` only supplies the type; it never
     /// runs.
-    pub(super) fn value<'q, T: FromSql>(
+    pub(super) async fn value<'q, T: FromSql>(
         &mut self,
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<T, StoreError> {
-        Ok(self.prepare(sql)?.query_row(values, |row| row.get(0))?)
+        Ok(self.prepare(sql)?.query_row(params_from_iter(values), |row| row.get(0))?)
     }
 
     /// The single value of a query that returns at most one row.
-    pub(super) fn value_if_any<'q, T: FromSql>(
+    pub(super) async fn value_if_any<'q, T: FromSql>(
         &mut self,
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
-        Ok(self.prepare(sql)?.query_row(values, |row| row.get(0)).optional()?)
+        Ok(self.prepare(sql)?.query_row(params_from_iter(values), |row| row.get(0)).optional()?)
     }
 
     /// The single column of all rows of a query.
-    pub(super) fn values<'q, T: FromSql>(
+    pub(super) async fn values<'q, T: FromSql>(
         &mut self,
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
         let mut statement = self.prepare(sql)?;
-        let rows = statement.query_map(values, |row| row.get(0))?;
+        let rows = statement.query_map(params_from_iter(values), |row| row.get(0))?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
     /// The row of a query that returns at most one.
-    pub(super) fn one<T: DirectRow>(
+    pub(super) async fn one<T: DirectRow>(
         &mut self,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
-        Ok(self.prepare(sql)?.query_row(values, T::read).optional()?)
+        Ok(self.prepare(sql)?.query_row(params_from_iter(values), read_row).optional()?)
     }
 
     /// The row of a query that returns exactly one.
-    pub(super) fn row<T: DirectRow>(
+    pub(super) async fn row<T: DirectRow>(
         &mut self,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<T, StoreError> {
-        Ok(self.prepare(sql)?.query_row(values, T::read)?)
+        Ok(self.prepare(sql)?.query_row(params_from_iter(values), read_row)?)
     }
 
-    pub(super) fn all<T: DirectRow>(
+    pub(super) async fn all<T: DirectRow>(
         &mut self,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
         let mut statement = self.prepare(sql)?;
-        let rows = statement.query_map(values, T::read)?;
+        let rows = statement.query_map(params_from_iter(values), read_row)?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
@@ -341,7 +348,7 @@ fn insert(conn: &Connection, now: Timestamp, events: &[UncommittedEvent]) -> rus
 mod tests {
     use svc_model::{StreamName, StreamVisibility};
 
-    use super::*;
+    use super::{super::row::parameter, *};
     use crate::testing::{TestStore, append, event};
 
     /// Replaces the check that sqlx does of its queries at compile time.
@@ -385,7 +392,7 @@ mod tests {
             connection.begin_job(JobIsolation::Savepoint);
             count(&mut connection);
             assert_eq!(connection.savepoint, SavepointState::Due);
-            connection.change(PUT, &[&name]).unwrap();
+            connection.change(PUT, &[parameter(name).unwrap()]).await.unwrap();
             assert_eq!(connection.savepoint, SavepointState::Open);
             connection.end_job(JobIsolation::Savepoint, keep).unwrap();
             assert_eq!(count(&mut connection), 1, "{name}");

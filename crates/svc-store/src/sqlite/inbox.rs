@@ -13,11 +13,13 @@ use super::{
     message::{RawMessage, messages},
     page::read_page,
     statement::{
-        change, direct_row, pool_query, read_all, read_value, select_all, select_value,
-        select_values,
+        change, direct_row, pool_query, query_rows, query_value, read_all, read_value, select_all,
+        select_value, select_values,
     },
 };
 use crate::{AgentMail, MessageRow, PageSize, RowPage, StoreError, StrandedInbox};
+
+direct_row!(StrandedInbox { peer, is_removed });
 
 /// Which undelivered messages are chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -396,7 +398,7 @@ impl InboxReads<'_> {
     /// removed, or is that of an ended agent.
     pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>, StoreError> {
         // One seek for each non-empty inbox, independent of its number of messages.
-        let inboxes = sqlx::query_as!(
+        let inboxes = query_rows!(
             StrandedInbox,
             r#"with recursive inbox(peer) as (
                 select min(to_peer) from message where waits = 1
@@ -497,7 +499,7 @@ impl InboxReads<'_> {
 
     /// The number of waiting messages that have not been injected into a peer's context.
     pub async fn count_mail(self, peer: &PeerId) -> Result<u64, StoreError> {
-        let waiting = sqlx::query_scalar!(
+        let waiting = query_value!(
             r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#,
             peer
         )
@@ -508,7 +510,7 @@ impl InboxReads<'_> {
 
     /// Inboxes with messages from before `before` that nobody took, at most 500.
     pub async fn with_old_messages(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
-        let inboxes = sqlx::query_scalar!(
+        let inboxes = query_value!(
             r#"select distinct to_peer as "peer!: PeerId" from message
             where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
             limit ?"#,

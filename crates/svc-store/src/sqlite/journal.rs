@@ -13,9 +13,13 @@ use super::{
     errors::changed,
     families::{GhapReads, GhapWrites},
     page::read_page,
-    statement::{change, direct_row, pool_query, select_one, select_values},
+    statement::{
+        change, direct_row, pool_query, query_rows, query_value, select_one, select_values,
+    },
 };
 use crate::{LessonKind, PageSize, RowPage, StoreError};
+
+direct_row!(Iteration { iteration, hypothesis, action, prediction, at });
 
 direct_row! {
     struct RawGhap {
@@ -410,7 +414,7 @@ impl GhapReads<'_> {
     /// The former versions of a record, in order.
     pub async fn iterations(self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
         let id = id.as_str();
-        let iterations = sqlx::query_as!(
+        let iterations = query_rows!(
             Iteration,
             r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
             where ghap_id = ? order by iteration"#,
@@ -424,10 +428,9 @@ impl GhapReads<'_> {
     /// Notes of a record, in order.
     pub async fn notes(self, id: &GhapId) -> Result<Vec<String>, StoreError> {
         let id = id.as_str();
-        let notes =
-            sqlx::query_scalar!("select note from ghap_note where ghap_id = ? order by id", id)
-                .fetch_all(&self.store.readers)
-                .await?;
+        let notes = query_value!("select note from ghap_note where ghap_id = ? order by id", id)
+            .fetch_all(&self.store.readers)
+            .await?;
         Ok(notes)
     }
 

@@ -9,7 +9,7 @@ use svc_model::{Principal, Timestamp, limits};
 use super::{
     connect::{SHRINK, writer_options},
     families::{Upkeep, UpkeepWrites},
-    statement::{change, select_value},
+    statement::{bind, change, query_fields, query_value, select_value},
 };
 use crate::{SizeSample, StoreError, StoreSize, TrimOutcome};
 
@@ -47,7 +47,7 @@ const TEXT_INDEXES: [TextIndex; 2] = [text_index!("ghap_fts"), text_index!("term
 impl Upkeep<'_> {
     /// Total rows of all principals and the operator, of the kinds that are bounded.
     pub async fn rows_kept_by_all(self) -> Result<u64, StoreError> {
-        let rows = sqlx::query_scalar!(
+        let rows = query_value!(
             r#"select
                 (select count(*) from mcp_session where closed_at is null)
                 + (select count(*) from mcp_subscription)
@@ -185,7 +185,8 @@ impl Upkeep<'_> {
     /// Positions of the oldest removable events, up to `bytes` or the bound of one step, and
     /// whether there are more.
     async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
-        let mut rows = sqlx::query!(
+        let mut rows = query_fields!(
+            { position: i64, bytes: i64 },
             r#"select position as "position!",
                 octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
             from event
@@ -269,7 +270,7 @@ impl UpkeepWrites<'_> {
     }
 
     async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
-        self.tx.direct.change(statement, &[&limits::INDEX_MERGE_PAGES])?;
+        self.tx.direct.change(statement, bind!(limits::INDEX_MERGE_PAGES)).await?;
         Ok(())
     }
 

@@ -6,21 +6,25 @@ use svc_wire::mcp::Revision;
 use super::{
     errors::changed,
     families::{McpReads, McpWrites},
-    statement::{change, direct_row, pool_query, select_one},
+    statement::{
+        change, direct_row, pool_query, query_fields, query_rows, query_value, select_one,
+    },
 };
 use crate::{CallRow, CallState, McpSessionRow, McpTransport, StoreError};
 
-struct RawMcpSession {
-    session_id: String,
-    principal: String,
-    transport: McpTransport,
-    revision: String,
-    client: Option<String>,
-    capabilities: String,
-    log_level: Option<String>,
-    tools: Option<i64>,
-    client_session: Option<String>,
-    last_seen_at: Timestamp,
+direct_row! {
+    struct RawMcpSession {
+        session_id: String,
+        principal: String,
+        transport: McpTransport,
+        revision: String,
+        client: Option<String>,
+        capabilities: String,
+        log_level: Option<String>,
+        tools: Option<i64>,
+        client_session: Option<String>,
+        last_seen_at: Timestamp,
+    }
 }
 
 impl RawMcpSession {
@@ -292,7 +296,7 @@ impl McpReads<'_> {
     /// A session that is open.
     pub async fn session(self, id: &McpSessionId) -> Result<Option<McpSessionRow>, StoreError> {
         let id = id.as_str();
-        let raw = sqlx::query_as!(
+        let raw = query_rows!(
             RawMcpSession,
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
                 capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
@@ -312,7 +316,7 @@ impl McpReads<'_> {
         since: Timestamp,
     ) -> Result<bool, StoreError> {
         let principal = Principal::Session(session.into()).to_string();
-        let open = sqlx::query_scalar!(
+        let open = query_value!(
             r#"select exists (select 1 from mcp_session
                 where closed_at is null and last_seen_at >= ?1
                     and (session_id = ?2 or client_session = ?2 or principal = ?3)) as "open!: bool""#,
@@ -331,7 +335,8 @@ impl McpReads<'_> {
         id: &McpSessionId,
     ) -> Result<Vec<(String, String)>, StoreError> {
         let id = id.as_str();
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { uri: String, stream: String },
             "select uri, stream from mcp_subscription where session_id = ? order by uri",
             id
         )

@@ -13,7 +13,9 @@ use super::{
     families::{MemoryReads, MemoryWrites},
     json::{from_json, to_json},
     page::read_page,
-    statement::{change, direct_row, pool_query, select_fields, select_one},
+    statement::{
+        change, direct_row, pool_query, query_fields, query_value, select_fields, select_one,
+    },
 };
 use crate::{MemoryFilter, PageSize, SoughtTerm, StoreError};
 
@@ -158,7 +160,7 @@ fn ranked(terms: &[SoughtTerm<'_>], lists: Vec<(String, Vec<i64>)>) -> Vec<i64> 
 
 impl MemoryReads<'_> {
     pub async fn count(self) -> Result<i64, StoreError> {
-        let count = sqlx::query_scalar!(
+        let count = query_value!(
             r#"select coalesce(sum(memories), 0) as "count!: i64" from search_scope where name = ''"#
         )
         .fetch_one(&self.store.readers)
@@ -169,7 +171,8 @@ impl MemoryReads<'_> {
     /// For each term the number of memories that have it; unknown terms are left out. `terms` is a
     /// JSON array.
     pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { term: String, memories: i64 },
             r#"select t.term as "term!: String", t.memories as "memories!: i64"
             from json_each(?) j cross join memory_term t on t.term = j.value where t.memories > 0"#,
             terms
@@ -240,7 +243,7 @@ impl MemoryReads<'_> {
             }
         }
         let chosen = to_json(&chosen);
-        let lists = sqlx::query_scalar!(
+        let lists = query_value!(
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(p.memory_id) from memory_posting p where p.term_id = t.id
             ))) as "lists!: String"
@@ -252,7 +255,7 @@ impl MemoryReads<'_> {
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
         let found: usize = lists.iter().map(|(_, ids)| ids.len()).sum();
         if let Some(term) = frequent.filter(|_| found < limit as usize) {
-            let latest = sqlx::query_scalar!(
+            let latest = query_value!(
                 r#"select m.id as "id!" from (select id, scope from memory order by id desc limit ?2) m
                 where exists (
                     select 1 from memory_posting p
@@ -281,7 +284,7 @@ impl MemoryReads<'_> {
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
         let terms: Vec<&str> = terms.iter().map(|term| term.term).collect();
         let terms = to_json(&terms);
-        let lists = sqlx::query_scalar!(
+        let lists = query_value!(
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(latest.memory_id) from (
                     select memory_id from memory_posting where term_id = t.id and scope_id = c.id
@@ -305,7 +308,7 @@ impl MemoryReads<'_> {
         .await?;
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
         // Memories that the session itself stored for another project.
-        let own = sqlx::query_scalar!(
+        let own = query_value!(
             r#"select json_group_array(json_array(j.value, json_array(m.id))) as "lists!: String"
             from (
                 select o.id, o.scope from session s cross join memory o on o.session_id = s.session_id
@@ -371,7 +374,7 @@ impl MemoryReads<'_> {
     async fn count_readable(self, reader: &Reader) -> Result<i64, StoreError> {
         let Some(key) = reader.key() else { return self.count().await };
         let project = reader.project();
-        let count = sqlx::query_scalar!(
+        let count = query_value!(
             r#"select (
                 select coalesce(sum(memories), 0) from search_scope where name in (
                     select '*'
@@ -394,7 +397,7 @@ impl MemoryReads<'_> {
     async fn count_of(self, reader: &Reader, filter: &MemoryFilter) -> Result<i64, StoreError> {
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
         let (key, read_project) = (reader.key(), reader.project());
-        let total = sqlx::query_scalar!(
+        let total = query_value!(
             r#"select count(*) as "count!: i64" from memory m
             where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (

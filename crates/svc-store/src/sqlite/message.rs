@@ -12,8 +12,8 @@ use super::{
     json::to_json,
     page::read_page,
     statement::{
-        change, direct_row, pool_query, read_one, select_all, select_one, select_value,
-        select_values,
+        change, direct_row, pool_query, query_rows, query_value, read_one, select_all, select_one,
+        select_value, select_values,
     },
 };
 use crate::{DeliveryTerms, ListedMessage, MessageRow, PageSize, RowPage, StoreError};
@@ -35,24 +35,26 @@ direct_row! {
     }
 }
 
-/// A message in a list.
-struct RawListed {
-    id: i64,
-    message_id: String,
-    kind: MessageType,
-    from_peer: String,
-    to_peer: String,
-    text: Vec<u8>,
-    bytes: i64,
-    correlation_id: Option<String>,
-    state: DeliveryState,
-    at: Timestamp,
-    source_tool: Option<SourceTool>,
-    source_session: Option<String>,
-    run_id: Option<String>,
-    from_name: Option<String>,
-    to_name: Option<String>,
-    is_answered: bool,
+direct_row! {
+    /// A message in a list.
+    struct RawListed {
+        id: i64,
+        message_id: String,
+        kind: MessageType,
+        from_peer: String,
+        to_peer: String,
+        text: Vec<u8>,
+        bytes: i64,
+        correlation_id: Option<String>,
+        state: DeliveryState,
+        at: Timestamp,
+        source_tool: Option<SourceTool>,
+        source_session: Option<String>,
+        run_id: Option<String>,
+        from_name: Option<String>,
+        to_name: Option<String>,
+        is_answered: bool,
+    }
 }
 
 impl From<RawMessage> for MessageRow {
@@ -469,7 +471,7 @@ impl MessageReads<'_> {
     /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
     pub async fn peers_of_silent_turns(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
-        let peers = sqlx::query_scalar!(
+        let peers = query_value!(
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
             where begins_turn = 1 and message.state = 'injected' and status in ('idle', 'offline') and since < ?"#,
             before
@@ -495,7 +497,7 @@ impl MessageReads<'_> {
 
     /// The last message to the operator, in any state.
     pub async fn latest_to_operator(self) -> Result<Option<MessageId>, StoreError> {
-        let latest = sqlx::query_scalar!(
+        let latest = query_value!(
             r#"select message_id as "message_id!: MessageId" from message
             where to_peer = 'operator' order by id desc limit 1"#
         );
@@ -505,7 +507,7 @@ impl MessageReads<'_> {
     /// The states of a delivery, in order.
     pub async fn deliveries(self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
         let id = id.as_str();
-        let mut states = sqlx::query_as!(
+        let mut states = query_rows!(
             Delivery,
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
@@ -533,7 +535,7 @@ impl MessageReads<'_> {
         let before = before.unwrap_or(i64::MAX);
         macro_rules! page {
             ($first:literal) => {
-                sqlx::query_as!(
+                query_rows!(
                     RawListed,
                     r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)

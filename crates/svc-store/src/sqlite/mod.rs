@@ -49,6 +49,7 @@ mod reader_tests;
 mod replay;
 mod request;
 mod restore;
+mod row;
 #[cfg(test)]
 mod row_check_tests;
 mod row_readers;

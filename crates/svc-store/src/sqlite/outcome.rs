@@ -7,7 +7,7 @@ use svc_model::{
 
 use super::{
     families::{OutcomeReads, OutcomeWrites},
-    statement::{change, direct_row, find_value, select_fields, select_one},
+    statement::{change, direct_row, find_value, query_rows, select_fields, select_one},
 };
 use crate::StoreError;
 
@@ -105,7 +105,7 @@ impl OutcomeWrites<'_> {
 
 impl OutcomeReads<'_> {
     pub async fn list(self, session_id: &str, limit: u32) -> Result<Vec<Outcome>, StoreError> {
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             RawOutcome,
             r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
                 at as "at: Timestamp"

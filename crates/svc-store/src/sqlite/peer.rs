@@ -13,8 +13,8 @@ use super::{
     json::to_json,
     page::read_page,
     statement::{
-        change, direct_row, find_value, pool_query, read_all, read_one, select_all, select_fields,
-        select_one, select_value, select_values,
+        change, direct_row, find_value, pool_query, query_value, read_all, read_one, select_all,
+        select_fields, select_one, select_value, select_values,
     },
 };
 use crate::{PageSize, PeerRow, RowPage, StoreError};
@@ -467,7 +467,7 @@ impl PeerReads<'_> {
     /// several, the latest seen.
     pub async fn session_of_process(self, pid: u32) -> Result<Option<String>, StoreError> {
         let here = self.store.machine_id();
-        let latest = sqlx::query_scalar!(
+        let latest = query_value!(
             "select session_id from peer where pid = ? and machine_id = ? and owner is null and session_id <> ''
                 and status <> 'offline'
             order by last_seen desc, peer_id desc limit 1",
@@ -659,7 +659,7 @@ impl PeerReads<'_> {
     /// When the longest silent peer was last seen, without peers whose process or session keeps
     /// their state.
     pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {
-        let at = sqlx::query_scalar!(
+        let at = query_value!(
             r#"select min(last_seen) as "at: Timestamp" from peer
             where status not in ('unreachable', 'offline')
                 and not (status in ('busy', 'waiting', 'idle') and (pid is not null or session_id <> ''))"#

@@ -5,20 +5,25 @@ use std::sync::Arc;
 use futures_util::{Stream, TryStreamExt as _};
 use svc_model::{Event, Seq, StreamName, Timestamp};
 
-use super::families::EventReads;
+use super::{
+    families::EventReads,
+    statement::{direct_row, query_fields, query_rows, query_value},
+};
 use crate::{FeedScope, LogPage, PageSize, StoreError};
 
 /// Streams that a feed reads one by one, for a page.
 const FEW_STREAMS: i64 = 32;
 
-/// An event of a feed.
-struct FeedRow {
-    position: i64,
-    name: String,
-    seq: Seq,
-    kind: String,
-    data: String,
-    at: Timestamp,
+direct_row! {
+    /// An event of a feed.
+    struct FeedRow {
+        position: i64,
+        name: String,
+        seq: Seq,
+        kind: String,
+        data: String,
+        at: Timestamp,
+    }
 }
 
 impl From<FeedRow> for Event {
@@ -56,7 +61,7 @@ impl EventReads<'_> {
     pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>, StoreError> {
         // Positions follow time, except after a clock was set back. A scan from the oldest event
         // suffices: it stops at the first event that is not older, and retention keeps it short.
-        let first_young = sqlx::query_scalar!(
+        let first_young = query_value!(
             r#"select position as "position!" from event where at >= ? order by position limit 1"#,
             before
         )
@@ -77,7 +82,8 @@ impl EventReads<'_> {
 
     /// The highest position that retention removed, and the highest position of the log.
     pub async fn bounds(self) -> Result<(i64, i64), StoreError> {
-        let row = sqlx::query!(
+        let row = query_fields!(
+            { trimmed: Option<i64>, head: Option<i64> },
             r#"select
                 (select value from meta where name = 'trimmed') as "trimmed: i64",
                 (select max(position) from event) as "head: i64""#
@@ -97,7 +103,8 @@ impl EventReads<'_> {
         take: PageSize,
     ) -> Result<LogPage, StoreError> {
         let limit = take.limit();
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { position: i64, seq: i64, kind: String, data: String, at: Timestamp },
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
             where stream_id = ?1 and seq > ?2 and (?3 is null or kind = ?3)
             order by seq limit ?4"#,
@@ -129,7 +136,8 @@ impl EventReads<'_> {
         take: PageSize,
     ) -> Result<LogPage, StoreError> {
         let limit = take.limit();
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { position: i64, seq: i64, kind: String, data: String, at: Timestamp },
             r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
             where stream_id = ? and seq < ? and kind = ?
             order by seq desc limit ?"#,
@@ -168,7 +176,7 @@ impl EventReads<'_> {
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         macro_rules! page {
             ($events:literal, $first:literal) => {
-                sqlx::query_as!(
+                query_rows!(
                     FeedRow,
                     r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
             from "#
@@ -213,7 +221,7 @@ impl EventReads<'_> {
         if lowest.is_empty() {
             return Ok(false);
         }
-        let count = sqlx::query_scalar!(
+        let count = query_value!(
             r#"select count(*) as "count!: i64"
             from (select 1 from stream where name >= ?1 and name < ?2 limit ?3)"#,
             lowest,
@@ -238,7 +246,7 @@ impl EventReads<'_> {
         let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
         let reader = scope.reader();
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             FeedRow,
             r#"with recursive place (id, name, low, high) as (
                 select s.id, s.name, (select coalesce(min(seq), 1) - 1 from event where stream_id = s.id),

@@ -10,12 +10,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, ToSql, types::FromSql};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params_from_iter, types::FromSql};
 use svc_model::limits;
 
 use super::{
     connect::{SHRINK, check_names},
-    direct_connection::DirectRow,
+    direct_connection::read_row,
+    row::{DirectRow, Parameter},
 };
 use crate::StoreError;
 
@@ -42,29 +43,35 @@ impl RowReaders {
     }
 
     /// The single value of a query that returns one row.
-    pub(super) fn value<T: FromSql>(
+    pub(super) async fn value<T: FromSql>(
         &self,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<T, StoreError> {
-        self.read(|conn| conn.prepare_cached(sql)?.query_row(values, |row| row.get(0)))
+        self.read(|conn| {
+            conn.prepare_cached(sql)?.query_row(params_from_iter(values), |row| row.get(0))
+        })
     }
 
     /// The row of a query that returns at most one.
-    pub(super) fn one<T: DirectRow>(
+    pub(super) async fn one<T: DirectRow>(
         &self,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
-        self.read(|conn| conn.prepare_cached(sql)?.query_row(values, T::read).optional())
+        self.read(|conn| {
+            conn.prepare_cached(sql)?.query_row(params_from_iter(values), read_row).optional()
+        })
     }
 
-    pub(super) fn all<T: DirectRow>(
+    pub(super) async fn all<T: DirectRow>(
         &self,
         sql: &str,
-        values: &[&dyn ToSql],
+        values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
-        self.read(|conn| conn.prepare_cached(sql)?.query_map(values, T::read)?.collect())
+        self.read(|conn| {
+            conn.prepare_cached(sql)?.query_map(params_from_iter(values), read_row)?.collect()
+        })
     }
 
     fn read<T>(
@@ -107,31 +114,28 @@ fn open(path: &Path) -> Result<Connection, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::statement::direct_row, *};
     use crate::testing::TestStore;
 
-    struct Number(i64);
-
-    impl DirectRow for Number {
-        fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
-            Ok(Self(row.get(0)?))
-        }
-    }
+    direct_row! { struct Number { number: i64 } }
 
     #[tokio::test]
     async fn an_idle_connection_is_kept_until_close() {
         let test = TestStore::open().await;
         let readers = RowReaders::new(test.store.path().into());
-        let read = |sql: &str| readers.one::<Number>(sql, &[]).map(|row| row.map(|row| row.0));
-        assert_eq!(read("select 7").unwrap(), Some(7));
-        assert_eq!(read("select 7 where false").unwrap(), None);
-        assert!(read("select nothing").is_err(), "the connection survives a failure");
-        assert!(read("delete from setting").is_err(), "it only reads");
-        assert_eq!(readers.value::<i64>("select 8", &[]).unwrap(), 8);
-        let rows = readers.all::<Number>("select 1 union all select 2", &[]).unwrap();
-        assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), [1, 2]);
+        let read = async |sql: &str| {
+            readers.one::<Number>(sql, &[]).await.map(|row| row.map(|row| row.number))
+        };
+        assert_eq!(read("select 7 as number").await.unwrap(), Some(7));
+        assert_eq!(read("select 7 as number where false").await.unwrap(), None);
+        assert!(read("select nothing").await.is_err(), "the connection survives a failure");
+        assert!(read("delete from setting").await.is_err(), "it only reads");
+        assert_eq!(readers.value::<i64>("select 8", &[]).await.unwrap(), 8);
+        let two = "select 1 as number union all select 2";
+        let rows = readers.all::<Number>(two, &[]).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(readers.idle().as_ref().unwrap().len(), 1, "one thread opens one connection");
         readers.close();
-        assert!(matches!(read("select 7"), Err(StoreError::Stopped)));
+        assert!(matches!(read("select 7 as number").await, Err(StoreError::Stopped)));
     }
 }

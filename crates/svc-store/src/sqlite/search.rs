@@ -12,7 +12,7 @@ use super::{
     families::{SearchReads, SearchWrites},
     journal::ghaps_at,
     json::{from_json, to_json},
-    statement::{change, direct_row, pool_query, select_row},
+    statement::{change, direct_row, pool_query, query_fields, query_value, select_row},
 };
 use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
 
@@ -110,7 +110,8 @@ impl SearchIndex {
     ) -> Result<(Frequencies, Vec<(String, String)>), StoreError> {
         let (terms, parts) = (to_json(terms), to_json(parts));
         // In one statement: the switch to SQLite's thread and back costs as much as a look-up.
-        let row = sqlx::query!(
+        let row = query_fields!(
+            { all: i64, each: String, like: String },
             r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
                 (
                     select json_group_array(json_array(t.term, t.records))
@@ -160,7 +161,7 @@ impl SearchIndex {
         if let Some(key) = reader.key() {
             return self.readable_postings(key, reader.project(), &terms, filter).await;
         }
-        let postings = sqlx::query_scalar!(
+        let postings = query_value!(
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
                 where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
@@ -190,7 +191,8 @@ impl SearchIndex {
         terms: &str,
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
-        let row = sqlx::query!(
+        let row = query_fields!(
+            { of_project: String, own: String },
             r#"select (
                 select json_group_array(json_array(j.value, (
                     select json_group_array(latest.ghap_id) from (
@@ -254,7 +256,7 @@ impl SearchIndex {
     ) -> Result<Vec<i64>, StoreError> {
         let (query, limit) = (text::any_of([term]), i64::try_from(limit).unwrap_or(i64::MAX));
         let (key, project) = (reader.key(), reader.project());
-        let ids = sqlx::query_scalar!(
+        let ids = query_value!(
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
             where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                 and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
@@ -276,7 +278,7 @@ impl SearchIndex {
     /// Records by their row ids, with their terms.
     pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>, StoreError> {
         let ids = to_json(ids);
-        let candidates = sqlx::query_scalar!(
+        let candidates = query_value!(
             r#"select json_group_array(json_array(
                 g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), g.confirmed_again,
                 t.aim, t.lesson, t.rest

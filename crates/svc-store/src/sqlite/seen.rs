@@ -5,7 +5,7 @@ use svc_model::{GhapId, Timestamp};
 use super::{
     families::{SeenReads, SeenWrites},
     json::to_json,
-    statement::change,
+    statement::{change, query_fields},
 };
 use crate::{ItemVersion, StoreError};
 
@@ -130,7 +130,8 @@ impl SeenReads<'_> {
         self,
         session_id: &str,
     ) -> Result<Vec<(String, String, Timestamp)>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { kind: String, item: String, version: Timestamp },
             r#"select kind, item, version as "version: Timestamp" from seen
             where session_id = ? and may_repeat = 0"#,
             session_id

@@ -12,7 +12,8 @@ use super::{
     json::to_json,
     page::read_page,
     statement::{
-        change, direct_row, pool_query, read_one, select_fields, select_one, select_values,
+        change, direct_row, pool_query, query_value, read_one, select_fields, select_one,
+        select_values,
     },
 };
 use crate::{PageSize, RowPage, SessionLock, SessionStart, StoreError};
@@ -264,7 +265,7 @@ impl SessionReads<'_> {
     /// The open session of this owner that was last seen latest.
     pub async fn latest_of(self, owner: &Principal) -> Result<Option<String>, StoreError> {
         let owner = owner.to_string();
-        let id = sqlx::query_scalar!(
+        let id = query_value!(
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
             order by last_seen_at desc, started_at desc, session_id desc limit 1"#,
             owner
@@ -276,7 +277,7 @@ impl SessionReads<'_> {
 
     /// Sessions with a secret that ended before `before`, at most `limit`.
     pub async fn to_forget(self, before: Timestamp, limit: u32) -> Result<Vec<String>, StoreError> {
-        let ids = sqlx::query_scalar!(
+        let ids = query_value!(
             r#"select session_id as "session_id!" from session
             where secret is not null and ended_at < ? order by ended_at limit ?"#,
             before,

@@ -2,7 +2,7 @@
 
 use super::{
     families::{SettingReads, SettingWrites},
-    statement::{change, find_value, select_value},
+    statement::{change, find_value, query_value, select_value},
 };
 use crate::StoreError;
 
@@ -37,7 +37,7 @@ impl SettingWrites<'_> {
 
 impl SettingReads<'_> {
     pub async fn get(self, name: &str) -> Result<Option<String>, StoreError> {
-        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
+        let value = query_value!("select value from setting where name = ?", name)
             .fetch_optional(&self.store.readers)
             .await?;
         Ok(value)

@@ -2,9 +2,12 @@
 
 use super::{
     families::{SourceReads, SourceWrites},
-    statement::change,
+    statement::{change, direct_row, query_fields, query_rows},
 };
 use crate::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError};
+
+direct_row!(SourceListRow { name, project, fingerprint, tools, resources, templates, prompts });
+direct_row!(SourceProcessRow { mark, pid, started, name, project, instance });
 
 impl SourceWrites<'_> {
     pub async fn put_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
@@ -103,7 +106,7 @@ impl SourceReads<'_> {
     /// What the servers of this machine listed when they last worked.
     pub async fn lists(self) -> Result<Vec<SourceListRow>, StoreError> {
         let here = self.store.machine_id();
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             SourceListRow,
             "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?",
             here
@@ -115,7 +118,17 @@ impl SourceReads<'_> {
 
     pub async fn pins(self) -> Result<Vec<SourcePinRow>, StoreError> {
         let here = self.store.machine_id();
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            {
+                name: String,
+                project: String,
+                basis: String,
+                tools: String,
+                resources: String,
+                templates: String,
+                prompts: String,
+                told: String
+            },
             "select name, project, basis, tools, resources, templates, prompts, told from source_pin where machine_id = ?",
             here
         )
@@ -139,7 +152,7 @@ impl SourceReads<'_> {
     /// Processes of this machine that were started and whose end was not recorded.
     pub async fn processes(self) -> Result<Vec<SourceProcessRow>, StoreError> {
         let here = self.store.machine_id();
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             SourceProcessRow,
             r#"select mark, pid as "pid: u32", started, name, project, instance from source_process
             where machine_id = ?"#,

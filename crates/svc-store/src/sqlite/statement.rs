@@ -14,13 +14,17 @@ macro_rules! direct_row {
         $crate::sqlite::statement::direct_row!($raw { $($field),+ });
     };
     ($raw:ty { $($field:ident),+ $(,)? }) => {
-        impl $crate::sqlite::direct_connection::DirectRow for $raw {
-            fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
-                let mut columns = $crate::sqlite::direct_connection::DirectColumns::new(row);
+        impl $crate::sqlite::row::DirectRow for $raw {
+            fn read(columns: &mut impl $crate::sqlite::row::Columns) -> rusqlite::Result<Self> {
                 Ok(Self { $($field: columns.next(stringify!($field))?),+ })
             }
         }
     };
+}
+
+/// The parameters of a statement.
+macro_rules! bind {
+    ($($argument:expr),*) => { &[$($crate::sqlite::row::parameter(&$argument)?),*] };
 }
 
 /// Runs a statement that changes rows; returns their number.
@@ -28,7 +32,7 @@ macro_rules! change {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         // sqlx checks the statement at compile time and never runs it.
         let _ = || sqlx::query!($sql $(, $argument)*);
-        $tx.direct.change($sql, rusqlite::params![$($argument),*])?
+        $tx.direct.change($sql, $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -36,7 +40,7 @@ macro_rules! change {
 macro_rules! select_value {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let checked = || sqlx::query_scalar!($sql $(, $argument)*);
-        $tx.direct.value(checked, $sql, rusqlite::params![$($argument),*])?
+        $tx.direct.value(checked, $sql, $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -44,7 +48,7 @@ macro_rules! select_value {
 macro_rules! find_value {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let checked = || sqlx::query_scalar!($sql $(, $argument)*);
-        $tx.direct.value_if_any(checked, $sql, rusqlite::params![$($argument),*])?
+        $tx.direct.value_if_any(checked, $sql, $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -52,7 +56,7 @@ macro_rules! find_value {
 macro_rules! select_values {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let checked = || sqlx::query_scalar!($sql $(, $argument)*);
-        $tx.direct.values(checked, $sql, rusqlite::params![$($argument),*])?
+        $tx.direct.values(checked, $sql, $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -60,7 +64,7 @@ macro_rules! select_values {
 macro_rules! select_one {
     ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
-        $tx.direct.one::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+        $tx.direct.one::<$raw>(concat!($columns, $tail), $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -68,7 +72,7 @@ macro_rules! select_one {
 macro_rules! select_row {
     ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
-        $tx.direct.row::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+        $tx.direct.row::<$raw>(concat!($columns, $tail), $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -76,7 +80,7 @@ macro_rules! select_row {
 macro_rules! select_all {
     ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
-        $tx.direct.all::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+        $tx.direct.all::<$raw>(concat!($columns, $tail), $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -95,8 +99,28 @@ macro_rules! select_fields {
 /// A query that sqlx runs, on a connection of a pool.
 macro_rules! pool_query {
     ($columns:literal, $raw:ty, $tail:literal $(+ $more:literal)* $(, $argument:expr)* $(,)?) => {
-        sqlx::query_as!($raw, $columns + $tail $(+ $more)* $(, $argument)*)
+        $crate::sqlite::statement::query_rows!($raw, $columns + $tail $(+ $more)* $(, $argument)*)
     };
+}
+
+/// A query whose rows no macro of columns has, on a connection of a pool.
+macro_rules! query_rows {
+    ($raw:ty, $sql:literal $(+ $more:literal)* $(, $argument:expr)* $(,)?) => {
+        sqlx::query_as!($raw, $sql $(+ $more)* $(, $argument)*)
+    };
+}
+
+/// [`query_rows`] with a row type that only this query has: declares it with these fields.
+macro_rules! query_fields {
+    ({ $($field:ident: $kind:ty),+ $(,)? }, $sql:literal $(, $argument:expr)* $(,)?) => {{
+        $crate::sqlite::statement::direct_row! { struct Fields { $($field: $kind),+ } }
+        $crate::sqlite::statement::query_rows!(Fields, $sql $(, $argument)*)
+    }};
+}
+
+/// A query of a single column, on a connection of a pool.
+macro_rules! query_value {
+    ($sql:literal $(, $argument:expr)* $(,)?) => { sqlx::query_scalar!($sql $(, $argument)*) };
 }
 
 /// The row of an indexed query that returns at most one, read on the caller's thread.
@@ -105,7 +129,7 @@ macro_rules! read_one {
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
         $store.yield_if_due().await;
         let sql = concat!($columns, $tail);
-        $store.row_readers.one::<$raw>(sql, rusqlite::params![$($argument),*])?
+        $store.row_readers.one::<$raw>(sql, $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -115,7 +139,7 @@ macro_rules! read_all {
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
         $store.yield_if_due().await;
         let sql = concat!($columns, $tail);
-        $store.row_readers.all::<$raw>(sql, rusqlite::params![$($argument),*])?
+        $store.row_readers.all::<$raw>(sql, $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
@@ -124,11 +148,12 @@ macro_rules! read_value {
     ($store:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_scalar!($sql $(, $argument)*);
         $store.yield_if_due().await;
-        $store.row_readers.value($sql, rusqlite::params![$($argument),*])?
+        $store.row_readers.value($sql, $crate::sqlite::statement::bind!($($argument),*)).await?
     }};
 }
 
 pub(super) use {
-    change, direct_row, find_value, pool_query, read_all, read_one, read_value, select_all,
-    select_fields, select_one, select_row, select_value, select_values,
+    bind, change, direct_row, find_value, pool_query, query_fields, query_rows, query_value,
+    read_all, read_one, read_value, select_all, select_fields, select_one, select_row,
+    select_value, select_values,
 };

@@ -12,7 +12,7 @@ use super::{
     families::{StreamReads, StreamWrites},
     json::to_json,
     page::read_page,
-    statement::{change, select_fields, select_value},
+    statement::{change, query_fields, query_value, select_fields, select_value},
     tx::Undo,
     visibility::{VisibilityColumns, visibility_of},
 };
@@ -179,7 +179,8 @@ impl StreamWrites<'_> {
 impl StreamReads<'_> {
     pub async fn view(self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
         let text = name.as_str();
-        let row = sqlx::query!(
+        let row = query_fields!(
+            { id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>, runner: Option<String>, project: Option<String>, floor: i64, head: i64 },
             r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
@@ -199,7 +200,7 @@ impl StreamReads<'_> {
 
     pub async fn last_event_at(self, name: &StreamName) -> Result<Option<Timestamp>, StoreError> {
         let name = name.as_str();
-        let at = sqlx::query_scalar!(
+        let at = query_value!(
             r#"select e.at as "at!: Timestamp" from event e
             where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#,
             name
@@ -219,7 +220,8 @@ impl StreamReads<'_> {
     ) -> Result<Vec<(String, i64)>, StoreError> {
         let (names, level) = (to_json(names), reader.level());
         let (owner, project) = (reader.owner(), reader.project());
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { name: String, head: i64 },
             r#"select name as "name!: String", head as "head!: i64" from (
                 select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
                 from stream s
@@ -247,7 +249,8 @@ impl StreamReads<'_> {
     ) -> Result<RowPage<(i64, String)>, StoreError> {
         let limit = size.limit();
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { id: i64, name: String },
             r#"select id, name from stream s
             where id < ?1 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)
@@ -271,7 +274,7 @@ impl StreamReads<'_> {
     ) -> Result<Vec<String>, StoreError> {
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let beyond = format!("{prefix}\x7f");
-        let names = sqlx::query_scalar!(
+        let names = query_value!(
             r#"select name from stream s
             where name >= ?1 and name < ?2 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)

@@ -9,7 +9,7 @@ use svc_model::{Timestamp, limits};
 use super::{
     families::{SweepWrites, Sweeps},
     json::to_json,
-    statement::change,
+    statement::{change, query_value},
     tx::WriteTx,
 };
 use crate::StoreError;
@@ -83,7 +83,7 @@ impl Sweeps<'_> {
     }
 
     async fn silent_sessions_with_seen(self, before: Timestamp) -> Result<Vec<String>, StoreError> {
-        let sessions = sqlx::query_scalar!(
+        let sessions = query_value!(
             "select session_id from session
             where last_seen_at < ? and exists (select 1 from seen where seen.session_id = session.session_id)
             limit ?",
@@ -96,7 +96,7 @@ impl Sweeps<'_> {
     }
 
     async fn closed_mcp_sessions_with_subscriptions(self) -> Result<Vec<String>, StoreError> {
-        let sessions = sqlx::query_scalar!(
+        let sessions = query_value!(
             "select distinct session_id from mcp_subscription join mcp_session using (session_id)
             where closed_at is not null limit ?",
             limits::SWEPT_ROWS_PER_JOB

@@ -11,7 +11,7 @@ use super::{
     errors::changed,
     families::{TaskReads, TaskWrites},
     page::read_page,
-    statement::{change, direct_row, pool_query, select_one},
+    statement::{change, direct_row, pool_query, query_fields, select_one},
 };
 use crate::{PageSize, RowPage, StoreError, StreamState, TaskRow};
 
@@ -324,7 +324,8 @@ impl TaskReads<'_> {
         bytes: usize,
     ) -> Result<(Vec<(Seq, String)>, bool), StoreError> {
         let id = id.as_str();
-        let mut rows = sqlx::query!(
+        let mut rows = query_fields!(
+            { seq: i64, data: String },
             "select e.seq, e.data
             from event e
             where e.stream_id = (select stream_id from task where task_id = ?) and e.kind = 'frame'

@@ -7,8 +7,8 @@ use super::{
     families::{TokenReads, TokenWrites},
     page::read_page,
     statement::{
-        change, direct_row, pool_query, read_one, select_fields, select_one, select_value,
-        select_values,
+        change, direct_row, pool_query, query_fields, query_value, read_one, select_fields,
+        select_one, select_value, select_values,
     },
 };
 use crate::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow};
@@ -390,7 +390,7 @@ impl TokenReads<'_> {
         now: Timestamp,
     ) -> Result<Option<TokenHash>, StoreError> {
         let (least, greatest) = (least.as_slice(), greatest.as_slice());
-        let hash = sqlx::query_scalar!(
+        let hash = query_value!(
             "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ?
                 and operator_credential is null limit 1",
             least,
@@ -430,7 +430,7 @@ impl TokenReads<'_> {
 
     /// Whether there are tokens whose processes exited before `before`.
     pub async fn has_gone_processes(self, before: Timestamp) -> Result<bool, StoreError> {
-        let has = sqlx::query_scalar!(
+        let has = query_value!(
             r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#,
             TokenEnd::Gone,
             before
@@ -449,7 +449,8 @@ impl TokenReads<'_> {
     ) -> Result<Vec<ProcessIdentity>, StoreError> {
         let here = self.store.machine_id();
         let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { client_pid: i64, client_started: String },
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token
             where client_pid is not null and revoked_at is null and client_started is not null and machine_id = ?
                 and (client_pid, client_started) > (?, ?)

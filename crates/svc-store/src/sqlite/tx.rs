@@ -77,7 +77,7 @@ impl WriteTx {
     }
 
     /// Drops all cached state after a failed commit; the tables are authoritative.
-    pub(super) fn reset(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
         self.pending.clear();
         self.closing.clear();
         self.visibility_changed.clear();

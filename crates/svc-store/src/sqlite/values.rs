@@ -13,9 +13,16 @@ use super::{
     columns::non_empty,
     families::{ValueReads, ValueWrites},
     json::{from_json, to_json},
-    statement::{change, direct_row, find_value, pool_query, select_one, select_value},
+    statement::{
+        change, direct_row, find_value, pool_query, query_fields, query_rows, query_value,
+        select_one, select_value,
+    },
 };
 use crate::{ClusterRow, Clustering, MemberRow, NewCluster, StoreError};
+
+direct_row!(Clustering { state, records, noise });
+direct_row!(ClusterRow { cluster_id, label, size, avg_weight, goal });
+direct_row!(MemberRow { id, domain, strategy, status, tier, goal, similarity });
 
 direct_row! {
     struct RawValue {
@@ -191,7 +198,8 @@ fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> 
 impl ValueReads<'_> {
     /// The number of resolved records, and a fingerprint that differs after each change of them.
     pub async fn count_resolved(self) -> Result<(i64, String), StoreError> {
-        let row = sqlx::query!(
+        let row = query_fields!(
+            { count: i64, last: i64, at: i64 },
             r#"select
                 (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'ended') as "count!: i64",
                 coalesce((select id from ghap where status <> 'active' order by id desc limit 1), 0) as "last!: i64",
@@ -205,7 +213,7 @@ impl ValueReads<'_> {
     /// The number of resolved records that the reader may read.
     pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64, StoreError> {
         let (scope, key, project) = (sum_scope(reader), reader.key(), reader.project());
-        let count = sqlx::query_scalar!(
+        let count = query_value!(
             r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
                 select count(*) from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?2 and g.project is not ?3 and g.status <> 'active'
@@ -221,7 +229,7 @@ impl ValueReads<'_> {
 
     /// The last grouping of the records.
     pub async fn clustering(self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
-        let row = sqlx::query_as!(
+        let row = query_rows!(
             Clustering,
             "select state, records, noise from clustering where axis = ?",
             axis
@@ -239,7 +247,7 @@ impl ValueReads<'_> {
         axis: Axis,
     ) -> Result<Vec<ClusterRow>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             ClusterRow,
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
                 (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
@@ -269,7 +277,7 @@ impl ValueReads<'_> {
         limit: u32,
     ) -> Result<Vec<MemberRow>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             MemberRow,
             r#"select g.ghap_id as "id!: GhapId", g.domain as "domain: Domain", g.strategy as "strategy: Strategy",
                 g.status as "status: GhapStatus", g.tier as "tier: Tier", g.goal, m.similarity
@@ -297,7 +305,7 @@ impl ValueReads<'_> {
         limit: u32,
     ) -> Result<(Vec<(Value, String)>, i64), StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let total = sqlx::query_scalar!(
+        let total = query_value!(
             r#"select count(*) as "count!: i64" from learned_value v
             where (?1 is null or axis = ?1)
                 and (?2 is null or v.project = ?3 or v.session_id in (select session_id from session where reader_key = ?2))"#,

@@ -188,7 +188,7 @@ async fn commit_appends(
     if let Err(error) = committed {
         let finished = |(reply, seqs)| FinishedJob::Append(reply, seqs);
         let done = done.into_iter().map(finished).collect();
-        fail(tx, &error, done, std::iter::empty());
+        fail(tx, &error, done, std::iter::empty()).await;
         return None;
     }
     for (reply, seqs) in done {
@@ -257,7 +257,7 @@ async fn commit(
         }
         Err(error) => {
             tx.direct.rollback().ok();
-            fail(tx, &error, done, group.drain(..));
+            fail(tx, &error, done, group.drain(..)).await;
             None
         }
     }
@@ -322,14 +322,14 @@ async fn run_job(
 }
 
 /// Answers all jobs with the error.
-fn fail(
+async fn fail(
     tx: &mut WriteTx,
     error: &StoreError,
     done: Vec<FinishedJob>,
     rest: impl Iterator<Item = WriterJob>,
 ) {
     tracing::error!(error = svc_sys::telemetry::chain(error), "a commit failed");
-    if let Err(error) = tx.reset() {
+    if let Err(error) = tx.reset().await {
         tracing::error!(
             error = svc_sys::telemetry::chain(&error),
             "cannot read the head of the log"

@@ -1,0 +1,29 @@
+//! Parameters and rows as statements have them, whatever engine runs them. SQLite's kinds of values
+//! are the common form: an engine with more kinds maps its own to them.
+
+use rusqlite::types::{FromSql, ToSql, ToSqlOutput};
+
+use crate::StoreError;
+
+/// The value of a parameter.
+pub(crate) type Parameter<'a> = ToSqlOutput<'a>;
+
+pub(crate) fn parameter(value: &(impl ToSql + ?Sized)) -> Result<Parameter<'_>, StoreError> {
+    Ok(value.to_sql()?)
+}
+
+/// Reads a row from columns in the order of the struct's fields.
+pub(crate) trait DirectRow: Sized {
+    fn read(columns: &mut impl Columns) -> rusqlite::Result<Self>;
+}
+
+/// The columns of a row, from the first to the last.
+pub(crate) trait Columns {
+    /// The next column, which must be the column of `field`.
+    fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T>;
+}
+
+/// Whether a column is named like a field. The name may carry sqlx's type override as a suffix.
+pub(crate) fn is_column_of(name: &str, field: &str) -> bool {
+    name.split(['!', '?', ':']).next() == Some(field)
+}
