@@ -304,7 +304,7 @@ impl AgentWrites<'_> {
             self.tx,
             "update agent set state = ?, task = ?, description = ?, host_pid = ?, host_started = ?, pid = ?, \
                 vendor_session = ?, exit_code = ?, signal = ?, error = ?, ended_at = ?, \
-                answer_key = case when ? is null then answer_key end where agent_id = ?",
+                answer_key = case when cast(? as integer) is null then answer_key end where agent_id = ?",
             info.state,
             info.task,
             info.description,

@@ -50,12 +50,12 @@ impl CalibrationReads<'_> {
                 select item as strategy, records, confirmed from ghap_sum
                 where scope = ?3 and subject = 'strategy' and domain = ?1 and records > 0
                 union all
-                select g.strategy, 1, g.status = 'confirmed'
+                select g.strategy, 1, iif(g.status = 'confirmed', 1, 0)
                 from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?4 and g.project is not ?5 and g.domain = ?1
                     and g.status in ('confirmed', 'falsified')
             )
-            group by strategy order by coalesce(strategy = ?2, 0) desc, sum(records) desc, strategy"#,
+            group by strategy order by coalesce(strategy = ?2, false) desc, sum(records) desc, strategy"#,
             domain,
             strategy,
             scope,
@@ -119,8 +119,8 @@ impl CalibrationReads<'_> {
                 select item as client, domain, records, confirmed, stated, error from ghap_sum
                 where scope = ?4 and subject = 'client' and records > 0
                 union all
-                select coalesce(s.client, ''), g.domain, 1, g.status = 'confirmed', g.probability is not null,
-                    (g.probability - (g.status = 'confirmed')) * (g.probability - (g.status = 'confirmed'))
+                select coalesce(s.client, ''), g.domain, 1, iif(g.status = 'confirmed', 1, 0), iif(g.probability is null, 0, 1),
+                    (g.probability - iif(g.status = 'confirmed', 1, 0)) * (g.probability - iif(g.status = 'confirmed', 1, 0))
                 from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?5 and g.project is not ?6 and (?1 is null or g.project = ?1)
                     and g.status in ('confirmed', 'falsified')
@@ -156,7 +156,7 @@ impl CalibrationReads<'_> {
                 select cast(item as integer) as tenth, domain, records, confirmed, probability from ghap_sum
                 where scope = ?3 and subject = 'tenth' and records > 0
                 union all
-                select min(cast(g.probability * 10 as integer), 9), g.domain, 1, g.status = 'confirmed', g.probability
+                select min(cast(g.probability * 10 as integer), 9), g.domain, 1, iif(g.status = 'confirmed', 1, 0), g.probability
                 from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?4 and g.project is not ?5 and (?1 is null or g.project = ?1)
                     and g.status in ('confirmed', 'falsified') and g.probability is not null
@@ -193,7 +193,7 @@ impl CalibrationReads<'_> {
                 select cast(item as integer) as week, domain, records, confirmed from ghap_sum
                 where scope = ?3 and subject = 'week' and records > 0
                 union all
-                select (g.resolved_at - 345600000) / 604800000 * 604800000 + 345600000, g.domain, 1, g.status = 'confirmed'
+                select (g.resolved_at - 345600000) / 604800000 * 604800000 + 345600000, g.domain, 1, iif(g.status = 'confirmed', 1, 0)
                 from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?4 and g.project is not ?5 and (?1 is null or g.project = ?1)
                     and g.status in ('confirmed', 'falsified') and g.resolved_at is not null

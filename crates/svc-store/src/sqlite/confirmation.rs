@@ -26,7 +26,7 @@ impl ConfirmationWrites<'_> {
                 cross join ghap g on g.ghap_id = s.item and g.session_id <> s.session_id
                 cross join ghap_text t on t.id = g.id
                 where s.session_id = ?1 and s.kind = 'experience'
-                group by g.id
+                group by g.id, t.id
                 union all
                 select m.memory_id, true, m.terms, '', '', max(s.at)
                 from seen s

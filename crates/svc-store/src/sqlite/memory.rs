@@ -126,7 +126,7 @@ impl MemoryWrites<'_> {
             select_one,
             self.tx,
             { session_id: String, is_readable: bool },
-            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), 0) as "is_readable!: bool"
+            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), false) as "is_readable!: bool"
             from memory m where m.memory_id = ?1"#,
             id,
             key,

@@ -385,7 +385,7 @@ impl MessageWrites<'_> {
         let list = to_json(ids);
         change!(
             self.tx,
-            "update message set begins_turn = type = 'query' and ?1, wakes = wakes or ?1
+            "update message set begins_turn = iif(type = 'query' and ?1, 1, 0), wakes = iif(wakes = 1 or ?1, 1, 0)
             where message_id in (select value from json_each(?2))",
             begins_turn,
             list

@@ -111,7 +111,7 @@ impl ValueWrites<'_> {
         change!(
             self.tx,
             "insert into cluster (cluster_id, axis, label, avg_weight)
-            select value ->> 0, ?, value ->> 1, value ->> 2 from json_each(?)",
+            select value ->> 0, ?, cast(value ->> 1 as integer), cast(value ->> 2 as real) from json_each(?)",
             axis,
             clusters
         );
@@ -119,7 +119,7 @@ impl ValueWrites<'_> {
         change!(
             self.tx,
             "insert into cluster_member (cluster_id, ghap_id, similarity)
-            select j.value ->> 0, g.ghap_id, j.value ->> 2
+            select j.value ->> 0, g.ghap_id, cast(j.value ->> 2 as real)
             from json_each(?) j cross join ghap g on g.ghap_id = j.value ->> 1",
             members
         );
