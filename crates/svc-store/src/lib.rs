@@ -4,7 +4,7 @@
 //! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
 //! commit. `unfinished` holds, in memory, text of agents that no event has yet. `write_queue_key`
 //! names the queue of a principal's write jobs. `sqlite` is the engine, and the only place with
-//! SQL.
+//! SQL; `postgres` runs the same statements on a server.
 //!
 //! # Where a row is read and written
 //!
@@ -50,6 +50,8 @@
 
 mod bus;
 mod error;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod rows;
 mod sqlite;
 mod unfinished;
@@ -57,6 +59,8 @@ mod upkeep;
 
 pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
+#[cfg(all(feature = "postgres", any(test, feature = "testing")))]
+pub use postgres::testing as scratch_server;
 pub use rows::{
     AgentMail, AgentRow, AssignmentEnd, AssignmentRow, AssignmentState, AwayMachine, NewDaemon,
     RequestAnswerRow, RequestRow, WorkMode, WorkRequirements,

@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 use super::families::FrameReads;
 use crate::{FeedScope, FramePage, StoreError};
 
-const STREAM_ROWS: &str = "select position, seq, kind, data, at from event
+pub(super) const STREAM_ROWS: &str = "select position, seq, kind, data, at from event
     where stream_id = ?1 and seq > ?2 order by seq";
 /// Rows of several streams, up to a position.
-const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
+pub(super) const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
     from event e
     cross join stream s on s.id = e.stream_id
     where e.position > ?1 and e.position <= ?2 and s.name >= ?3 and s.name < ?4
@@ -26,7 +26,7 @@ const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
             or ?5 = 1 and coalesce(s.owner, s.project) is not null)
     order by e.position";
 /// The end of a gap that retention left.
-const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
+pub(super) const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
 
 impl FrameReads<'_> {
     /// Sends the framed pages of one stream that follow `after`: one if there is any event, then as

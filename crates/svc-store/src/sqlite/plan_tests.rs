@@ -1,13 +1,11 @@
 //! Plans of statements that people and hooks wait for: what they read must not grow with the history.
 
-use std::path::Path;
-
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
 use svc_model::StreamName;
 
 use super::{
     connect::reader_options,
-    testing::{TestStore, append, event},
+    testing::{TestStore, append, event, statements},
 };
 
 /// Sorting and grouping of rows that are few by construction.
@@ -56,18 +54,6 @@ const HOT: &[(&str, &[&str])] = &[
     ("select o.id, o.scope from session s", &["SCAN m", "USE TEMP B-TREE"]),
     ("as \"of_project!: String\"", &["SCAN latest", "SCAN o", "USE TEMP B-TREE"]),
 ];
-
-/// The statements that sqlx checked.
-fn statements() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.sqlx");
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let query = |path| {
-        let file: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-        file["query"].as_str().unwrap().to_owned()
-    };
-    files.map(query).collect()
-}
 
 #[tokio::test]
 async fn hot_statements_read_no_more_than_they_return() {

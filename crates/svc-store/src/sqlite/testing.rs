@@ -7,6 +7,8 @@ use std::sync::Arc;
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Clock, ManualClock, NewEvent, StreamName, StreamVisibility, Timestamp};
 
+#[cfg(test)]
+use super::frames;
 use super::{
     connect::writer_options,
     db::{Store, Writer},
@@ -65,6 +67,20 @@ impl TestStore {
         self.writer.close(self.store).await.unwrap();
         Self::at(self.folder, self.clock, None).await
     }
+}
+
+/// The statements that sqlx checked, and those of a replay.
+#[cfg(test)]
+pub(crate) fn statements() -> Vec<String> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.sqlx");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let query = |path| {
+        let file: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        file["query"].as_str().unwrap().to_owned()
+    };
+    let replay = [frames::STREAM_ROWS, frames::FEED_ROWS, frames::NEXT_POSITION];
+    files.map(query).chain(replay.map(str::to_owned)).collect()
 }
 
 pub fn event(kind: &str, data: &str) -> NewEvent {

@@ -1,0 +1,127 @@
+//! A PostgreSQL server for tests: one for a test process, on a socket in a temporary folder, and a
+//! database for each test.
+
+#![expect(clippy::expect_used, reason = "for tests alone")]
+
+use std::{
+    fmt::Write as _,
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+static SERVER: LazyLock<Server> = LazyLock::new(Server::start);
+
+/// The address of a new, empty database of this process's server.
+///
+/// # Panics
+/// If Debian's package `postgresql` is not installed, or the server does not start.
+pub fn new_database() -> String {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let mut create = Command::new(SERVER.programs.join("createdb"));
+    create.args(["--username=svc", "--template=template0", "--host"]).arg(&SERVER.folder);
+    let done = create.arg(&name).output().expect("createdb runs");
+    assert!(done.status.success(), "createdb: {}", String::from_utf8_lossy(&done.stderr));
+    format!("postgres://svc@localhost/{name}?host={}", SERVER.folder.display())
+}
+
+/// The folder of the server's programs, such as `pg_dump`.
+pub fn programs() -> &'static Path {
+    &SERVER.programs
+}
+
+#[derive(Debug)]
+struct Server {
+    programs: PathBuf,
+    /// Of the socket and the data.
+    folder: PathBuf,
+    /// The shell that started the server stops it when this end closes, at the latest with this
+    /// process.
+    _lives: ChildStdin,
+}
+
+/// `$1` is the folder of the programs. Files in memory, where there is such a folder: a commit waits
+/// for the disk with the same settings as everywhere, and need not be slow for it.
+const SHELL: &str = r#"
+set -eu
+trap '' INT
+bin=$1
+[ -w /dev/shm ] && TMPDIR=/dev/shm
+folder=$(mktemp -d "${TMPDIR:-/tmp}/svc-pg.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+"$bin/initdb" --no-sync --auth=trust --username=svc --encoding=UTF8 --locale=C --pgdata=data >log 2>&1 ||
+    { cat log >&2; exit 1; }
+"$bin/pg_ctl" --pgdata=data --log=log --wait --silent \
+    --options="-k '$folder' -c listen_addresses='' -c max_connections=200" start </dev/null >/dev/null ||
+    { cat log >&2; exit 1; }
+echo "$folder"
+exec >/dev/null 2>&1
+cat || true
+"$bin/pg_ctl" --pgdata=data --mode=immediate --silent stop || true
+"#;
+
+impl Server {
+    fn start() -> Self {
+        let programs = installed().expect(
+            "PostgreSQL 14 or later is installed for these tests: apt-get install postgresql",
+        );
+        let mut shell = unprivileged();
+        shell.args(["-c", SHELL, "sh"]).arg(&programs).current_dir("/");
+        // A Ctrl-C at the terminal ends this process first, and by that the shell.
+        shell.process_group(0);
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut shell = shell.spawn().expect("a shell starts");
+        let lives = shell.stdin.take().expect("it has an input");
+        let folder = Self::folder_of(&mut shell);
+        Self { programs, folder, _lives: lives }
+    }
+
+    fn folder_of(shell: &mut Child) -> PathBuf {
+        let mut line = String::new();
+        let output = shell.stdout.take().expect("it has an output");
+        BufReader::new(output).read_line(&mut line).expect("the shell's output is read");
+        if line.is_empty() {
+            let mut why = String::new();
+            let errors = shell.stderr.take().expect("it has an error output");
+            let read = BufReader::new(errors).read_to_string(&mut why);
+            write!(why, " {read:?}").expect("a text takes more");
+            panic!("PostgreSQL does not start: {why}");
+        }
+        PathBuf::from(line.trim_end())
+    }
+}
+
+/// Where Debian and others install the programs, the latest version first.
+fn installed() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut versions: Vec<(u32, PathBuf)> = versions
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+        .collect();
+    versions.sort_unstable();
+    let debian = versions.into_iter().rev().map(|(_, path)| path.join("bin"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all: Vec<PathBuf> = debian.chain(std::env::split_paths(&path)).collect();
+    all.into_iter().find(|folder| folder.join("initdb").exists())
+}
+
+/// A shell of a user that PostgreSQL runs as: not root.
+fn unprivileged() -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return Command::new("sh");
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let user =
+        if users.lines().any(|line| line.starts_with("postgres:")) { "postgres" } else { "nobody" };
+    let mut shell = Command::new("setpriv");
+    shell.args(["--reuid", user, "--regid"]);
+    let group = if user == "nobody" { "nogroup" } else { user };
+    shell.args([group, "--clear-groups", "sh"]);
+    shell
+}

@@ -1,0 +1,538 @@
+//! The text of a statement on PostgreSQL, made from the one text that SQLite runs.
+//!
+//! Statements are constants, so this is no translator of SQL in general: it knows what our own
+//! statements use, and a test prepares each of them on a server. What differs and looks the same in
+//! both dialects is defined in the schema instead (`migrations/postgres`): `json_each`, `iif`, `->>`,
+//! `substr` with a negative start, the `sum` of integers, `max` and `min` of two values. A text that
+//! no rule can carry over has another one in `own_texts`.
+
+use std::borrow::Cow;
+
+use super::own_texts;
+
+/// The statement on PostgreSQL.
+pub(crate) fn translate(sqlite: &str) -> String {
+    if let Some(own) = own_texts::find(sqlite) {
+        return own.to_owned();
+    }
+    let mut text = Statement::read(sqlite);
+    text.number_parameters();
+    text.leave_the_order_to_the_planner();
+    text.compare_with_null();
+    text.fold_case();
+    text.cast();
+    text.make_json();
+    text.qualify_upserts();
+    text.give_types_to_null_tests();
+    text.read_integers_from_lists();
+    text.name_subqueries();
+    text.write()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A name or a keyword.
+    Word,
+    /// A name in quotation marks.
+    Quoted,
+    /// A text or a number.
+    Literal,
+    Parameter,
+    /// An operator, or a mark such as a parenthesis.
+    Symbol,
+}
+
+/// A token, with the space and the comments before it.
+#[derive(Debug, Clone)]
+struct Token<'a> {
+    space: &'a str,
+    kind: Kind,
+    text: Cow<'a, str>,
+}
+
+impl Token<'_> {
+    fn is(&self, text: &str) -> bool {
+        matches!(self.kind, Kind::Word | Kind::Symbol) && self.text == text
+    }
+
+    fn is_any(&self, texts: &[&str]) -> bool {
+        texts.iter().any(|text| self.is(text))
+    }
+
+    fn insert_before(&mut self, text: &str) {
+        self.text.to_mut().insert_str(0, text);
+    }
+
+    fn append(&mut self, text: &str) {
+        self.text.to_mut().push_str(text);
+    }
+
+    /// Leaves the space, which may hold a line's end.
+    fn clear(&mut self) {
+        self.text = Cow::Borrowed("");
+    }
+}
+
+const COMPARISONS: &[&str] = &["=", "<>", "<", ">", "<=", ">="];
+/// Words that may follow a subquery in a `from` and do not name it.
+const AFTER_A_SOURCE: &[&str] =
+    &["where", "group", "order", "limit", "union", "cross", "join", "left", "on", "having"];
+/// Words of an expression that are no columns.
+const KEYWORDS: &[&str] = &[
+    "and", "or", "not", "is", "null", "true", "false", "in", "between", "case", "when", "then",
+    "else", "end", "where", "as", "exists", "select", "from", "set",
+];
+
+struct Statement<'a> {
+    tokens: Vec<Token<'a>>,
+}
+
+impl<'a> Statement<'a> {
+    fn read(text: &'a str) -> Self {
+        let mut tokens = Vec::new();
+        let mut rest = text;
+        loop {
+            let (space, after) = rest.split_at(space_before(rest));
+            let Some(first) = after.chars().next() else {
+                break;
+            };
+            let (kind, length) = match first {
+                '\'' => (Kind::Literal, quoted(after, '\'')),
+                '"' => (Kind::Quoted, quoted(after, '"')),
+                '?' => (Kind::Parameter, 1 + run(&after[1..], |c| c.is_ascii_digit())),
+                '0'..='9' => (Kind::Literal, run(after, |c| c.is_ascii_alphanumeric() || c == '.')),
+                c if is_of_word(c) => (Kind::Word, run(after, is_of_word)),
+                _ => {
+                    let long = ["->>", "->", "<>", "<=", ">=", "||"];
+                    let long = long.iter().find(|symbol| after.starts_with(**symbol));
+                    (Kind::Symbol, long.map_or(first.len_utf8(), |symbol| symbol.len()))
+                }
+            };
+            tokens.push(Token { space, kind, text: Cow::Borrowed(&after[..length]) });
+            rest = &after[length..];
+        }
+        Self { tokens }
+    }
+
+    fn write(&self) -> String {
+        self.tokens.iter().flat_map(|token| [token.space, &*token.text]).collect()
+    }
+
+    /// Whether the tokens from `at` are these.
+    fn has(&self, at: usize, texts: &[&str]) -> bool {
+        let tokens = self.tokens.get(at..at + texts.len());
+        tokens.is_some_and(|tokens| tokens.iter().zip(texts).all(|(token, text)| token.is(text)))
+    }
+
+    fn is_word(&self, at: usize) -> bool {
+        self.tokens.get(at).is_some_and(|token| token.kind == Kind::Word)
+    }
+
+    /// The places of these tokens. Those before it may change during the walk, and none may be added.
+    fn places(&self, texts: &[&str]) -> Vec<usize> {
+        (0..self.tokens.len()).filter(|at| self.has(*at, texts)).collect()
+    }
+
+    /// The parenthesis that closes the one at `open`.
+    fn close(&self, open: usize) -> usize {
+        let mut depth = 0;
+        for (at, token) in self.tokens.iter().enumerate().skip(open) {
+            if token.is("(") {
+                depth += 1;
+            } else if token.is(")") {
+                depth -= 1;
+                if depth == 0 {
+                    return at;
+                }
+            }
+        }
+        self.tokens.len() - 1
+    }
+
+    /// The parenthesis around the token at `inside`, and how many commas are between the two.
+    fn open(&self, inside: usize) -> Option<(usize, usize)> {
+        let (mut depth, mut commas) = (0, 0);
+        for at in (0..inside).rev() {
+            let token = &self.tokens[at];
+            if token.is(")") {
+                depth += 1;
+            } else if token.is("(") && depth == 0 {
+                return Some((at, commas));
+            } else if token.is("(") {
+                depth -= 1;
+            } else if token.is(",") && depth == 0 {
+                commas += 1;
+            }
+        }
+        None
+    }
+
+    /// `?` and `?3` are `$1` and `$3`. A `?` without number is the one after the highest so far.
+    fn number_parameters(&mut self) {
+        let mut highest = 0;
+        for token in self.tokens.iter_mut().filter(|token| token.kind == Kind::Parameter) {
+            let number = token.text[1..].parse().unwrap_or(highest + 1);
+            highest = highest.max(number);
+            token.text = Cow::Owned(format!("${number}"));
+        }
+    }
+
+    /// `cross join a on …` and `indexed by …` tell SQLite what to read first and by which index.
+    /// PostgreSQL has no such words and decides by its statistics.
+    fn leave_the_order_to_the_planner(&mut self) {
+        for at in self.places(&["indexed", "by"]) {
+            self.tokens[at..at + 3].iter_mut().for_each(Token::clear);
+        }
+        for cross in self.places(&["cross", "join"]) {
+            let mut at = cross + 2;
+            while let Some(token) = self.tokens.get(at) {
+                if token.is("(") {
+                    at = self.close(at);
+                } else if token.is("on") {
+                    self.tokens[cross].clear();
+                    break;
+                } else if token.is_any(&[")", ","]) || token.is_any(AFTER_A_SOURCE) {
+                    break;
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// `a is ?`, which two nulls fulfil.
+    fn compare_with_null(&mut self) {
+        for is in self.places(&["is"]) {
+            let not = usize::from(self.has(is + 1, &["not"]));
+            let value = is + 1 + not;
+            if self.tokens.get(value).is_none_or(|token| token.is_any(&["null", "true", "false"])) {
+                continue;
+            }
+            self.tokens[is].append(if not == 1 { " distinct from" } else { " not distinct from" });
+            if not == 1 {
+                self.tokens[is + 1].clear();
+            }
+        }
+    }
+
+    /// `a = ? collate nocase`: PostgreSQL has no collation that folds ASCII letters alone, `lower`
+    /// of a text with the collation "C" does. The indexes are over `lower(a)`.
+    fn fold_case(&mut self) {
+        for collate in self.places(&["collate", "nocase"]) {
+            let (column, value) = (collate - 3, collate - 1);
+            let is_qualified = self.has(column - 1, &["."]);
+            self.tokens[if is_qualified { column - 2 } else { column }].insert_before("lower(");
+            self.tokens[column].append(")");
+            self.tokens[value].insert_before("lower(");
+            self.tokens[collate + 1].text = Cow::Borrowed("\"C\")");
+        }
+    }
+
+    fn cast(&mut self) {
+        for cast in self.places(&["cast", "("]) {
+            let end = self.close(cast + 1);
+            let is_parameter = end == cast + 5 && self.tokens[cast + 2].kind == Kind::Parameter;
+            match &*self.tokens[end - 1].text {
+                "integer" if is_parameter => self.tokens[end - 1].text = Cow::Borrowed("bigint"),
+                // PostgreSQL's cast rounds a fraction, SQLite's drops it, and so does this function.
+                "integer" => self.call(cast, "to_integer", end),
+                "real" => self.tokens[end - 1].text = Cow::Borrowed("double precision"),
+                "blob" => {
+                    self.call(cast, "convert_to", end);
+                    self.tokens[end].insert_before(", 'UTF8'");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Makes a call of the cast that ends at `end`.
+    fn call(&mut self, cast: usize, function: &'static str, end: usize) {
+        self.tokens[cast].text = Cow::Borrowed(function);
+        for token in &mut self.tokens[end - 2..end] {
+            token.space = "";
+            token.clear();
+        }
+    }
+
+    /// Later versions read `json_array(` as the standard's, which drops nulls.
+    fn make_json(&mut self) {
+        for at in self.places(&["json_array", "("]) {
+            self.tokens[at].text = Cow::Borrowed("json_build_array");
+        }
+        for at in self.places(&["json_group_array", "("]) {
+            let end = self.close(at + 1);
+            self.tokens[at].text = Cow::Borrowed("coalesce(json_agg");
+            // Of no rows, `json_agg` makes null.
+            self.tokens[end].append(", '[]')");
+        }
+    }
+
+    /// In `do update set n = n + 1`, the second `n` could be that of `excluded`.
+    fn qualify_upserts(&mut self) {
+        let Some(update) = self.places(&["do", "update", "set"]).first().copied() else {
+            return;
+        };
+        let table = self.tokens[2].text.to_string();
+        let (mut is_target, mut depth) = (true, 0);
+        for at in update + 3..self.tokens.len() {
+            let token = &self.tokens[at];
+            if token.is("returning") {
+                break;
+            } else if token.is("(") {
+                depth += 1;
+            } else if token.is(")") {
+                depth -= 1;
+            } else if depth == 0 && token.is_any(&[",", "where"]) {
+                is_target = token.is(",");
+            } else if token.is("=") && is_target {
+                is_target = false;
+            } else if token.kind == Kind::Word
+                && !is_target
+                && !token.is_any(KEYWORDS)
+                && !self.tokens[at - 1].is(".")
+                && !self.has(at + 1, &["("])
+                && !self.has(at + 1, &["."])
+            {
+                self.tokens[at].insert_before(&format!("{table}."));
+            }
+        }
+    }
+
+    /// PostgreSQL wants to know the type of a parameter where it first meets it, and `$1 is null`
+    /// says none. It is that of what the parameter is compared with elsewhere.
+    fn give_types_to_null_tests(&mut self) {
+        for at in 0..self.tokens.len() {
+            if self.is_null_test(at) {
+                let kind = self.type_of(&self.tokens[at].text);
+                self.tokens[at].append(kind);
+            }
+        }
+    }
+
+    fn is_null_test(&self, at: usize) -> bool {
+        self.tokens[at].kind == Kind::Parameter
+            && (self.has(at + 1, &["is", "null"]) || self.has(at + 1, &["is", "not", "null"]))
+    }
+
+    fn type_of(&self, parameter: &str) -> &'static str {
+        for (at, token) in self.tokens.iter().enumerate() {
+            if token.text != parameter || at < 2 || self.is_null_test(at) {
+                continue;
+            }
+            let before = &self.tokens[at - 1];
+            if before.is_any(COMPARISONS) && self.tokens[at - 2].is(")") {
+                // `(a is null) = ?`
+                return "::boolean";
+            }
+            if before.is_any(COMPARISONS) && self.is_word(at - 2) {
+                return self.type_of_column(at - 2);
+            }
+            if let Some(column) = self.column_in_row(at) {
+                return self.type_of_column(column);
+            }
+        }
+        "::text"
+    }
+
+    /// `b` for the second parameter of `(a, b) < (?, ?)`.
+    fn column_in_row(&self, parameter: usize) -> Option<usize> {
+        let (open, commas) = self.open(parameter)?;
+        if open < 2 || !self.tokens[open - 1].is_any(COMPARISONS) || !self.tokens[open - 2].is(")")
+        {
+            return None;
+        }
+        let end = open - 2;
+        let (start, _) = self.open(end)?;
+        let ends = (start..=end).filter(|at| self.tokens[*at].is_any(&[",", ")"]));
+        ends.map(|end| end - 1).nth(commas)
+    }
+
+    fn type_of_column(&self, column: usize) -> &'static str {
+        if self.is_integer(column) { "::bigint" } else { "::text" }
+    }
+
+    /// Whether this is a number's column, by its name. Of those that a parameter or a member of a
+    /// list is compared with.
+    fn is_integer(&self, column: usize) -> bool {
+        let name = &self.tokens[column].text;
+        self.is_word(column)
+            && (matches!(&**name, "id" | "position" | "at") || name.ends_with("_at"))
+    }
+
+    /// The members of a list are texts, and no text equals a number.
+    fn read_integers_from_lists(&mut self) {
+        for at in self.places(&["in", "(", "select", "value", "from", "json_each"]) {
+            if self.is_integer(at - 1) {
+                self.tokens[at + 3].append("::bigint");
+            }
+        }
+        for at in self.places(&["=", "j", ".", "value"]) {
+            if self.is_integer(at - 1) {
+                self.tokens[at + 3].append("::bigint");
+            }
+        }
+        for at in self.places(&["j", ".", "value", "="]) {
+            if self.is_integer(at + 6) && self.has(at + 5, &["."]) {
+                self.tokens[at + 2].append("::bigint");
+            }
+        }
+    }
+
+    /// A subquery in a `from` has a name: before version 16 it must.
+    fn name_subqueries(&mut self) {
+        let sources = self.places(&["from", "("]).into_iter().chain(self.places(&["join", "("]));
+        let sources: Vec<usize> = sources.collect();
+        for (number, at) in sources.into_iter().enumerate() {
+            let end = self.close(at + 1);
+            let has_name = self.is_word(end + 1) && !self.tokens[end + 1].is_any(AFTER_A_SOURCE);
+            if !has_name {
+                self.tokens[end].append(&format!(" as sub_{number}"));
+            }
+        }
+    }
+}
+
+/// Bytes of space and comments at the start.
+fn space_before(text: &str) -> usize {
+    let mut length = 0;
+    loop {
+        length += run(&text[length..], char::is_whitespace);
+        if !text[length..].starts_with("--") {
+            return length;
+        }
+        length += run(&text[length..], |c| c != '\n');
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Bytes at the start whose characters are like that.
+fn run(text: &str, is: impl Fn(char) -> bool) -> usize {
+    text.find(|c| !is(c)).unwrap_or(text.len())
+}
+
+/// Bytes of a text in quotation marks, in which a doubled mark stands for itself.
+fn quoted(text: &str, mark: char) -> usize {
+    let mut at = 1;
+    while let Some(end) = text[at..].find(mark) {
+        at += end + 1;
+        if !text[at..].starts_with(mark) {
+            return at;
+        }
+        at += 1;
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_have_numbers() {
+        assert_eq!(translate("a = ? and b = ?"), "a = $1 and b = $2");
+        assert_eq!(translate("a = ?2 and b = ? and c = ?1"), "a = $2 and b = $3 and c = $1");
+        assert_eq!(translate("select '?', \"?1\" -- ?\n, ?"), "select '?', \"?1\" -- ?\n, $1");
+        assert_eq!(translate("select 'it''s ?', ?"), "select 'it''s ?', $1");
+    }
+
+    #[test]
+    fn hints_for_the_order_of_reads_are_left_out() {
+        assert_eq!(
+            translate("from a cross join b on b.x = a.x cross join c where c.y = 1"),
+            "from a  join b on b.x = a.x cross join c where c.y = 1"
+        );
+        assert_eq!(
+            translate("(select 1 from a cross join b) c join d on d.x = c.x"),
+            "(select 1 from a cross join b) c join d on d.x = c.x"
+        );
+        assert_eq!(translate("from event e indexed by i join s"), "from event e    join s");
+    }
+
+    #[test]
+    fn a_comparison_that_two_nulls_fulfil() {
+        assert_eq!(translate("a is ?"), "a is not distinct from $1");
+        assert_eq!(translate("a is not 'x'"), "a is distinct from  'x'");
+        assert_eq!(translate("a is not null and b is null"), "a is not null and b is null");
+    }
+
+    #[test]
+    fn case_is_folded_for_ascii_alone() {
+        assert_eq!(
+            translate("s.a = ?1 collate nocase and b"),
+            "lower(s.a) = lower($1 collate \"C\") and b"
+        );
+    }
+
+    #[test]
+    fn casts() {
+        assert_eq!(translate("cast(a * 10 as integer)"), "to_integer(a * 10)");
+        assert_eq!(translate("cast(? as integer)"), "cast($1 as bigint)");
+        assert_eq!(translate("cast(a as real)"), "cast(a as double precision)");
+        assert_eq!(
+            translate("substr(cast(coalesce(a, b) as blob), 1, ?)"),
+            "substr(convert_to(coalesce(a, b), 'UTF8'), 1, $1)"
+        );
+    }
+
+    #[test]
+    fn lists_of_rows() {
+        assert_eq!(
+            translate("json_group_array(json_array(a, (b)))"),
+            "coalesce(json_agg(json_build_array(a, (b))), '[]')"
+        );
+    }
+
+    #[test]
+    fn columns_of_an_upsert_are_the_tables() {
+        assert_eq!(
+            translate(
+                "insert into n (a, b) values (?, ?) on conflict (a) do update
+                 set b = max(b, ?2), c = excluded.c, d = null where b = 1 and d is null returning b"
+            ),
+            "insert into n (a, b) values ($1, $2) on conflict (a) do update
+                 set b = max(n.b, $2), c = excluded.c, d = null where n.b = 1 and n.d is null returning b"
+        );
+    }
+
+    #[test]
+    fn a_test_for_null_has_the_type_of_the_comparison() {
+        assert_eq!(translate("?1 is null or g.a = ?1"), "$1::text is null or g.a = $1");
+        assert_eq!(
+            translate("?1 is not null or g.a_at >= ?1"),
+            "$1::bigint is not null or g.a_at >= $1"
+        );
+        assert_eq!(
+            translate("?1 is null or (a.b_at, a.c) < (?1, ?2) or ?2 is null"),
+            "$1::bigint is null or (a.b_at, a.c) < ($1, $2) or $2::text is null"
+        );
+        assert_eq!(
+            translate("?1 is null or (a is null) = ?1"),
+            "$1::boolean is null or (a is null) = $1"
+        );
+    }
+
+    #[test]
+    fn members_of_lists_are_numbers_where_numbers_are_looked_for() {
+        assert_eq!(
+            translate(
+                "g.id in (select value from json_each(?)) and g.ghap_id in (select value from json_each(?))"
+            ),
+            "g.id in (select value::bigint from json_each($1)) and g.ghap_id in (select value from json_each($2))"
+        );
+        assert_eq!(
+            translate("g.id = j.value or j.value = m.id or m.name = j.value"),
+            "g.id = j.value::bigint or j.value::bigint = m.id or m.name = j.value"
+        );
+    }
+
+    #[test]
+    fn subqueries_have_names() {
+        assert_eq!(
+            translate("from (select a from (select 1 as a) b) where true"),
+            "from (select a from (select 1 as a) b) as sub_0 where true"
+        );
+    }
+}
