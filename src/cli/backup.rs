@@ -12,10 +12,11 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 use svc_model::{Clock as _, SystemClock};
-use svc_sys::private_file;
+use svc_sys::{config::Flags, private_file};
 use tempfile::NamedTempFile;
 
 use super::database_lock::lock_database;
+use super::exit::UsageError;
 use super::{Context, output};
 
 /// Arguments of `svc backup`.
@@ -35,6 +36,7 @@ pub struct RestoreArgs {
 /// Copies the database into one file and checks the copy. The daemon may run meanwhile.
 pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    refuse_server(context)?;
     let (from, to) = (&context.paths.db, &args.path);
     private_file::check_folder(&context.paths.home)?;
     anyhow::ensure!(from.exists(), "there is no database at {}", from.display());
@@ -64,6 +66,7 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
 /// runs.
 pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    refuse_server(context)?;
     let (from, to) = (&args.path, &context.paths.db);
     let source =
         private_file::open(from).with_context(|| format!("cannot read {}", from.display()))?;
@@ -85,6 +88,19 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
         output::line("earlier session tokens are invalid; `svc mcp-config` mints new ones")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to copy or replace a file that the daemon does not use.
+fn refuse_server(context: &Context) -> anyhow::Result<()> {
+    let Ok(config) = context.config(&Flags::default()) else { return Ok(()) };
+    let Some(url) = config.store.url.value else { return Ok(()) };
+    Err(UsageError(format!(
+        "the rows are in {}, schema {}: `pg_dump` copies them and `pg_restore` brings them back, see \
+         docs/guide/operating.md",
+        url.shown(),
+        config.store.schema.value
+    ))
+    .into())
 }
 
 /// Copies the file before the check, so that the file which was checked is the file which is used.

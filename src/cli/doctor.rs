@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, Endpoint, Token, Url, with_query};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
+use svc_store::{PostgresOptions, ServerReport, ServerSync};
 use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
@@ -79,8 +80,14 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     findings.extend(filesystem(&context.paths.home));
     findings.extend(space(context).await);
     findings.push(clock());
-    findings.extend(wal(context));
-    findings.extend(schema(context).await);
+    match config.as_ref().map(PostgresOptions::configured) {
+        Some(Ok(Some(server))) => findings.extend(database(server).await),
+        Some(Err(error)) => findings.push(fail(DATABASE, error.to_string(), "correct it")),
+        Some(Ok(None)) | None => {
+            findings.extend(wal(context));
+            findings.extend(schema(context).await);
+        }
+    }
     findings.extend(daemon(context, config.is_some()).await);
     if let Some(config) = &config {
         findings.extend(neighbour(context, config).await);
@@ -338,6 +345,44 @@ fn wal(context: &Context) -> Option<Finding> {
         ));
     }
     Some(ok(CHECK, detail))
+}
+
+const DATABASE: &str = "database";
+/// A statement that takes longer there and back slows every write.
+const FAR: Duration = Duration::from_millis(5);
+/// Times of the server and of this machine may differ by this, in milliseconds.
+const SKEW: u64 = 2_000;
+
+/// The server of PostgreSQL that has the rows.
+async fn database(mut server: PostgresOptions) -> Vec<Finding> {
+    server.connect_timeout = Duration::from_secs(5);
+    let report = match ServerReport::look(&server).await {
+        Ok(report) => report,
+        Err(error) => {
+            let advice = "the daemon does not start before; see docs/guide/operating.md";
+            return vec![fail(DATABASE, error.to_string(), advice)];
+        }
+    };
+    let place = server.url.shown();
+    let mut findings = vec![ok(DATABASE, format!("{place}, PostgreSQL {}", report.version))];
+    if report.round_trip > FAR {
+        let took = format!("a statement takes {} ms there and back", report.round_trip.as_millis());
+        findings.push(warn(DATABASE, took, "run svc near the database"));
+    }
+    if report.skew_ms.unsigned_abs() > SKEW {
+        let differs = format!("the server's clock differs by {} ms", report.skew_ms);
+        findings.push(warn(
+            DATABASE,
+            differs,
+            "let both machines take their time from the network",
+        ));
+    }
+    if report.sync == ServerSync::Async {
+        let advice =
+            "name a standby in synchronous_standby_names, if no answer may be lost with the server";
+        findings.push(warn(DATABASE, "no standby is waited for".to_owned(), advice));
+    }
+    findings
 }
 
 /// Objects that other programs added to the database: a trigger runs with each write of the daemon.

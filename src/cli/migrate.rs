@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use svc_store::{MigrateError, Migrations, StoreError};
+use svc_store::{MigrateError, Migrations, PostgresOptions, StoreError};
+use svc_sys::config::{Flags, StoreUrl};
 use svc_sys::private_file;
+use tokio::runtime::Runtime;
 
 use super::database_lock::lock_database;
 use super::{Context, MIGRATIONS_PENDING, output};
@@ -22,6 +24,10 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let path = &context.paths.db;
+    let server = PostgresOptions::configured(&context.config(&Flags::default())?)?;
+    if let Some(server) = server {
+        return migrate_server(context, args, &server, &runtime);
+    }
     if args.check {
         // A read needs no lock and changes nothing, so it works beside a daemon.
         let migrations = runtime.block_on(Migrations::inspect_file(path))?;
@@ -35,6 +41,23 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let migrations = runtime
         .block_on(Migrations::apply_file(path))
         .map_err(|error| with_advice(error.into()))?;
+    report(context, &migrations, "applied")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn migrate_server(
+    context: &Context,
+    args: &MigrateArgs,
+    server: &PostgresOptions,
+    runtime: &Runtime,
+) -> anyhow::Result<ExitCode> {
+    if args.check {
+        let migrations = runtime.block_on(Migrations::inspect_server(server))?;
+        report(context, &migrations, "pending")?;
+        let pending = !migrations.pending.is_empty();
+        return Ok(if pending { MIGRATIONS_PENDING.into() } else { ExitCode::SUCCESS });
+    }
+    let migrations = runtime.block_on(Migrations::apply_server(server))?;
     report(context, &migrations, "applied")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -53,13 +76,16 @@ pub(super) fn with_advice(error: anyhow::Error) -> anyhow::Error {
 
 fn report(context: &Context, migrations: &Migrations, verb: &str) -> anyhow::Result<()> {
     if context.json {
+        let config = context.config(&Flags::default())?;
+        let url = config.store.url.value.as_ref().map(StoreUrl::shown);
+        let db = url.unwrap_or_else(|| context.paths.db.display().to_string());
         let steps: Vec<_> = migrations
             .pending
             .iter()
             .map(|(version, name)| json!({ "version": version, "description": name }))
             .collect();
         return output::json(&json!({
-            "db": context.paths.db, "from": migrations.current, "latest": migrations.latest, verb: steps,
+            "db": db, "from": migrations.current, "latest": migrations.latest, verb: steps,
         }));
     }
     if migrations.pending.is_empty() {

@@ -29,6 +29,22 @@ pub struct ServeArgs {
     /// The operator token's file [default: token in the data folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
+    /// Keep the rows in this database of PostgreSQL, without its password
+    /// [default: svc.db in the data folder]
+    #[arg(long, value_name = "URL")]
+    pub store_url: Option<String>,
+    /// The file with the password for --store-url
+    #[arg(long, value_name = "PATH")]
+    pub store_password_file: Option<PathBuf>,
+    /// The schema of our tables in --store-url [default: svc]
+    #[arg(long, value_name = "NAME")]
+    pub store_schema: Option<String>,
+    /// Connections to --store-url, 3 or more [default: 6]
+    #[arg(long, value_name = "NUMBER")]
+    pub store_max_connections: Option<u64>,
+    /// Seconds that a start waits for --store-url [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub store_connect_timeout: Option<u64>,
     /// What to log: a level, or a list such as svc=debug,warn [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
@@ -66,6 +82,11 @@ impl ServeArgs {
             allowed_origin: self.allowed_origin.clone(),
             proxy_user: self.proxy_user.clone(),
             token_file: self.token_file.clone(),
+            store_url: self.store_url.clone(),
+            store_password_file: self.store_password_file.clone(),
+            store_schema: self.store_schema.clone(),
+            store_max_connections: self.store_max_connections,
+            store_connect_timeout: self.store_connect_timeout,
             log_level: self.log_level.clone(),
             log_format: self.log_format.clone(),
             daemon_name: self.daemon_name.clone(),
@@ -106,6 +127,8 @@ impl ServeArgs {
             out.extend(["--mcp-config".into(), value]);
         }
         let singles = [
+            ("--store-url", &self.store_url),
+            ("--store-schema", &self.store_schema),
             ("--log-level", &self.log_level),
             ("--log-format", &self.log_format),
             ("--daemon-name", &self.daemon_name),
@@ -115,8 +138,23 @@ impl ServeArgs {
                 out.extend([flag.into(), value.into()]);
             }
         }
-        if let Some(path) = &self.token_file {
-            out.extend(["--token-file".into(), path.into()]);
+        let numbers = [
+            ("--store-max-connections", self.store_max_connections),
+            ("--store-connect-timeout", self.store_connect_timeout),
+        ];
+        for (flag, value) in numbers {
+            if let Some(value) = value {
+                out.extend([flag.into(), value.to_string().into()]);
+            }
+        }
+        let paths = [
+            ("--store-password-file", &self.store_password_file),
+            ("--token-file", &self.token_file),
+        ];
+        for (flag, value) in paths {
+            if let Some(value) = value {
+                out.extend([flag.into(), value.into()]);
+            }
         }
         for (flag, given) in [
             ("--no-auth", self.no_auth),
@@ -162,12 +200,22 @@ mod tests {
             "www-data",
             "--mcp-config",
             "{\"mcpServers\":{}}",
+            "--store-url",
+            "postgres://db/svc",
+            "--store-schema",
+            "team",
             "--log-level",
             "debug",
             "--log-format",
             "json",
             "--daemon-name",
             "box",
+            "--store-max-connections",
+            "9",
+            "--store-connect-timeout",
+            "5",
+            "--store-password-file",
+            "/p",
             "--token-file",
             "/t",
             "--no-auth",

@@ -66,7 +66,19 @@ pub(crate) fn quickly(bound: Duration, mut attempt: impl FnMut() -> Duration) {
 pub(crate) struct Home(Arc<Folder>);
 
 #[derive(Debug)]
-struct Folder(TempDir);
+struct Folder {
+    dir: TempDir,
+    /// The address of the database, if it is no file of the folder.
+    store: Option<String>,
+}
+
+/// The address of a new database, if `SVC_TEST_STORE` names another engine than SQLite.
+fn new_store() -> Option<String> {
+    match std::env::var("SVC_TEST_STORE").ok()?.as_str() {
+        "postgres" => Some(svc_store::scratch_server::new_database()),
+        other => panic!("SVC_TEST_STORE: there is no store {other:?}"),
+    }
+}
 
 impl Home {
     pub(crate) fn new() -> Self {
@@ -75,12 +87,13 @@ impl Home {
 
     /// A home below a folder.
     pub(crate) fn below(folder: &Path) -> Self {
-        Self(Arc::new(Folder(TempDir::new_in(folder).expect("a temporary folder"))))
+        let dir = TempDir::new_in(folder).expect("a temporary folder");
+        Self(Arc::new(Folder { dir, store: new_store() }))
     }
 
     /// The user's home; the data folder is below it and is not created here.
     pub(crate) fn user(&self) -> &Path {
-        self.0.0.path()
+        self.0.dir.path()
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
@@ -125,6 +138,7 @@ impl Home {
             .env("HOME", self.user())
             .env("SVC_HOME", self.dir())
             .current_dir(self.user());
+        command.envs(self.0.store.iter().map(|url| ("SVC_STORE_URL", url)));
         command
     }
 }
@@ -160,7 +174,7 @@ fn ignored_signals() -> u64 {
 
 impl Folder {
     fn daemon_json(&self) -> Option<Value> {
-        let text = fs::read(self.0.path().join("svc/daemon.json")).ok()?;
+        let text = fs::read(self.dir.path().join("svc/daemon.json")).ok()?;
         serde_json::from_slice(&text).ok()
     }
 }
@@ -169,7 +183,7 @@ impl Drop for Folder {
     /// Kills daemons that a command put into the background, and hosts of agents, which outlive the
     /// daemon by design.
     fn drop(&mut self) {
-        let has_agents = self.0.path().join("svc/agents").is_dir();
+        let has_agents = self.dir.path().join("svc/agents").is_dir();
         let daemon = self.daemon_json().and_then(|json| json["pid"].as_i64());
         let daemon = daemon.and_then(|pid| i32::try_from(pid).ok()).into_iter().collect();
         for pid in if has_agents { all_pids() } else { daemon } {
@@ -188,7 +202,7 @@ impl Folder {
     /// an agent end with its host.
     fn is_of_home(&self, pid: i32) -> bool {
         let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
-        let home = format!("SVC_HOME={}", self.0.path().join("svc").display());
+        let home = format!("SVC_HOME={}", self.dir.path().join("svc").display());
         read("cmdline")
             .split(|byte| *byte == 0)
             .next()

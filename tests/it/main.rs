@@ -70,6 +70,7 @@ mod people;
 mod picture_attended;
 mod picture_hosted;
 mod picture_words;
+mod postgres;
 #[cfg(target_os = "linux")]
 mod power;
 mod prompts;

@@ -10,6 +10,13 @@ pub enum StoreError {
     /// Another process held the lock longer than `BUSY_TIMEOUT`.
     #[error("the database is locked by another process")]
     Busy(#[source] EngineError),
+    /// The server of the database does not answer. Nothing was written.
+    #[error("the database does not answer")]
+    Unavailable(#[source] EngineError),
+    /// The connection was lost before the answer to a commit, and nobody can tell whether it took
+    /// place.
+    #[error("the database did not answer whether the write took place")]
+    OutcomeUnknown(#[source] EngineError),
     /// The disk or the configured maximum size is exhausted.
     #[error("the database is full")]
     Full(#[source] EngineError),
@@ -87,6 +94,9 @@ pub enum MigrateError {
     /// A migration failed, or an applied migration differs from ours.
     #[error("cannot migrate the database")]
     Failed(#[source] EngineError),
+    /// The server cannot keep what the store promises, or another daemon has the database.
+    #[error("{0}")]
+    Refused(String),
     /// Migrations are pending, and the caller asked not to apply them.
     #[error("{0} migrations are pending")]
     Pending(usize),

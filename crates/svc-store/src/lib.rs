@@ -83,6 +83,6 @@ pub use sqlite::{
 };
 pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{
-    COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, SizeSample, StoreSize, TrimOutcome,
-    WriterStats,
+    COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport, ServerSync,
+    SizeSample, StoreSize, TrimOutcome, WriterStats,
 };

@@ -1,11 +1,20 @@
 //! Opening and maintaining the database.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use svc_model::Timestamp;
-use svc_sys::machine::{HostIdentity, ThisMachine};
+use svc_sys::{
+    config::{Config, Password, StoreUrl},
+    machine::{HostIdentity, ThisMachine},
+    private_file,
+};
+
+use crate::MigrateError;
 
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
@@ -26,6 +35,85 @@ impl OpenOptions {
         let folder = path.parent().unwrap_or_else(|| Path::new("."));
         let machine = ThisMachine::open(folder, &HostIdentity::of_this(None))?;
         Ok(Self { path, max_bytes: None, migrate: true, machine })
+    }
+}
+
+/// A database of PostgreSQL.
+#[derive(Debug, Clone)]
+pub struct PostgresOptions {
+    pub url: StoreUrl,
+    /// Of a file of its own; counts over that of the URL.
+    pub password: Option<Password>,
+    /// The schema that has our tables. Created if it is missing.
+    pub schema: String,
+    /// All connections of the daemon, at least 3.
+    pub max_connections: u32,
+    /// How long a start waits for the server.
+    pub connect_timeout: Duration,
+    /// Whether to apply pending migrations; if false, a pending migration is an error.
+    pub migrate: bool,
+}
+
+impl PostgresOptions {
+    /// The database that the configuration names; `None` if it names none.
+    ///
+    /// # Errors
+    /// [`MigrateError::Refused`] if the file of the password cannot be read.
+    pub fn configured(config: &Config) -> Result<Option<Self>, MigrateError> {
+        let settings = &config.store;
+        let Some(url) = settings.url.value.clone() else { return Ok(None) };
+        let password = settings.password_file.value.as_deref().map(password_of).transpose()?;
+        Ok(Some(Self {
+            url,
+            password,
+            schema: settings.schema.value.clone(),
+            max_connections: u32::try_from(settings.max_connections.value).unwrap_or(u32::MAX),
+            connect_timeout: Duration::from_secs(settings.connect_timeout.value),
+            migrate: !config.no_migrate,
+        }))
+    }
+}
+
+fn password_of(path: &Path) -> Result<Password, MigrateError> {
+    let refused = |why: String| {
+        MigrateError::Refused(format!("store.password_file {}: {why}", path.display()))
+    };
+    let text = private_file::read_secret(path).map_err(|error| refused(error.to_string()))?;
+    let text = text.ok_or_else(|| refused("there is no such file".to_owned()))?;
+    Ok(Password::of_file(&text))
+}
+
+/// What a look at a server of PostgreSQL found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerReport {
+    /// Such as `15.18`.
+    pub version: String,
+    /// One statement's way there and back.
+    pub round_trip: Duration,
+    pub sync: ServerSync,
+    /// The server's clock less ours.
+    pub skew_ms: i64,
+    /// Reads only: it is a standby, or has not started yet.
+    pub in_recovery: bool,
+}
+
+/// Whether a standby has what the server acknowledges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerSync {
+    Sync,
+    /// There are standbys, and none is waited for.
+    Async,
+    /// There is no standby.
+    None,
+}
+
+impl ServerSync {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Async => "async",
+            Self::None => "none",
+        }
     }
 }
 

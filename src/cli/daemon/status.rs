@@ -135,6 +135,20 @@ async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> M
                 report.insert(name.to_owned(), value.clone());
             }
         }
+        let fields = [
+            ("engine", "engine"),
+            ("host", "path"),
+            ("server_version", "server_version"),
+            ("in_recovery", "in_recovery"),
+            ("sync", "sync"),
+            ("round_trip_ms", "round_trip_ms"),
+        ];
+        let store = fields.into_iter().filter_map(|(name, member)| {
+            let value = more.pointer(&format!("/store/{member}"))?;
+            (name != "host" || more["store"]["engine"] == "postgres")
+                .then(|| (name.to_owned(), value.clone()))
+        });
+        report.insert("store".to_owned(), Value::Object(store.collect()));
     }
     report
 }

@@ -237,13 +237,14 @@ fn code() -> Vec<(String, usize, String)> {
 }
 
 #[test]
-fn sql_is_only_in_the_sqlite_module() {
+fn sql_is_only_in_the_modules_of_engines() {
     let mut strays = Vec::new();
     for (file, n, line) in code() {
         // The load generator measures bare SQLite. `columns` implements the drivers' traits for
         // values, which only their own crate may.
         let own = [
             "crates/svc-store/src/sqlite/",
+            "crates/svc-store/src/postgres/",
             "crates/svc-bench/",
             "crates/svc-model/src/columns.rs",
         ];
@@ -252,11 +253,11 @@ fn sql_is_only_in_the_sqlite_module() {
             strays.push(format!("{file}:{n}: {}", line.trim()));
         }
     }
-    assert!(strays.is_empty(), "SQL outside svc-store/sqlite:\n{}", strays.join("\n"));
+    assert!(strays.is_empty(), "SQL outside the engines of svc-store:\n{}", strays.join("\n"));
 }
 
 /// Where queries are not checked by sqlx, and why.
-const UNCHECKED: [(&str, &str); 9] = [
+const UNCHECKED: [(&str, &str); 16] = [
     (
         "crates/svc-store/src/sqlite/direct_connection.rs",
         "its tests prepare each statement against the migrated schema",
@@ -267,6 +268,13 @@ const UNCHECKED: [(&str, &str); 9] = [
     ),
     ("crates/svc-model/src/columns.rs", "values alone, each as sqlx has it"),
     ("crates/svc-store/src/sqlite/row.rs", "values and rows alone"),
+    ("crates/svc-store/src/sqlite/read_query.rs", "texts of the macros in statement.rs"),
+    ("crates/svc-store/src/sqlite/write_connection.rs", "texts of the macros in statement.rs"),
+    ("crates/svc-store/src/postgres/mod.rs", "values and rows alone"),
+    ("crates/svc-store/src/postgres/row.rs", "values and rows alone"),
+    ("crates/svc-store/src/postgres/connection.rs", "a test of postgres prepares each text"),
+    ("crates/svc-store/src/postgres/readers.rs", "a test of postgres prepares each text"),
+    ("crates/svc-store/src/postgres/write_connection.rs", "a test of postgres prepares each text"),
     (
         "crates/svc-store/src/sqlite/frames.rs",
         "its tests prepare each statement against the migrated schema",

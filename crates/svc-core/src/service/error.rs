@@ -64,6 +64,14 @@ pub enum Error {
     /// The daemon starts, stops, or waits for the database.
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
+    /// The server of the database is away. Nothing was written.
+    #[error("the database does not answer: nothing was changed, try again")]
+    StoreUnavailable(#[source] StoreError),
+    /// The server of the database went away before it answered.
+    #[error(
+        "the database did not answer whether the change took place: look before you repeat the request"
+    )]
+    OutcomeUnknown(#[source] StoreError),
     /// The disk is full, or the configured bound is reached.
     #[error(
         "the database has no room left: free disk space, raise store.max_bytes or set a retention"
@@ -210,10 +218,26 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether the database or the daemon is at fault, so that other work fails, too.
+    pub(super) fn is_of_daemon(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable(_)
+                | Self::StoreUnavailable(_)
+                | Self::OutcomeUnknown(_)
+                | Self::StorageFull(_)
+                | Self::Internal(_)
+        )
+    }
+}
+
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Full(_) => Self::StorageFull(error),
+            StoreError::Unavailable(_) => Self::StoreUnavailable(error),
+            StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(error),
             StoreError::Busy(_) | StoreError::Stopped | StoreError::ReadOnly(_) => {
                 Self::Unavailable(error)
             }

@@ -147,6 +147,11 @@ impl From<service::Error> for ToolError {
                 let refusal = Self::new(ErrorType::Unavailable, error.to_string());
                 return Self { reason: Some("limit_reached"), ..refusal };
             }
+            Error::OutcomeUnknown(_) => return Self::unknown_outcome(error.to_string()),
+            Error::StoreUnavailable(_) => {
+                let away = Self::new(ErrorType::Unavailable, error.to_string());
+                return Self { reason: Some("store_unavailable"), ..away };
+            }
             Error::NotNow(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 ErrorType::Unavailable
             }

@@ -17,7 +17,7 @@ use svc_model::{
     limits,
 };
 use svc_sources::{ResultBounds, SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
-use svc_store::{NewDaemon, OpenOptions, Store, Writer};
+use svc_store::{NewDaemon, OpenOptions, PostgresOptions, Store, Writer};
 use svc_sys::config::{Config, Env, Origin, Paths, WakeMode};
 use svc_sys::{
     local_socket::{self, SocketFile},
@@ -79,6 +79,26 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> 
     daemon.stop(&lifecycle, &config.paths).await
 }
 
+/// Opens the database that the configuration names.
+async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(Store, Writer)> {
+    let host = HostIdentity::of_this(config.daemon_name.as_deref());
+    let machine = ThisMachine::open(&config.paths.home, &host).with_context(|| {
+        format!("cannot say which machine {} is", config.paths.home.display())
+    })?;
+    let Some(options) = PostgresOptions::configured(config)? else {
+        let options = OpenOptions {
+            machine,
+            path: config.paths.db.clone(),
+            max_bytes: config.store_max_bytes.value,
+            migrate: !config.no_migrate,
+        };
+        let opened = Store::open(&options, clock).await;
+        return opened.with_context(|| format!("cannot open {}", options.path.display()));
+    };
+    let opened = Store::open_postgres(&options, &machine, clock).await;
+    opened.with_context(|| format!("cannot open {}", options.url.shown()))
+}
+
 impl ServingDaemon {
     async fn start(lifecycle: &Lifecycle, config: &Config, env: &Env) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -98,19 +118,7 @@ impl ServingDaemon {
             Origin::File | Origin::Env | Origin::Flag => Tokens::open(file)?,
         };
         let socket = listen_locally(lifecycle, config, &edge)?;
-        let host = HostIdentity::of_this(config.daemon_name.as_deref());
-        let machine = ThisMachine::open(&config.paths.home, &host).with_context(|| {
-            format!("cannot say which machine {} is", config.paths.home.display())
-        })?;
-        let options = OpenOptions {
-            machine,
-            path: config.paths.db.clone(),
-            max_bytes: config.store_max_bytes.value,
-            migrate: !config.no_migrate,
-        };
-        let (store, writer) = Store::open(&options, Arc::clone(&clock))
-            .await
-            .with_context(|| format!("cannot open {}", options.path.display()))?;
+        let (store, writer) = open_store(config, Arc::clone(&clock)).await?;
         let policy = HookPolicy {
             check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
             context: config.hooks_context.value,
@@ -189,7 +197,7 @@ impl ServingDaemon {
         let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
         edge.ready(app, mcp::routes(mcp.clone()));
         sweeps::start(lifecycle, &services, &tools, config);
-        tracing::info!(url, db.path = %config.paths.db.display(), "ready");
+        tracing::info!(url, db.path = %store.path().display(), "ready");
         Ok(Self { url, busy, boot_id, edge, mcp, services, sources, store, writer, socket })
     }
 

@@ -170,6 +170,7 @@ mod tests {
             size: StoreSize { database: 1, wal: 0, schema: 1 },
             trimmed: 0,
             head: 7,
+            server: None,
             writer,
             queued: 0,
             subscribers: 0,

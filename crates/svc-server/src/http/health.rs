@@ -1,6 +1,9 @@
 //! `/health` and `/v1/health`: whether the daemon is well, and its version and state.
 
-use axum::response::{IntoResponse as _, Response};
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_core::service::log::Growth;
@@ -10,7 +13,8 @@ use super::{App, Problem, api::Api, body::Json, openapi::Operation};
 
 pub(super) fn routes(api: Api) -> Api {
     let alive = Operation::new("Whether a daemon is here, and which").open();
-    let alive = alive.answer::<Alive>(200, "It is well; 503 while it starts or stops");
+    let alive = alive
+        .answer::<Alive>(200, "It is well; 503 while it starts or stops, or its database is away");
     let health = Operation::new("Version, build and state of the store");
     api.get("/health", alive, show_alive).get(
         "/v1/health",
@@ -21,7 +25,7 @@ pub(super) fn routes(api: Api) -> Api {
 
 #[derive(Serialize, JsonSchema)]
 struct Alive {
-    /// `healthy`.
+    /// `healthy`, or `degraded` while the server of the database does not answer.
     status: &'static str,
     /// `svc`: tells a daemon of ours from another server on the same port.
     server: &'static str,
@@ -34,15 +38,17 @@ struct Alive {
 
 async fn show_alive(app: App) -> Response {
     let identity = &app.identity;
+    let is_away = app.services.log.is_away();
     let alive = Alive {
-        status: "healthy",
+        status: if is_away { "degraded" } else { "healthy" },
         server: "svc",
         version: env!("CARGO_PKG_VERSION"),
         boot_id: identity.boot_id.clone(),
         pid: identity.pid,
         started_at: identity.started_at,
     };
-    Json(alive).into_response()
+    let status = if is_away { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    (status, Json(alive)).into_response()
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -73,9 +79,24 @@ struct Build {
 
 #[derive(Serialize, JsonSchema)]
 struct StoreHealth {
-    /// The database file.
+    /// `sqlite` or `postgres`.
+    engine: &'static str,
+    /// The database file, or the address of the server without its password; for the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
+    /// Of a server, as are the next three.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_version: Option<String>,
+    /// Whether it only reads, as a standby does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_recovery: Option<bool>,
+    /// `sync` if a standby has what is acknowledged, `async` if there are standbys that nobody waits
+    /// for, else `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sync: Option<&'static str>,
+    /// A statement's way there and back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_ms: Option<f64>,
     size_bytes: u64,
     wal_bytes: u64,
     /// What the disk has left.
@@ -108,6 +129,7 @@ struct Backup {
 async fn show_health(app: App, caller: Caller) -> Result<Json<Health>, Problem> {
     let log = app.services.log.status().await?;
     let version = env!("CARGO_PKG_VERSION");
+    let server = log.server.as_ref();
     Ok(Json(Health {
         status: "ok",
         version,
@@ -118,7 +140,12 @@ async fn show_health(app: App, caller: Caller) -> Result<Json<Health>, Problem> 
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         },
         store: StoreHealth {
+            engine: if server.is_some() { "postgres" } else { "sqlite" },
             path: caller.is_operator().then(|| log.path.display().to_string()),
+            server_version: server.map(|server| server.version.clone()),
+            in_recovery: server.map(|server| server.in_recovery),
+            sync: server.map(|server| server.sync.as_str()),
+            round_trip_ms: server.map(|server| server.round_trip.as_secs_f64() * 1000.0),
             size_bytes: log.size.database,
             wal_bytes: log.size.wal,
             free_bytes: log.free,

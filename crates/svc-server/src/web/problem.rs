@@ -30,12 +30,16 @@ pub enum Code {
     MethodNotAllowed,
     /// There is no such thing.
     NotFound,
+    /// The database did not answer whether the change took place.
+    OutcomeUnknown,
     /// The body is too large.
     PayloadTooLarge,
     /// The body did not come.
     RequestTimeout,
     /// The database has no room left.
     StorageFull,
+    /// The server of the database does not answer; nothing was changed.
+    StoreUnavailable,
     /// No token, or not a valid one.
     Unauthorized,
     /// The daemon starts, stops, or waits for the database.
@@ -54,9 +58,11 @@ impl Code {
             Self::LimitReached => "Limit reached",
             Self::MethodNotAllowed => "Method not allowed",
             Self::NotFound => "Not found",
+            Self::OutcomeUnknown => "Outcome unknown",
             Self::PayloadTooLarge => "Payload too large",
             Self::RequestTimeout => "Request timeout",
             Self::StorageFull => "Storage full",
+            Self::StoreUnavailable => "Database unavailable",
             Self::Unauthorized => "Unauthorized",
             Self::Unavailable => "Unavailable",
             Self::UnsupportedMediaType => "Unsupported media type",
@@ -73,9 +79,11 @@ impl Code {
             Self::LimitReached => "limit_reached",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NotFound => "not_found",
+            Self::OutcomeUnknown => "outcome_unknown",
             Self::PayloadTooLarge => "payload_too_large",
             Self::RequestTimeout => "request_timeout",
             Self::StorageFull => "storage_full",
+            Self::StoreUnavailable => "store_unavailable",
             Self::Unauthorized => "unauthorized",
             Self::Unavailable => "unavailable",
             Self::UnsupportedMediaType => "unsupported_media_type",
@@ -86,7 +94,11 @@ impl Code {
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,
-            Self::LimitReached | Self::RequestTimeout | Self::StorageFull | Self::Unavailable
+            Self::LimitReached
+                | Self::RequestTimeout
+                | Self::StorageFull
+                | Self::StoreUnavailable
+                | Self::Unavailable
         )
     }
 }
@@ -146,6 +158,7 @@ impl Problem {
             Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::NotFound => StatusCode::NOT_FOUND,
+            Code::OutcomeUnknown | Code::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Code::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
@@ -208,7 +221,7 @@ impl Problem {
             Code::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            Code::Unavailable | Code::LimitReached => {
+            Code::Unavailable | Code::StoreUnavailable | Code::LimitReached => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}
@@ -254,11 +267,13 @@ impl From<service::Error> for Problem {
             Error::Unauthorized => Code::Unauthorized,
             Error::LimitReached(_) => Code::LimitReached,
             Error::NotNow(_) | Error::Unavailable(_) => Code::Unavailable,
+            Error::StoreUnavailable(_) => Code::StoreUnavailable,
+            Error::OutcomeUnknown(_) => Code::OutcomeUnknown,
             Error::StorageFull(_) => Code::StorageFull,
             Error::Internal(_) => Code::Internal,
         };
         // A missing agent or participant is the caller's error and is not logged.
-        if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
+        if matches!(error, Error::Internal(_) | Error::Unavailable(_) | Error::OutcomeUnknown(_)) {
             tracing::error!(error = svc_sys::telemetry::chain(&error), "a request failed");
         }
         Self::new(code, format!("{error}{}", hint(&error)))

@@ -4,38 +4,53 @@
 use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use sqlx::{ConnectOptions as _, Connection as _, SqlitePool, sqlite::SqlitePoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _, sqlite::SqlitePoolOptions};
 use svc_model::{Caller, Clock, Machine, MachineId, NewEvent, StreamName, Timestamp, limits};
 use svc_sys::machine::ThisMachine;
-use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     connect::{reader_options, writer_options},
     direct_connection::DirectConnection,
     frame_readers::FrameReaders,
-    machine, migrate,
+    migrate,
+    read_query::{FewRowReaders, FrameSource, Readers},
     row_readers::RowReaders,
     tx::WriteTx,
+    write_connection::WriteConnection,
     write_queue::{ClosureJob, WriteQueueSender, WriterJob},
     writer::{Version, WriterCounters, WriterThread},
 };
-use crate::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriteQueueKey, WriterStats};
+use crate::{
+    AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, StoreError, WriteQueueKey,
+    WriterStats,
+};
 
 /// The database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
     jobs: Arc<WriteQueueSender>,
-    pub(super) readers: SqlitePool,
+    pub(super) readers: Readers,
     /// For pages of lists: these connections read at most two rows ahead, and other reads do not
     /// wait behind a page.
-    pub(super) page_readers: SqlitePool,
-    pub(super) frame_readers: Arc<FrameReaders>,
-    pub(super) row_readers: Arc<RowReaders>,
+    pub(super) page_readers: Readers,
+    pub(super) frame_source: FrameSource,
+    pub(super) row_readers: FewRowReaders,
     bus: Arc<Bus>,
     counters: Arc<WriterCounters>,
     version: Arc<Version>,
     path: Arc<Path>,
     machine: Arc<ThisMachine>,
+}
+
+/// The connections of an opened database.
+struct Engine {
+    direct: WriteConnection,
+    readers: Readers,
+    page_readers: Readers,
+    frame_source: FrameSource,
+    row_readers: FewRowReaders,
+    path: Arc<Path>,
 }
 
 /// The writer's thread, whose end [`Self::close`] awaits.
@@ -57,21 +72,70 @@ impl Store {
             return Err(MigrateError::Pending(migrations.pending.len()));
         }
         migrate::apply_with_backup(&migrations, &mut conn, &options.path).await?;
-        machine::enter(&mut conn, &options.machine).await?;
         // Opened before `conn` is closed: closing the last connection would checkpoint and remove
         // the write-ahead log.
         let direct = DirectConnection::open(&options.path, options.max_bytes)?;
-        let store = Self::start(direct, options, clock).await?;
+        let pool = SqlitePoolOptions::new()
+            .max_connections(limits::READERS)
+            .min_connections(0)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            // A ping is a round trip to SQLite's thread, and a local file cannot disconnect.
+            .test_before_acquire(false);
+        let path: Arc<Path> = options.path.as_path().into();
+        let pages = pool.clone().connect_lazy_with(reader_options(&path)?.row_buffer_size(1));
+        let engine = Engine {
+            direct: WriteConnection::Sqlite(direct),
+            readers: Readers::Sqlite(pool.connect_lazy_with(reader_options(&path)?)),
+            page_readers: Readers::Sqlite(pages),
+            frame_source: FrameSource::Sqlite(FrameReaders::new(Arc::clone(&path))),
+            row_readers: FewRowReaders::Sqlite(RowReaders::new(Arc::clone(&path))),
+            path,
+        };
+        let store = Self::start(engine, &options.machine, clock).await?;
         conn.close().await.map_err(StoreError::from)?;
         Ok(store)
     }
 
+    /// Opens a database of PostgreSQL and, if asked, migrates it to our version.
+    ///
+    /// # Errors
+    /// [`MigrateError::Refused`] if the server cannot keep what the store promises, if another
+    /// daemon has the database, and in a program without PostgreSQL.
+    #[cfg(feature = "postgres")]
+    pub async fn open_postgres(
+        options: &PostgresOptions,
+        machine: &ThisMachine,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Writer), MigrateError> {
+        let (writer, readers) = crate::postgres::open(options).await?;
+        let engine = Engine {
+            direct: WriteConnection::Postgres(Box::new(writer)),
+            readers: Readers::Postgres(readers.clone()),
+            page_readers: Readers::Postgres(readers.clone()),
+            row_readers: FewRowReaders::Postgres(readers.clone()),
+            frame_source: FrameSource::Postgres(readers),
+            path: Path::new(&options.url.shown()).into(),
+        };
+        Ok(Self::start(engine, machine, clock).await?)
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    pub async fn open_postgres(
+        _options: &PostgresOptions,
+        _machine: &ThisMachine,
+        _clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Writer), MigrateError> {
+        Err(MigrateError::Refused("this svc was built without PostgreSQL".to_owned()))
+    }
+
     async fn start(
-        direct: DirectConnection,
-        options: &OpenOptions,
+        engine: Engine,
+        machine: &ThisMachine,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), StoreError> {
-        let (path, machine) = (options.path.as_path(), Arc::new(options.machine.clone()));
+        let Engine { direct, readers, page_readers, frame_source, row_readers, path } = engine;
+        let machine = Arc::new(machine.clone());
         let bus = Bus::new();
         let (counters, version) =
             (Arc::new(WriterCounters::default()), Arc::new(Version::default()));
@@ -88,15 +152,6 @@ impl Store {
             machine: machine.machine.machine_id.clone(),
         };
         tx.reset().await?;
-        let pool = SqlitePoolOptions::new()
-            .max_connections(limits::READERS)
-            .min_connections(0)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            // A ping is a round trip to SQLite's thread, and a local file cannot disconnect.
-            .test_before_acquire(false);
-        let page_readers = pool.clone().connect_lazy_with(reader_options(path)?.row_buffer_size(1));
-        let readers = pool.connect_lazy_with(reader_options(path)?);
         let (jobs, queue) = WriteQueueSender::open();
         let jobs = Arc::new(jobs);
         let writer = WriterThread {
@@ -108,14 +163,11 @@ impl Store {
             runtime: Handle::current(),
         };
         let ended = writer.spawn()?;
-        let path: Arc<Path> = path.into();
-        let frame_readers = FrameReaders::new(Arc::clone(&path));
-        let row_readers = RowReaders::new(Arc::clone(&path));
         let store = Self {
             jobs,
             readers,
             page_readers,
-            frame_readers,
+            frame_source,
             row_readers,
             bus,
             counters,
@@ -123,6 +175,10 @@ impl Store {
             path,
             machine,
         };
+        let this = (*store.machine).clone();
+        store
+            .write(move |tx| Box::pin(async move { tx.machines().enter(&this).await }))
+            .await?;
         Ok((store, Writer(ended)))
     }
 
@@ -176,11 +232,17 @@ impl Store {
         self.version.settled()
     }
 
+    /// Whether the server that has the rows does not answer. A file always does.
+    pub fn is_away(&self) -> bool {
+        self.readers.is_away()
+    }
+
     /// Number of queued jobs.
     pub fn queued(&self) -> usize {
         self.jobs.queued()
     }
 
+    /// The file; of a server, its address without the password.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -244,20 +306,19 @@ impl Writer {
     /// Runs the queued jobs, checkpoints the write-ahead log and closes the database. Clones of the
     /// store may still exist; their writes return [`StoreError::Stopped`].
     pub async fn close(self, store: Store) -> Result<(), StoreError> {
-        let Store { jobs, readers, page_readers, frame_readers, row_readers, .. } = store;
+        let Store { jobs, readers, page_readers, frame_source, row_readers, .. } = store;
         // Clones of the store may still exist, so a job closes the queue.
         let (reply, closed) = oneshot::channel();
         jobs.send(&WriteQueueKey::DAEMON, WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
         page_readers.close().await;
-        frame_readers.close().await;
+        frame_source.close().await;
         row_readers.close();
         let tx = self.0.await.map_err(|_| StoreError::Panicked)?;
         // The disk has all commits, in the write-ahead log if not in the database. If the disk has
         // no space for a checkpoint, the next start does it.
-        let closed = spawn_blocking(move || tx.direct.close()).await;
-        if let Err(error) = closed.map_err(|_| StoreError::Panicked).flatten() {
+        if let Err(error) = tx.direct.close().await {
             tracing::warn!(
                 error = svc_sys::telemetry::chain(&error),
                 "closed without a checkpoint"

@@ -13,7 +13,6 @@ use rusqlite::{
     CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row, params_from_iter,
     types::FromSql,
 };
-use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{EventKind, Seq, StreamVisibility, Timestamp, limits};
 
 use super::{
@@ -33,14 +32,14 @@ const STATEMENTS: usize = 256;
 
 /// An event with its seq, not yet written.
 #[derive(Debug)]
-pub(super) struct UncommittedEvent {
-    pub(super) stream: Arc<str>,
-    pub(super) stream_id: i64,
-    pub(super) visibility: Arc<StreamVisibility>,
-    pub(super) seq: Seq,
-    pub(super) kind: EventKind,
-    pub(super) data: Arc<str>,
-    pub(super) producer_id: Option<Arc<str>>,
+pub(crate) struct UncommittedEvent {
+    pub(crate) stream: Arc<str>,
+    pub(crate) stream_id: i64,
+    pub(crate) visibility: Arc<StreamVisibility>,
+    pub(crate) seq: Seq,
+    pub(crate) kind: EventKind,
+    pub(crate) data: Arc<str>,
+    pub(crate) producer_id: Option<Arc<str>>,
 }
 
 /// Maximum rows of one statement: 5 parameters each, below SQLite's bound of 32,766.
@@ -99,7 +98,7 @@ pub(super) fn read_row<T: DirectRow>(row: &Row<'_>) -> rusqlite::Result<T> {
 
 /// How the writes of a failed job are rolled back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum JobIsolation {
+pub(crate) enum JobIsolation {
     /// The only job of its transaction: the transaction is rolled back.
     Alone,
     /// The job writes in a savepoint. SQLite then copies each page that the job changes.
@@ -222,7 +221,7 @@ impl DirectConnection {
     }
 
     /// Runs a statement that changes rows; returns their number.
-    pub(super) async fn change(
+    pub(super) fn change(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -231,21 +230,9 @@ impl DirectConnection {
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
-    /// The single value of a query that returns one row. `checked` only supplies the type; it never
-    /// runs.
-    pub(super) async fn value<'q, T: FromSql>(
-        &mut self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<T, StoreError> {
-        Ok(self.prepare(sql)?.query_row(params_from_iter(values), |row| row.get(0))?)
-    }
-
     /// The single value of a query that returns at most one row.
-    pub(super) async fn value_if_any<'q, T: FromSql>(
+    pub(super) fn value_if_any<T: FromSql>(
         &mut self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &str,
         values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
@@ -253,9 +240,8 @@ impl DirectConnection {
     }
 
     /// The single column of all rows of a query.
-    pub(super) async fn values<'q, T: FromSql>(
+    pub(super) fn values<T: FromSql>(
         &mut self,
-        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
@@ -265,7 +251,7 @@ impl DirectConnection {
     }
 
     /// The row of a query that returns at most one.
-    pub(super) async fn one<T: DirectRow>(
+    pub(super) fn one<T: DirectRow>(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -273,16 +259,7 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(params_from_iter(values), read_row).optional()?)
     }
 
-    /// The row of a query that returns exactly one.
-    pub(super) async fn row<T: DirectRow>(
-        &mut self,
-        sql: &str,
-        values: &[Parameter<'_>],
-    ) -> Result<T, StoreError> {
-        Ok(self.prepare(sql)?.query_row(params_from_iter(values), read_row)?)
-    }
-
-    pub(super) async fn all<T: DirectRow>(
+    pub(super) fn all<T: DirectRow>(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -392,7 +369,7 @@ mod tests {
             connection.begin_job(JobIsolation::Savepoint);
             count(&mut connection);
             assert_eq!(connection.savepoint, SavepointState::Due);
-            connection.change(PUT, &[parameter(name).unwrap()]).await.unwrap();
+            connection.change(PUT, &[parameter(name).unwrap()]).unwrap();
             assert_eq!(connection.savepoint, SavepointState::Open);
             connection.end_job(JobIsolation::Savepoint, keep).unwrap();
             assert_eq!(count(&mut connection), 1, "{name}");

@@ -6,11 +6,22 @@ use crate::{EngineError, StoreError};
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        let code = error
-            .as_database_error()
-            .and_then(sqlx::error::DatabaseError::code)
-            .and_then(|code| code.parse::<i32>().ok());
-        error_for_code(code, Arc::new(error))
+        let error = Arc::new(error);
+        let known: EngineError = Arc::clone(&error) as _;
+        match &*error {
+            // SQLite has no server that could be away.
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut => {
+                Self::Unavailable(known)
+            }
+            sqlx::Error::Database(reason) => {
+                #[cfg(feature = "postgres")]
+                if let Some(error) = crate::postgres::reported(&**reason, &known) {
+                    return error;
+                }
+                error_for_code(reason.code().and_then(|code| code.parse().ok()), known)
+            }
+            _ => Self::Database(known),
+        }
     }
 }
 

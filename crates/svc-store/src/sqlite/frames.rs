@@ -12,19 +12,31 @@ use svc_model::{Framing, Seq, StreamName, Timestamp, limits};
 use svc_wire::sse::{self, EventParts};
 use tokio::sync::mpsc;
 
-use super::families::FrameReads;
+use super::{families::FrameReads, read_query::FrameSource};
 use crate::{FeedScope, FramePage, StoreError};
 
-pub(super) const STREAM_ROWS: &str = "select position, seq, kind, data, at from event
-    where stream_id = ?1 and seq > ?2 order by seq";
+macro_rules! stream_rows {
+    () => {
+        "select position, seq, kind, data, at from event
+    where stream_id = ?1 and seq > ?2 order by seq"
+    };
+}
+
 /// Rows of several streams, up to a position.
-pub(super) const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
+macro_rules! feed_rows {
+    () => {
+        "select e.position, e.seq, e.kind, e.data, e.at, s.name
     from event e
     cross join stream s on s.id = e.stream_id
     where e.position > ?1 and e.position <= ?2 and s.name >= ?3 and s.name < ?4
         and (?5 = 2 or s.visibility = 'team' or s.owner = ?6 or s.runner = ?6 or s.project = ?7
             or ?5 = 1 and coalesce(s.owner, s.project) is not null)
-    order by e.position";
+    order by e.position"
+    };
+}
+
+pub(super) const STREAM_ROWS: &str = stream_rows!();
+pub(super) const FEED_ROWS: &str = feed_rows!();
 /// The end of a gap that retention left.
 pub(super) const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
 
@@ -41,7 +53,14 @@ impl FrameReads<'_> {
         pages: mpsc::Sender<FramePage>,
     ) -> Result<(), StoreError> {
         let name = name.clone();
-        let run = self.store.frame_readers.read(move |conn| {
+        let readers = match &self.store.frame_source {
+            FrameSource::Sqlite(readers) => readers,
+            #[cfg(feature = "postgres")]
+            FrameSource::Postgres(readers) => {
+                return server::of_stream(readers, stream, &name, after, framing, pages).await;
+            }
+        };
+        let run = readers.read(move |conn| {
             let mut statement = conn.prepare_cached(STREAM_ROWS)?;
             let mut rows = statement.query(params![stream, after])?;
             rows.advance()?;
@@ -75,8 +94,16 @@ impl FrameReads<'_> {
             return Ok(None);
         }
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
+        let readers = match &self.store.frame_source {
+            FrameSource::Sqlite(readers) => readers,
+            #[cfg(feature = "postgres")]
+            FrameSource::Postgres(readers) => {
+                let page = server::of_feed(readers, scope, after, until, head).await?;
+                return Ok(Some(FramePage { more: page.cursor < head, ..page.finish() }));
+            }
+        };
         let scope = scope.clone();
-        let page = self.store.frame_readers.read(move |conn| {
+        let page = readers.read(move |conn| {
             let mut page = PageText::new(Framing::ItemByPosition, after);
             let reader = scope.reader();
             let (lowest, beyond) = (scope.lowest(), scope.beyond());
@@ -133,25 +160,153 @@ impl PageText {
                     None => row.get_ref(5)?.as_str()?,
                 },
             };
-            let len = self.text.len() + event.data.len();
-            if len > limits::REPLAY_BYTES && !self.text.is_empty() {
-                self.is_full = true;
+            if !self.push(event) {
                 return Ok(());
             }
-            // Each new subscriber reads a page, mostly of a few rows: a full page of memory for
-            // each subscriber would add up.
-            if (SMALL_PAGE_BYTES..limits::REPLAY_BYTES).contains(&len) {
-                self.text.reserve(limits::REPLAY_BYTES - self.text.len());
-            }
-            self.cursor = event.id(self.framing);
-            sse::push_frame(&mut self.text, event, self.framing);
             rows.advance()?;
         }
         Ok(())
     }
 
+    /// Appends an event, unless the page is full.
+    fn push(&mut self, event: EventParts<'_>) -> bool {
+        let len = self.text.len() + event.data.len();
+        if len > limits::REPLAY_BYTES && !self.text.is_empty() {
+            self.is_full = true;
+            return false;
+        }
+        // Each new subscriber reads a page, mostly of a few rows: a full page of memory for each
+        // subscriber would add up.
+        if (SMALL_PAGE_BYTES..limits::REPLAY_BYTES).contains(&len) {
+            self.text.reserve(limits::REPLAY_BYTES - self.text.len());
+        }
+        self.cursor = event.id(self.framing);
+        sse::push_frame(&mut self.text, event, self.framing);
+        true
+    }
+
     fn finish(self) -> FramePage {
         FramePage { bytes: Bytes::from(self.text), cursor: self.cursor, more: self.is_full }
+    }
+}
+
+/// Pages of a replay from PostgreSQL: the rows are fetched some at a time, since a server sends all
+/// rows of a query, wanted or not.
+#[cfg(feature = "postgres")]
+mod server {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::{
+        postgres::{PgReaders, PgRow, event_parts},
+        sqlite::{row::Parameter, statement::bind},
+    };
+
+    const STREAM_ROWS: &str = concat!(stream_rows!(), " limit ?3");
+    const FEED_ROWS: &str = concat!(feed_rows!(), " limit ?8");
+
+    /// Rows of the first fetch, and of the largest.
+    const FETCH: [i64; 2] = [32, 2048];
+
+    /// Rows that were fetched and are in no page yet.
+    struct FetchedRows {
+        rows: VecDeque<PgRow>,
+        /// Rows of the next fetch: twice those of the last, if a page has taken them all.
+        next: i64,
+        /// The last fetch had fewer rows than it asked for.
+        is_end: bool,
+    }
+
+    impl FetchedRows {
+        fn new() -> Self {
+            Self { rows: VecDeque::new(), next: FETCH[0], is_end: false }
+        }
+
+        /// Fetches the rows after a cursor, if none are left. Returns whether there are any.
+        async fn fetch(
+            &mut self,
+            readers: &PgReaders,
+            sql: &'static str,
+            values: &[Parameter<'_>],
+        ) -> Result<bool, StoreError> {
+            if self.rows.is_empty() && !self.is_end {
+                self.rows = readers.every(sql, values).await?.into();
+                self.is_end = i64::try_from(self.rows.len()).is_ok_and(|rows| rows < self.next);
+                self.next = FETCH[1].min(self.next * 2);
+            }
+            Ok(!self.rows.is_empty())
+        }
+
+        /// Moves rows into the page until it is full or none are left.
+        fn fill(&mut self, page: &mut PageText, stream: Option<&str>) -> Result<(), StoreError> {
+            while let Some(row) = self.rows.front() {
+                if !page.push(event_parts(row, stream)?) {
+                    break;
+                }
+                self.rows.pop_front();
+            }
+            Ok(())
+        }
+    }
+
+    pub(super) async fn of_stream(
+        readers: &PgReaders,
+        stream: i64,
+        name: &StreamName,
+        after: Seq,
+        framing: Framing,
+        pages: mpsc::Sender<FramePage>,
+    ) -> Result<(), StoreError> {
+        let (mut rows, mut cursor) = (FetchedRows::new(), after);
+        for _ in 0..limits::REPLAY_RUN {
+            let next = rows.next;
+            if !rows.fetch(readers, STREAM_ROWS, bind!(stream, cursor, next)).await? {
+                break;
+            }
+            // An error means that the channel is full, or that the receiver is gone.
+            let Ok(permit) = pages.try_reserve() else { break };
+            let mut page = PageText::new(framing, cursor);
+            loop {
+                rows.fill(&mut page, Some(name.as_str()))?;
+                let (next, at) = (rows.next, page.cursor);
+                if page.is_full
+                    || !rows.fetch(readers, STREAM_ROWS, bind!(stream, at, next)).await?
+                {
+                    break;
+                }
+            }
+            cursor = page.cursor;
+            permit.send(page.finish());
+        }
+        Ok(())
+    }
+
+    pub(super) async fn of_feed(
+        readers: &PgReaders,
+        scope: &FeedScope,
+        after: i64,
+        until: i64,
+        head: i64,
+    ) -> Result<PageText, StoreError> {
+        let mut page = PageText::new(Framing::ItemByPosition, after);
+        let reader = scope.reader();
+        let (lowest, beyond) = (scope.lowest(), scope.beyond());
+        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
+        let mut rows = FetchedRows::new();
+        while !page.is_full {
+            let (next, at) = (rows.next, page.cursor);
+            let values = bind!(at, until, lowest, beyond, level, owner, project, next);
+            if !rows.fetch(readers, FEED_ROWS, values).await? {
+                break;
+            }
+            rows.fill(&mut page, None)?;
+        }
+        if !page.is_full {
+            // The whole window was read. If it ends in a gap, the cursor skips the gap.
+            let next: Option<i64> = readers.value(NEXT_POSITION, bind!(until)).await?;
+            page.cursor = next.map_or(head, |next| (next - 1).min(head));
+        }
+        Ok(page)
     }
 }
 
@@ -346,9 +501,10 @@ mod tests {
         let (sender, mut pages) = mpsc::channel(2);
         store.frames().of_stream(1, &name, 0, Framing::Data, sender.clone()).await.unwrap();
         assert!(pages.try_recv().is_ok());
-        store.frame_readers.close().await;
+        let FrameSource::Sqlite(readers) = &store.frame_source else { panic!("a file") };
+        readers.close().await;
         let after = store.frames().of_stream(1, &name, 0, Framing::Data, sender).await;
         assert!(matches!(after, Err(StoreError::Stopped)), "{after:?}");
-        assert!(store.frame_readers.idle().is_empty(), "no connection holds the file open");
+        assert!(readers.idle().is_empty(), "no connection holds the file open");
     }
 }

@@ -13,6 +13,7 @@ use super::{
     errors::changed,
     families::{GhapReads, GhapWrites},
     page::read_page,
+    read_query::ReaderConnection,
     statement::{
         change, direct_row, pool_query, query_rows, query_value, select_one, select_values,
     },
@@ -153,7 +154,7 @@ macro_rules! ghaps {
 
 /// Records by their row ids (a JSON array), in any order.
 pub(super) async fn ghaps_at(
-    conn: &mut sqlx::SqliteConnection,
+    conn: &mut ReaderConnection,
     rows: &str,
 ) -> Result<Vec<Ghap>, StoreError> {
     let raw = ghaps!(pool_query, "where g.id in (select value from json_each(?))", rows)

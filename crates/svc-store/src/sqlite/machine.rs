@@ -2,81 +2,70 @@
 //!
 //! Leases are written and judged by the database's clock, which all daemons of a database share.
 
-use sqlx::{Connection as _, SqliteConnection};
 use svc_model::{DaemonView, Machine, MachineId, Timestamp, limits};
 use svc_sys::machine::{self, ThisMachine};
 
 use super::{
     families::{MachineReads, MachineWrites},
-    statement::{change, select_values},
+    statement::{change, direct_row, query_fields, query_rows, select_value, select_values},
 };
 use crate::{AwayMachine, NewDaemon, StoreError};
 
-/// Notes the machine that opened the file. The first one claims what stands on no machine: rows of
-/// before machines were known.
-pub(super) async fn enter(
-    conn: &mut SqliteConnection,
-    this: &ThisMachine,
-) -> Result<(), StoreError> {
-    let mut tx = conn.begin().await?;
-    let Machine { machine_id, name } = &this.machine;
-    let id = machine_id.as_str();
-    let is_first =
-        sqlx::query_scalar!(r#"select not exists (select 1 from machine) as "is_first!: bool""#)
-            .fetch_one(&mut *tx)
-            .await?;
-    sqlx::query!(
-        "insert into machine (machine_id, name, host, first_seen, last_seen)
+impl MachineWrites<'_> {
+    /// Notes the machine that opened the database. The first one claims what stands on no machine:
+    /// rows of before machines were known.
+    pub(super) async fn enter(&mut self, this: &ThisMachine) -> Result<(), StoreError> {
+        let Machine { machine_id, name } = &this.machine;
+        let is_first = select_value!(
+            self.tx,
+            r#"select not exists (select 1 from machine) as "is_first!: bool""#
+        );
+        let host = &this.host;
+        change!(
+            self.tx,
+            "insert into machine (machine_id, name, host, first_seen, last_seen)
         select ?1, ?2, ?3, at, at from (select cast(unixepoch('subsec') * 1000 as integer) as at) where true
         on conflict (machine_id) do update set name = excluded.name, host = excluded.host,
             last_seen = excluded.last_seen",
-        id,
-        name,
-        this.host
-    )
-    .execute(&mut *tx)
-    .await?;
-    if is_first {
-        claim(&mut tx, id).await?;
+            machine_id,
+            name,
+            host
+        );
+        if is_first {
+            self.claim(machine_id).await?;
+        }
+        Ok(())
     }
-    tx.commit().await?;
-    Ok(())
-}
 
-async fn claim(conn: &mut SqliteConnection, id: &str) -> Result<(), StoreError> {
-    macro_rules! claim {
-        ($($sql:literal),+ $(,)?) => {
-            $(sqlx::query!($sql, id).execute(&mut *conn).await?;)+
-        };
+    async fn claim(&mut self, id: &MachineId) -> Result<(), StoreError> {
+        macro_rules! claim {
+            ($($sql:literal),+ $(,)?) => { $(change!(self.tx, $sql, id);)+ };
+        }
+        claim!(
+            "update peer set machine_id = ? where machine_id = '' and pid is not null",
+            "update token set machine_id = ? where machine_id = '' and client_pid is not null",
+            "update task set machine_id = ? where machine_id = '' and runner_pid is not null",
+            "update agent set machine_id = ? where machine_id = ''",
+            "update source_process set machine_id = ? where machine_id = ''",
+            "update source_list set machine_id = ? where machine_id = ''",
+            "update source_state set machine_id = ? where machine_id = ''",
+            "update source_pin set machine_id = ? where machine_id = ''",
+        );
+        // The starts that had no boot were of processes that ran when they were last looked at.
+        let boot = machine::boot();
+        change!(
+            self.tx,
+            "update task set runner_started = runner_started || ? where substr(runner_started, -1) = '@'",
+            boot
+        );
+        change!(
+            self.tx,
+            "update agent set host_started = host_started || ? where substr(host_started, -1) = '@'",
+            boot
+        );
+        Ok(())
     }
-    claim!(
-        "update peer set machine_id = ? where machine_id = '' and pid is not null",
-        "update token set machine_id = ? where machine_id = '' and client_pid is not null",
-        "update task set machine_id = ? where machine_id = '' and runner_pid is not null",
-        "update agent set machine_id = ? where machine_id = ''",
-        "update source_process set machine_id = ? where machine_id = ''",
-        "update source_list set machine_id = ? where machine_id = ''",
-        "update source_state set machine_id = ? where machine_id = ''",
-        "update source_pin set machine_id = ? where machine_id = ''",
-    );
-    // The starts that had no boot were of processes that ran when they were last looked at.
-    let boot = machine::boot();
-    sqlx::query!(
-        "update task set runner_started = runner_started || ? where substr(runner_started, -1) = '@'",
-        boot
-    )
-    .execute(&mut *conn)
-    .await?;
-    sqlx::query!(
-        "update agent set host_started = host_started || ? where substr(host_started, -1) = '@'",
-        boot
-    )
-    .execute(&mut *conn)
-    .await?;
-    Ok(())
-}
 
-impl MachineWrites<'_> {
     /// Notes a daemon that begins, with its lease. Returns the daemons of this machine that had not
     /// noted their end: one data folder has one daemon, so they are gone.
     pub async fn join(&mut self, daemon: &NewDaemon) -> Result<Vec<String>, StoreError> {
@@ -127,10 +116,12 @@ impl MachineWrites<'_> {
     }
 }
 
+direct_row!(DaemonView { daemon_id, name, machine, address, version, lease_until, agents, is_self });
+
 impl MachineReads<'_> {
     /// The daemons that have not ended by themselves, as daemon `own` sees them.
     pub async fn daemons(self, own: &str) -> Result<Vec<DaemonView>, StoreError> {
-        let rows = sqlx::query_as!(
+        let rows = query_rows!(
             DaemonView,
             r#"select d.daemon_id, m.name, d.machine_id as "machine!: MachineId", d.address, d.version,
                 d.lease_until as "lease_until!: Timestamp",
@@ -148,7 +139,8 @@ impl MachineReads<'_> {
     /// The other machines no daemon of which has its lease.
     pub async fn away(self) -> Result<Vec<AwayMachine>, StoreError> {
         let (own, lease) = (self.store.machine_id(), lease());
-        let rows = sqlx::query!(
+        let rows = query_fields!(
+            { machine_id: MachineId, name: String, now: Timestamp, since: Timestamp },
             r#"select m.machine_id as "machine_id!: MachineId", m.name, clock.at as "now!: Timestamp",
                 coalesce((select max(d.lease_until) - ?1 from daemon d where d.machine_id = m.machine_id), m.last_seen)
                     as "since!: Timestamp"

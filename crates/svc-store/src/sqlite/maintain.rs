@@ -9,9 +9,10 @@ use svc_model::{Principal, Timestamp, limits};
 use super::{
     connect::{SHRINK, writer_options},
     families::{Upkeep, UpkeepWrites},
+    read_query::Readers,
     statement::{bind, change, query_fields, query_value, select_value},
 };
-use crate::{SizeSample, StoreError, StoreSize, TrimOutcome};
+use crate::{ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome};
 
 /// How long a checkpoint waits for readers and writers.
 const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
@@ -68,10 +69,12 @@ impl Upkeep<'_> {
     /// Merges index segments, in bounded write jobs, if there are more than a few: a search reads
     /// each segment. Returns whether the merge is complete.
     pub async fn merge_indexes(self) -> Result<bool, StoreError> {
+        // Another engine's search has plain tables.
+        let Some(pool) = self.store.readers.file() else { return Ok(true) };
         let mut is_done = true;
         for index in TEXT_INDEXES {
             let mut rounds = 0..limits::INDEX_MERGES;
-            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&self.store.readers).await?
+            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(pool).await?
                 >= limits::INDEX_SEGMENTS
             {
                 if rounds.next().is_none() {
@@ -87,8 +90,13 @@ impl Upkeep<'_> {
     }
 
     pub async fn size(self) -> Result<StoreSize, StoreError> {
+        let pool = match &self.store.readers {
+            Readers::Sqlite(pool) => pool,
+            #[cfg(feature = "postgres")]
+            Readers::Postgres(readers) => return readers.size().await,
+        };
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
-            .fetch_one(&self.store.readers)
+            .fetch_one(pool)
             .await?;
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
         let mut wal = self.store.path().as_os_str().to_owned();
@@ -96,9 +104,19 @@ impl Upkeep<'_> {
         Ok(StoreSize { database: len(self.store.path()), wal: len(Path::new(&wal)), schema })
     }
 
+    /// The state of the server that has the rows; `None` of a file.
+    pub async fn server(self) -> Result<Option<ServerReport>, StoreError> {
+        match &self.store.readers {
+            Readers::Sqlite(_) => Ok(None),
+            #[cfg(feature = "postgres")]
+            Readers::Postgres(readers) => readers.report().await.map(Some),
+        }
+    }
+
     /// Bytes of the database pages that are in use.
     pub async fn used_bytes(self) -> Result<u64, StoreError> {
-        let mut conn = self.store.readers.acquire().await?;
+        let Some(pool) = self.store.readers.file() else { return Ok(self.size().await?.database) };
+        let mut conn = pool.acquire().await?;
         let mut read = async |pragma: &'static str| {
             sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
         };
@@ -150,6 +168,10 @@ impl Upkeep<'_> {
     /// every 1,000 pages; this call takes the rest and truncates the file. Truncation blocks the
     /// writer, so it waits at most 100 ms for readers and is otherwise left to the next call.
     pub async fn checkpoint(self) -> Result<(), StoreError> {
+        if self.store.readers.file().is_none() {
+            // A server does so by itself.
+            return Ok(());
+        }
         let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
             "pragma wal_checkpoint(truncate)"
         } else {
@@ -185,6 +207,8 @@ impl Upkeep<'_> {
     /// Positions of the oldest removable events, up to `bytes` or the bound of one step, and
     /// whether there are more.
     async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
+        // One more than a step removes shows that there are more. A server sends all rows.
+        let rows = i64::try_from(limits::TRIM_BATCH).unwrap_or(i64::MAX).saturating_add(1);
         let mut rows = query_fields!(
             { position: i64, bytes: i64 },
             r#"select position as "position!",
@@ -192,8 +216,9 @@ impl Upkeep<'_> {
             from event
             where position <= ?1
                 and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)
-            order by position"#,
-            until
+            order by position limit ?2"#,
+            until,
+            rows
         )
         .fetch(&self.store.readers);
         let (mut positions, mut taken) = (Vec::new(), 0);
@@ -319,7 +344,10 @@ mod tests {
             index.postings(&Reader::All, &["token", "word7"], &filter).await.unwrap()
         };
         let pieces = async |index: &TextIndex| -> i64 {
-            sqlx::query_scalar(index.pieces).fetch_one(&at.store.readers).await.unwrap()
+            sqlx::query_scalar(index.pieces)
+                .fetch_one(at.store.readers.file().unwrap())
+                .await
+                .unwrap()
         };
         let before = found().await;
         assert_eq!((before[0].1.len(), before[1].1.as_slice()), (40, [7].as_slice()));

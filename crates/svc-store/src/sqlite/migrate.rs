@@ -15,7 +15,7 @@ use super::{
     connect::{reader_options, writer_options},
     files::vacuum_into,
 };
-use crate::{MigrateError, Migrations, StoreError};
+use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
 
 /// Migrations from an empty file to the current schema. The first is the baseline, which creates
 /// the schema of its version in one step.
@@ -57,6 +57,52 @@ impl Migrations {
         apply_with_backup(&migrations, &mut conn, path).await?;
         conn.close().await.map_err(StoreError::from)?;
         Ok(migrations)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Migrations {
+    /// Compares with a server's schema, without changing or creating anything.
+    pub async fn inspect_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
+        crate::postgres::inspect_server(options).await
+    }
+
+    /// Migrates a server's schema to our version, and creates it if it is missing.
+    pub async fn apply_server(options: &PostgresOptions) -> Result<Self, MigrateError> {
+        crate::postgres::migrate_server(options).await
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl ServerReport {
+    /// # Errors
+    /// [`MigrateError::Refused`] if the server does not answer, or cannot keep what the store
+    /// promises.
+    pub async fn look(options: &PostgresOptions) -> Result<Self, MigrateError> {
+        crate::postgres::look_at_server(options).await
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+fn without_postgres() -> MigrateError {
+    MigrateError::Refused("this svc was built without PostgreSQL".to_owned())
+}
+
+#[cfg(not(feature = "postgres"))]
+impl Migrations {
+    pub async fn inspect_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
+        Err(without_postgres())
+    }
+
+    pub async fn apply_server(_options: &PostgresOptions) -> Result<Self, MigrateError> {
+        Err(without_postgres())
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+impl ServerReport {
+    pub async fn look(_options: &PostgresOptions) -> Result<Self, MigrateError> {
+        Err(without_postgres())
     }
 }
 

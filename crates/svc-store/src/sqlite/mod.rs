@@ -19,7 +19,7 @@ mod confirmation;
 mod connect;
 mod count;
 mod db;
-mod direct_connection;
+pub(crate) mod direct_connection;
 mod errors;
 pub mod families;
 mod files;
@@ -44,12 +44,13 @@ mod page;
 mod peer;
 #[cfg(test)]
 mod plan_tests;
+mod read_query;
 #[cfg(test)]
 mod reader_tests;
 mod replay;
 mod request;
 mod restore;
-mod row;
+pub(crate) mod row;
 #[cfg(test)]
 mod row_check_tests;
 mod row_readers;
@@ -68,6 +69,7 @@ mod token;
 mod tx;
 mod values;
 mod visibility;
+mod write_connection;
 mod write_queue;
 mod writer;
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl RowReaders {
     }
 
     /// The single value of a query that returns one row.
-    pub(super) async fn value<T: FromSql>(
+    pub(super) fn value<T: FromSql>(
         &self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -54,7 +54,7 @@ impl RowReaders {
     }
 
     /// The row of a query that returns at most one.
-    pub(super) async fn one<T: DirectRow>(
+    pub(super) fn one<T: DirectRow>(
         &self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -64,7 +64,7 @@ impl RowReaders {
         })
     }
 
-    pub(super) async fn all<T: DirectRow>(
+    pub(super) fn all<T: DirectRow>(
         &self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -123,19 +123,17 @@ mod tests {
     async fn an_idle_connection_is_kept_until_close() {
         let test = TestStore::open().await;
         let readers = RowReaders::new(test.store.path().into());
-        let read = async |sql: &str| {
-            readers.one::<Number>(sql, &[]).await.map(|row| row.map(|row| row.number))
-        };
-        assert_eq!(read("select 7 as number").await.unwrap(), Some(7));
-        assert_eq!(read("select 7 as number where false").await.unwrap(), None);
-        assert!(read("select nothing").await.is_err(), "the connection survives a failure");
-        assert!(read("delete from setting").await.is_err(), "it only reads");
-        assert_eq!(readers.value::<i64>("select 8", &[]).await.unwrap(), 8);
+        let read = |sql: &str| readers.one::<Number>(sql, &[]).map(|row| row.map(|row| row.number));
+        assert_eq!(read("select 7 as number").unwrap(), Some(7));
+        assert_eq!(read("select 7 as number where false").unwrap(), None);
+        assert!(read("select nothing").is_err(), "the connection survives a failure");
+        assert!(read("delete from setting").is_err(), "it only reads");
+        assert_eq!(readers.value::<i64>("select 8", &[]).unwrap(), 8);
         let two = "select 1 as number union all select 2";
-        let rows = readers.all::<Number>(two, &[]).await.unwrap();
+        let rows = readers.all::<Number>(two, &[]).unwrap();
         assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(readers.idle().as_ref().unwrap().len(), 1, "one thread opens one connection");
         readers.close();
-        assert!(matches!(read("select 7 as number").await, Err(StoreError::Stopped)));
+        assert!(matches!(read("select 7 as number"), Err(StoreError::Stopped)));
     }
 }

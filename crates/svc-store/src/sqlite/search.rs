@@ -1,6 +1,5 @@
 //! The search index: the terms of records, and the records of each term.
 
-use sqlx::{Sqlite, pool::PoolConnection};
 use svc_model::{
     Reader,
     journal::{Ghap, GhapStatus},
@@ -12,6 +11,7 @@ use super::{
     families::{SearchReads, SearchWrites},
     journal::ghaps_at,
     json::{from_json, to_json},
+    read_query::ReaderConnection,
     statement::{change, direct_row, pool_query, query_fields, query_value, select_row},
 };
 use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
@@ -81,7 +81,7 @@ impl SearchWrites<'_> {
 /// the pool costs as much as a query.
 #[derive(Debug)]
 pub struct SearchIndex {
-    conn: PoolConnection<Sqlite>,
+    conn: ReaderConnection,
 }
 
 impl SearchReads<'_> {
@@ -96,7 +96,7 @@ impl SearchIndex {
     /// unknown terms are left out.
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
         let terms = to_json(terms);
-        let raw = frequencies!(pool_query, "", terms).fetch_one(&mut *self.conn).await?;
+        let raw = frequencies!(pool_query, "", terms).fetch_one(&mut self.conn).await?;
         raw.try_into()
     }
 
@@ -144,7 +144,7 @@ impl SearchIndex {
             limits::PROMPT_TYPOS,
             limits::SEARCH_TERMS_LIKE
         )
-        .fetch_one(&mut *self.conn)
+        .fetch_one(&mut self.conn)
         .await?;
         Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
     }
@@ -177,7 +177,7 @@ impl SearchIndex {
             filter.status,
             filter.part
         )
-        .fetch_one(&mut *self.conn)
+        .fetch_one(&mut self.conn)
         .await?;
         from_json(&postings)
     }
@@ -237,7 +237,7 @@ impl SearchIndex {
             limits::SEARCH_POSTINGS_OF_TERM,
             limits::SEARCH_OWN
         )
-        .fetch_one(&mut *self.conn)
+        .fetch_one(&mut self.conn)
         .await?;
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&row.of_project)?;
         let own: Vec<(String, Vec<i64>)> = from_json(&row.own)?;
@@ -270,7 +270,7 @@ impl SearchIndex {
             key,
             project
         )
-        .fetch_all(&mut *self.conn)
+        .fetch_all(&mut self.conn)
         .await?;
         Ok(ids)
     }
@@ -286,7 +286,7 @@ impl SearchIndex {
             from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#,
             ids
         )
-        .fetch_one(&mut *self.conn)
+        .fetch_one(&mut self.conn)
         .await?;
         from_json(&candidates)
     }

@@ -1,5 +1,5 @@
-//! Macros for statements that sqlx checks at compile time and SQLite runs on the calling thread:
-//! those of write jobs on the writer's thread, and short reads on the caller's.
+//! Macros for statements that sqlx checks at compile time, on SQLite. SQLite runs those of write jobs
+//! on the writer's thread, short reads on the caller's, and other queries on a connection of a pool.
 
 /// A row struct, read from columns in the order of its fields.
 macro_rules! direct_row {
@@ -106,7 +106,11 @@ macro_rules! pool_query {
 /// A query whose rows no macro of columns has, on a connection of a pool.
 macro_rules! query_rows {
     ($raw:ty, $sql:literal $(+ $more:literal)* $(, $argument:expr)* $(,)?) => {
-        sqlx::query_as!($raw, $sql $(+ $more)* $(, $argument)*)
+        $crate::sqlite::read_query::ReadQuery::new(
+            sqlx::query_as!($raw, $sql $(+ $more)* $(, $argument)*),
+            concat!($sql $(, $more)*),
+            || Ok(vec![$($crate::sqlite::row::owned_parameter(&$argument)?),*]),
+        )
     };
 }
 
@@ -120,7 +124,13 @@ macro_rules! query_fields {
 
 /// A query of a single column, on a connection of a pool.
 macro_rules! query_value {
-    ($sql:literal $(, $argument:expr)* $(,)?) => { sqlx::query_scalar!($sql $(, $argument)*) };
+    ($sql:literal $(, $argument:expr)* $(,)?) => {
+        $crate::sqlite::read_query::ReadQuery::new(
+            sqlx::query_scalar!($sql $(, $argument)*),
+            $sql,
+            || Ok(vec![$($crate::sqlite::row::owned_parameter(&$argument)?),*]),
+        )
+    };
 }
 
 /// The row of an indexed query that returns at most one, read on the caller's thread.

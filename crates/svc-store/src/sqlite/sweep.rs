@@ -183,7 +183,7 @@ mod tests {
     const BEFORE: Timestamp = Timestamp::from_millis(500);
 
     async fn count(test: &TestStore, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql).fetch_one(&test.store.readers).await.unwrap()
+        sqlx::query_scalar(sql).fetch_one(test.store.readers.file().unwrap()).await.unwrap()
     }
 
     /// Runs a sweep; returns the number of jobs and the sweep's result.

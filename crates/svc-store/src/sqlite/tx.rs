@@ -9,8 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp};
 
 use super::{
-    direct_connection::{DirectConnection, UncommittedEvent},
-    statement::select_value,
+    direct_connection::UncommittedEvent, statement::select_value, write_connection::WriteConnection,
 };
 use crate::{AppendedSeqs, Batch, Bus, StoreError, StreamState};
 
@@ -20,7 +19,7 @@ use crate::{AppendedSeqs, Batch, Bus, StoreError, StreamState};
 /// A job must await nothing but its own statements: no other job runs meanwhile.
 #[derive(Debug)]
 pub struct WriteTx {
-    pub(super) direct: DirectConnection,
+    pub(super) direct: WriteConnection,
     pub(super) bus: Arc<Bus>,
     /// State of recently used streams. Valid because only the writer changes streams.
     pub(super) streams: HashMap<Arc<str>, StreamState>,
@@ -77,12 +76,17 @@ impl WriteTx {
     }
 
     /// Drops all cached state after a failed commit; the tables are authoritative.
-    pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
+    pub(super) fn forget(&mut self) {
         self.pending.clear();
         self.closing.clear();
         self.visibility_changed.clear();
         self.undo.clear();
         self.streams.clear();
+    }
+
+    /// [`Self::forget`], and reads the highest position again.
+    pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
+        self.forget();
         self.position =
             select_value!(self, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
         Ok(())
@@ -164,21 +168,39 @@ impl WriteTx {
         }
     }
 
+    /// Begins a group of appends, which takes no transaction before its only statement.
+    pub(super) async fn begin_appends(&mut self) -> Result<(), StoreError> {
+        self.direct.ready().await?;
+        if self.direct.take_stale() {
+            self.reset().await?;
+        }
+        Ok(())
+    }
+
+    /// Begins the transaction of a group of jobs.
+    pub(super) async fn begin(&mut self) -> Result<(), StoreError> {
+        self.direct.begin().await?;
+        if self.direct.take_stale() {
+            self.reset().await?;
+        }
+        Ok(())
+    }
+
     /// Commits the events without an explicit transaction, for a group of appends only.
-    pub(super) fn commit_appends(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn commit_appends(&mut self) -> Result<(), StoreError> {
         if self.pending.is_empty() {
             return Ok(());
         }
         self.sort_pending();
-        self.position = self.direct.insert_alone(self.now, &self.pending)?;
+        self.position = self.direct.insert_alone(self.now, &self.pending).await?;
         Ok(())
     }
 
     /// Writes the events of this commit.
-    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn flush(&mut self) -> Result<(), StoreError> {
         if !self.pending.is_empty() {
             self.sort_pending();
-            self.position = self.direct.insert(self.now, &self.pending)?;
+            self.position = self.direct.insert(self.now, &self.pending).await?;
         }
         Ok(())
     }

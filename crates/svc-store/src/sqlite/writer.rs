@@ -97,7 +97,9 @@ impl WriterThread {
     pub(super) fn spawn(self) -> Result<oneshot::Receiver<WriteTx>, StoreError> {
         let (ended, end) = oneshot::channel();
         let thread = std::thread::Builder::new().name("svc-writer".to_owned());
-        thread.spawn(move || drop(ended.send(self.run()))).map_err(sqlx::Error::Io)?;
+        thread
+            .spawn(move || drop(ended.send(self.run())))
+            .map_err(|error| StoreError::Database(Arc::new(error)))?;
         Ok(end)
     }
 
@@ -106,7 +108,8 @@ impl WriterThread {
     /// A commit is bounded in jobs, in bytes and in time, which bounds the wait of a new job.
     fn run(mut self) -> WriteTx {
         let mut group = VecDeque::with_capacity(limits::JOBS_PER_COMMIT);
-        let mut run_limit = limits::RUNS_PER_COMMIT;
+        let most_runs = self.tx.direct.run_limit();
+        let mut run_limit = most_runs;
         while self.jobs.wait() {
             // Lets tasks that the last commit woke queue jobs for this commit: 60 % more throughput
             // with eight producers, and no cost with one.
@@ -124,7 +127,7 @@ impl WriterThread {
             if work.is_none() {
                 self.counters.failures.fetch_add(1, Relaxed);
             }
-            run_limit = next_run_limit(run_limit, runs, work.unwrap_or_default());
+            run_limit = next_run_limit(run_limit, runs, work.unwrap_or_default()).min(most_runs);
             if self.tx.streams.len() > limits::STREAMS_CACHED {
                 self.tx.streams.clear();
             }
@@ -169,6 +172,10 @@ async fn commit_appends(
     version: &Version,
 ) -> Option<Duration> {
     let began = Instant::now();
+    if let Err(error) = tx.begin_appends().await {
+        fail(tx, &error, Vec::new(), group.drain(..)).await;
+        return None;
+    }
     let mut done = Vec::with_capacity(group.len());
     for job in group.drain(..) {
         let WriterJob::Append { stream, events, reply } = job else { continue };
@@ -183,7 +190,7 @@ async fn commit_appends(
     }
     let work = began.elapsed();
     version.begin();
-    let committed = tx.commit_appends();
+    let committed = tx.commit_appends().await;
     version.end();
     if let Err(error) = committed {
         let finished = |(reply, seqs)| FinishedJob::Append(reply, seqs);
@@ -237,11 +244,14 @@ async fn commit(
     let began = Instant::now();
     let mut done = Vec::with_capacity(group.len());
     let outcome = async {
-        tx.direct.begin()?;
+        tx.begin().await?;
         run_jobs(tx, group, isolation, &mut done).await?;
         let work = began.elapsed();
         version.begin();
-        let flushed = tx.flush().and_then(|()| tx.direct.commit());
+        let flushed = match tx.flush().await {
+            Ok(()) => tx.direct.commit().await,
+            Err(error) => Err(error),
+        };
         version.end();
         flushed.map(|()| work)
     }
@@ -256,7 +266,7 @@ async fn commit(
             Some(work)
         }
         Err(error) => {
-            tx.direct.rollback().ok();
+            tx.direct.rollback().await.ok();
             fail(tx, &error, done, group.drain(..)).await;
             None
         }
@@ -311,7 +321,7 @@ async fn run_job(
     let mark = tx.mark();
     tx.direct.begin_job(isolation);
     let keep = job.run(tx).await;
-    let settled = tx.direct.end_job(isolation, keep);
+    let settled = tx.direct.end_job(isolation, keep).await;
     if keep {
         done.push(FinishedJob::Run(job));
     } else {

@@ -67,6 +67,12 @@ pub struct TeamSection {
 #[serde(deny_unknown_fields)]
 pub struct StoreSection {
     pub max_bytes: Option<u64>,
+    pub url: Option<String>,
+    /// A relative path starts at this file's folder.
+    pub password_file: Option<PathBuf>,
+    pub schema: Option<String>,
+    pub max_connections: Option<u64>,
+    pub connect_timeout: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -200,6 +206,9 @@ impl FileConfig {
         }
         if let (Some(token), Some(folder)) = (&file.token_file, path.parent()) {
             file.token_file = Some(folder.join(token));
+        }
+        if let (Some(password), Some(folder)) = (&file.store.password_file, path.parent()) {
+            file.store.password_file = Some(folder.join(password));
         }
         Ok(file)
     }

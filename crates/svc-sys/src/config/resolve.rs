@@ -11,11 +11,12 @@ use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::agents::AgentsConfig;
 use super::environment::{ConfigError, Env, Paths};
-use super::file::{FileConfig, SessionScopes};
+use super::file::{FileConfig, SessionScopes, StoreSection};
 use super::setting::{
     self, ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, SettingSources, WakeMode,
 };
 use super::sources::{FlagSources, ImportedClient, SourceFiles};
+use super::store::{self, StoreSettings, StoreUrl};
 
 /// Bytes above which a tool's result is kept as a resource.
 const MAX_RESULT_BYTES: u64 = 400_000;
@@ -60,6 +61,7 @@ pub struct Config {
     pub team_away: Setting<Duration>,
     /// Largest size of the database in bytes, if limited.
     pub store_max_bytes: Setting<Option<u64>>,
+    pub store: StoreSettings,
     /// Age in days beyond which events are pruned.
     pub retention_max_age_days: Setting<u64>,
     /// Bytes of events beyond which the oldest are pruned, if limited.
@@ -122,6 +124,11 @@ pub struct Flags {
     pub allowed_origin: Vec<String>,
     pub proxy_user: Vec<String>,
     pub token_file: Option<PathBuf>,
+    pub store_url: Option<String>,
+    pub store_password_file: Option<PathBuf>,
+    pub store_schema: Option<String>,
+    pub store_max_connections: Option<u64>,
+    pub store_connect_timeout: Option<u64>,
     pub log_level: Option<String>,
     pub log_format: Option<String>,
     pub daemon_name: Option<String>,
@@ -152,6 +159,7 @@ impl Config {
             paths.agents.clone(),
             paths.spool.clone(),
         ];
+        private.extend(self.store.password_file.value.clone());
         private.extend(["", "-wal", "-shm", "-journal"].map(|suffix| {
             let mut db = paths.db.clone().into_os_string();
             db.push(suffix);
@@ -234,6 +242,7 @@ impl Config {
                 .text("team.away", None, file.team.away.as_ref(), setting::duration)?
                 .or(TEAM_AWAY),
             store_max_bytes: given.number("store.max_bytes", store.max_bytes)?,
+            store: store_settings(&given, flags, store)?,
             retention_max_age_days: given
                 .number("retention.max_age_days", retention.max_age_days)?
                 .or(EVENT_DAYS),
@@ -352,6 +361,9 @@ impl Config {
             self.daemon_name.row("daemon.name"),
             self.team_away.row_as("team.away", json!(away)),
             self.store_max_bytes.row("store.max_bytes"),
+        ];
+        rows.extend(self.store.rows());
+        rows.extend([
             self.retention_max_age_days.row("retention.max_age_days"),
             self.retention_max_bytes.row("retention.max_bytes"),
             self.retention_messages_days.row("retention.messages_days"),
@@ -375,7 +387,7 @@ impl Config {
             self.sources_max_kept_bytes.row("sources.max_kept_bytes"),
             self.wake_off.row_as("wake.off", json!(off)),
             self.default_agent.row("default_agent"),
-        ];
+        ]);
         rows.extend(self.budget.iter().map(|(kind, bound)| bound.row(kind.key())));
         rows
     }
@@ -421,6 +433,61 @@ impl Config {
             _ => Ok(()),
         }
     }
+}
+
+/// Connections of a daemon to PostgreSQL.
+const CONNECTIONS: u64 = 6;
+/// Seconds that a start waits for the server.
+const CONNECT_TIMEOUT: u64 = 30;
+
+fn store_settings(
+    given: &SettingSources<'_>,
+    flags: &Flags,
+    file: &StoreSection,
+) -> Result<StoreSettings, ConfigError> {
+    let url: Setting<Option<StoreUrl>> =
+        given.text("store.url", flags.store_url.as_ref(), file.url.as_ref(), str::parse)?;
+    let flag: Option<StoreUrl> = flags.store_url.as_deref().and_then(|text| text.parse().ok());
+    if flag.is_some_and(|url| url.has_password()) {
+        return Err(ConfigError::Invalid {
+            source_name: "--store-url:".to_owned(),
+            problem:
+                "has a password, and every user of this machine reads the arguments of a process"
+                    .to_owned(),
+            advice: "put it into the file that store.password_file names".to_owned(),
+        });
+    }
+    Ok(StoreSettings {
+        url,
+        password_file: given.value(
+            "store.password_file",
+            flags.store_password_file.clone(),
+            file.password_file.clone(),
+            |text| Ok(PathBuf::from(text)),
+            |path| std::path::absolute(path).map_err(|error| error.to_string()),
+        )?,
+        schema: given
+            .text("store.schema", flags.store_schema.as_ref(), file.schema.as_ref(), store::schema)?
+            .or("svc".to_owned()),
+        max_connections: given
+            .value(
+                "store.max_connections",
+                flags.store_max_connections,
+                file.max_connections,
+                setting::whole_number,
+                store::connections,
+            )?
+            .or(CONNECTIONS),
+        connect_timeout: given
+            .value(
+                "store.connect_timeout",
+                flags.store_connect_timeout,
+                file.connect_timeout,
+                setting::whole_number,
+                Ok,
+            )?
+            .or(CONNECT_TIMEOUT),
+    })
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "takes the place of a parser")]

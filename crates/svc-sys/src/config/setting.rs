@@ -158,7 +158,7 @@ impl SettingSources<'_> {
 
     fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
         let (source_name, fix) = match origin {
-            Origin::Flag => (format!("--{}:", key.replace('_', "-")), "correct the flag"),
+            Origin::Flag => (format!("--{}:", key.replace(['_', '.'], "-")), "correct the flag"),
             Origin::Env => {
                 (format!("environment variable {}:", env_name(key)), "correct the variable")
             }

@@ -126,7 +126,7 @@ pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
         let Some(end) = question.no_answer().await? else { continue };
         store.write(move |tx| Box::pin(async move { question.end(tx, end).await })).await.or_else(
             |error| match error {
-                Error::Unavailable(_) | Error::StorageFull(_) | Error::Internal(_) => Err(error),
+                error if error.is_of_daemon() => Err(error),
                 error => {
                     tracing::warn!(%task, %error, "a task stays as it is");
                     Ok(())

@@ -123,9 +123,7 @@ impl AgentQueue {
             let step = match step {
                 Ok(step) => step,
                 // A failure of the database affects all of them.
-                Err(
-                    error @ (Error::Unavailable(_) | Error::StorageFull(_) | Error::Internal(_)),
-                ) => return Err(error),
+                Err(error) if error.is_of_daemon() => return Err(error),
                 // A full inbox or a used-up budget holds up only this task.
                 Err(error) => {
                     self.wait_because(task_id, error.to_string()).await?;

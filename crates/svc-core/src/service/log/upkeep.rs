@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use svc_model::{NewEvent, StreamName, StreamVisibility};
-use svc_store::{LastBackup, StoreSize, WriterStats, last_backup};
+use svc_store::{LastBackup, ServerReport, StoreSize, WriterStats, last_backup};
 
 use super::{Growth, Log};
 use crate::service::Error;
 
 #[derive(Debug, Clone)]
 pub struct LogStatus {
-    /// The database file.
+    /// The database file, or the address of the server without its password.
     pub path: PathBuf,
     /// Sizes on disk, and the version of the schema.
     pub size: StoreSize,
@@ -23,6 +23,8 @@ pub struct LogStatus {
     pub trimmed: i64,
     /// Position of the last event.
     pub head: i64,
+    /// The server that has the rows; `None` of a file.
+    pub server: Option<ServerReport>,
     /// Counters of the writer since the start of the daemon.
     pub writer: WriterStats,
     /// Write jobs that wait.
@@ -34,6 +36,11 @@ pub struct LogStatus {
 }
 
 impl Log {
+    /// Whether the server that has the rows does not answer.
+    pub fn is_away(&self) -> bool {
+        self.core.store.is_away()
+    }
+
     pub async fn status(&self) -> Result<LogStatus, Error> {
         let store = &self.core.store;
         let size = store.upkeep().size().await?;
@@ -47,6 +54,7 @@ impl Log {
             growth,
             trimmed,
             head,
+            server: store.upkeep().server().await?,
             writer: store.stats(),
             queued: store.queued(),
             subscribers: store.bus().listeners(),

@@ -120,6 +120,12 @@ impl From<service::Error> for RpcError {
             Error::LimitReached(_) => Self::new(LIMIT_REACHED, error.to_string())
                 .data(json!({ "code": "limit_reached", "retryable": true }))
                 .status(429),
+            Error::StoreUnavailable(_) => Self::new(INTERNAL_ERROR, error.to_string())
+                .data(json!({ "code": "store_unavailable", "retryable": true }))
+                .status(503),
+            Error::OutcomeUnknown(_) => Self::new(INTERNAL_ERROR, error.to_string())
+                .data(json!({ "code": "outcome_unknown", "retryable": false }))
+                .status(503),
             Error::Internal(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 tracing::error!(error = telemetry::chain(&error), "a request failed");
                 Self::new(INTERNAL_ERROR, error.to_string())

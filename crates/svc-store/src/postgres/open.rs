@@ -1,0 +1,319 @@
+//! Opening a database: what a server must be like, and its schema.
+
+use std::{str::FromStr as _, sync::Arc, time::Duration};
+
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection,
+    migrate::Migrator, postgres::PgConnectOptions,
+};
+use svc_model::{Clock as _, SystemClock};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{errors::is_lost, readers::PgReaders, write_connection::PgWriter};
+use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, ServerSync, StoreError};
+
+static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
+/// What the writer needs beside the tables.
+const WRITER: &str = include_str!("writer.sql");
+
+/// The oldest server that we know to work, as it numbers itself.
+const OLDEST_SERVER: i32 = 140_000;
+/// Prepared statements that a connection keeps: all of the program.
+const STATEMENTS: usize = 512;
+/// Connections that are no readers': the writer's, and one that holds the database for this daemon.
+const OWN: u32 = 2;
+/// Between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(200);
+/// For a server that takes a connection and says nothing.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// A daemon that was killed holds the database until the server notices.
+const PREDECESSOR: Duration = Duration::from_secs(5);
+
+/// The first half of our advisory locks; the second is the schema. That of writers is in
+/// `writer.sql`.
+const LOCK_OF_DAEMON: i32 = 1_937_138_532;
+const LOCK_OF_TRIAL: i32 = 1_937_138_534;
+
+/// Looks at the server, migrates the schema if asked, and connects.
+pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReaders), MigrateError> {
+    let connect = connect_options(options)?;
+    let mut conn = reach(&connect, options).await?;
+    check_server(&mut conn).await?;
+    check_session(&mut conn, &connect).await?;
+    // Held until this daemon ends, by a connection that does nothing else.
+    let mut keeper = connect.connect().await.map_err(StoreError::from)?;
+    take_database(&mut keeper, options).await?;
+    migrate(&mut conn, options).await?;
+    let daemon = begin_daemon(&mut conn).await?;
+    conn.close().await.map_err(StoreError::from)?;
+    let writer = PgWriter::connect(connect.clone(), daemon).await?;
+    let readers = PgReaders::new(connect, options.max_connections.saturating_sub(OWN).max(1));
+    readers.keep(keeper);
+    Ok((writer, readers))
+}
+
+/// Compares a server's schema with ours, without changing anything.
+pub(crate) async fn inspect_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
+    let mut conn = reach(&connect_options(options)?, options).await?;
+    let migrations = inspect(&mut conn).await?;
+    conn.close().await.map_err(failed)?;
+    Ok(migrations)
+}
+
+/// Migrates a server's schema to ours, and creates it if it is missing. Refused while a daemon runs
+/// on it.
+pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
+    let mut conn = reach(&connect_options(options)?, options).await?;
+    check_server(&mut conn).await?;
+    take_database(&mut conn, options).await?;
+    let migrations = inspect(&mut conn).await?;
+    migrate(&mut conn, options).await?;
+    conn.close().await.map_err(failed)?;
+    Ok(migrations)
+}
+
+/// Looks whether a server can keep what the store promises.
+pub(crate) async fn look_at_server(
+    options: &PostgresOptions,
+) -> Result<ServerReport, MigrateError> {
+    let connect = connect_options(options)?;
+    let mut conn = reach(&connect, options).await?;
+    check_server(&mut conn).await?;
+    check_session(&mut conn, &connect).await?;
+    let report = report(&mut conn).await.map_err(failed)?;
+    conn.close().await.map_err(failed)?;
+    Ok(report)
+}
+
+/// The state of a server.
+pub(super) async fn report(conn: &mut PgConnection) -> Result<ServerReport, sqlx::Error> {
+    let began = Instant::now();
+    conn.ping().await?;
+    let round_trip = began.elapsed();
+    let look = "select current_setting('server_version'),
+        current_setting('synchronous_standby_names') <> '',
+        exists (select 1 from pg_stat_replication),
+        pg_is_in_recovery(),
+        (extract(epoch from clock_timestamp()) * 1000)::bigint";
+    let (version, is_sync, has_standby, in_recovery, at): (String, bool, bool, bool, i64) =
+        sqlx::query_as(look).fetch_one(conn).await?;
+    let sync = match (is_sync, has_standby) {
+        (true, _) => ServerSync::Sync,
+        (false, true) => ServerSync::Async,
+        (false, false) => ServerSync::None,
+    };
+    let skew_ms = at.saturating_sub(SystemClock.now().as_millis());
+    Ok(ServerReport { version, round_trip, sync, skew_ms, in_recovery })
+}
+
+fn connect_options(options: &PostgresOptions) -> Result<PgConnectOptions, MigrateError> {
+    let schema = &options.schema;
+    let is_name = schema.len() <= 40
+        && schema.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && schema.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if !is_name {
+        return Err(MigrateError::Refused(format!(
+            "store.schema: {schema:?} is no name of lower-case letters, digits and _"
+        )));
+    }
+    let parsed = PgConnectOptions::from_str(options.url.reveal());
+    // The error's own text may have parts of the address.
+    let parsed = parsed.map_err(|_| {
+        MigrateError::Refused(format!(
+            "store.url: {} is no address of a database",
+            options.url.shown()
+        ))
+    })?;
+    let parsed = match &options.password {
+        Some(password) => parsed.password(password.reveal()),
+        None => parsed,
+    };
+    // A role's own settings may differ.
+    let settings = [
+        ("search_path", format!("{schema},pg_catalog")),
+        ("lock_timeout", "5s".to_owned()),
+        ("idle_in_transaction_session_timeout", "3s".to_owned()),
+        ("default_transaction_isolation", "read committed".to_owned()),
+        ("synchronous_commit", "on".to_owned()),
+        ("jit", "off".to_owned()),
+    ];
+    Ok(parsed
+        .application_name("svc")
+        .statement_cache_capacity(STATEMENTS)
+        .options(settings)
+        // Logging each statement costs more than many of them.
+        .disable_statement_logging())
+}
+
+/// Connects, and waits for the server if need be.
+async fn reach(
+    connect: &PgConnectOptions,
+    options: &PostgresOptions,
+) -> Result<PgConnection, MigrateError> {
+    let until = Instant::now() + options.connect_timeout;
+    loop {
+        let error = match timeout(ATTEMPT, connect.connect()).await {
+            Ok(Ok(conn)) => return Ok(conn),
+            Ok(Err(error)) => error,
+            Err(_) => sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+        };
+        if !is_lost(&error) || Instant::now() + PAUSE >= until {
+            return Err(MigrateError::Refused(format!(
+                "{} does not take us: {}",
+                options.url.shown(),
+                plain(&error)
+            )));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// An error in few words, without parts of the address.
+fn plain(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(reason) => reason.message().to_owned(),
+        sqlx::Error::Io(reason) => reason.to_string(),
+        sqlx::Error::Tls(reason) => reason.to_string(),
+        _ => "the connection was not made".to_owned(),
+    }
+}
+
+fn refused(why: impl Into<String>) -> MigrateError {
+    MigrateError::Refused(why.into())
+}
+
+fn failed(error: sqlx::Error) -> MigrateError {
+    StoreError::from(error).into()
+}
+
+/// What a server must be like to keep what the store promises.
+async fn check_server(conn: &mut PgConnection) -> Result<(), MigrateError> {
+    let look = "select current_setting('server_version_num')::integer, version(),
+        pg_is_in_recovery(), current_setting('fsync'), current_setting('server_encoding')";
+    let (number, version, in_recovery, fsync, encoding): (i32, String, bool, String, String) =
+        sqlx::query_as(look).fetch_one(conn).await.map_err(failed)?;
+    if !version.starts_with("PostgreSQL ") {
+        return Err(refused(format!("the server is no PostgreSQL: {version}")));
+    }
+    if number < OLDEST_SERVER {
+        return Err(refused(format!("the server is too old, svc needs PostgreSQL 14: {version}")));
+    }
+    if in_recovery {
+        return Err(refused("the server is in recovery: it is a standby, or has not started yet"));
+    }
+    if fsync != "on" {
+        return Err(refused(
+            "the server runs with fsync = off: what it acknowledges is not on its disk",
+        ));
+    }
+    if encoding != "UTF8" {
+        return Err(refused(format!("the database has the encoding {encoding}, svc needs UTF8")));
+    }
+    Ok(())
+}
+
+/// Two connections are two sessions, and a lock of one excludes the other.
+async fn check_session(
+    conn: &mut PgConnection,
+    connect: &PgConnectOptions,
+) -> Result<(), MigrateError> {
+    let set = "select set_config('svc.trial', 'kept', false)";
+    sqlx::query(set).execute(&mut *conn).await.map_err(failed)?;
+    let mut other = connect.connect().await.map_err(failed)?;
+    let mut holder = other.begin().await.map_err(failed)?;
+    let lock = sqlx::query("select pg_advisory_xact_lock($1, 0)").bind(LOCK_OF_TRIAL);
+    lock.execute(&mut *holder).await.map_err(failed)?;
+    let kept = "select coalesce(current_setting('svc.trial', true), '') = 'kept'";
+    let is_session: bool = sqlx::query_scalar(kept).fetch_one(&mut *conn).await.map_err(failed)?;
+    if !is_session {
+        return Err(refused(
+            "a pooler of transactions stands before the server: give svc the address of the server itself",
+        ));
+    }
+    let taken = sqlx::query_scalar("select pg_try_advisory_xact_lock($1, 0)").bind(LOCK_OF_TRIAL);
+    let is_taken_twice: bool = taken.fetch_one(conn).await.map_err(failed)?;
+    if is_taken_twice {
+        return Err(refused("advisory locks of the server exclude nobody"));
+    }
+    holder.rollback().await.map_err(failed)?;
+    other.close().await.map_err(failed)
+}
+
+/// Takes the database for this daemon; a second one is refused.
+async fn take_database(
+    keeper: &mut PgConnection,
+    options: &PostgresOptions,
+) -> Result<(), MigrateError> {
+    let until = Instant::now() + PREDECESSOR;
+    while !try_take(keeper).await.map_err(failed)? {
+        if Instant::now() >= until {
+            return Err(refused(format!(
+                "another daemon runs on {}, schema {}: stop it first",
+                options.url.shown(),
+                options.schema
+            )));
+        }
+        sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+pub(super) async fn try_take(keeper: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let take = sqlx::query_scalar(
+        "select pg_try_advisory_lock($1, hashtext(split_part(current_setting('search_path'), ',', 1)))",
+    );
+    take.bind(LOCK_OF_DAEMON).fetch_one(keeper).await
+}
+
+/// Brings the schema to our version, and refuses one that is newer.
+async fn migrate(conn: &mut PgConnection, options: &PostgresOptions) -> Result<(), MigrateError> {
+    let migrations = inspect(conn).await?;
+    if !options.migrate && !migrations.pending.is_empty() {
+        return Err(MigrateError::Pending(migrations.pending.len()));
+    }
+    if !migrations.pending.is_empty() {
+        // The name was checked.
+        let create = format!("create schema if not exists {}", options.schema);
+        conn.execute(AssertSqlSafe(create)).await.map_err(failed)?;
+        let ran = MIGRATOR.run(&mut *conn).await;
+        ran.map_err(|error| MigrateError::Failed(Arc::new(error)))?;
+    }
+    let mut whole = conn.begin().await.map_err(failed)?;
+    whole.execute(sqlx::raw_sql(WRITER)).await.map_err(failed)?;
+    whole.commit().await.map_err(failed)
+}
+
+/// Compares the schema with ours, without changing anything.
+async fn inspect(conn: &mut PgConnection) -> Result<Migrations, MigrateError> {
+    let known = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null");
+    let is_ours: bool = known.fetch_one(&mut *conn).await.map_err(failed)?;
+    let current: Option<i64> = if is_ours {
+        let version = sqlx::query_scalar("select max(version) from _sqlx_migrations");
+        version.fetch_one(conn).await.map_err(failed)?
+    } else {
+        None
+    };
+    let current = current.unwrap_or(0);
+    let latest = MIGRATOR.iter().map(|step| step.version).max().unwrap_or(0);
+    if current > latest {
+        return Err(MigrateError::Newer { found: current, known: latest });
+    }
+    let pending = MIGRATOR
+        .iter()
+        .filter(|step| step.version > current)
+        .map(|step| (step.version, step.description.to_string()))
+        .collect();
+    Ok(Migrations { current, latest, pending })
+}
+
+/// Makes this daemon the one whose groups of jobs are taken; its id.
+async fn begin_daemon(conn: &mut PgConnection) -> Result<String, MigrateError> {
+    let mut whole = conn.begin().await.map_err(failed)?;
+    whole.execute("select svc_lock()").await.map_err(failed)?;
+    whole.execute("delete from svc_group").await.map_err(failed)?;
+    let insert = "insert into svc_group (daemon_id, number) values (gen_random_uuid()::text, 0)
+        returning daemon_id";
+    let daemon = sqlx::query_scalar(insert).fetch_one(&mut *whole).await.map_err(failed)?;
+    whole.commit().await.map_err(failed)?;
+    Ok(daemon)
+}

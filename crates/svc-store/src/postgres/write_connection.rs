@@ -1,0 +1,446 @@
+//! The writer's connection to PostgreSQL.
+//!
+//! All writers of a schema take one lock, inside PostgreSQL, for the time of a commit. A group of
+//! appends is one statement; a group with jobs is a transaction. Each group has a number, so that
+//! after a lost connection the daemon learns whether its group was committed, and no later arrival
+//! can change that.
+
+use std::{sync::Arc, time::Duration};
+
+use rusqlite::types::FromSql;
+use sqlx::{
+    Connection as _, Executor as _, PgConnection, Row as _,
+    postgres::{PgConnectOptions, PgRow},
+};
+use svc_model::Timestamp;
+use tokio::time::{Instant, error::Elapsed, timeout};
+
+use super::{
+    connection::{all, change, translated, unreadable, values_of},
+    errors::is_lost,
+    readers::first,
+    row::{column, read_row},
+};
+use crate::{
+    StoreError,
+    sqlite::{
+        direct_connection::{JobIsolation, UncommittedEvent},
+        row::{DirectRow, Parameter},
+    },
+};
+
+/// How long a statement may take. The server's own bounds are shorter.
+const STATEMENT: Duration = Duration::from_secs(8);
+/// How long a group waits for a server that does not answer, before anything was sent.
+const CONNECT: Duration = Duration::from_secs(4);
+/// How long a commit may stay unanswered.
+const OUTCOME: Duration = Duration::from_secs(10);
+/// Between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The savepoint of the current job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SavepointState {
+    Unneeded,
+    /// Begins before the first statement that writes.
+    Due,
+    Open,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TransactionState {
+    None,
+    Open,
+    /// A statement outside a savepoint failed: the transaction can only be rolled back.
+    Failed,
+}
+
+#[derive(Debug)]
+pub(crate) struct PgWriter {
+    options: PgConnectOptions,
+    conn: Option<PgConnection>,
+    daemon: String,
+    /// Number of the last group that was begun.
+    group: i64,
+    /// Number of the commit whose state the caller has in memory.
+    known_commit: i64,
+    /// Number of the commit that is under way.
+    commit: i64,
+    savepoint: SavepointState,
+    transaction: TransactionState,
+    /// Another daemon wrote, or the connection is new: what the caller has in memory may be old.
+    is_stale: bool,
+}
+
+impl PgWriter {
+    /// Connects to a database that has the current schema.
+    pub(super) async fn connect(
+        options: PgConnectOptions,
+        daemon: String,
+    ) -> Result<Self, StoreError> {
+        let mut writer = Self {
+            options,
+            conn: None,
+            daemon,
+            group: 0,
+            known_commit: 0,
+            commit: 0,
+            savepoint: SavepointState::Unneeded,
+            transaction: TransactionState::None,
+            is_stale: true,
+        };
+        writer.ready().await?;
+        Ok(writer)
+    }
+
+    pub(crate) async fn close(self) -> Result<(), StoreError> {
+        match self.conn {
+            Some(conn) => Ok(conn.close().await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether what the caller has in memory may differ from the tables. Asked once for each
+    /// group; the caller then reads the tables again.
+    pub(crate) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.is_stale)
+    }
+
+    /// Connects unless connected. The last group is decided by then: it was committed, or never
+    /// will be.
+    pub(crate) async fn ready(&mut self) -> Result<(), StoreError> {
+        if self.conn.is_none() {
+            timeout(CONNECT, self.decide()).await.map_err(|_| silent())??;
+        }
+        Ok(())
+    }
+
+    /// Connects; whether the last group was committed.
+    async fn decide(&mut self) -> Result<bool, StoreError> {
+        let mut conn = PgConnection::connect_with(&self.options).await?;
+        let query = sqlx::query("select svc_decide($1, $2)").bind(&self.daemon).bind(self.group);
+        let reached: i64 = query.fetch_one(&mut conn).await?.try_get(0)?;
+        let is_committed = reached >= self.group;
+        self.group = self.group.max(reached);
+        let commits = sqlx::query("select number from svc_commit");
+        self.known_commit = commits.fetch_one(&mut conn).await?.try_get(0)?;
+        self.conn = Some(conn);
+        self.transaction = TransactionState::None;
+        self.savepoint = SavepointState::Unneeded;
+        self.is_stale = true;
+        Ok(is_committed)
+    }
+
+    /// After a commit without an answer: whether it took place.
+    async fn settle(&mut self, error: StoreError) -> Result<(), StoreError> {
+        self.conn = None;
+        let until = Instant::now() + OUTCOME;
+        loop {
+            match tokio::time::timeout_at(until, self.decide()).await {
+                Ok(Ok(true)) => return Ok(()),
+                Ok(Ok(false)) => return Err(unavailable(error)),
+                Ok(Err(_)) if Instant::now() + PAUSE < until => tokio::time::sleep(PAUSE).await,
+                Ok(Err(_)) | Err(_) => return Err(unknown(error)),
+            }
+        }
+    }
+
+    fn conn(&mut self) -> Result<&mut PgConnection, StoreError> {
+        self.conn.as_mut().ok_or_else(lost)
+    }
+
+    /// Begins a transaction for a group of jobs.
+    pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
+        self.ready().await?;
+        self.group += 1;
+        let begun = timeout(STATEMENT, self.begin_group()).await.unwrap_or_else(|_| Err(silent()));
+        if begun.is_err() {
+            // Whatever the server made of it: the next group finds out.
+            self.conn = None;
+        }
+        begun
+    }
+
+    async fn begin_group(&mut self) -> Result<(), StoreError> {
+        let (daemon, group) = (self.daemon.clone(), self.group);
+        let conn = self.conn()?;
+        conn.execute("begin").await?;
+        let begun = sqlx::query("select a_commit from svc_begin($1, $2)").bind(daemon).bind(group);
+        let commit: i64 = begun.fetch_one(conn).await?.try_get(0)?;
+        self.is_stale |= commit != self.known_commit + 1;
+        (self.commit, self.known_commit) = (commit, commit);
+        self.transaction = TransactionState::Open;
+        Ok(())
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), StoreError> {
+        match self.transaction {
+            TransactionState::None => return Ok(()),
+            TransactionState::Failed => return Err(failed()),
+            TransactionState::Open => {}
+        }
+        self.transaction = TransactionState::None;
+        let conn = self.conn()?;
+        match timeout(OUTCOME, conn.execute("commit")).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) if !is_lost(&error) => {
+                self.conn = None;
+                Err(error.into())
+            }
+            Ok(Err(error)) => self.settle(error.into()).await,
+            Err(_) => {
+                self.conn = None;
+                Err(unknown(silent()))
+            }
+        }
+    }
+
+    pub(crate) async fn rollback(&mut self) -> Result<(), StoreError> {
+        self.savepoint = SavepointState::Unneeded;
+        self.is_stale = true;
+        if self.transaction == TransactionState::None {
+            return Ok(());
+        }
+        self.transaction = TransactionState::None;
+        // The number of the group is not taken: without a transaction of it, none can come.
+        self.group -= 1;
+        self.run("rollback").await
+    }
+
+    pub(crate) fn begin_job(&mut self, isolation: JobIsolation) {
+        self.savepoint = match isolation {
+            JobIsolation::Alone => SavepointState::Unneeded,
+            JobIsolation::Savepoint => SavepointState::Due,
+        };
+    }
+
+    /// Ends a job: keeps its writes or rolls them back.
+    pub(crate) async fn end_job(
+        &mut self,
+        isolation: JobIsolation,
+        keep: bool,
+    ) -> Result<(), StoreError> {
+        let savepoint = std::mem::replace(&mut self.savepoint, SavepointState::Unneeded);
+        self.conn()?;
+        if isolation == JobIsolation::Alone && !keep {
+            // The only job of its group.
+            return self.rollback().await;
+        }
+        if savepoint != SavepointState::Open {
+            return if self.transaction == TransactionState::Open { Ok(()) } else { Err(failed()) };
+        }
+        if !keep {
+            self.run("rollback to savepoint job").await?;
+            self.transaction = TransactionState::Open;
+        }
+        self.run("release savepoint job").await
+    }
+
+    async fn run(&mut self, statement: &'static str) -> Result<(), StoreError> {
+        let conn = self.conn()?;
+        let ran = timeout(STATEMENT, conn.execute(statement)).await;
+        let ran = ran.map_err(|_| silent()).and_then(|ran| Ok(ran?));
+        if ran.is_err() {
+            self.conn = None;
+        }
+        ran.map(drop)
+    }
+
+    /// The connection for a statement of a job, and PostgreSQL's text of it.
+    async fn due(
+        &mut self,
+        sql: &'static str,
+    ) -> Result<(&mut PgConnection, &'static str), StoreError> {
+        if self.savepoint == SavepointState::Due && writes(sql) {
+            self.run("savepoint job").await?;
+            self.savepoint = SavepointState::Open;
+        }
+        Ok((self.conn()?, translated(sql)))
+    }
+
+    /// The result of a statement of a job.
+    fn ended<T>(&mut self, ran: Result<Result<T, sqlx::Error>, Elapsed>) -> Result<T, StoreError> {
+        let ran = ran.map_err(|_| silent()).and_then(|ran| Ok(ran?));
+        if ran.is_err() && self.transaction == TransactionState::Open {
+            self.transaction = TransactionState::Failed;
+        }
+        if matches!(ran, Err(StoreError::Unavailable(_))) {
+            self.conn = None;
+        }
+        ran
+    }
+
+    pub(crate) async fn change(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<u64, StoreError> {
+        let (conn, sql) = self.due(sql).await?;
+        let ran = timeout(STATEMENT, change(conn, sql, values)).await;
+        self.ended(ran)
+    }
+
+    async fn first(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Option<PgRow>, StoreError> {
+        let (conn, sql) = self.due(sql).await?;
+        let ran = timeout(STATEMENT, first(conn, sql, values)).await;
+        self.ended(ran)
+    }
+
+    pub(crate) async fn value_if_any<T: FromSql>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Option<T>, StoreError> {
+        let row = self.first(sql, values).await?;
+        Ok(row.map(|row| column(&row, 0)).transpose().map_err(unreadable)?)
+    }
+
+    pub(crate) async fn values<T: FromSql + Send>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Vec<T>, StoreError> {
+        let (conn, sql) = self.due(sql).await?;
+        let ran = timeout(STATEMENT, values_of(conn, sql, values)).await;
+        self.ended(ran)
+    }
+
+    pub(crate) async fn one<T: DirectRow>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Option<T>, StoreError> {
+        let row = self.first(sql, values).await?;
+        Ok(row.map(|row| read_row(&row)).transpose().map_err(unreadable)?)
+    }
+
+    pub(crate) async fn all<T: DirectRow + Send>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Vec<T>, StoreError> {
+        let (conn, sql) = self.due(sql).await?;
+        let ran = timeout(STATEMENT, all(conn, sql, values)).await;
+        self.ended(ran)
+    }
+
+    /// Writes events within the current commit, in order, and returns the position of the last.
+    pub(crate) async fn insert(
+        &mut self,
+        now: Timestamp,
+        events: &[UncommittedEvent],
+    ) -> Result<i64, StoreError> {
+        let columns = EventColumns::new(events);
+        let conn = self.conn()?;
+        let query = sqlx::query("select svc_insert($1, $2, $3, $4, $5, $6)").bind(now.as_millis());
+        let row = timeout(STATEMENT, columns.bind(query).fetch_one(conn)).await;
+        match row.map_err(|_| silent()).and_then(|row| Ok(row?.try_get(0)?)) {
+            Ok(position) => Ok(position),
+            Err(error) => {
+                self.transaction = TransactionState::Failed;
+                Err(error)
+            }
+        }
+    }
+
+    /// Like [`Self::insert`], in a commit of its own.
+    pub(crate) async fn insert_alone(
+        &mut self,
+        now: Timestamp,
+        events: &[UncommittedEvent],
+    ) -> Result<i64, StoreError> {
+        self.ready().await?;
+        self.group += 1;
+        let columns = EventColumns::new(events);
+        let (daemon, group, known) = (self.daemon.clone(), self.group, self.known_commit);
+        let conn = self.conn()?;
+        let text =
+            "select a_commit, a_position from svc_append($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let query = sqlx::query(text).bind(daemon).bind(group).bind(known).bind(now.as_millis());
+        let error = match timeout(OUTCOME, columns.bind(query).fetch_one(conn)).await {
+            Ok(Ok(row)) => {
+                self.known_commit = row.try_get(0)?;
+                return Ok(row.try_get(1)?);
+            }
+            Ok(Err(error)) if !is_lost(&error) => {
+                self.group -= 1;
+                self.is_stale = true;
+                return Err(error.into());
+            }
+            Ok(Err(error)) => error.into(),
+            Err(_) => {
+                self.conn = None;
+                return Err(unknown(silent()));
+            }
+        };
+        self.settle(error).await?;
+        // Committed: the events are the last of the log that are in these streams.
+        let last = events.last().ok_or_else(lost)?;
+        let conn = self.conn()?;
+        let found = sqlx::query("select position from event where stream_id = $1 and seq = $2");
+        let found = found.bind(last.stream_id).bind(last.seq).fetch_one(conn).await?;
+        Ok(found.try_get(0)?)
+    }
+}
+
+type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// The events of a commit, column by column.
+struct EventColumns<'a> {
+    streams: Vec<i64>,
+    seqs: Vec<i64>,
+    kinds: Vec<&'a str>,
+    data: Vec<&'a str>,
+    producers: Vec<Option<&'a str>>,
+}
+
+impl<'a> EventColumns<'a> {
+    fn new(events: &'a [UncommittedEvent]) -> Self {
+        Self {
+            streams: events.iter().map(|event| event.stream_id).collect(),
+            seqs: events.iter().map(|event| event.seq).collect(),
+            kinds: events.iter().map(|event| &*event.kind).collect(),
+            data: events.iter().map(|event| &*event.data).collect(),
+            producers: events.iter().map(|event| event.producer_id.as_deref()).collect(),
+        }
+    }
+
+    fn bind<'q>(self, query: PgQuery<'q>) -> PgQuery<'q>
+    where
+        'a: 'q,
+    {
+        let query = query.bind(self.streams).bind(self.seqs).bind(self.kinds);
+        query.bind(self.data).bind(self.producers)
+    }
+}
+
+/// Whether a statement of a job changes rows, by its first word.
+fn writes(sql: &str) -> bool {
+    !sql.trim_start().starts_with("select")
+}
+
+fn lost() -> StoreError {
+    StoreError::Unavailable(Arc::new(std::io::Error::other("the connection was lost")))
+}
+
+/// The server does not answer in time.
+fn silent() -> StoreError {
+    StoreError::Unavailable(Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)))
+}
+
+fn failed() -> StoreError {
+    let why = std::io::Error::other("a statement of the transaction failed");
+    StoreError::Database(Arc::new(why))
+}
+
+fn unavailable(error: StoreError) -> StoreError {
+    StoreError::Unavailable(Arc::new(error))
+}
+
+fn unknown(error: StoreError) -> StoreError {
+    StoreError::OutcomeUnknown(Arc::new(error))
+}

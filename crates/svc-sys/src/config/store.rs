@@ -1,0 +1,177 @@
+//! Where the rows are kept, if not in a file of the data folder.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::setting::{ConfigRow, Setting};
+
+/// `[store]`: a database of PostgreSQL, and how to reach it.
+#[derive(Debug, Clone)]
+pub struct StoreSettings {
+    /// The file `svc.db` of the data folder if not set.
+    pub url: Setting<Option<StoreUrl>>,
+    /// Holds the password, and nothing else.
+    pub password_file: Setting<Option<PathBuf>>,
+    /// The schema of our tables.
+    pub schema: Setting<String>,
+    /// Connections of the daemon in all.
+    pub max_connections: Setting<u64>,
+    /// Seconds that a start waits for the server.
+    pub connect_timeout: Setting<u64>,
+}
+
+impl StoreSettings {
+    pub(super) fn rows(&self) -> [ConfigRow; 5] {
+        let url = self.url.value.as_ref().map(StoreUrl::shown);
+        let password_file = self.password_file.value.as_ref().map(|file| file.to_string_lossy());
+        [
+            self.url.row_as("store.url", serde_json::json!(url)),
+            self.password_file.row_as("store.password_file", serde_json::json!(password_file)),
+            self.schema.row("store.schema"),
+            self.max_connections.row("store.max_connections"),
+            self.connect_timeout.row("store.connect_timeout"),
+        ]
+    }
+}
+
+/// The writer's, the one that holds the database, and one that reads.
+const FEWEST_CONNECTIONS: u64 = 3;
+
+pub(super) fn connections(number: u64) -> Result<u64, String> {
+    let is_enough = (FEWEST_CONNECTIONS..=1_000).contains(&number);
+    if is_enough { Ok(number) } else { Err("must be from 3 to 1000".to_owned()) }
+}
+
+/// A name that needs no quotation marks.
+pub(super) fn schema(text: &str) -> Result<String, String> {
+    let is_name = (1..=40).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        && !text.starts_with(|first: char| first.is_ascii_digit());
+    if is_name {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("`{text}` is not a name of lower-case letters, digits and _"))
+    }
+}
+
+/// Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    /// The text of a file, without the line's end.
+    pub fn of_file(text: &str) -> Self {
+        Self(text.trim_end_matches(['\r', '\n']).to_owned())
+    }
+
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// The address of a database of PostgreSQL. Its password is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl(String);
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    /// The error does not repeat the text, which may have a password.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_ours = ["postgres://", "postgresql://"].iter().any(|begin| text.starts_with(begin));
+        if is_ours {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("is not an address such as postgres://user@host:5432/svc".to_owned())
+        }
+    }
+}
+
+impl StoreUrl {
+    /// With the password, if it has one.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Scheme, user with password, and what follows the user.
+    fn parts(&self) -> (&str, Option<&str>, &str) {
+        let (scheme, rest) = self.0.split_at(self.0.find("://").map_or(0, |at| at + 3));
+        let authority = rest.find(['/', '?']).unwrap_or(rest.len());
+        match rest[..authority].rfind('@') {
+            Some(at) => (scheme, Some(&rest[..at]), &rest[at + 1..]),
+            None => (scheme, None, rest),
+        }
+    }
+
+    fn query(&self) -> impl Iterator<Item = (&str, &str)> {
+        let query = self.0.split_once('?').map_or("", |(_, query)| query);
+        query.split('&').filter_map(|pair| pair.split_once('='))
+    }
+
+    pub fn has_password(&self) -> bool {
+        self.parts().1.is_some_and(|user| user.contains(':'))
+            || self.query().any(|(name, _)| is_password(name))
+    }
+
+    /// The address without the password.
+    pub fn shown(&self) -> String {
+        let (scheme, user, rest) = self.parts();
+        let user = user.map_or_else(String::new, |user| {
+            format!("{}@", user.split(':').next().unwrap_or_default())
+        });
+        let place = rest.split('?').next().unwrap_or_default();
+        let query: Vec<String> = self
+            .query()
+            .filter(|(name, _)| !is_password(name))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!("{scheme}{user}{place}{mark}{}", query.join("&"))
+    }
+}
+
+/// Whether a parameter of an address holds a secret.
+fn is_password(name: &str) -> bool {
+    name == "password" || name == "sslpassword"
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_password_of_an_address_is_not_shown() {
+        for (given, shown, has) in [
+            (
+                "postgres://u:s3cret@db:5432/svc?sslmode=require",
+                "postgres://u@db:5432/svc?sslmode=require",
+                true,
+            ),
+            ("postgres://u:p@ss@db/svc", "postgres://u@db/svc", true),
+            ("postgres:///svc?host=/run/pg&password=s3cret", "postgres:///svc?host=/run/pg", true),
+            ("postgres://db/svc", "postgres://db/svc", false),
+            ("postgresql://u@db", "postgresql://u@db", false),
+        ] {
+            let url: StoreUrl = given.parse().expect("an address");
+            assert_eq!((&*url.shown(), url.has_password()), (shown, has), "{given}");
+            assert_eq!(format!("{url:?}"), shown);
+        }
+        let error = "mysql://u:s3cret@db".parse::<StoreUrl>().expect_err("another engine's");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}

@@ -1,0 +1,360 @@
+//! PostgreSQL as the store: what the configuration refuses, what a daemon answers while the server is
+//! away, and that each answer about a write is true, wherever the connection breaks.
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::daemon::{Daemon, Home, eventually, svc};
+use crate::expect::{all_pages, append, frame, new_task, page, peer, problem, subscribe};
+
+/// A new database's address.
+fn database() -> String {
+    svc_store::scratch_server::new_database()
+}
+
+fn on(url: &str) -> Daemon {
+    Daemon::with(|plan| plan.env("SVC_STORE_URL", url))
+}
+
+/// The lines of a task's stream.
+#[track_caller]
+fn lines(d: &Daemon, task: &str) -> Vec<String> {
+    let target = format!("/v1/events?stream=task/{task}&kind=frame&limit=100");
+    let frames = all_pages(d, &target, "events", "after");
+    let line =
+        |event: &serde_json::Value| event["data"]["line"].as_str().unwrap_or_default().to_owned();
+    frames.iter().map(line).collect()
+}
+
+#[test]
+fn history_outlives_a_killed_daemon() {
+    let url = database();
+    let mut d = on(&url);
+    let (task, peer) = (new_task(&d), peer(&d, "one"));
+    append(&d, &task, &json!([frame("first"), frame("second")]));
+    d.kill9();
+    d.restart();
+    assert_eq!(lines(&d, &task), ["first", "second"]);
+    let (first, _) = append(&d, &task, &json!([frame("third")]));
+    assert_eq!(first, 4, "ids go on where they were");
+    assert_eq!(d.follow(&subscribe(&task)).events(4).len(), 4);
+    let peers = page(&d.get("/v1/peers"), "peers");
+    assert!(peers.iter().any(|known| known["peer_id"] == peer.as_str()), "{peers:?}");
+    d.stop();
+    d.restart();
+    assert_eq!(lines(&d, &task).len(), 3);
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let url = database();
+    let d = on(&url);
+    let home = Home::new();
+    let mut command = home.command(&["serve", "--listen", "127.0.0.1:0", "--store-url", &url]);
+    command.env_remove("SVC_STORE_URL");
+    let second = command.output().expect("it runs");
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    let text = String::from_utf8_lossy(&second.stderr);
+    assert!(text.contains("another daemon runs on"), "{text}");
+    new_task(&d);
+}
+
+#[test]
+fn a_password_is_shown_nowhere() {
+    let home = Home::new();
+    let secret = "postgres://svc:s3cr3t@localhost:1/svc";
+    let flag = svc(&home, &["serve", "--store-url", secret]);
+    assert_eq!(flag.code, Some(2), "{flag:?}");
+    assert!(flag.stderr.contains("store.password_file") && !flag.stderr.contains("s3cr3t"));
+
+    home.write("config.toml", &format!("[store]\nurl = \"{secret}\"\nconnect_timeout = 0\n"));
+    let start = |args: &[&str]| {
+        let mut command = home.command(args);
+        command.env_remove("SVC_STORE_URL");
+        command.output().expect("it runs")
+    };
+    for (args, code) in [
+        (["config", "show", "--json"].as_slice(), 0),
+        (&["serve", "--listen", "127.0.0.1:0"], 1),
+        (&["migrate", "--check"], 1),
+        (&["backup", "copy.db"], 2),
+        (&["restore", "copy.db"], 2),
+        (&["doctor", "--json"], 1),
+    ] {
+        let ran = start(args);
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&ran.stdout),
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        assert_eq!(ran.status.code(), Some(code), "{args:?}: {text}");
+        assert!(!text.contains("s3cr3t"), "{args:?}: {text}");
+        assert!(text.contains("postgres://svc@localhost:1/svc"), "{args:?}: {text}");
+        if code == 2 {
+            assert!(text.contains("pg_dump"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_schema_is_migrated_or_not_by_command() {
+    let url = database();
+    let home = Home::new();
+    home.write("config.toml", &format!("[store]\nurl = \"{url}\"\nschema = \"team\"\n"));
+    let svc = |args: &[&str]| {
+        let mut command = home.command(args);
+        command.env_remove("SVC_STORE_URL");
+        let ran = command.output().expect("it runs");
+        (ran.status.code(), String::from_utf8_lossy(&ran.stdout).into_owned())
+    };
+    assert_eq!(svc(&["migrate", "--check"]).0, Some(4));
+    assert_eq!(svc(&["migrate"]).0, Some(0));
+    let (code, text) = svc(&["migrate", "--check"]);
+    assert_eq!(code, Some(0), "{text}");
+    let (_, text) = svc(&["doctor", "--json"]);
+    assert!(text.contains("PostgreSQL"), "{text}");
+}
+
+/// What becomes of the next write of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The server gets it, and its answer is lost.
+    LoseAnswer,
+    /// The server never gets it.
+    LoseRequest,
+    /// The daemon loses its connection, and the server gets the write later.
+    Delay,
+}
+
+/// Stands between the daemon and the server, on a socket in a folder of its own.
+struct Proxy {
+    folder: TempDir,
+    faults: Arc<Faults>,
+}
+
+#[derive(Default)]
+struct Faults {
+    server: PathBuf,
+    next: Mutex<Option<Fault>>,
+    is_away: AtomicBool,
+    live: Mutex<Vec<UnixStream>>,
+}
+
+impl Proxy {
+    /// The proxy, and the address by which the daemon goes through it.
+    fn before(url: &str) -> (Self, String) {
+        let (front, socket) = url.split_once("?host=").expect("a socket's folder");
+        let folder = TempDir::new().expect("a folder");
+        let name = ".s.PGSQL.5432";
+        let listener = UnixListener::bind(folder.path().join(name)).expect("a socket");
+        let server = Path::new(socket).join(name);
+        let faults = Arc::new(Faults { server, ..Faults::default() });
+        let shared = Arc::clone(&faults);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if !shared.is_away.load(SeqCst) {
+                    shared.serve(client);
+                }
+            }
+        });
+        let url = format!("{front}?host={}", folder.path().display());
+        (Self { folder, faults }, url)
+    }
+
+    fn fail_next_write(&self, fault: Fault) {
+        *self.faults.next.lock().expect("no holder panics") = Some(fault);
+    }
+
+    /// Whether a write has met the fault.
+    fn has_failed(&self) -> bool {
+        self.faults.next.lock().expect("no holder panics").is_none()
+    }
+
+    /// Cuts all connections and takes none.
+    fn go_away(&self) {
+        self.faults.is_away.store(true, SeqCst);
+        for stream in self.faults.live.lock().expect("no holder panics").drain(..) {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    }
+
+    fn come_back(&self) {
+        self.faults.is_away.store(false, SeqCst);
+        assert!(self.folder.path().is_dir());
+    }
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.windows(text.len()).any(|window| window == text)
+}
+
+impl Faults {
+    /// Passes on what both ends send, and the fault that is due once the writer's connection is about
+    /// to commit.
+    fn serve(self: &Arc<Self>, client: UnixStream) {
+        let Ok(server) = UnixStream::connect(&self.server) else { return };
+        let copies = [&client, &server].map(|stream| stream.try_clone().expect("a second handle"));
+        self.live.lock().expect("no holder panics").extend(copies);
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let (shared, cut) = (Arc::clone(self), Arc::clone(&is_cut));
+        let ends = [&client, &server].map(|stream| stream.try_clone().expect("a second handle"));
+        thread::spawn(move || shared.pass_requests(ends, &cut));
+        thread::spawn(move || pass_answers(server, client, &is_cut));
+    }
+
+    fn pass_requests(&self, [mut client, mut server]: [UnixStream; 2], cut: &AtomicBool) {
+        let mut bytes = vec![0; 256 * 1024];
+        let (mut is_writer, mut in_transaction, mut is_marked) = (false, false, false);
+        while let Ok(count @ 1..) = client.read(&mut bytes) {
+            let request = &bytes[..count];
+            is_writer |= contains(request, b"svc_decide");
+            if contains(request, b"begin\0") {
+                (in_transaction, is_marked) = (true, false);
+            }
+            is_marked |= contains(request, b"marked");
+            let is_commit = contains(request, b"commit\0");
+            // An append is one statement with the text of its events; a job ends with its commit.
+            let due = is_writer && is_marked && (is_commit || !in_transaction);
+            if is_commit {
+                in_transaction = false;
+            }
+            is_marked &= in_transaction;
+            let fault = self.next.lock().expect("no holder panics").take_if(|_| due);
+            let Some(fault) = fault else {
+                if server.write_all(request).is_err() {
+                    break;
+                }
+                continue;
+            };
+            cut.store(true, SeqCst);
+            match fault {
+                Fault::LoseRequest => {}
+                Fault::LoseAnswer => drop(server.write_all(request)),
+                Fault::Delay => {
+                    drop(client.shutdown(Shutdown::Both));
+                    thread::sleep(Duration::from_millis(700));
+                    drop(server.write_all(request));
+                }
+            }
+            if fault == Fault::LoseAnswer {
+                // Until the server has done it.
+                thread::sleep(Duration::from_millis(300));
+            }
+            break;
+        }
+        drop(client.shutdown(Shutdown::Both));
+        drop(server.shutdown(Shutdown::Write));
+    }
+}
+
+fn pass_answers(mut server: UnixStream, mut client: UnixStream, cut: &AtomicBool) {
+    let mut bytes = vec![0; 256 * 1024];
+    while let Ok(count @ 1..) = server.read(&mut bytes) {
+        if cut.load(SeqCst) || client.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    drop(client.shutdown(Shutdown::Both));
+}
+
+/// Each answer says what happened, for appends and for jobs.
+#[test]
+fn answers_are_true_wherever_a_commit_is_cut() {
+    let (proxy, url) = Proxy::before(&database());
+    let d = on(&url);
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("marked 0")]));
+    let path = format!("/v1/tasks/{task}/events");
+    let mut written = vec!["marked 0".to_owned()];
+    let faults = [Fault::LoseAnswer, Fault::LoseRequest, Fault::Delay];
+    for (number, fault) in faults.into_iter().cycle().take(9).enumerate() {
+        let line = format!("marked {}", number + 1);
+        proxy.fail_next_write(fault);
+        let reply = d.post(&path, &frame(&line));
+        assert!(proxy.has_failed(), "{fault:?}");
+        if reply.status() == 200 {
+            written.push(line);
+        } else {
+            problem(&reply, 503, "store_unavailable");
+        }
+        assert_eq!(reply.status() == 200, fault == Fault::LoseAnswer, "{reply:?}");
+        assert_eq!(lines(&d, &task), written, "{fault:?}");
+    }
+    // Jobs: the last statement of a transaction is its commit. The server waits for a late one.
+    let mut tasks = page(&d.get("/v1/tasks"), "tasks").len();
+    for fault in faults.into_iter().cycle().take(6) {
+        proxy.fail_next_write(fault);
+        let reply = d.post("/v1/tasks", &json!({ "title": format!("marked {fault:?}") }));
+        assert!(proxy.has_failed(), "{fault:?}");
+        if reply.status() < 300 {
+            tasks += 1;
+        } else {
+            problem(&reply, 503, "store_unavailable");
+        }
+        assert_eq!(reply.status() < 300, fault != Fault::LoseRequest, "{reply:?}");
+        assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), tasks, "{fault:?}");
+    }
+    // What came late stays away.
+    thread::sleep(Duration::from_secs(1));
+    append(&d, &task, &json!([frame("last")]));
+    written.push("last".to_owned());
+    assert_eq!(lines(&d, &task), written);
+    assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), tasks);
+}
+
+#[test]
+fn requests_fail_soon_while_the_database_is_away() {
+    let (proxy, url) = Proxy::before(&database());
+    let d = on(&url);
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("before")]));
+    let mut stream = d.follow(&subscribe(&task));
+    stream.events(2);
+    proxy.go_away();
+    for target in [format!("/v1/tasks/{task}"), "/v1/peers".to_owned()] {
+        let began = Instant::now();
+        problem(&d.get(&target), 503, "store_unavailable");
+        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    }
+    let began = Instant::now();
+    let reply = d.post(&format!("/v1/tasks/{task}/events"), &frame("lost"));
+    problem(&reply, 503, "store_unavailable");
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    eventually(Duration::from_secs(10), || d.get("/health").status() == 503);
+    assert_eq!(d.get("/health").json()["status"], "degraded");
+    proxy.come_back();
+    eventually(Duration::from_secs(20), || d.get("/health").status() == 200);
+    eventually(Duration::from_secs(20), || d.get(&format!("/v1/tasks/{task}")).status() == 200);
+    append(&d, &task, &json!([frame("after")]));
+    assert_eq!(stream.events(1)[0].id, Some(3), "the stream went on");
+    assert_eq!(lines(&d, &task), ["before", "after"]);
+}
+
+#[test]
+fn a_start_waits_for_the_database_and_then_says_why() {
+    let (proxy, url) = Proxy::before(&database());
+    proxy.go_away();
+    let home = Home::new();
+    let mut command = home.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("SVC_STORE_URL", &url).env("SVC_STORE_CONNECT_TIMEOUT", "1");
+    let ran = command.output().expect("it runs");
+    let text = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{text}");
+    assert!(text.contains("does not take us"), "{text}");
+
+    let waiting = thread::spawn(move || on(&url));
+    thread::sleep(Duration::from_millis(500));
+    proxy.come_back();
+    new_task(&waiting.join().expect("it started"));
+}
