@@ -363,7 +363,7 @@ fn every_setting_is_in_the_reference_with_its_default() {
         if let Some(row) = rows.get(&key) {
             let variable = format!("`SVC_{}`", key.to_uppercase().replace('.', "_"));
             differences.cell(&key, row, 3, &[variable]);
-            let flag = format!("--{}", key.replace('_', "-"));
+            let flag = format!("--{}", key.replace(['_', '.'], "-"));
             let flag = if serve.options.contains_key(&flag) {
                 format!("`{flag}`")
             } else {
@@ -372,6 +372,8 @@ fn every_setting_is_in_the_reference_with_its_default() {
             differences.cell(&key, row, 4, &[flag]);
             let default = match &setting["value"] {
                 Value::Null if key == "default_agent" => "none".to_owned(),
+                Value::Null if key == "store.url" => "`svc.db` in the data folder".to_owned(),
+                Value::Null if key == "store.password_file" => "none".to_owned(),
                 Value::Null if key == "sources.expose" => "by the credential".to_owned(),
                 Value::Null => "no limit".to_owned(),
                 Value::String(text) if key == "token_file" => {

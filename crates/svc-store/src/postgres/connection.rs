@@ -91,3 +91,13 @@ pub(super) async fn values_of<T: FromSql>(
     }
     Ok(all)
 }
+
+/// The first row of a query, if it has one. The queries have at most one, or a limit.
+pub(super) async fn first(
+    conn: &mut PgConnection,
+    sql: &'static str,
+    values: &[Parameter<'_>],
+) -> Result<Option<PgRow>, sqlx::Error> {
+    let rows: Vec<PgRow> = rows(conn, sql, values).try_collect().await?;
+    Ok(rows.into_iter().next())
+}

@@ -11,6 +11,7 @@ mod open;
 mod own_texts;
 mod readers;
 mod row;
+mod server;
 #[cfg(test)]
 mod statement_tests;
 #[cfg(any(test, feature = "testing"))]

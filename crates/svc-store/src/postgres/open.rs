@@ -6,11 +6,15 @@ use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection,
     migrate::Migrator, postgres::PgConnectOptions,
 };
-use svc_model::{Clock as _, SystemClock};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{errors::is_lost, readers::PgReaders, write_connection::PgWriter};
-use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, ServerSync, StoreError};
+use super::{
+    errors::is_lost,
+    readers::PgReaders,
+    server::{report, try_take},
+    write_connection::PgWriter,
+};
+use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 /// What the writer needs beside the tables.
@@ -31,7 +35,6 @@ const PREDECESSOR: Duration = Duration::from_secs(5);
 
 /// The first half of our advisory locks; the second is the schema. That of writers is in
 /// `writer.sql`.
-const LOCK_OF_DAEMON: i32 = 1_937_138_532;
 const LOCK_OF_TRIAL: i32 = 1_937_138_534;
 
 /// Looks at the server, migrates the schema if asked, and connects.
@@ -83,27 +86,6 @@ pub(crate) async fn look_at_server(
     let report = report(&mut conn).await.map_err(failed)?;
     conn.close().await.map_err(failed)?;
     Ok(report)
-}
-
-/// The state of a server.
-pub(super) async fn report(conn: &mut PgConnection) -> Result<ServerReport, sqlx::Error> {
-    let began = Instant::now();
-    conn.ping().await?;
-    let round_trip = began.elapsed();
-    let look = "select current_setting('server_version'),
-        current_setting('synchronous_standby_names') <> '',
-        exists (select 1 from pg_stat_replication),
-        pg_is_in_recovery(),
-        (extract(epoch from clock_timestamp()) * 1000)::bigint";
-    let (version, is_sync, has_standby, in_recovery, at): (String, bool, bool, bool, i64) =
-        sqlx::query_as(look).fetch_one(conn).await?;
-    let sync = match (is_sync, has_standby) {
-        (true, _) => ServerSync::Sync,
-        (false, true) => ServerSync::Async,
-        (false, false) => ServerSync::None,
-    };
-    let skew_ms = at.saturating_sub(SystemClock.now().as_millis());
-    Ok(ServerReport { version, round_trip, sync, skew_ms, in_recovery })
 }
 
 fn connect_options(options: &PostgresOptions) -> Result<PgConnectOptions, MigrateError> {
@@ -256,13 +238,6 @@ async fn take_database(
         sleep(PAUSE).await;
     }
     Ok(())
-}
-
-pub(super) async fn try_take(keeper: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let take = sqlx::query_scalar(
-        "select pg_try_advisory_lock($1, hashtext(split_part(current_setting('search_path'), ',', 1)))",
-    );
-    take.bind(LOCK_OF_DAEMON).fetch_one(keeper).await
 }
 
 /// Brings the schema to our version, and refuses one that is newer.

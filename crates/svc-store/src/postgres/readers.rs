@@ -18,9 +18,9 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connection::{all, rows, translated, unreadable},
-    open::{report, try_take},
+    connection::{all, first, rows, translated, unreadable},
     row::column,
+    server::{report, try_take},
 };
 use crate::{
     ServerReport, StoreError, StoreSize,
@@ -197,14 +197,4 @@ async fn keep(mut keeper: PgConnection, options: Arc<PgConnectOptions>, is_away:
         is_away.store(false, Relaxed);
         tracing::info!("connected to the database again");
     }
-}
-
-/// The first row of a query, if it has one. The queries have at most one, or a limit.
-pub(super) async fn first(
-    conn: &mut PgConnection,
-    sql: &'static str,
-    values: &[Parameter<'_>],
-) -> Result<Option<PgRow>, sqlx::Error> {
-    let rows: Vec<PgRow> = rows(conn, sql, values).try_collect().await?;
-    Ok(rows.into_iter().next())
 }

@@ -1,7 +1,7 @@
 //! Parameters and rows of PostgreSQL, in the kinds of values that statements have (see
 //! `sqlite/row.rs`).
 
-use std::error::Error;
+use std::{error::Error, fmt::Write as _};
 
 use rusqlite::types::{FromSql, FromSqlError, ToSqlOutput, Type, ValueRef};
 use sqlx::{
@@ -154,13 +154,13 @@ fn numeric_text(bytes: &[u8]) -> Result<(String, bool), Fault> {
     let mut text = String::from(if *sign == NEGATIVE { "-" } else { "" });
     text.push('0');
     for at in 0..=weight {
-        text.push_str(&format!("{:04}", digit(at)));
+        write!(text, "{:04}", digit(at))?;
     }
     if *scale > 0 {
         text.push('.');
         let groups = i32::from(scale.div_ceil(4));
         for at in weight + 1..=weight + groups {
-            text.push_str(&format!("{:04}", digit(at)));
+            write!(text, "{:04}", digit(at))?;
         }
     }
     Ok((text, *scale == 0))

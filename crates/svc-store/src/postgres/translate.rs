@@ -44,13 +44,13 @@ enum Kind {
 
 /// A token, with the space and the comments before it.
 #[derive(Debug, Clone)]
-struct Token<'a> {
+struct SqlToken<'a> {
     space: &'a str,
     kind: Kind,
     text: Cow<'a, str>,
 }
 
-impl Token<'_> {
+impl SqlToken<'_> {
     fn is(&self, text: &str) -> bool {
         matches!(self.kind, Kind::Word | Kind::Symbol) && self.text == text
     }
@@ -84,7 +84,7 @@ const KEYWORDS: &[&str] = &[
 ];
 
 struct Statement<'a> {
-    tokens: Vec<Token<'a>>,
+    tokens: Vec<SqlToken<'a>>,
 }
 
 impl<'a> Statement<'a> {
@@ -108,7 +108,7 @@ impl<'a> Statement<'a> {
                     (Kind::Symbol, long.map_or(first.len_utf8(), |symbol| symbol.len()))
                 }
             };
-            tokens.push(Token { space, kind, text: Cow::Borrowed(&after[..length]) });
+            tokens.push(SqlToken { space, kind, text: Cow::Borrowed(&after[..length]) });
             rest = &after[length..];
         }
         Self { tokens }
@@ -181,7 +181,7 @@ impl<'a> Statement<'a> {
     /// PostgreSQL has no such words and decides by its statistics.
     fn leave_the_order_to_the_planner(&mut self) {
         for at in self.places(&["indexed", "by"]) {
-            self.tokens[at..at + 3].iter_mut().for_each(Token::clear);
+            self.tokens[at..at + 3].iter_mut().for_each(SqlToken::clear);
         }
         for cross in self.places(&["cross", "join"]) {
             let mut at = cross + 2;

@@ -16,15 +16,14 @@ use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout};
 
 use super::{
-    connection::{all, change, translated, unreadable, values_of},
+    connection::{all, change, first, translated, unreadable, values_of},
     errors::is_lost,
-    readers::first,
     row::{column, read_row},
 };
 use crate::{
     StoreError,
     sqlite::{
-        direct_connection::{JobIsolation, UncommittedEvent},
+        direct_connection::{JobIsolation, SavepointState, UncommittedEvent},
         row::{DirectRow, Parameter},
     },
 };
@@ -37,15 +36,6 @@ const CONNECT: Duration = Duration::from_secs(4);
 const OUTCOME: Duration = Duration::from_secs(10);
 /// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// The savepoint of the current job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SavepointState {
-    Unneeded,
-    /// Begins before the first statement that writes.
-    Due,
-    Open,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionState {

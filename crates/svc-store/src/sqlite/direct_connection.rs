@@ -107,7 +107,7 @@ pub(crate) enum JobIsolation {
 
 /// The savepoint of the current job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SavepointState {
+pub(crate) enum SavepointState {
     Unneeded,
     /// Begins before the first statement that writes.
     Due,

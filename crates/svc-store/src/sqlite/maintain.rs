@@ -127,7 +127,8 @@ impl Upkeep<'_> {
 
     /// The newest measurement of the size until then.
     pub async fn size_at(self, until: Timestamp) -> Result<Option<SizeSample>, StoreError> {
-        let row = sqlx::query!(
+        let row = query_fields!(
+            { at: Timestamp, used_bytes: i64 },
             r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#,
             until
         )
@@ -139,14 +140,15 @@ impl Upkeep<'_> {
 
     /// When the size was first measured, of the measurements that are kept.
     pub async fn first_size(self) -> Result<Option<Timestamp>, StoreError> {
-        let first = sqlx::query_scalar!(r#"select min(at) as "at: Timestamp" from store_size"#);
+        let first = query_value!(r#"select min(at) as "at: Timestamp" from store_size"#);
         Ok(first.fetch_one(&self.store.readers).await?)
     }
 
     /// Closes idle connections but for one of each kind, and empties the page caches of those. Each
     /// connection has a copy of the schema, its statements, and what it read.
     pub async fn release_memory(self) -> Result<(), StoreError> {
-        for pool in [&self.store.readers, &self.store.page_readers] {
+        for readers in [&self.store.readers, &self.store.page_readers] {
+            let Some(pool) = readers.file() else { return Ok(()) };
             // All at once: one that is given back would be the next.
             let mut idle = Vec::new();
             while let Some(conn) = pool.try_acquire() {
@@ -159,9 +161,9 @@ impl Upkeep<'_> {
                 sqlx::query(SHRINK).execute(&mut **conn).await?;
             }
         }
-        self.store.frame_readers.release_memory()?;
+        self.store.frame_source.release_memory()?;
         self.store.row_readers.release_memory()?;
-        self.store.write(|tx| Box::pin(async move { tx.upkeep().release_memory() })).await
+        self.store.write(|tx| Box::pin(async move { tx.upkeep().release_memory().await })).await
     }
 
     /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
@@ -272,8 +274,8 @@ impl UpkeepWrites<'_> {
         Ok(u64::try_from(used).unwrap_or(0))
     }
 
-    fn release_memory(&mut self) -> Result<(), StoreError> {
-        self.tx.direct.change(SHRINK, &[])?;
+    async fn release_memory(&mut self) -> Result<(), StoreError> {
+        self.tx.direct.change(SHRINK, &[]).await?;
         Ok(())
     }
 

@@ -79,6 +79,15 @@ pub(super) enum FewRowReaders {
 }
 
 impl FewRowReaders {
+    /// Empties the caches of connections that nobody uses.
+    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(readers) => readers.release_memory(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
     pub(super) fn close(&self) {
         match self {
             Self::Sqlite(readers) => readers.close(),
@@ -136,6 +145,15 @@ pub(super) enum FrameSource {
 }
 
 impl FrameSource {
+    /// Empties the caches of connections that nobody uses.
+    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(readers) => readers.release_memory(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
     pub(super) async fn close(&self) {
         match self {
             Self::Sqlite(readers) => readers.close().await,
