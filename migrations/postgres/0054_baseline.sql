@@ -61,10 +61,11 @@ language sql immutable parallel safe as $$
         pg_catalog.to_timestamp(at / 1000.0) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
 $$;
 
--- The terms of a text, which stand between spaces, each once.
+-- The terms of a text, which stand between spaces, each once, as they first come.
 create function terms_of(value text) returns setof text
 language sql immutable parallel safe as $$
-    select distinct term from pg_catalog.string_to_table(value, ' ') as t (term) where term <> ''
+    select t.term from pg_catalog.string_to_table(value, ' ') with ordinality as t (term, place)
+    where t.term <> '' group by t.term order by pg_catalog.min(t.place)
 $$;
 
 create table stream (

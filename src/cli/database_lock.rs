@@ -13,7 +13,7 @@ const INTRODUCTION: Duration = Duration::from_secs(2);
 /// Another process holds the database. Exit code 3.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct DatabaseInUse(String);
+pub(super) struct DatabaseInUse(pub(super) String);
 
 /// Takes the lock. If another process holds it, the error names that process and ends with
 /// `advice`.

@@ -57,6 +57,9 @@ pub struct ServeArgs {
     /// Refuse to start when migrations are pending, rather than apply them
     #[arg(long)]
     pub no_migrate: bool,
+    /// Start on a history that `svc migrate` moves to another database, or has moved
+    #[arg(long)]
+    pub force_local: bool,
     /// Start these MCP servers too: a file with mcpServers, the JSON itself, or - for a line of
     /// standard input; repeatable
     #[arg(long, value_name = "FILE|JSON")]
@@ -92,6 +95,7 @@ impl ServeArgs {
             daemon_name: self.daemon_name.clone(),
             log_file: self.log_file.clone(),
             no_migrate: self.no_migrate,
+            force_local: self.force_local,
             mcp_config: self.mcp_config.clone(),
             strict_mcp_config: self.strict_mcp_config,
         }
@@ -159,6 +163,7 @@ impl ServeArgs {
         for (flag, given) in [
             ("--no-auth", self.no_auth),
             ("--no-migrate", self.no_migrate),
+            ("--force-local", self.force_local),
             ("--strict-mcp-config", self.strict_mcp_config),
         ] {
             if given {

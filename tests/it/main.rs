@@ -60,6 +60,7 @@ mod mcp_rmcp;
 mod messages;
 mod migrate;
 mod model;
+mod moves;
 mod outputs;
 mod ownership;
 mod packaging;

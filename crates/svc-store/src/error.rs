@@ -94,9 +94,12 @@ pub enum MigrateError {
     /// A migration failed, or an applied migration differs from ours.
     #[error("cannot migrate the database")]
     Failed(#[source] EngineError),
-    /// The server cannot keep what the store promises, or another daemon has the database.
+    /// The server cannot keep what the store promises.
     #[error("{0}")]
     Refused(String),
+    /// Another daemon, or a move, has the server's schema.
+    #[error("{0}")]
+    InUse(String),
     /// Migrations are pending, and the caller asked not to apply them.
     #[error("{0} migrations are pending")]
     Pending(usize),
@@ -116,4 +119,36 @@ pub enum RestoreError {
     Migrate(#[from] MigrateError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Why a history was not moved to another database.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    #[error("{place} has data already, in the table {table}: a history moves to an empty database")]
+    HasData {
+        /// The database.
+        place: String,
+        table: String,
+    },
+    #[error("a move of this history to {0} was begun or has ended: repeat that command")]
+    Elsewhere(String),
+    #[error(
+        "a text in the column {column} of {table} has the character U+0000, which PostgreSQL does not keep"
+    )]
+    Nul { table: String, column: String },
+    #[error("the two databases are not of one schema: {0}")]
+    Schema(String),
+    /// The copy was undone.
+    #[error("the rows of {table} are not the same on both sides: nothing was moved")]
+    Differs { table: String },
+    #[error(transparent)]
+    Migrate(#[from] MigrateError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<rusqlite::Error> for CopyError {
+    fn from(error: rusqlite::Error) -> Self {
+        StoreError::from(error).into()
+    }
 }

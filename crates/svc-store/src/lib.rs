@@ -58,7 +58,7 @@ mod unfinished;
 mod upkeep;
 
 pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
-pub use error::{EngineError, MigrateError, RestoreError, StoreError};
+pub use error::{CopyError, EngineError, MigrateError, RestoreError, StoreError};
 #[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;
 pub use rows::{
@@ -83,6 +83,6 @@ pub use sqlite::{
 };
 pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{
-    COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport, ServerSync,
-    SizeSample, StoreSize, TrimOutcome, WriterStats,
+    COMMIT_SECONDS, CopyReport, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport,
+    ServerSync, SizeSample, StoreSize, TrimOutcome, WriterStats,
 };

@@ -72,6 +72,11 @@ impl PostgresOptions {
             migrate: !config.no_migrate,
         }))
     }
+
+    /// The database and its schema, for people.
+    pub fn place(&self) -> String {
+        format!("{}, schema {}", self.url.shown(), self.schema)
+    }
 }
 
 fn password_of(path: &Path) -> Result<Password, MigrateError> {
@@ -152,6 +157,15 @@ pub struct Migrations {
     pub latest: i64,
     /// Version and description of each migration to apply, in order.
     pub pending: Vec<(i64, String)>,
+}
+
+/// What a move of a history to another database has copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Rows of each table.
+    pub tables: Vec<(String, u64)>,
+    /// An earlier attempt had copied everything, and was only noted as done.
+    pub is_repeat: bool,
 }
 
 /// Counters of the writer since the store was opened.

@@ -79,8 +79,22 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> 
     daemon.stop(&lifecycle, &config.paths).await
 }
 
-/// Opens the database that the configuration names.
+/// Opens the database that the configuration names, unless its history has gone to another.
 async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(Store, Writer)> {
+    let (store, writer) = open_configured(config, clock).await?;
+    let gone = if config.force_local { None } else { store.settings().gone_to().await? };
+    let Some(place) = gone else { return Ok((store, writer)) };
+    writer.close(store).await.context("cannot close the database")?;
+    anyhow::bail!(
+        "this history moves to {place}, or has moved there: name that in [store] url of config.toml, repeat \
+         `svc migrate` if it did not end, or start with --force-local"
+    )
+}
+
+async fn open_configured(
+    config: &Config,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<(Store, Writer)> {
     let host = HostIdentity::of_this(config.daemon_name.as_deref());
     let machine = ThisMachine::open(&config.paths.home, &host).with_context(|| {
         format!("cannot say which machine {} is", config.paths.home.display())

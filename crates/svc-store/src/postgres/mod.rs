@@ -6,6 +6,10 @@
 //! has all others.
 
 mod connection;
+mod copy;
+mod copy_rows;
+#[cfg(test)]
+mod copy_tests;
 mod errors;
 mod open;
 mod own_texts;
@@ -21,6 +25,7 @@ mod write_connection;
 
 use sqlx::postgres::PgRow as ServerRow;
 
+pub(crate) use copy::{move_to_file, move_to_server};
 pub(crate) use errors::reported;
 pub(crate) use open::{inspect_server, look_at_server, migrate_server, open};
 pub(crate) use readers::PgReaders;

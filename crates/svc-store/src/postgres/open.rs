@@ -75,6 +75,15 @@ pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migratio
     Ok(migrations)
 }
 
+/// A connection to a server's schema, migrated, that holds it as a daemon does.
+pub(super) async fn open_alone(options: &PostgresOptions) -> Result<PgConnection, MigrateError> {
+    let mut conn = reach(&connect_options(options)?, options).await?;
+    check_server(&mut conn).await?;
+    take_database(&mut conn, options).await?;
+    migrate(&mut conn, options).await?;
+    Ok(conn)
+}
+
 /// Looks whether a server can keep what the store promises.
 pub(crate) async fn look_at_server(
     options: &PostgresOptions,
@@ -229,10 +238,9 @@ async fn take_database(
     let until = Instant::now() + PREDECESSOR;
     while !try_take(keeper).await.map_err(failed)? {
         if Instant::now() >= until {
-            return Err(refused(format!(
-                "another daemon runs on {}, schema {}: stop it first",
-                options.url.shown(),
-                options.schema
+            return Err(MigrateError::InUse(format!(
+                "another daemon runs on {}: stop it first",
+                options.place()
             )));
         }
         sleep(PAUSE).await;

@@ -10,7 +10,7 @@ use crate::sqlite::testing::statements;
 
 const BASELINE: &str = include_str!("../../../../migrations/postgres/0054_baseline.sql");
 
-async fn migrated() -> PgConnection {
+pub(super) async fn migrated() -> PgConnection {
     let options: PgConnectOptions = new_database().parse().unwrap();
     let mut conn = options.disable_statement_logging().connect().await.unwrap();
     conn.execute("create schema svc; set search_path = svc, pg_catalog").await.unwrap();

@@ -15,7 +15,9 @@ use super::{
     connect::{reader_options, writer_options},
     files::vacuum_into,
 };
-use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
+use crate::{
+    CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, ServerReport, StoreError,
+};
 
 /// Migrations from an empty file to the current schema. The first is the baseline, which creates
 /// the schema of its version in one step.
@@ -80,6 +82,51 @@ impl ServerReport {
     /// promises.
     pub async fn look(options: &PostgresOptions) -> Result<Self, MigrateError> {
         crate::postgres::look_at_server(options).await
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl CopyReport {
+    /// Moves the history in the file at `path`, which the caller has locked, to a server. `progress`
+    /// gets a table's name and the number of its rows so far. A trial changes nothing.
+    pub async fn to_server(
+        path: &Path,
+        options: &PostgresOptions,
+        is_trial: bool,
+        progress: &mut dyn FnMut(&str, u64),
+    ) -> Result<Self, CopyError> {
+        crate::postgres::move_to_server(path, options, is_trial, progress).await
+    }
+
+    /// Moves a server's history to the file at `path`, which the caller has locked.
+    pub async fn to_file(
+        options: &PostgresOptions,
+        path: &Path,
+        is_trial: bool,
+        progress: &mut dyn FnMut(&str, u64),
+    ) -> Result<Self, CopyError> {
+        crate::postgres::move_to_file(options, path, is_trial, progress).await
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+impl CopyReport {
+    pub async fn to_server(
+        _path: &Path,
+        _options: &PostgresOptions,
+        _is_trial: bool,
+        _progress: &mut dyn FnMut(&str, u64),
+    ) -> Result<Self, CopyError> {
+        Err(without_postgres().into())
+    }
+
+    pub async fn to_file(
+        _options: &PostgresOptions,
+        _path: &Path,
+        _is_trial: bool,
+        _progress: &mut dyn FnMut(&str, u64),
+    ) -> Result<Self, CopyError> {
+        Err(without_postgres().into())
     }
 }
 

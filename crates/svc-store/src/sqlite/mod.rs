@@ -81,5 +81,6 @@ pub use inbox::UndeliveredChoice;
 pub use lock::{DatabaseLock, LockError};
 pub use restore::{prepare_restore, schema_difference};
 pub use search::SearchIndex;
+pub(crate) use setting::MoveMark;
 pub use tx::WriteTx;
 pub use write_queue::WriteQueueKey;

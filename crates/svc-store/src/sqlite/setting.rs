@@ -1,10 +1,37 @@
 //! Settings of the daemon, and its secrets.
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     families::{SettingReads, SettingWrites},
     statement::{change, find_value, query_value, select_value},
 };
 use crate::StoreError;
+
+/// A setting that says that this history goes to another database, went there, or came from there.
+/// Each database has its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MoveMark {
+    /// Id of the move, the same on both sides.
+    pub(crate) export: String,
+    /// The other side, as a person names it.
+    pub(crate) at: String,
+}
+
+impl MoveMark {
+    pub(crate) const MOVING_TO: &str = "moving_to";
+    pub(crate) const MOVED_TO: &str = "moved_to";
+    pub(crate) const MOVED_FROM: &str = "moved_from";
+    pub(crate) const NAMES: [&str; 3] = [Self::MOVING_TO, Self::MOVED_TO, Self::MOVED_FROM];
+
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).expect("texts have a JSON form")
+    }
+}
 
 impl SettingWrites<'_> {
     /// The secret of that name. Stores `fresh` if there is none.
@@ -41,5 +68,15 @@ impl SettingReads<'_> {
             .fetch_optional(&self.store.readers)
             .await?;
         Ok(value)
+    }
+
+    /// The database that has this history now, or will have it when a move ends that was begun.
+    pub async fn gone_to(self) -> Result<Option<String>, StoreError> {
+        for name in [MoveMark::MOVED_TO, MoveMark::MOVING_TO] {
+            if let Some(mark) = self.get(name).await? {
+                return Ok(Some(MoveMark::read(&mark).map_or(mark, |mark| mark.at)));
+            }
+        }
+        Ok(None)
     }
 }

@@ -111,6 +111,8 @@ pub struct Config {
     pub log_file: Option<PathBuf>,
     /// Fail if migrations are pending. A flag only.
     pub no_migrate: bool,
+    /// Start on a history that has gone to another database. A flag only.
+    pub force_local: bool,
     /// Where child MCP servers are named.
     pub sources: SourceFiles,
 }
@@ -134,6 +136,7 @@ pub struct Flags {
     pub daemon_name: Option<String>,
     pub log_file: Option<PathBuf>,
     pub no_migrate: bool,
+    pub force_local: bool,
     pub mcp_config: Vec<String>,
     pub strict_mcp_config: bool,
 }
@@ -324,6 +327,7 @@ impl Config {
             default_agent,
             log_file: flags.log_file.clone(),
             no_migrate: flags.no_migrate,
+            force_local: flags.force_local,
             sources: SourceFiles {
                 home: paths.home.clone(),
                 config_file: paths.config_file.clone(),

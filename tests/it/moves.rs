@@ -1,0 +1,142 @@
+//! `svc migrate --to` and `--from`: a history moves to a server and back, whole, or not at all.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::daemon::{Daemon, Home, Running, svc};
+use crate::expect::{all_pages, append, frame, new_task};
+
+const WITHIN: Duration = Duration::from_secs(120);
+/// Enough that a move takes a while.
+const EVENTS: i64 = 30_000;
+
+fn database() -> String {
+    svc_store::scratch_server::new_database()
+}
+
+/// Whether all daemons of these tests are on a server: then there is no file to begin with.
+fn has_no_file() -> bool {
+    std::env::var_os("SVC_TEST_STORE").is_some()
+}
+
+#[track_caller]
+fn events(d: &Daemon, task: &str) -> Vec<serde_json::Value> {
+    all_pages(d, &format!("/v1/events?stream=task/{task}&limit=100"), "events", "after")
+}
+
+#[test]
+fn a_history_moves_to_a_server_and_back() {
+    if has_no_file() {
+        return;
+    }
+    let url = database();
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    append(&d, &task, &json!([frame("first\t\\N\n"), frame("second é 🦀")]));
+    let before = events(&d, &task);
+    let beside = svc(&d.home, &["migrate", "--to", &url]);
+    assert_eq!(beside.code, Some(3), "{beside:?}");
+    d.stop();
+
+    let trial = svc(&d.home, &["migrate", "--to", &url, "--dry-run"]);
+    assert!(trial.ok().contains("would be moved"), "{trial:?}");
+    let moved = svc(&d.home, &["migrate", "--to", &url]);
+    let line = format!("url = {url:?}");
+    assert!(moved.ok().contains("[store]") && moved.stdout.contains(&line), "{moved:?}");
+    let again = svc(&d.home, &["migrate", "--to", &url, "--json"]);
+    assert_eq!(again.json()["is_repeat"], true, "{again:?}");
+    let refused = svc(&d.home, &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    for part in [&url, "--force-local", "[store] url"] {
+        assert!(refused.stderr.contains(part), "{refused:?}");
+    }
+    let forced = Daemon::with(|plan| plan.home(&d.home).flag("--force-local"));
+    assert_eq!(events(&forced, &task), before);
+    drop(forced);
+
+    d.restart_with(|plan| plan.env("SVC_STORE_URL", &url));
+    assert_eq!(events(&d, &task), before, "ids, times and texts");
+    append(&d, &task, &json!([frame("third")]));
+    let after = events(&d, &task);
+    let back = d.home.path("back.db");
+    let from = ["migrate", "--from", &url, "--to", back.to_str().expect("a plain name")];
+    let beside = svc(&d.home, &from);
+    assert_eq!(beside.code, Some(3), "{beside:?}");
+    d.stop();
+    let came = svc(&d.home, &from);
+    assert!(came.ok().contains("compared"), "{came:?}");
+
+    let home = Home::new();
+    fs::copy(&back, home.path("svc.db")).expect("a copy");
+    let d = Daemon::with(|plan| plan.home(&home));
+    assert_eq!(events(&d, &task), after);
+}
+
+/// A home whose history has many events.
+fn long_history() -> (Home, String) {
+    let mut d = Daemon::start();
+    let task = new_task(&d);
+    d.stop();
+    let home = d.home.clone();
+    let file = Connection::open(home.path("svc.db")).expect("a database");
+    let insert = "with recursive n(i) as (select 1 union all select i + 1 from n where i < ?1)
+        insert into event (position, stream_id, seq, kind, data, at)
+        select (select max(position) from event) + i, s.id, (select max(seq) from event where stream_id = s.id) + i,
+            'frame', '{\"line\":\"' || hex(randomblob(100)) || '\"}', i
+        from n cross join stream s on s.name = 'task/' || ?2";
+    file.execute(insert, rusqlite::params![EVENTS, task]).expect("rows");
+    drop(file);
+    (home, task)
+}
+
+fn log(file: &Path) -> Vec<(i64, i64, String)> {
+    let file = Connection::open(file).expect("a database");
+    let mut select =
+        file.prepare("select position, seq, data from event order by position").expect("a log");
+    let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    rows.expect("rows").map(|row| row.expect("a row")).collect()
+}
+
+#[test]
+fn a_move_that_is_killed_at_any_point_is_finished_by_the_same_command() {
+    if has_no_file() {
+        return;
+    }
+    let (home, _) = long_history();
+    let before = log(&home.path("svc.db"));
+    let url = database();
+    let command = |args: &[&str]| -> Command { home.command(args) };
+    let mut killed = 0;
+    for pause in [20, 60, 120, 200, 300, 450, 700, 1_000] {
+        let mut moving = Running::spawn(command(&["migrate", "--to", &url]));
+        thread::sleep(Duration::from_millis(pause));
+        if !moving.has_ended() {
+            moving.signal(Signal::KILL);
+            killed += 1;
+        }
+        moving.wait(WITHIN);
+    }
+    assert!(killed > 0, "some were killed under way");
+    svc(&home, &["migrate", "--to", &url]).ok();
+    assert!(svc(&home, &["migrate", "--to", &url, "--json"]).json()["is_repeat"] == true);
+
+    let back = home.path("back.db");
+    let from = ["migrate", "--from", &url, "--to", back.to_str().expect("a plain name")];
+    for pause in [30, 100, 250, 500] {
+        let mut moving = Running::spawn(command(&from));
+        thread::sleep(Duration::from_millis(pause));
+        if !moving.has_ended() {
+            moving.signal(Signal::KILL);
+        }
+        moving.wait(WITHIN);
+    }
+    svc(&home, &from).ok();
+    assert!(log(&back) == before, "every event is there once");
+}
