@@ -184,7 +184,8 @@ async fn fill_server(
     // Rows are compared between two statements, which takes longer than a daemon's transaction may.
     let unhurried = "set local idle_in_transaction_session_timeout = 0; set local lock_timeout = 0";
     whole.execute(unhurried).await.map_err(StoreError::from)?;
-    file.execute_batch("begin")?;
+    // One state of all tables.
+    let read = file.unchecked_transaction()?;
     let mut sums = Vec::new();
     for table in tables {
         // What triggers write is in the file as well.
@@ -200,7 +201,7 @@ async fn fill_server(
             whole.execute(AssertSqlSafe(next)).await.map_err(StoreError::from)?;
         }
     }
-    file.execute_batch("commit")?;
+    read.commit()?;
     for (table, sum) in tables.iter().zip(&sums) {
         require_equal(table, sum, &table.sum_of_server(&mut whole).await?)?;
     }

@@ -94,7 +94,7 @@ async fn a_history_goes_to_the_server_and_comes_back() {
     assert!(again.is_repeat, "{again:?}");
 
     // Its indexes find what they found.
-    let options = crate::OpenOptions { path: back, max_bytes: None, migrate: false };
+    let options = crate::OpenOptions::for_file(back).unwrap();
     let clock = std::sync::Arc::new(svc_model::SystemClock);
     let (store, writer) = crate::Store::open(&options, clock).await.unwrap();
     let mut index = store.search().index().await.unwrap();
@@ -132,9 +132,11 @@ async fn a_history_goes_to_one_place() {
     let at = filled().await;
     let mut conn = migrated().await;
     send(&at, &mut conn).await.unwrap();
-    let elsewhere =
-        copy::to_server(at.store.path(), &mut migrated().await, "elsewhere", false, &mut |_, _| {});
-    let error = elsewhere.await.unwrap_err();
+    let mut elsewhere = migrated().await;
+    let error =
+        copy::to_server(at.store.path(), &mut elsewhere, "elsewhere", false, &mut |_, _| {})
+            .await
+            .unwrap_err();
     assert!(matches!(&error, CopyError::Elsewhere(place) if place == "there"), "{error}");
     let other = filled().await;
     let error = send(&other, &mut conn).await.unwrap_err();

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
 
-static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
+pub(super) static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 /// What the writer needs beside the tables.
 const WRITER: &str = include_str!("writer.sql");
 

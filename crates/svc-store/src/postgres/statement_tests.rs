@@ -8,13 +8,11 @@ use sqlx::{
 use super::{own_texts::OWN, testing::new_database, translate::translate};
 use crate::sqlite::testing::statements;
 
-const BASELINE: &str = include_str!("../../../../migrations/postgres/0054_baseline.sql");
-
 pub(super) async fn migrated() -> PgConnection {
     let options: PgConnectOptions = new_database().parse().unwrap();
     let mut conn = options.disable_statement_logging().connect().await.unwrap();
     conn.execute("create schema svc; set search_path = svc, pg_catalog").await.unwrap();
-    conn.execute(BASELINE).await.unwrap();
+    super::open::MIGRATOR.run(&mut conn).await.unwrap();
     conn
 }
 

@@ -170,7 +170,7 @@ fn lease() -> i64 {
 mod tests {
     use std::sync::Arc;
 
-    use sqlx::{ConnectOptions as _, Row as _};
+    use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
     use svc_model::{Clock, MachineProcess, ManualClock, TaskId};
     use svc_sys::machine::HostIdentity;
 

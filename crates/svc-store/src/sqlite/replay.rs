@@ -74,9 +74,8 @@ impl EventReads<'_> {
 
     /// When the oldest event was appended; `None` without events.
     pub async fn first_at(self) -> Result<Option<Timestamp>, StoreError> {
-        let first = sqlx::query_scalar!(
-            r#"select at as "at: Timestamp" from event order by position limit 1"#
-        );
+        let first =
+            query_value!(r#"select at as "at: Timestamp" from event order by position limit 1"#);
         Ok(first.fetch_optional(&self.store.readers).await?)
     }
 
