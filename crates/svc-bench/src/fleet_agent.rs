@@ -155,6 +155,10 @@ impl FleetAgent {
     }
 
     fn run(&mut self, times: FleetTimes) -> anyhow::Result<()> {
+        if let Way::Direct(target, caller) = &mut self.way {
+            // The daemon closes a connection that is silent while the others begin.
+            *caller = Caller::open(target.address, &Protocol::HTTP)?;
+        }
         let pace = micros(PACE / self.order.speed);
         // The agents are spread over the time of a tool call.
         let share = (self.order.number as u64 * 7919) % 1000;
