@@ -727,6 +727,7 @@ fn every_environment_variable_is_in_the_reference() {
         "SVC_RUNNER_GRACE_MS",
         "SVC_SESSION_SENDS",
         "SVC_SSE_KEEPALIVE_MS",
+        "SVC_WAKES",
     ];
     let page = Page::named("docs/reference/configuration.md");
     let literals = literals(&PROGRAM);
