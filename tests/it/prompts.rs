@@ -99,8 +99,17 @@ fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     assert_eq!(d.post(&path, &json!({ "option_id": "x" })).status(), 422);
     assert_eq!(d.post(&path, &json!({ "option_id": "allow", "text": "why" })).status(), 422);
 
-    let taken = d.post(&path, &json!({ "option_id": "allow" })).ok(200);
-    assert_eq!(taken["answer"], json!({ "option_id": "allow", "by": "operator" }));
+    let unconfirmed = svc(&d.home, &["answer", "always_1"]);
+    assert!(unconfirmed.stderr.contains("--confirm"), "{unconfirmed:?}");
+    let peers = page(&d.get("/v1/peers"), "peers");
+    let asker = peers.iter().find(|peer| peer["session_id"] == "s").expect("its peer");
+    let taken = svc(&d.home, &["answer", "allow"]);
+    let words = format!("answered {}, ", text(asker, "display_name"));
+    assert!(
+        taken.ok().starts_with(&words) && taken.ok().ends_with("touch made: allow\n"),
+        "{taken:?}"
+    );
+    assert_eq!(answered(&d), Some(json!({ "option_id": "allow", "by": "operator" })));
     let printed: Value = serde_json::from_str(&hook.output()).expect("JSON");
     assert_eq!(printed["hookSpecificOutput"]["decision"], json!({ "behavior": "allow" }));
     assert_eq!(open(&d), None);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use svc_client::{ClientError, encode};
 use svc_model::{AgentRequestId, LATEST};
 
+use super::name_of;
 use crate::cli::context::Context;
 use crate::cli::output;
 
@@ -64,7 +65,12 @@ pub(in crate::cli) async fn answer(
         output::json(&answered)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let title = output::visible(&output::cell(&answered, "title"));
+    let peers: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
+    let mut peers = output::items(&peers, "peers").iter();
+    let asker = peers.find(|peer| peer["session_id"] == answered["session_key"]);
+    let asker = asker.map_or_else(|| output::cell(&answered, "session_key"), name_of);
+    let title = format!("{asker}, {}", output::cell(&answered, "title"));
+    let title = output::visible(&title);
     let given = output::visible(option_id.as_deref().or(text.as_deref()).unwrap_or(LATEST));
     output::line(&if reply.status == StatusCode::ACCEPTED {
         format!("sent the answer to {title}: {given}; the client has not shown yet that it took it")

@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{0}")]
     Conflict(String),
     /// An option that holds from now on needs a second word.
-    #[error("{rule:?} holds from now on; answer with confirm")]
+    #[error("{rule:?} holds from now on: it takes `confirm` (`--confirm` on the command line)")]
     Unconfirmed {
         /// What it changes.
         rule: String,
