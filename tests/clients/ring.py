@@ -49,6 +49,10 @@ UNBOUND = {"SVC_SESSION_SENDS": "1000000", "SVC_WAKES": "1000000"}
 HOP = re.compile(r"^(?:>|&gt;) hop-(\d+)-of-the-ring", re.M)
 
 
+# What was accepted, and when.
+SENT = "select text, at from message where text like 'hop-%-of-the-ring'"
+
+
 class Ring(mock_llm.Script):
     """The model of all of them: it passes on what it was told, and tries again what failed. It notes what it was asked, and when."""
 
@@ -62,8 +66,7 @@ class Ring(mock_llm.Script):
 
     def pick(self, req):
         lane, now = req["lane"], time.time()
-        # A client that lists the tool later takes calls of it all the same.
-        has_tool = ("ToolSearch", None) in req["offered"] or mock_llm.tool_choice_name(f"mcp:svc/{self.send}", req["offered"])
+        has_tool = self.has_tool(req["offered"])
         if not req["offered"]:
             return None, "side"
         with self.lock:
@@ -86,6 +89,9 @@ class Ring(mock_llm.Script):
 
     def unpassed(self, lane):
         return {hop for hop in self.seen_by[lane] if hop not in self.passed and hop + SO_MANY <= self.end}
+
+    def has_tool(self, _offered):
+        return True
 
     def arguments(self, lane, hop, tries):
         raise NotImplementedError
@@ -160,6 +166,10 @@ class TerminalRing(Ring):
     def __init__(self, members, last, log):
         super().__init__(members, last, "peer_send", log)
         self.peers = {}
+
+    def has_tool(self, offered):
+        # A client that lists the tool later takes calls of it all the same.
+        return ("ToolSearch", None) in offered or mock_llm.tool_choice_name(f"mcp:svc/{self.send}", offered)
 
     def arguments(self, lane, hop, tries):
         # By its id or its name: opencode asks its person after the same call three times.
@@ -254,7 +264,7 @@ class Member(picture.Desk):
 def in_terminals(members, messages, chance, outcome):
     clients = {it.name: it for it in sorted(find_clients(), key=lambda it: it.numbers()) if not it.variant}
     server = serve(lambda log: TerminalRing(members, messages, log))
-    script, began = server.script, time.time()
+    script, began, kills = server.script, time.time(), collections.Counter()
     try:
         with Member(clients[members[0]], server) as first:
             desks = {members[0]: first}
@@ -263,7 +273,7 @@ def in_terminals(members, messages, chance, outcome):
             try:
                 for desk in desks.values():
                     desk.begin()
-                go_round(desks, script, messages, chance, outcome)
+                go_round(desks, script, messages, chance, kills)
             except BaseException:
                 for desk in desks.values():
                     for terminal in desk.terminals:
@@ -273,17 +283,18 @@ def in_terminals(members, messages, chance, outcome):
                 for desk in desks.values():
                     for terminal in list(desk.terminals):
                         desk.close(terminal)
-            sent = {key: at / 1000 for key, at in first.query("select idempotency_key, at from message where idempotency_key is not null")}
+            sent = {text.removesuffix("-of-the-ring"): at / 1000 for text, at in first.query(SENT)}
             outcome.ways.update(dict(first.query("select via, count(*) from message_state join message using (message_id) "
                                                  "where message_state.state = 'offered' and via is not null and idempotency_key is not null group by 1")))
     finally:
         server.shutdown()
         server.server_close()
     outcome.add(script, messages, sent)
+    outcome.kills += kills
     outcome.seconds += time.time() - began
 
 
-def go_round(desks, script, messages, chance, outcome):
+def go_round(desks, script, messages, chance, kills):
     members = list(desks)
     first = desks[members[0]]
     script.peers.update({name: [desk.peer()["peer_id"], desk.peer()["display_name"]] for name, desk in desks.items()})
@@ -306,13 +317,13 @@ def go_round(desks, script, messages, chance, outcome):
         if KILLS_CLIENTS and time.time() > next_client:
             victim = desks[chance.choice([name for name in members if name in KILLED])]
             victim.kill()
-            outcome.kills[victim.name] += 1
+            kills[victim.name] += 1
             time.sleep(chance.uniform(0, 2))
             victim.again()
             next_client = time.time() + chance.uniform(15, 30)
         else:
             first.crash()
-            outcome.kills["the daemon"] += 1
+            kills["the daemon"] += 1
             time.sleep(chance.uniform(0, 1))
             first.svc("start")
     # Whatever would come twice comes now.
@@ -388,7 +399,7 @@ def on_hosts(members, messages, chance, outcome, folder):
         for agent in own.rest("GET", "/v1/hosts?live=true")["hosts"]:
             own.rest("POST", f"/v1/hosts/{agent['id']}/stop", {"force": True})
         with sqlite3.connect(f"file:{own.home}/svc.db?mode=ro", uri=True) as db:
-            sent = {key: at / 1000 for key, at in db.execute("select idempotency_key, at from message where idempotency_key is not null")}
+            sent = {text.removesuffix("-of-the-ring"): at / 1000 for text, at in db.execute(SENT)}
     server.shutdown()
     outcome.add(server.script, messages, sent)
     outcome.seconds += time.time() - began
