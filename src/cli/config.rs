@@ -104,6 +104,7 @@ fn check(context: &Context, named: Option<PathBuf>) -> anyhow::Result<ExitCode> 
 fn shown(key: &str, value: &Value) -> String {
     match value {
         Value::Null if key == "default_agent" => "(none)".to_owned(),
+        Value::Null if key == "daemon.name" => "(the host's name)".to_owned(),
         Value::Null if key == "sources.expose" => "(by the credential)".to_owned(),
         Value::Null => "(unlimited)".to_owned(),
         Value::String(text) => text.clone(),

@@ -75,7 +75,7 @@ impl LeftBehind {
         let (peer, task) = live_in(&d, &process, "one");
         process_token(&home);
         let agent = d.post("/v1/hosts", &json!({ "instance": "cat", "cwd": "/" })).ok(201);
-        let agent = text(&agent, "agent_id");
+        let agent = text(&agent, "id");
         let host = || d.get(&format!("/v1/hosts/{agent}")).ok(200)["host_pid"].is_number();
         eventually(SWEPT_WITHIN, host);
         d.stop();
@@ -245,8 +245,10 @@ fn the_character_u0000_is_refused_on_every_route_and_tool() {
     let task = new_task(&d);
     let frame = json!({ "kind": "frame", "data": { "line": nul } });
     refused.push(d.post(&format!("/v1/tasks/{task}/events"), &frame));
-    for reply in refused {
-        problem(&reply, 422, "invalid_request");
+    let fields = ["display_name", "metadata.a\0b", "circle", "", "data.line"];
+    for (reply, field) in refused.into_iter().zip(fields) {
+        let told = problem(&reply, 422, "invalid_request");
+        assert_eq!(told["field"].as_str().unwrap_or_default(), field, "{told}");
         assert!(
             reply.ok(422)["detail"].as_str().is_some_and(|it| it.contains("U+0000")),
             "{reply:?}"

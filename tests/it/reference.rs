@@ -375,6 +375,7 @@ fn every_setting_is_in_the_reference_with_its_default() {
                 Value::Null if key == "store.url" => "`svc.db` in the data folder".to_owned(),
                 Value::Null if key == "store.password_file" => "none".to_owned(),
                 Value::Null if key == "sources.expose" => "by the credential".to_owned(),
+                Value::Null if key == "daemon.name" => "the host's name".to_owned(),
                 Value::Null => "no limit".to_owned(),
                 Value::String(text) if key == "token_file" => {
                     text.rsplit('/').next().unwrap_or_default().to_owned()
@@ -714,7 +715,7 @@ fn every_metric_is_in_the_guide() {
 #[test]
 fn every_environment_variable_is_in_the_reference() {
     /// Variables for tests, which no help text names.
-    const FOR_TESTS: [&str; 12] = [
+    const FOR_TESTS: [&str; 13] = [
         "SVC_BODY_TIMEOUT_MS",
         "SVC_FIRST_HOOK_MS",
         "SVC_INBOX_MAX",

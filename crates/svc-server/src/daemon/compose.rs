@@ -96,9 +96,8 @@ async fn open_configured(
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Store, Writer)> {
     let host = HostIdentity::of_this(config.daemon_name.as_deref());
-    let machine = ThisMachine::open(&config.paths.home, &host).with_context(|| {
-        format!("cannot say which machine {} is", config.paths.home.display())
-    })?;
+    let machine = ThisMachine::open(&config.paths.home, &host)
+        .with_context(|| format!("cannot say which machine {} is", config.paths.home.display()))?;
     let Some(options) = PostgresOptions::configured(config)? else {
         let options = OpenOptions {
             machine,

@@ -243,8 +243,12 @@ impl SharedEdge {
         drop(check);
         let size = body.size_hint();
         let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
-        if parts.uri.path_and_query().is_some_and(|text| text.as_str().contains("%00")) {
+        if parts.uri.path().contains("%00") {
             return Err(Problem::invalid("", NUL_REFUSED));
+        }
+        let mut query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+        if let Some((field, _)) = query.find(|(_, text)| text.contains('\0')) {
+            return Err(Problem::invalid(field, NUL_REFUSED));
         }
         if let Some(caller) = identified.caller {
             parts.extensions.insert(caller);

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt as _;
+use serde_json::Value;
 use svc_model::{NUL_REFUSED, json_has_nul, json_weight, limits};
 use tokio::sync::Semaphore;
 
@@ -23,9 +24,32 @@ pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
         return Err(Problem::new(Code::PayloadTooLarge, TOO_HEAVY));
     }
     if json_has_nul(text) {
-        return Err(Problem::invalid("", NUL_REFUSED));
+        let value = serde_json::from_str(text).unwrap_or_default();
+        return Err(Problem::invalid(field_with_nul(&value).unwrap_or_default(), NUL_REFUSED));
     }
     Ok(text)
+}
+
+/// Where a text with U+0000 stands, as errors name it.
+fn field_with_nul(value: &Value) -> Option<String> {
+    let below = |name: String, value| {
+        let rest = field_with_nul(value)?;
+        Some(if rest.is_empty() || rest.starts_with('[') {
+            name + &rest
+        } else {
+            format!("{name}.{rest}")
+        })
+    };
+    match value {
+        Value::String(text) => text.contains('\0').then(String::new),
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(at, item)| below(format!("[{at}]"), item))
+        }
+        Value::Object(members) => members.iter().find_map(|(name, value)| {
+            if name.contains('\0') { Some(name.clone()) } else { below(name.clone(), value) }
+        }),
+        _ => None,
+    }
 }
 
 /// The message for a body whose values would need too much memory.

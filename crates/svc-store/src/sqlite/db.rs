@@ -176,9 +176,7 @@ impl Store {
             machine,
         };
         let this = (*store.machine).clone();
-        store
-            .write(move |tx| Box::pin(async move { tx.machines().enter(&this).await }))
-            .await?;
+        store.write(move |tx| Box::pin(async move { tx.machines().enter(&this).await })).await?;
         Ok((store, Writer(ended)))
     }
 

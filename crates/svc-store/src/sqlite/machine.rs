@@ -116,7 +116,16 @@ impl MachineWrites<'_> {
     }
 }
 
-direct_row!(DaemonView { daemon_id, name, machine, address, version, lease_until, agents, is_self });
+direct_row!(DaemonView {
+    daemon_id,
+    name,
+    machine,
+    address,
+    version,
+    lease_until,
+    agents,
+    is_self
+});
 
 impl MachineReads<'_> {
     /// The daemons that have not ended by themselves, as daemon `own` sees them.

@@ -5,7 +5,10 @@
 use std::sync::Arc;
 
 use sqlx::{ConnectOptions as _, Connection as _};
-use svc_model::{Clock, ManualClock, NewEvent, StreamName, StreamVisibility, Timestamp};
+use svc_model::{
+    Clock, Machine, MachineId, ManualClock, NewEvent, StreamName, StreamVisibility, Timestamp,
+};
+use svc_sys::machine::ThisMachine;
 
 #[cfg(test)]
 use super::frames;
@@ -39,8 +42,9 @@ impl TestStore {
         clock: Arc<ManualClock>,
         max_bytes: Option<u64>,
     ) -> Self {
-        let file = OpenOptions::for_file(folder.path().join("svc.db")).unwrap();
-        let options = OpenOptions { max_bytes, ..file };
+        let path = folder.path().join("svc.db");
+        let machine = test_machine();
+        let options = OpenOptions { path, max_bytes, migrate: true, machine };
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
         let (store, writer) = Store::open(&options, shared).await.unwrap();
         Self { store, clock, writer, folder }
@@ -81,6 +85,13 @@ pub(crate) fn statements() -> Vec<String> {
     };
     let replay = [frames::STREAM_ROWS, frames::FEED_ROWS, frames::NEXT_POSITION];
     files.map(query).chain(replay.map(str::to_owned)).collect()
+}
+
+/// The machine of all stores for tests.
+fn test_machine() -> ThisMachine {
+    let machine_id = MachineId::from("mach_test".to_owned());
+    let machine = Machine { machine_id, name: "box".to_owned() };
+    ThisMachine { machine, host: "host of a test".to_owned() }
 }
 
 pub fn event(kind: &str, data: &str) -> NewEvent {

@@ -351,7 +351,7 @@ impl Config {
         let allow: Vec<_> = self.sessions_allow.iter().map(AllowRule::as_text).collect();
         let import: Vec<_> = self.sources_import.iter().map(|client| client.as_str()).collect();
         let expose = self.sources_expose.map(ToolExposure::as_str);
-        let away = format!("{}s", self.team_away.as_secs());
+        let away = setting::shown_duration(*self.team_away);
         let off: Vec<_> = self.wake_off.iter().map(|client| client.as_str()).collect();
         let mut rows = vec![
             self.listen.row("listen"),

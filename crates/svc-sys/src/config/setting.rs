@@ -337,6 +337,15 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
 }
 
+/// The time as [`duration`] reads it, in the largest unit that it is a multiple of.
+pub(super) fn shown_duration(time: Duration) -> String {
+    let millis = time.as_millis();
+    let units = [("h", 60 * 60 * 1000), ("m", 60 * 1000), ("s", 1000)];
+    let fitting = units.into_iter().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
+    let (name, unit) = fitting.unwrap_or(("ms", 1));
+    format!("{}{name}", millis / unit)
+}
+
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),

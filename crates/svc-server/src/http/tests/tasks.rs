@@ -59,7 +59,7 @@ fn appended_ids_have_no_gap_for_any_batch_size() {
 fn frame_keeps_its_bytes_and_gets_a_time() {
     let d = Client::start();
     let id = new_task(&d);
-    let line = "\u{1b}[31mred\u{0}\u{2028}\"\\ 🦀 \r\n\ttail  ";
+    let line = "\u{1b}[31mred\u{1}\u{2028}\"\\ 🦀 \r\n\ttail  ";
     let mut stderr = frame(line);
     stderr["data"]["kind"] = json!("stderr");
     let mut dated = frame("");
