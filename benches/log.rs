@@ -25,7 +25,7 @@ impl World {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = Runtime::new().expect("a runtime");
         let path = folder.path().join("svc.db");
-        let options = OpenOptions { path, max_bytes: None, migrate: true };
+        let options = OpenOptions::for_file(path).expect("a machine");
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (store, writer) = runtime.block_on(Store::open(&options, clock)).expect("a store");
         let world = Self { runtime, store, writer, _folder: folder };

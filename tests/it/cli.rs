@@ -112,7 +112,7 @@ fn four_concurrent_starts_leave_one_daemon() {
     let status = svc(&home, &["status", "--json"]).json();
     assert_eq!(status["pid"], home.daemon_json().unwrap()["pid"]);
     let kinds = each(&page(&caller(&home).get("/v1/events?stream=daemon"), "events"), "kind");
-    assert_eq!(kinds, ["daemon.started"]);
+    assert_eq!(kinds, ["daemon.started", "daemon.joined"]);
     svc(&home, &["stop"]).ok();
 }
 

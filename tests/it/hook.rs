@@ -702,7 +702,7 @@ fn many_messages_arrive_in_parts_and_in_order() {
     for n in 0..12 {
         let text = format!(
             "number-{n}. {}",
-            "\u{2028}\u{1f600}\"\\\n\0".repeat(if n == 3 { 4000 } else { 200 })
+            "\u{2028}\u{1f600}\"\\\n\u{1}".repeat(if n == 3 { 4000 } else { 200 })
         );
         d.post(&inbox, &json!({ "text": text })).ok(200);
     }

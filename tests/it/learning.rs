@@ -306,7 +306,7 @@ fn context_stays_within_its_bound() {
         "plain words about the cache",
         "say \"no\" to \\ and\nnewlines in the cache\r\n\t",
         "```\n# cache\n</context>\n---\n* * *",
-        "cache \u{0} \u{1} \u{2028} \u{2029} \u{feff} \u{202e}",
+        "cache \u{1} \u{2028} \u{2029} \u{feff} \u{202e}",
         "cache 😀👩‍👩‍👧‍👦 ｷｬｯｼｭ キャッシュ",
     ];
     for (n, text) in odd.iter().enumerate() {

@@ -431,7 +431,7 @@ fn operator_lists_all_messages_with_truncated_texts() {
     let d = Daemon::start();
     let (ann, bob) = (peer(&d, "ann"), peer(&d, "bob"));
     let long = "\u{e9}".repeat(5000);
-    for (from, to, text) in [(&ann, &bob, "on\0e"), (&bob, &ann, &*long)] {
+    for (from, to, text) in [(&ann, &bob, "on\u{1}e"), (&bob, &ann, &*long)] {
         let body = json!({ "text": text, "from_peer": from });
         d.post(&format!("/v1/peers/{to}/messages"), &body).ok(200);
     }
@@ -447,7 +447,7 @@ fn operator_lists_all_messages_with_truncated_texts() {
     assert_eq!(list("limit=2"), ["four", &begins], "the latest first");
     let all = crate::expect::all_pages(&d, "/v1/messages?limit=1", "messages", "cursor");
     assert_eq!((all.len(), list("").len()), (3, 3));
-    assert!(list("").contains(&"on\0e".to_owned()), "{:?}", list(""));
+    assert!(list("").contains(&"on\u{1}e".to_owned()), "{:?}", list(""));
     assert!(!list(&format!("peer={ann}")).contains(&"four".to_owned()));
     assert_eq!(list("peer=operator"), ["four"]);
     assert_eq!(list("state=acked"), Vec::<String>::new());

@@ -34,7 +34,7 @@ const CLOSE: usize = 10;
 /// Before anything counts, agents work for this long.
 const WARM: Duration = Duration::from_secs(10);
 /// How long an agent may take to begin, or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// How much faster everything happens with `--quick`.
 const QUICK: u32 = 20;
 
@@ -116,16 +116,13 @@ pub(crate) fn run(args: &FleetArgs) -> anyhow::Result<()> {
     let fleet = Fleet { sandbox, speed, length };
     let mut report = FleetReport { carries: None, fleets: Vec::new() };
     let wanted = if args.quick { Some(3) } else { args.agents.map(|agents| agents as usize) };
-    let most = match wanted {
-        Some(agents) => {
-            report.fleets.push(fleet.measure(agents, false)?);
-            agents
-        }
-        None => {
-            let carries = search(FEW, |agents| fleet.is_in_time(agents, &mut report.fleets))?;
-            report.carries = Some(carries);
-            carries
-        }
+    let most = if let Some(agents) = wanted {
+        report.fleets.push(fleet.measure(agents, false)?);
+        agents
+    } else {
+        let carries = search(FEW, |agents| fleet.is_in_time(agents, &mut report.fleets))?;
+        report.carries = Some(carries);
+        carries
     };
     if most > 0 {
         report.fleets.push(fleet.measure(most, true)?);

@@ -155,14 +155,15 @@ impl FleetAgent {
     }
 
     fn run(&mut self, times: FleetTimes) -> anyhow::Result<()> {
-        if let Way::Direct(target, caller) = &mut self.way {
-            // The daemon closes a connection that is silent while the others begin.
-            *caller = Caller::open(target.address, &Protocol::HTTP)?;
-        }
         let pace = micros(PACE / self.order.speed);
         // The agents are spread over the time of a tool call.
         let share = (self.order.number as u64 * 7919) % 1000;
         let begin = times.begin + pace * share / 1000;
+        if let Way::Direct(target, caller) = &mut self.way {
+            // The daemon closes connections that are silent while many others come.
+            sleep_until(begin);
+            *caller = Caller::open(target.address, &Protocol::HTTP)?;
+        }
         if self.order.number.is_multiple_of(TASK_EVERY) {
             self.begin_task(times)?;
         }
@@ -191,7 +192,7 @@ impl FleetAgent {
     fn call_tool(&mut self, call: u64) -> anyhow::Result<()> {
         let number = self.order.number as u64;
         let mut words = Words::from_seed(usize::try_from(number * 100_003 + call)?);
-        if call % TURN == 0 {
+        if call.is_multiple_of(TURN) {
             if call > 0 {
                 let said =
                     json!({ "stop_hook_active": false, "last_assistant_message": words.text(30) });

@@ -49,6 +49,9 @@
 //! 4. The first signal ends the streams and lets requests finish, for up to 10 s
 //!    (`daemon/lifecycle.rs`). The second drops them. Then `daemon.stopped` and a last checkpoint.
 
+// A request is one future of many layers, down to the statements of a write.
+#![recursion_limit = "256"]
+
 pub mod daemon;
 pub mod http;
 pub mod mcp;

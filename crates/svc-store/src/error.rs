@@ -146,9 +146,3 @@ pub enum CopyError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
-
-impl From<rusqlite::Error> for CopyError {
-    fn from(error: rusqlite::Error) -> Self {
-        StoreError::from(error).into()
-    }
-}

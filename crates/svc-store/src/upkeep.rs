@@ -88,6 +88,31 @@ fn password_of(path: &Path) -> Result<Password, MigrateError> {
     Ok(Password::of_file(&text))
 }
 
+/// A setting that says that this history goes to another database, went there, or came from there.
+/// Each database has its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MoveMark {
+    /// Id of the move, the same on both sides.
+    pub(crate) export: String,
+    /// The other side, as a person names it.
+    pub(crate) at: String,
+}
+
+impl MoveMark {
+    pub(crate) const MOVING_TO: &str = "moving_to";
+    pub(crate) const MOVED_TO: &str = "moved_to";
+    pub(crate) const MOVED_FROM: &str = "moved_from";
+    pub(crate) const NAMES: [&str; 3] = [Self::MOVING_TO, Self::MOVED_TO, Self::MOVED_FROM];
+
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).expect("texts have a JSON form")
+    }
+}
+
 /// What a look at a server of PostgreSQL found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerReport {

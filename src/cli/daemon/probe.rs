@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How often a daemon that starts or ends is polled: it sends no notice.
 const POLL: Duration = Duration::from_millis(20);
+/// How long a daemon that was killed may have its socket: it accepts a connection and breaks it.
+const DYING: Duration = Duration::from_secs(1);
 
 /// A response of `/health`.
 #[derive(Debug, Clone)]
@@ -121,6 +123,19 @@ async fn without_socket(file: DaemonFile) -> DaemonProbe {
 
 /// Requests `/health` without a token.
 pub(in crate::cli) async fn probe(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
+    let end = Instant::now() + DYING;
+    let is_socket = matches!(endpoint, Endpoint::Socket(_));
+    loop {
+        match probe_once(endpoint.clone()).await {
+            Err(ClientError::Connection { .. }) if is_socket && Instant::now() < end => {
+                sleep(POLL).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn probe_once(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
     let shown = endpoint.to_string();
     let client = Client::new(DaemonTarget::without_token(endpoint));
     let reply = tokio::time::timeout(PATIENCE, client.exchange(Method::GET, "/health", None))

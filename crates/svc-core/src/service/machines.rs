@@ -3,7 +3,7 @@
 //!
 //! What another machine holds is unknown here. While its daemon is away its participants are
 //! unreachable, then offline; its tasks say so and stay, and so do its tokens and agents, until
-//! [`away`](Machines::set_away) has passed.
+//! `[team] away` has passed.
 
 use std::sync::OnceLock;
 use std::time::Duration;

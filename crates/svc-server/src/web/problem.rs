@@ -158,12 +158,13 @@ impl Problem {
             Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::NotFound => StatusCode::NOT_FOUND,
-            Code::OutcomeUnknown | Code::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Code::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
-            Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Code::OutcomeUnknown | Code::StoreUnavailable | Code::Unavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         };
         Self { code, status, field: None, reason: reason.into(), cause: None }

@@ -14,17 +14,17 @@ use super::{
     copy_rows::{Sum, Table, compare, tables},
     open::open_alone,
 };
-use crate::{CopyError, CopyReport, Migrations, PostgresOptions, StoreError, sqlite::MoveMark};
+use crate::{CopyError, CopyReport, Migrations, PostgresOptions, StoreError, upkeep::MoveMark};
 
 /// Gets a table's name and the number of its rows so far.
-type Progress<'a> = &'a mut dyn FnMut(&str, u64);
+type CopyProgress<'a> = &'a mut dyn FnMut(&str, u64);
 
 /// Copies the file, which the caller has locked, to a server.
 pub(crate) async fn move_to_server(
     path: &Path,
     options: &PostgresOptions,
     is_trial: bool,
-    progress: Progress<'_>,
+    progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
     Migrations::apply_file(path).await?;
     let mut conn = open_alone(options).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn move_to_file(
     options: &PostgresOptions,
     path: &Path,
     is_trial: bool,
-    progress: Progress<'_>,
+    progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
     let mut conn = open_alone(options).await?;
     Migrations::apply_file(path).await?;
@@ -54,7 +54,7 @@ pub(super) async fn to_server(
     conn: &mut PgConnection,
     target: &str,
     is_trial: bool,
-    progress: Progress<'_>,
+    progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut file = Connection::open_with_flags(path, flags)?;
@@ -106,7 +106,7 @@ pub(super) async fn to_file(
     path: &Path,
     source: &str,
     is_trial: bool,
-    progress: Progress<'_>,
+    progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut file = Connection::open_with_flags(path, flags)?;
@@ -159,6 +159,12 @@ pub(super) async fn to_file(
     }
 }
 
+impl From<rusqlite::Error> for CopyError {
+    fn from(error: rusqlite::Error) -> Self {
+        StoreError::from(error).into()
+    }
+}
+
 /// A copy that did not end.
 struct Interrupted {
     error: CopyError,
@@ -178,7 +184,7 @@ async fn fill_server(
     tables: &[Table],
     mark: &MoveMark,
     path: &Path,
-    progress: Progress<'_>,
+    progress: CopyProgress<'_>,
 ) -> Result<CopyReport, Interrupted> {
     let mut whole = conn.begin().await.map_err(StoreError::from)?;
     // Rows are compared between two statements, which takes longer than a daemon's transaction may.
@@ -222,7 +228,7 @@ async fn fill_file(
     file: &mut Connection,
     tables: &[Table],
     from: &MoveMark,
-    progress: Progress<'_>,
+    progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
     file.pragma_update(None, "foreign_keys", false)?;
     let mut whole = conn.begin().await.map_err(StoreError::from)?;
@@ -239,6 +245,8 @@ async fn fill_file(
     for (name, _) in &triggers {
         inside.execute_batch(&format!("drop trigger {name}"))?;
     }
+    // The schema begins with the scope of all, without memories.
+    inside.execute_batch("delete from search_scope")?;
     let mut sums = Vec::new();
     for table in tables {
         sums.push(table.receive(&mut whole, &inside, progress).await?);

@@ -7,13 +7,13 @@ use rusqlite::{Connection, types::ValueRef};
 use sha2::{Digest as _, Sha256};
 use sqlx::{Executor as _, PgConnection, Row as _};
 
-use crate::{CopyError, StoreError, sqlite::MoveMark};
+use crate::{CopyError, StoreError, upkeep::MoveMark};
 
 /// Bytes of lines that go to the server at once.
 const CHUNK: usize = 256 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ColumnKind {
+enum CopiedKind {
     Integer,
     Real,
     Text,
@@ -21,15 +21,15 @@ enum ColumnKind {
 }
 
 #[derive(Debug)]
-struct Column {
+struct CopiedColumn {
     name: String,
-    kind: ColumnKind,
+    kind: CopiedKind,
 }
 
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: String,
-    columns: Vec<Column>,
+    columns: Vec<CopiedColumn>,
     /// Columns of the primary key.
     key: Vec<String>,
     /// Whether the server counts its ids.
@@ -81,10 +81,10 @@ pub(super) async fn tables(conn: &mut PgConnection) -> Result<Vec<Table>, sqlx::
             keys.push(vec![]);
         }
         let kind = match row.try_get::<&str, _>(2)? {
-            "bigint" => ColumnKind::Integer,
-            "double precision" => ColumnKind::Real,
-            "bytea" => ColumnKind::Blob,
-            _ => ColumnKind::Text,
+            "bigint" => CopiedKind::Integer,
+            "double precision" => CopiedKind::Real,
+            "bytea" => CopiedKind::Blob,
+            _ => CopiedKind::Text,
         };
         let place: i32 = row.try_get(4)?;
         if let (Some(table), Some(key)) = (tables.last_mut(), keys.last_mut()) {
@@ -92,7 +92,7 @@ pub(super) async fn tables(conn: &mut PgConnection) -> Result<Vec<Table>, sqlx::
             if place >= 0 {
                 key.push((place, name.clone()));
             }
-            table.columns.push(Column { name, kind });
+            table.columns.push(CopiedColumn { name, kind });
         }
     }
     for (table, mut key) in tables.iter_mut().zip(keys) {
@@ -154,7 +154,12 @@ impl Table {
     }
 
     pub(super) fn is_used(&self) -> String {
-        format!("select exists (select 1 from {}{})", self.name, self.condition())
+        // The schema begins with the scope of all.
+        let condition = match self.name.as_str() {
+            "search_scope" => " where name <> ''".to_owned(),
+            _ => self.condition(),
+        };
+        format!("select exists (select 1 from {}{condition})", self.name)
     }
 
     fn select(&self) -> String {
@@ -194,7 +199,7 @@ impl Table {
     fn write(
         &self,
         value: ValueRef<'_>,
-        column: &Column,
+        column: &CopiedColumn,
         line: &mut Vec<u8>,
         exact: &mut Vec<u8>,
     ) -> Result<(), CopyError> {
@@ -272,7 +277,7 @@ impl Table {
         mut each: impl FnMut(&[u8]) -> Result<(), CopyError>,
     ) -> Result<(), CopyError> {
         let columns = self.columns.iter().map(|column| match column.kind {
-            ColumnKind::Real => format!("encode(float8send({}), 'hex')", column.name),
+            CopiedKind::Real => format!("encode(float8send({}), 'hex')", column.name),
             _ => column.name.clone(),
         });
         let columns = columns.collect::<Vec<_>>().join(", ");
@@ -333,7 +338,7 @@ impl Table {
     }
 }
 
-impl Column {
+impl CopiedColumn {
     /// The value of a field of a line.
     fn read(&self, field: &[u8]) -> Result<rusqlite::types::Value, CopyError> {
         use rusqlite::types::Value;
@@ -344,13 +349,13 @@ impl Column {
             || CopyError::Schema(format!("a value of the column {} is unreadable", self.name));
         let text = String::from_utf8(unescape(field)).map_err(|_| bad())?;
         match self.kind {
-            ColumnKind::Integer => text.parse().map(Value::Integer).map_err(|_| bad()),
-            ColumnKind::Real => {
+            CopiedKind::Integer => text.parse().map(Value::Integer).map_err(|_| bad()),
+            CopiedKind::Real => {
                 let bits = u64::from_str_radix(&text, 16).map_err(|_| bad())?;
                 Ok(Value::Real(f64::from_bits(bits)))
             }
-            ColumnKind::Text => Ok(Value::Text(text)),
-            ColumnKind::Blob => {
+            CopiedKind::Text => Ok(Value::Text(text)),
+            CopiedKind::Blob => {
                 let digits = text.strip_prefix("\\x").ok_or_else(bad)?.as_bytes();
                 let bytes = digits.chunks(2).map(|pair| {
                     let pair = std::str::from_utf8(pair).ok()?;

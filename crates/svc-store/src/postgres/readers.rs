@@ -187,11 +187,10 @@ async fn keep(mut keeper: PgConnection, options: Arc<PgConnectOptions>, is_away:
             tokio::time::sleep(KEPT).await;
             let fresh = timeout(ACQUIRE, PgConnection::connect_with(&options)).await;
             let Ok(Ok(mut fresh)) = fresh else { continue };
-            match try_take(&mut fresh).await {
-                Ok(true) => break fresh,
-                // The server has not noticed yet that the former connection is gone, or another
-                // daemon was started: the writer is told by its next group.
-                Ok(false) | Err(_) => {}
+            // Else the server has not noticed yet that the former connection is gone, or another
+            // daemon was started: the writer is told by its next group.
+            if let Ok(true) = try_take(&mut fresh).await {
+                break fresh;
             }
         };
         is_away.store(false, Relaxed);

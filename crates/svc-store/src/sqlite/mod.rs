@@ -5,11 +5,6 @@
 //! its reads (`PeerReads`) and what write jobs may do with it (`PeerWrites`). `columns` maps values
 //! of the domain to columns.
 
-#![expect(
-    clippy::unused_async,
-    reason = "methods for write jobs are awaited: another engine waits for its answers"
-)]
-
 mod agent;
 mod assignment;
 mod browser;
@@ -81,6 +76,5 @@ pub use inbox::UndeliveredChoice;
 pub use lock::{DatabaseLock, LockError};
 pub use restore::{prepare_restore, schema_difference};
 pub use search::SearchIndex;
-pub(crate) use setting::MoveMark;
 pub use tx::WriteTx;
 pub use write_queue::WriteQueueKey;

@@ -1,37 +1,10 @@
 //! Settings of the daemon, and its secrets.
 
-use serde::{Deserialize, Serialize};
-
 use super::{
     families::{SettingReads, SettingWrites},
     statement::{change, find_value, query_value, select_value},
 };
-use crate::StoreError;
-
-/// A setting that says that this history goes to another database, went there, or came from there.
-/// Each database has its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MoveMark {
-    /// Id of the move, the same on both sides.
-    pub(crate) export: String,
-    /// The other side, as a person names it.
-    pub(crate) at: String,
-}
-
-impl MoveMark {
-    pub(crate) const MOVING_TO: &str = "moving_to";
-    pub(crate) const MOVED_TO: &str = "moved_to";
-    pub(crate) const MOVED_FROM: &str = "moved_from";
-    pub(crate) const NAMES: [&str; 3] = [Self::MOVING_TO, Self::MOVED_TO, Self::MOVED_FROM];
-
-    pub(crate) fn read(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
-    }
-
-    pub(crate) fn text(&self) -> String {
-        serde_json::to_string(self).expect("texts have a JSON form")
-    }
-}
+use crate::{StoreError, upkeep::MoveMark};
 
 impl SettingWrites<'_> {
     /// The secret of that name. Stores `fresh` if there is none.

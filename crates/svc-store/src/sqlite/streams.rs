@@ -275,10 +275,10 @@ impl StreamReads<'_> {
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let beyond = format!("{prefix}\x7f");
         let names = query_value!(
-            r#"select name from stream s
+            "select name from stream s
             where name >= ?1 and name < ?2 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)
-            order by name limit ?6"#,
+            order by name limit ?6",
             prefix,
             beyond,
             level,

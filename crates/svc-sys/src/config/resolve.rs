@@ -119,6 +119,7 @@ pub struct Config {
 
 /// Empty lists and `None` mean that a flag was not given.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Flags {
     pub listen: Vec<String>,
     pub no_auth: bool,

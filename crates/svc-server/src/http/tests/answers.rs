@@ -57,7 +57,7 @@ async fn scripts() -> Vec<(&'static str, Script)> {
 #[tokio::test]
 async fn answers_are_as_the_snapshots_say() {
     let mut made = BTreeSet::new();
-    for (name, script) in scripts().await {
+    for (name, script) in Box::pin(scripts()).await {
         insta::assert_snapshot!(name, script.text);
         made.insert(format!("svc_server__http__tests__answers__{name}.snap"));
     }
@@ -80,7 +80,7 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
     assert!(described.len() > 30, "{described:?}");
 
     let (mut successes, mut refusals) = (BTreeSet::new(), BTreeSet::new());
-    for (name, script) in scripts().await {
+    for (name, script) in Box::pin(scripts()).await {
         for exchange in script.exchanges {
             let Some(pattern) = pattern_of(&exchange.path, &described) else {
                 assert!(exchange.status >= 400, "{name}: {} is not described", exchange.path);
