@@ -312,6 +312,23 @@ fn prompts_are_watched_or_left_alone_as_configured() {
 }
 
 /// Of some dialogs no hook tells, and of some it tells late.
+/// The end of the first dialog is read up to a second after the client has shown the second.
+#[test]
+fn a_dialog_right_after_another_is_shown() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    asking.record("interactive", "waiting", Some("input needed"));
+    let first = until(SOON, || open(&d));
+    let opened: i64 = rusqlite::Connection::open(d.home.path("svc.db"))
+        .and_then(|db| db.query_row("select opened_at from request", [], |row| row.get(0)))
+        .expect("a row");
+    asking.registry.write_since(opened + 1, "busy", None);
+    until(SOON, || answered(&d));
+    asking.registry.write_since(opened + 2, "waiting", Some("permission prompt"));
+    let second = until(SOON, || open(&d));
+    assert_ne!(first["request_id"], second["request_id"]);
+}
+
 #[test]
 fn a_dialog_without_a_hook_is_shown_and_the_hook_fills_it() {
     let d = Daemon::start();

@@ -10,7 +10,7 @@ use svc_sys::client_records;
 
 use super::{
     Prompts,
-    settle::{KeptPrompt, append_team_event},
+    settle::{KeptPrompt, append_team_event, kept},
 };
 use crate::service::Error;
 
@@ -59,10 +59,11 @@ async fn open_dialog(
     let Some(session) = shown.peer.session_id else { return Ok(()) };
     let last = tx.requests().last_prompt(&session).await?;
     // A prompt that opened well before the dialog is an earlier one, though it closed later: the
-    // client's event came late.
+    // client's event came late. Of a prompt that a record told of, the time of its dialog is known.
     let is_told = last.is_some_and(|last| {
-        last.closed_at.is_none_or(|closed| {
-            closed >= record.at && record.at <= last.opened_at.plus(limits::RECORD_GRACE)
+        last.closed_at.is_none_or(|closed| match kept(&last).and_then(|kept| kept.shown_at) {
+            Some(shown_at) => record.at <= shown_at,
+            None => closed >= record.at && record.at <= last.opened_at.plus(limits::RECORD_GRACE),
         })
     });
     if is_told {
@@ -72,7 +73,7 @@ async fn open_dialog(
     let Some(peer) = tx.peers().get(&shown.peer.peer_id).await? else { return Ok(()) };
     let now = tx.now();
     let (kind, title) = asked(&record, peer.peer.waiting_for.as_ref());
-    let kept = KeptPrompt { asked: None, calls: peer.open_calls };
+    let kept = KeptPrompt { asked: None, calls: peer.open_calls, shown_at: Some(record.at) };
     let row = RequestRow {
         request_id: AgentRequestId::new(ids, now),
         agent_id: None,

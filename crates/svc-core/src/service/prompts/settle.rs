@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{
     AgentRequestId, NewEvent, OpenCalls, Ownership, ProcessState, RecordedState, StreamName,
-    StreamVisibility,
+    StreamVisibility, Timestamp,
     agent::RequestOptionKind,
     hook::{ClientPrompt, HookEvent, HookMoment, HookTiming},
     limits,
@@ -34,6 +34,9 @@ pub(super) struct KeptPrompt {
     /// The session's calls that were open when it asked: the one that it asks about is among them.
     #[serde(default)]
     pub(super) calls: OpenCalls,
+    /// When the client showed the dialog, if its record told of it before a hook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shown_at: Option<Timestamp>,
 }
 
 /// A prompt that a client tells of.
@@ -66,7 +69,8 @@ pub(in crate::service) async fn open(
     let now = tx.now();
     let peer = tx.peers().of_session(session).await?;
     let calls = peer.map(|peer| peer.open_calls).unwrap_or_default();
-    let kept = KeptPrompt { asked: Some(prompt.clone()), calls };
+    let shown_at = shown.as_ref().and_then(|row| kept(row)?.shown_at);
+    let kept = KeptPrompt { asked: Some(prompt.clone()), calls, shown_at };
     let (request_id, opened_at) = match &shown {
         Some(shown) => (shown.request_id.clone(), shown.opened_at),
         None => (id, now),
@@ -228,7 +232,7 @@ pub(super) fn asked(row: &RequestRow) -> Option<ClientPrompt> {
     kept(row).and_then(|kept| kept.asked)
 }
 
-fn kept(row: &RequestRow) -> Option<KeptPrompt> {
+pub(super) fn kept(row: &RequestRow) -> Option<KeptPrompt> {
     row.prompt.clone().and_then(|prompt| serde_json::from_value(prompt).ok())
 }
 
