@@ -126,7 +126,8 @@ impl NoticeQueue {
         filter: NoticeFilter,
         from: Option<i64>,
     ) -> Result<Self, Error> {
-        let (updates, queue) = resource_updates(server, caller, &filter.watched, from).await?;
+        let (updates, queue) =
+            resource_updates(server, caller, &filter.watched, from, None).await?;
         let tasks = (!filter.tasks.is_empty()).then(|| {
             let changed = server.tasks_changed.subscribe();
             // The present state of each is the first notice.
@@ -149,11 +150,19 @@ impl NoticeQueue {
         self.queue.push_back(notice);
     }
 
-    /// Watches other resources from now on. Dropping the future changes nothing.
-    pub(crate) async fn watch(&mut self, watched: WatchedResources) -> Result<(), Error> {
-        let from = self.updates.as_ref().map(|updates| updates.moves.cursor());
+    /// Watches other resources: those that are new from the position `since` of the log, since a
+    /// client may append as soon as its subscription is answered. Dropping the future changes
+    /// nothing.
+    pub(crate) async fn watch(
+        &mut self,
+        watched: WatchedResources,
+        since: Option<i64>,
+    ) -> Result<(), Error> {
+        let cursor = self.updates.as_ref().map(|updates| updates.moves.cursor());
+        let from = cursor.into_iter().chain(since).min();
+        let seen = cursor.map(|cursor| (&self.filter.watched, cursor));
         let (updates, missed) =
-            resource_updates(&self.server, &self.caller, &watched, from).await?;
+            resource_updates(&self.server, &self.caller, &watched, from, seen).await?;
         self.filter.watched = watched;
         self.updates = updates;
         self.queue.extend(missed);
@@ -209,12 +218,14 @@ impl NoticeQueue {
     }
 }
 
-/// What watches these resources, and the notices of those that have moved since `from`.
+/// What watches these resources, and the notices of those that have moved since `from`. `seen` are
+/// resources whose notices up to a position were given.
 async fn resource_updates(
     server: &McpServer,
     caller: &Caller,
     watched: &WatchedResources,
     from: Option<i64>,
+    seen: Option<(&WatchedResources, i64)>,
 ) -> Result<(Option<Box<ResourceUpdates>>, VecDeque<Notice>), Error> {
     if watched.is_empty() {
         return Ok((None, VecDeque::new()));
@@ -223,7 +234,10 @@ async fn resource_updates(
     let resources = CallerResources { server, caller };
     resources.watch_again(of_servers.flat_map(|(_, uris)| uris.iter().cloned()).collect());
     let names: Vec<String> = watched.keys().cloned().collect();
-    let (moves, missed) = server.services.log.watch_streams(caller, names, from).await?;
+    let (moves, mut missed) = server.services.log.watch_streams(caller, names, from).await?;
+    if let Some((known, cursor)) = seen {
+        missed.retain(|(stream, position)| *position > cursor || !known.contains_key(stream));
+    }
     let updates = ResourceUpdates { moves, not_before: Instant::now() };
     Ok((Some(Box::new(updates)), update_notices(watched, missed).into()))
 }

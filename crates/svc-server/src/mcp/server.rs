@@ -273,8 +273,9 @@ pub(crate) struct McpSession {
     seen_at: AtomicI64,
     /// Counts the standalone streams that were opened. Only the latest goes on.
     pub(crate) streams: watch::Sender<u64>,
-    /// Counts changes of the session's subscriptions.
-    pub(crate) subscriptions: watch::Sender<u64>,
+    /// Notifies of changes of the session's subscriptions. Holds the position of the log before the
+    /// first subscription that the session's stream has not read.
+    pub(crate) subscriptions: watch::Sender<Option<i64>>,
     /// Held while a call is put on record, so that a repeated request finds the first one.
     pub(crate) recording: tokio::sync::Mutex<()>,
     /// Ends the streams and the calls of the session.
@@ -310,10 +311,20 @@ impl McpSession {
             }),
             seen_at: AtomicI64::new(row.last_seen_at.as_millis()),
             streams: watch::Sender::new(0),
-            subscriptions: watch::Sender::new(0),
+            subscriptions: watch::Sender::new(None),
             recording: tokio::sync::Mutex::new(()),
             closed: CancellationToken::new(),
         }
+    }
+
+    /// The position of the log before the first subscription that no stream has read.
+    pub(crate) fn take_unread_subscriptions(&self) -> Option<i64> {
+        let mut since = None;
+        self.subscriptions.send_if_modified(|unread| {
+            since = unread.take();
+            false
+        });
+        since
     }
 
     pub(crate) fn revision(&self) -> Revision {

@@ -150,14 +150,18 @@ impl MethodCall<'_> {
         if request.method == "resources/unsubscribe" {
             server.services.mcp.unsubscribe_resource(&session.id, uri.to_owned()).await?;
             resources.unwatch(uri).await;
+            session.subscriptions.send_modify(|_| ());
         } else {
             let stream = resources.stream_of(uri).await?;
             let stream = stream.ok_or_else(|| no_resource(context, uri))?;
             let stream = stream.as_str().to_owned();
             let (mcp, uri) = (&server.services.mcp, uri.to_owned());
+            let head = server.services.log.log_head().await?;
             mcp.subscribe_resource(&context.caller, &session.id, uri, stream).await?;
+            session.subscriptions.send_modify(|since| {
+                *since = Some(since.map_or(head, |earlier| earlier.min(head)));
+            });
         }
-        session.subscriptions.send_modify(|count| *count += 1);
         Ok(())
     }
 

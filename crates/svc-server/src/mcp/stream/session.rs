@@ -147,9 +147,11 @@ struct SessionNotices {
     server: McpServer,
     session: Arc<McpSession>,
     queue: Box<NoticeQueue>,
-    subscriptions: watch::Receiver<u64>,
+    subscriptions: watch::Receiver<Option<i64>>,
     /// The subscriptions have changed since they were last read.
     due: bool,
+    /// The position of the log before the first of the subscriptions that are new.
+    since: Option<i64>,
 }
 
 impl SessionNotices {
@@ -160,6 +162,7 @@ impl SessionNotices {
         from: Option<i64>,
     ) -> Result<Self, service::Error> {
         let subscriptions = session.subscriptions.subscribe();
+        let _ = session.take_unread_subscriptions();
         let watched = watched_resources(server, session).await?;
         let filter = NoticeFilter {
             tools: true,
@@ -170,19 +173,23 @@ impl SessionNotices {
         };
         let queue = Box::new(NoticeQueue::new(server, caller, filter, from).await?);
         let (server, session) = (server.clone(), Arc::clone(session));
-        Ok(Self { server, session, queue, subscriptions, due: false })
+        Ok(Self { server, session, queue, subscriptions, due: false, since: None })
     }
 
     async fn next(&mut self) -> Result<Notice, service::Error> {
         loop {
             if self.due {
                 let watched = Box::pin(watched_resources(&self.server, &self.session)).await?;
-                Box::pin(self.queue.watch(watched)).await?;
-                self.due = false;
+                Box::pin(self.queue.watch(watched, self.since)).await?;
+                (self.due, self.since) = (false, None);
             }
             tokio::select! {
                 biased;
-                Ok(()) = self.subscriptions.changed() => self.due = true,
+                Ok(()) = self.subscriptions.changed() => {
+                    self.due = true;
+                    let since = self.session.take_unread_subscriptions();
+                    self.since = self.since.into_iter().chain(since).min();
+                }
                 notice = self.queue.next() => return notice,
             }
         }
