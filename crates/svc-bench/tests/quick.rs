@@ -10,11 +10,15 @@ fn svc() -> std::path::PathBuf {
     programs.join("examples/svc")
 }
 
-#[test]
-fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
+/// What the program prints for these arguments. It leaves nothing behind.
+fn measure(arguments: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
+    // Where we are root, PostgreSQL runs as another user, who has to come through.
+    let passable = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(folder.path(), passable).expect("it is ours");
     let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
-        .args(["--quick", "--json", "--svc"])
+        .args(arguments)
+        .arg("--svc")
         .arg(svc())
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -23,7 +27,17 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
         .expect("it runs");
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{complaint}");
-    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .expect("the folder")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    serde_json::from_slice(&output.stdout).expect("a document")
+}
+
+#[test]
+fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
+    let document = measure(&["--quick", "--json"]);
     assert_eq!(document["quick"], Value::Bool(true));
     assert!(document["machine"]["cores"].as_u64() > Some(0), "{document}");
     let results = document["results"].as_array().expect("a list");
@@ -74,27 +88,12 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
         // A miss is told as one: whoever has a goal says whether it is met.
         assert_eq!(result["goal"].is_null(), result["met"].is_null(), "{result}");
     }
-    let left: Vec<_> = std::fs::read_dir(folder.path())
-        .expect("the folder")
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
 fn the_growth_of_each_operation_is_measured() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
-        .args(["growth", "--share", "0.002", "--times", "2", "--rest", "0", "--json", "--svc"])
-        .arg(svc())
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("TMPDIR", folder.path())
-        .output()
-        .expect("it runs");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
-    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let document =
+        measure(&["growth", "--share", "0.002", "--times", "2", "--rest", "0", "--json"]);
     let memory = document["memory"].as_array().expect("a list");
     assert_eq!(memory.len(), 3, "{document}");
     assert!(memory.iter().all(|at| at["anonymous"].as_f64() > Some(0.0)), "{document}");
@@ -105,23 +104,11 @@ fn the_growth_of_each_operation_is_measured() {
         assert_eq!(sizes.len(), 3, "{line}");
         assert!(sizes.iter().all(|times| times[0].as_f64() > Some(0.0)), "{line}");
     }
-    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0);
 }
 
 #[test]
 fn a_quick_fleet_measures_what_each_agent_costs() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
-        .args(["fleet", "--quick", "--json", "--svc"])
-        .arg(svc())
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("TMPDIR", folder.path())
-        .output()
-        .expect("it runs");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
-    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let document = measure(&["fleet", "--quick", "--json"]);
     let fleets = document["fleets"].as_array().expect("a list");
     assert_eq!(fleets.len(), 2, "with the programs and without: {document}");
     for (fleet, direct) in fleets.iter().zip([false, true]) {
@@ -134,35 +121,12 @@ fn a_quick_fleet_measures_what_each_agent_costs() {
     for figure in ["daemon_cpu_ms", "hooks_cpu_ms", "programs_mib", "daemon_mib"] {
         assert!(programs[figure].as_f64() > Some(0.0), "{figure}: {programs}");
     }
-    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0);
 }
 
 #[test]
 fn servers_that_are_installed_are_measured_beside_it() {
-    let folder = tempfile::tempdir().expect("a folder");
-    // Where we are root, PostgreSQL runs as another user, who has to come through.
-    let passable = std::os::unix::fs::PermissionsExt::from_mode(0o711);
-    std::fs::set_permissions(folder.path(), passable).expect("it is ours");
-    let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
-        .args(["--quick", "--json", "--peers"])
-        .args([
-            "--only",
-            "peers-append",
-            "--only",
-            "peers-mixed",
-            "--only",
-            "peers-replay",
-            "--svc",
-        ])
-        .arg(svc())
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("TMPDIR", folder.path())
-        .output()
-        .expect("it runs");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
-    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let only = ["peers-append", "peers-mixed", "peers-replay"].map(|name| ["--only", name]);
+    let document = measure(&[&["--quick", "--json", "--peers"], only.as_flattened()].concat());
     let said = document["machine"]["peers"].to_string();
     let results = document["results"].as_array().expect("a list");
     let measured = |scenario: &str, peer: &str| {
@@ -185,8 +149,6 @@ fn servers_that_are_installed_are_measured_beside_it() {
             assert!(measured(scenario, server), "{server} in {scenario}: {document}");
         }
     }
-    let left = std::fs::read_dir(folder.path()).expect("the folder").count();
-    assert_eq!(left, 0, "something was left behind");
 }
 
 #[test]

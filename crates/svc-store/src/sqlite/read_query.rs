@@ -225,35 +225,42 @@ pub(super) enum SqliteSource<'a> {
     Connection(&'a mut SqliteConnection),
 }
 
+/// The two queries of sqlx have the same methods, and no trait for them.
+macro_rules! fetch_from_sqlite {
+    () => {
+        type Output = T;
+
+        fn fetch<'e>(self, from: SqliteSource<'e>) -> BoxStream<'e, Result<T, sqlx::Error>>
+        where
+            Self: 'e,
+        {
+            match from {
+                SqliteSource::Pool(pool) => self.fetch(pool),
+                SqliteSource::Connection(connection) => self.fetch(connection),
+            }
+        }
+
+        fn fetch_optional<'e>(
+            self,
+            from: SqliteSource<'e>,
+        ) -> BoxFuture<'e, Result<Option<T>, sqlx::Error>>
+        where
+            Self: 'e,
+        {
+            match from {
+                SqliteSource::Pool(pool) => Box::pin(self.fetch_optional(pool)),
+                SqliteSource::Connection(connection) => Box::pin(self.fetch_optional(connection)),
+            }
+        }
+    };
+}
+
 impl<F, T> CheckedQuery for Map<'_, Sqlite, F, SqliteArguments>
 where
     F: FnMut(SqliteRow) -> Result<T, sqlx::Error> + Send,
     T: DirectRow + Send + Unpin + 'static,
 {
-    type Output = T;
-
-    fn fetch<'e>(self, from: SqliteSource<'e>) -> BoxStream<'e, Result<T, sqlx::Error>>
-    where
-        Self: 'e,
-    {
-        match from {
-            SqliteSource::Pool(pool) => self.fetch(pool),
-            SqliteSource::Connection(connection) => self.fetch(connection),
-        }
-    }
-
-    fn fetch_optional<'e>(
-        self,
-        from: SqliteSource<'e>,
-    ) -> BoxFuture<'e, Result<Option<T>, sqlx::Error>>
-    where
-        Self: 'e,
-    {
-        match from {
-            SqliteSource::Pool(pool) => Box::pin(self.fetch_optional(pool)),
-            SqliteSource::Connection(connection) => Box::pin(self.fetch_optional(connection)),
-        }
-    }
+    fetch_from_sqlite!();
 
     #[cfg(feature = "postgres")]
     fn read(row: &PgRow) -> Result<T, sqlx::Error> {
@@ -266,30 +273,7 @@ where
     T: FromSql + Send + Unpin + 'static,
     (T,): for<'r> FromRow<'r, SqliteRow>,
 {
-    type Output = T;
-
-    fn fetch<'e>(self, from: SqliteSource<'e>) -> BoxStream<'e, Result<T, sqlx::Error>>
-    where
-        Self: 'e,
-    {
-        match from {
-            SqliteSource::Pool(pool) => self.fetch(pool),
-            SqliteSource::Connection(connection) => self.fetch(connection),
-        }
-    }
-
-    fn fetch_optional<'e>(
-        self,
-        from: SqliteSource<'e>,
-    ) -> BoxFuture<'e, Result<Option<T>, sqlx::Error>>
-    where
-        Self: 'e,
-    {
-        match from {
-            SqliteSource::Pool(pool) => Box::pin(self.fetch_optional(pool)),
-            SqliteSource::Connection(connection) => Box::pin(self.fetch_optional(connection)),
-        }
-    }
+    fetch_from_sqlite!();
 
     #[cfg(feature = "postgres")]
     fn read(row: &PgRow) -> Result<T, sqlx::Error> {
