@@ -168,7 +168,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// Measures a fleet of a search. One that breaks down is not in time.
+    /// Whether a fleet of this size is in time. A fleet that breaks down is not.
     fn is_in_time(&self, agents: usize, all: &mut Vec<FleetFigures>) -> anyhow::Result<bool> {
         match self.measure(agents, false) {
             Ok(figures) => {
@@ -273,7 +273,7 @@ impl Member {
     }
 }
 
-/// What was measured of a fleet as a whole.
+/// The figures of a fleet.
 struct Sums {
     agents: usize,
     direct: bool,

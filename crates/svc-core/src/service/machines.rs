@@ -24,7 +24,7 @@ use super::{
     team::set_reach,
 };
 
-/// How long a machine is away, by default, before what it holds is over.
+/// Default time that a machine may be away before its tasks, agents and tokens end.
 const AWAY: Duration = Duration::from_hours(24);
 
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl Machines {
         Self { core, access, agents, joined: std::sync::Arc::default(), away: AWAY }
     }
 
-    /// Sets how long a machine is away before what it holds is over.
+    /// Sets how long a machine may be away before its tasks, agents and tokens end.
     pub(super) fn set_away(&mut self, away: Duration) {
         self.away = away;
     }

@@ -141,7 +141,7 @@ impl Services {
         self
     }
 
-    /// Sets how long a machine is away before what it holds is over.
+    /// Sets how long a machine may be away before its tasks, agents and tokens end.
     #[must_use]
     pub fn with_away(mut self, away: Duration) -> Self {
         Arc::make_mut(&mut self.0).machines.set_away(away);

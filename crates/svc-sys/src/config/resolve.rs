@@ -31,7 +31,7 @@ const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 const CHECK_IN: u64 = 10;
 /// Seconds that a prompt waits for a daemon that is not ready.
 const COLD_WAIT: u64 = 3;
-/// How long a machine is away before what it holds is over.
+/// How long a machine may be away before its tasks fail, its agents are lost and its tokens end.
 const TEAM_AWAY: Duration = Duration::from_hours(24);
 /// Days after which events are removed: a year of work is kept.
 const EVENT_DAYS: u64 = 365;
@@ -57,7 +57,7 @@ pub struct Config {
     pub log_format: Setting<LogFormat>,
     /// What this machine is called; by default as its host.
     pub daemon_name: Setting<Option<String>>,
-    /// How long a machine is away before what it holds is over.
+    /// How long a machine may be away before its tasks fail, its agents are lost and its tokens end.
     pub team_away: Setting<Duration>,
     /// Largest size of the database in bytes, if limited.
     pub store_max_bytes: Setting<Option<u64>>,

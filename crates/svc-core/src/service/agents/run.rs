@@ -29,7 +29,7 @@ pub(super) async fn run_agents(agents: Agents) {
     match agents.core.store.agents().live().await {
         Ok(rows) => {
             let here = &agents.core.store.machine().machine_id;
-            // Those of another machine have their hosts and spools there.
+            // Hosts and spools of agents of another machine are there.
             for row in rows.into_iter().filter(|row| row.machine_id == *here) {
                 followed.insert(row.info.id.clone());
                 agents.live.dispatching().insert(row.info.id.clone());

@@ -11,7 +11,7 @@ use super::Log;
 use crate::service::Error;
 
 const DAY: Duration = Duration::from_hours(24);
-/// Nothing is said of what comes later.
+/// No forecast reaches further.
 const HORIZON: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// How fast the database grows.
@@ -19,7 +19,7 @@ const HORIZON: Duration = Duration::from_hours(10 * 365 * 24);
 pub struct Growth {
     /// The greater of two averages: of the last day and of the last week.
     pub bytes_per_day: u64,
-    /// What it reaches first at this rate, within ten years.
+    /// The bound that the database reaches first at this rate, if it does so within ten years.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reaches: Option<Reached>,
 }
