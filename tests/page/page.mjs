@@ -924,13 +924,13 @@ for (const [agents, width, dark] of [0, 5, 500].flatMap((count) => [[count, 360,
 
 test('texts of agents are text', async (daemon) => {
   const evil = '<img src=x onerror="globalThis.owned=1"><script>globalThis.owned=1</script>';
-  const bidi = 'safe\u202Egnp.exe\u202C \u2066x\u2069 z\u200Bw\uFEFF \u001b]0;title\u0007 \u001b[2J\u0000\u009b';
+  const bidi = 'safe\u202Egnp.exe\u202C \u2066x\u2069 z\u200Bw\uFEFF \u001b]0;title\u0007 \u001b[2J\u0001\u009b';
   const ann = await daemon.peer(`ann ${evil}`);
   await daemon.post(`/v1/peers/${ann.peer_id}/messages`, { text: `${evil} ${bidi} see https://example.com/${'a'.repeat(80)}?q=1. javascript:alert(1)` });
   await daemon.tool('start_session', { session_id: 's-evil', cwd: '/tmp' });
   await daemon.tool('start_ghap', { session_id: 's-evil', domain: 'debugging', strategy: 'read-the-error', goal: `${evil} goal`, hypothesis: evil, action: evil, prediction: evil });
-  const lines = [`${evil} \u001b[1;31mred\u001b[0m \u001b[38;5;46mgreen\u001b[0m`, bidi.replace('\u0000', ''), 'x'.repeat(900_000)];
-  const task = await daemon.post('/v1/tasks', { title: evil, prompt: bidi.replace('\u0000', '') });
+  const lines = [`${evil} \u001b[1;31mred\u001b[0m \u001b[38;5;46mgreen\u001b[0m`, bidi, 'x'.repeat(900_000)];
+  const task = await daemon.post('/v1/tasks', { title: evil, prompt: bidi });
   for (const line of lines) await daemon.print(task.task_id, [line]);
   const tab = await Tab.signedIn(daemon);
   for (const place of ['/', '/ui/messages', '/ui/tasks', `/ui/tasks/${task.task_id}`, '/ui/log', '/ui/journal', '/ui/health']) {

@@ -158,20 +158,6 @@ const LISTS = {
   instances: () => all('/v1/agents', 'agents', 'instance', {}, 500),
   sources: readSources,
 };
-/** Lists that a daemon may not have: its own description says which it has. */
-const OPTIONAL = { hosts: '/v1/hosts', requests: '/v1/requests', instances: '/v1/agents', sources: '/v1/sources' };
-let routes = null;
-
-async function has(name) {
-  if (!OPTIONAL[name]) return true;
-  routes ??= get('/openapi.json').then((described) => described.paths ?? {});
-  try {
-    return Boolean((await routes)[OPTIONAL[name]]?.get);
-  } catch (error) {
-    routes = null;
-    throw error;
-  }
-}
 
 async function all(path, name, key, filters, most) {
   const rows = new Map();
@@ -187,8 +173,7 @@ async function all(path, name, key, filters, most) {
 
 export async function load(name) {
   try {
-    if (await has(name)) state[name] = await LISTS[name]();
-    else state[name] = null;
+    state[name] = await LISTS[name]();
     state.failures.delete(name);
     state.loaded.add(name);
   } catch (error) {
@@ -562,8 +547,6 @@ function back() {
     mark(state.position, `The daemon was away for ${Math.max(1, Math.round((Date.now() - goneAt) / 1000))} s. The events of that time follow.`);
     goneAt = null;
     head().catch(() => {});
-    // It may be another version of the daemon, too.
-    routes = null;
     reload();
   }
   setConnection('live');
