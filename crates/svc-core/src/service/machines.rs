@@ -5,8 +5,13 @@
 //! unreachable, then offline; its tasks say so and stay, and so do its tokens and agents, until
 //! `[team] away` has passed.
 
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use serde_json::json;
 use svc_model::{
@@ -32,7 +37,7 @@ pub struct Machines {
     core: Core,
     access: Access,
     agents: Agents,
-    joined: std::sync::Arc<OnceLock<JoinedDaemon>>,
+    joined: Arc<OnceLock<JoinedDaemon>>,
     away: Duration,
 }
 
@@ -41,11 +46,13 @@ pub struct Machines {
 struct JoinedDaemon {
     daemon: NewDaemon,
     at: Timestamp,
+    /// How many commits the database had after the last renewal of the lease.
+    commits: AtomicU64,
 }
 
 impl Machines {
     pub(super) fn new(core: Core, access: Access, agents: Agents) -> Self {
-        Self { core, access, agents, joined: std::sync::Arc::default(), away: AWAY }
+        Self { core, access, agents, joined: Arc::default(), away: AWAY }
     }
 
     /// Sets how long a machine may be away before its tasks, agents and tokens end.
@@ -65,13 +72,20 @@ impl Machines {
 
     /// All daemons that have not said that they ended.
     pub async fn daemons(&self) -> Result<Vec<DaemonView>, Error> {
-        Ok(self.core.store.machines().daemons(self.daemon_id()).await?)
+        let mut daemons = self.core.store.machines().daemons(self.daemon_id()).await?;
+        if self.core.store.is_file() {
+            // Its row may be older: see `renew`.
+            let until = self.core.now().plus(limits::DAEMON_LEASE);
+            daemons.iter_mut().filter(|it| it.is_self).for_each(|it| it.lease_until = until);
+        }
+        Ok(daemons)
     }
 
     /// Takes a lease for this daemon. Earlier daemons of this machine that did not say that they
     /// ended are lost.
     pub async fn join(&self, daemon: NewDaemon) -> Result<(), Error> {
-        self.joined.set(JoinedDaemon { daemon: daemon.clone(), at: self.core.now() }).ok();
+        let (at, commits) = (self.core.now(), AtomicU64::default());
+        self.joined.set(JoinedDaemon { daemon: daemon.clone(), at, commits }).ok();
         self.write_row(daemon).await
     }
 
@@ -104,14 +118,24 @@ impl Machines {
             .await
     }
 
-    /// Renews this daemon's lease.
+    /// Renews this daemon's lease. In a file only if something was written since the last time: one
+    /// daemon opens a file at a time, so nobody judges the lease before that daemon has ended, and
+    /// a daemon at rest writes nothing.
     pub async fn renew(&self) -> Result<(), Error> {
-        let Some(JoinedDaemon { daemon, .. }) = self.joined.get() else { return Ok(()) };
+        let Some(JoinedDaemon { daemon, commits, .. }) = self.joined.get() else { return Ok(()) };
+        let store = &self.core.store;
+        if store.is_file() && store.stats().commits == commits.load(Relaxed) {
+            return Ok(());
+        }
         let id = daemon.daemon_id.clone();
         let renewed = self.core.store.write(move |tx| {
             Box::pin(async move { Ok::<_, Error>(tx.machines().renew(&id).await?) })
         });
-        if renewed.await? { Ok(()) } else { self.write_row(daemon.clone()).await }
+        if !renewed.await? {
+            self.write_row(daemon.clone()).await?;
+        }
+        commits.store(store.stats().commits, Relaxed);
+        Ok(())
     }
 
     /// Gives the lease of this daemon back.
@@ -202,5 +226,31 @@ impl Machines {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::testing::services;
+
+    #[tokio::test]
+    async fn a_daemon_at_rest_writes_no_renewal() {
+        let test = TestStore::open().await;
+        let machines = services(&test).machines.clone();
+        let daemon = NewDaemon { daemon_id: "d1".into(), pid: 1, version: "1".into() };
+        machines.join(daemon).await.unwrap();
+        machines.renew().await.unwrap();
+        let commits = || test.store.stats().commits;
+        let at_rest = commits();
+        machines.renew().await.unwrap();
+        assert_eq!(commits(), at_rest);
+        let lease = machines.daemons().await.unwrap().remove(0).lease_until;
+        assert_eq!(lease, machines.core.now().plus(limits::DAEMON_LEASE));
+        machines.write_row(machines.joined.get().unwrap().daemon.clone()).await.unwrap();
+        machines.renew().await.unwrap();
+        assert_eq!(commits(), at_rest + 2, "something was written, so the lease is renewed");
     }
 }

@@ -235,6 +235,11 @@ impl Store {
         self.readers.is_away()
     }
 
+    /// Whether the database is a file, which one daemon opens at a time.
+    pub fn is_file(&self) -> bool {
+        self.readers.file().is_some()
+    }
+
     /// Number of queued jobs.
     pub fn queued(&self) -> usize {
         self.jobs.queued()
