@@ -57,7 +57,8 @@ impl FrameReads<'_> {
             FrameSource::Sqlite(readers) => readers,
             #[cfg(feature = "postgres")]
             FrameSource::Postgres(readers) => {
-                return server::of_stream(readers, stream, &name, after, framing, pages).await;
+                let read = server::of_stream(readers, stream, &name, after, framing, pages);
+                return Box::pin(read).await;
             }
         };
         let run = readers.read(move |conn| {
@@ -98,7 +99,7 @@ impl FrameReads<'_> {
             FrameSource::Sqlite(readers) => readers,
             #[cfg(feature = "postgres")]
             FrameSource::Postgres(readers) => {
-                let page = server::of_feed(readers, scope, after, until, head).await?;
+                let page = Box::pin(server::of_feed(readers, scope, after, until, head)).await?;
                 return Ok(Some(FramePage { more: page.cursor < head, ..page.finish() }));
             }
         };

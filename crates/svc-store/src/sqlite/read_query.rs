@@ -65,7 +65,7 @@ impl Readers {
         match self {
             Self::Sqlite(pool) => pool.close().await,
             #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.close().await,
+            Self::Postgres(readers) => Box::pin(readers.close()).await,
         }
     }
 }
@@ -106,7 +106,7 @@ impl FewRowReaders {
         match self {
             Self::Sqlite(readers) => readers.value(sql, values),
             #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.value(sql, values).await,
+            Self::Postgres(readers) => Box::pin(readers.value(sql, values)).await,
         }
     }
 
@@ -119,7 +119,7 @@ impl FewRowReaders {
         match self {
             Self::Sqlite(readers) => readers.one(sql, values),
             #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.one(sql, values).await,
+            Self::Postgres(readers) => Box::pin(readers.one(sql, values)).await,
         }
     }
 
@@ -131,7 +131,7 @@ impl FewRowReaders {
         match self {
             Self::Sqlite(readers) => readers.all(sql, values),
             #[cfg(feature = "postgres")]
-            Self::Postgres(readers) => readers.all(sql, values).await,
+            Self::Postgres(readers) => Box::pin(readers.all(sql, values)).await,
         }
     }
 }

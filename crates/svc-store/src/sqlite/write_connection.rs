@@ -24,8 +24,12 @@ pub(super) enum WriteConnection {
 }
 
 /// Calls a method of the engine's connection: `$sqlite` of SQLite's, which waits for the disk alone,
-/// and `$postgres` of PostgreSQL's, which waits for a server.
+/// and `$postgres` of PostgreSQL's, which waits for a server: a future of its own on the heap, since
+/// it would make the futures of all write jobs some kilobytes larger.
 macro_rules! engine {
+    ($connection:expr, $name:ident => $sqlite:expr, await $postgres:expr) => {
+        engine!($connection, $name => $sqlite, Box::pin($postgres).await)
+    };
     ($connection:expr, $name:ident => $sqlite:expr, $postgres:expr) => {
         match $connection {
             WriteConnection::Sqlite($name) => $sqlite,
@@ -48,13 +52,13 @@ impl WriteConnection {
                 closed.map_err(|_| StoreError::Panicked).flatten()
             }
             #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.close().await,
+            Self::Postgres(connection) => Box::pin(connection.close()).await,
         }
     }
 
     /// Connects, if the connection was lost, before the first statement of a group.
     pub(super) async fn ready(&mut self) -> Result<(), StoreError> {
-        engine!(self, connection => { let _ = connection; Ok(()) }, connection.ready().await)
+        engine!(self, connection => { let _ = connection; Ok(()) }, await connection.ready())
     }
 
     /// Whether what the caller has in memory may differ from the tables. Asked once: the caller then
@@ -64,15 +68,15 @@ impl WriteConnection {
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), StoreError> {
-        engine!(self, connection => connection.begin(), connection.begin().await)
+        engine!(self, connection => connection.begin(), await connection.begin())
     }
 
     pub(super) async fn commit(&mut self) -> Result<(), StoreError> {
-        engine!(self, connection => connection.commit(), connection.commit().await)
+        engine!(self, connection => connection.commit(), await connection.commit())
     }
 
     pub(super) async fn rollback(&mut self) -> Result<(), StoreError> {
-        engine!(self, connection => connection.rollback(), connection.rollback().await)
+        engine!(self, connection => connection.rollback(), await connection.rollback())
     }
 
     /// Marks the following statements as those of one job.
@@ -89,7 +93,7 @@ impl WriteConnection {
         engine!(
             self,
             connection => connection.end_job(isolation, keep),
-            connection.end_job(isolation, keep).await
+            await connection.end_job(isolation, keep)
         )
     }
 
@@ -108,7 +112,7 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<u64, StoreError> {
-        engine!(self, connection => connection.change(sql, values), connection.change(sql, values).await)
+        engine!(self, connection => connection.change(sql, values), await connection.change(sql, values))
     }
 
     /// The single value of a query that returns one row. `checked` only supplies the type; it never
@@ -133,7 +137,7 @@ impl WriteConnection {
         engine!(
             self,
             connection => connection.value_if_any(sql, values),
-            connection.value_if_any(sql, values).await
+            await connection.value_if_any(sql, values)
         )
     }
 
@@ -144,7 +148,7 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
-        engine!(self, connection => connection.values(sql, values), connection.values(sql, values).await)
+        engine!(self, connection => connection.values(sql, values), await connection.values(sql, values))
     }
 
     /// The row of a query that returns at most one.
@@ -153,7 +157,7 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
-        engine!(self, connection => connection.one(sql, values), connection.one(sql, values).await)
+        engine!(self, connection => connection.one(sql, values), await connection.one(sql, values))
     }
 
     /// The row of a query that returns exactly one.
@@ -170,7 +174,7 @@ impl WriteConnection {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
-        engine!(self, connection => connection.all(sql, values), connection.all(sql, values).await)
+        engine!(self, connection => connection.all(sql, values), await connection.all(sql, values))
     }
 
     /// Writes events within the current commit, in order, and returns the position of the last.
@@ -179,7 +183,7 @@ impl WriteConnection {
         now: Timestamp,
         events: &[UncommittedEvent],
     ) -> Result<i64, StoreError> {
-        engine!(self, connection => connection.insert(now, events), connection.insert(now, events).await)
+        engine!(self, connection => connection.insert(now, events), await connection.insert(now, events))
     }
 
     /// Like [`Self::insert`], in a commit of its own.
@@ -191,7 +195,7 @@ impl WriteConnection {
         engine!(
             self,
             connection => connection.insert_alone(now, events),
-            connection.insert_alone(now, events).await
+            await connection.insert_alone(now, events)
         )
     }
 }
