@@ -46,8 +46,8 @@ fn changed_schema_is_refused_by_name() {
         ("update sqlite_schema set sql = sql || ' ' where name = 'streams'", "view streams"),
         ("pragma application_id = 7", "application_id"),
         ("pragma user_version = 7", "user_version"),
-        ("update _sqlx_migrations set checksum = x'00' where version = 47", "migrations"),
-        ("update _sqlx_migrations set success = 0 where version = 47", "migrations"),
+        ("update _sqlx_migrations set checksum = x'00' where version = 56", "migrations"),
+        ("update _sqlx_migrations set success = 0 where version = 56", "migrations"),
         (
             "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
             values (46, 'one more', 1, x'00', 0)",

@@ -218,7 +218,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("svc.db");
         let mut conn = writer_options(&path).unwrap().connect().await.unwrap();
-        migrate::until(54).run(&mut conn).await.unwrap();
+        migrate::make_earlier(&mut conn, 54).await;
         sqlx::raw_sql(ROWS).execute(&mut conn).await.unwrap();
         conn.close().await.unwrap();
 

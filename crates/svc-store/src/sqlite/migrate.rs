@@ -7,7 +7,8 @@ use std::{
 };
 
 use sqlx::{
-    ConnectOptions as _, Connection as _, SqliteConnection, migrate::Migrator,
+    ConnectOptions as _, Connection as _, SqliteConnection,
+    migrate::{Migration, Migrator},
     sqlite::SqliteConnectOptions,
 };
 
@@ -24,7 +25,12 @@ use crate::{
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
 /// Migrations from the oldest supported schema to that of the baseline.
 static UPGRADE: Migrator = sqlx::migrate!("../../migrations/upgrade");
-const BASELINE: i64 = 47;
+const BASELINE: i64 = 56;
+/// Version and digest of an earlier baseline: a file that was made by it has no steps before it.
+const FORMER_BASELINE: (i64, &str) = (
+    47,
+    "ff292988f1f52488e9bbb19e0b9179b131fd3b18f4ea2d57a2a46447d484de5972f36e507562e2c0b8f1cf4c2589613d",
+);
 /// Version of the oldest schema that this program upgrades.
 const OLDEST: i64 = 36;
 /// Digest of migration `OLDEST`. The 35 migrations before it are not checked: a file with this
@@ -241,6 +247,7 @@ async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
     let mut tx = conn.begin().await.map_err(StoreError::from)?;
     let failed = |error: sqlx::migrate::MigrateError| MigrateError::Failed(Arc::new(error));
     if is_before_baseline(&mut tx).await? {
+        note_steps_of_former_baseline(&mut tx).await.map_err(StoreError::from)?;
         let steps = UPGRADE.iter().filter(|step| step.version > OLDEST).cloned().collect();
         let mut upgrade = Migrator::with_migrations(steps);
         upgrade.set_ignore_missing(true).run(&mut *tx).await.map_err(failed)?;
@@ -256,9 +263,39 @@ async fn is_before_baseline(conn: &mut SqliteConnection) -> Result<bool, StoreEr
     if applied(conn).await? == 0 {
         return Ok(false);
     }
+    let (former, digest) = FORMER_BASELINE;
+    Ok(digest_of(conn, OLDEST).await?.as_deref() == Some(LAST_OF_OLDEST)
+        || digest_of(conn, former).await?.as_deref() == Some(digest))
+}
+
+/// The digest of an applied migration.
+async fn digest_of(
+    conn: &mut SqliteConnection,
+    version: i64,
+) -> Result<Option<String>, sqlx::Error> {
     let digest = "select lower(hex(checksum)) from _sqlx_migrations where version = ?";
-    let digest = sqlx::query_scalar::<_, String>(digest).bind(OLDEST).fetch_optional(conn).await?;
-    Ok(digest.as_deref() == Some(LAST_OF_OLDEST))
+    sqlx::query_scalar(digest).bind(version).fetch_optional(conn).await
+}
+
+/// The steps that have the result of the former baseline.
+fn steps_of_former_baseline() -> impl Iterator<Item = &'static Migration> {
+    UPGRADE.iter().filter(|step| step.version > OLDEST && step.version <= FORMER_BASELINE.0)
+}
+
+/// Replaces the former baseline, if it is recorded, by the steps that have its result.
+async fn note_steps_of_former_baseline(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    let (former, digest) = FORMER_BASELINE;
+    if digest_of(conn, former).await?.as_deref() != Some(digest) {
+        return Ok(());
+    }
+    for step in steps_of_former_baseline() {
+        let noted = "insert or replace into _sqlx_migrations
+            (version, description, installed_on, success, checksum, execution_time)
+            values (?, ?, current_timestamp, true, ?, 0)";
+        let noted = sqlx::query(noted).bind(step.version).bind(&*step.description);
+        noted.bind(&*step.checksum).execute(&mut *conn).await?;
+    }
+    Ok(())
 }
 
 /// Replaces the recorded migrations up to the baseline by the baseline.
@@ -287,11 +324,15 @@ pub(super) async fn model_of(
     Ok(model)
 }
 
-/// The migrations of a new file up to `version`.
+/// Gives an empty database the schema of a version before the baseline, as a daemon of that time
+/// did.
 #[cfg(test)]
-pub(super) fn until(version: i64) -> Migrator {
-    let steps = MIGRATOR.iter().filter(|step| step.version <= version).cloned().collect();
-    Migrator::with_migrations(steps)
+pub(super) async fn make_earlier(conn: &mut SqliteConnection, version: i64) {
+    let steps = UPGRADE.iter().filter(|step| step.version <= version).cloned().collect();
+    Migrator::with_migrations(steps).run(&mut *conn).await.unwrap();
+    let noted = "update _sqlx_migrations set checksum = unhex(?) where version = ?";
+    let noted = sqlx::query(noted).bind(LAST_OF_OLDEST).bind(OLDEST);
+    noted.execute(conn).await.unwrap();
 }
 
 /// The applied migrations after the oldest supported schema, and all failed ones.
@@ -300,7 +341,16 @@ pub(super) async fn applied_steps(
 ) -> Result<Vec<AppliedStep>, sqlx::Error> {
     let steps = "select version, checksum, success from _sqlx_migrations
         where version > ? or not success order by version";
-    sqlx::query_as(steps).bind(OLDEST).fetch_all(conn).await
+    let mut steps: Vec<AppliedStep> = sqlx::query_as(steps).bind(OLDEST).fetch_all(conn).await?;
+    let is_former = |(version, digest, _): &AppliedStep| {
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        (*version, &*digest) == FORMER_BASELINE
+    };
+    if steps.first().is_some_and(is_former) {
+        let same = steps_of_former_baseline();
+        steps.splice(..1, same.map(|step| (step.version, step.checksum.to_vec(), true)));
+    }
+    Ok(steps)
 }
 
 async fn applied(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
@@ -358,13 +408,33 @@ mod tests {
             assert_eq!(after.pending, [], "{fixture:?}");
             let mut conn = connect(&file).await;
             assert_eq!(objects(&mut conn).await, wanted, "{fixture:?}");
-            if before.pending.is_empty() {
-                // The next migration finds the former list and normalises it.
-                apply(&mut conn).await.unwrap();
-            }
             assert_eq!(applied_steps(&mut conn).await.unwrap(), steps, "{fixture:?}");
             conn.close().await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn a_file_of_the_former_baseline_is_upgraded() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("svc.db");
+        let (former, digest) = FORMER_BASELINE;
+        let fixture = fixtures().into_iter().find(|path| path.ends_with("47.db")).unwrap();
+        std::fs::copy(fixture, &file).unwrap();
+        let mut conn = connect(&file).await;
+        let wanted = applied_steps(&mut conn).await.unwrap();
+        // The list that files of that time have: the schema itself is the same, letter by letter.
+        let steps = sqlx::query("delete from _sqlx_migrations where version < ?").bind(former);
+        steps.execute(&mut conn).await.unwrap();
+        let noted = sqlx::query("update _sqlx_migrations set checksum = unhex(?)");
+        noted.bind(digest).execute(&mut conn).await.unwrap();
+        assert_eq!(applied_steps(&mut conn).await.unwrap(), wanted);
+        conn.close().await.unwrap();
+        let before = Migrations::apply_file(&file).await.unwrap();
+        assert_eq!(before.current, former);
+        assert_eq!(Migrations::inspect_file(&file).await.unwrap().pending, []);
+        let mut conn = connect(&file).await;
+        assert!(!is_before_baseline(&mut conn).await.unwrap());
+        conn.close().await.unwrap();
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
--- The schema of version 47 in one piece. The texts are kept as SQLite keeps them, columns that came later at the end: those of
+-- The schema of version 56 in one piece. The texts are kept as SQLite keeps them, columns that came later at the end: those of
 -- a file that came here step by step (`upgrade/`) are the same, letter by letter.
 
 create table stream (
@@ -58,7 +58,9 @@ create table peer (
         when 'online' then 0 when 'busy' then 1 when 'waiting' then 2 when 'idle' then 3 when 'unreachable' then 4
         else 5
     end
-) virtual, since integer not null default 0, waiting_for text check (waiting_for is null or json_valid(waiting_for)), open_calls text not null default '[]' check (json_valid(open_calls))) strict;
+) virtual, since integer not null default 0, waiting_for text check (waiting_for is null or json_valid(waiting_for)), open_calls text not null default '[]' check (json_valid(open_calls)), permission_mode text, evidence text not null default 'process'
+    check (evidence in ('hook', 'registry', 'app-server', 'plugin', 'host', 'process')), machine_id text not null default '') strict;
+
 -- The identity rule of registration, kept by the database as well.
 create unique index peer_session on peer (backend, session_id) where session_id <> '';
 create index peer_owner on peer (owner) where owner is not null;
@@ -92,26 +94,31 @@ create table message (
         state in ('accepted', 'queued', 'offered')
         or (state = 'injected' and (type = 'query' or given_by is null or coalesce(leased_until, 1) = 0))
     )
-) virtual) strict;
+) virtual, wakes integer not null default 0 check (wakes in (0, 1)), is_answered integer not null default 0 check (is_answered in (0, 1)), handover_id text references handover (handover_id), failed_handovers integer not null default 0, no_wake integer not null default 0 check (no_wake in (0, 1))) strict;
 create unique index message_idempotency on message (from_peer, to_peer, idempotency_key)
     where idempotency_key is not null;
 create index message_text_of on message (text_id) where text_id is not null;
+
 -- What one reply of a hook gave.
 create index message_given on message (given_by) where given_by is not null;
+
 -- The question that an answer names by the correlation id that the asker chose.
 create index message_question on message (to_peer, correlation_id) where type = 'query' and correlation_id is not null;
 create index message_to_operator on message (id) where to_peer = 'operator';
+
 -- Answers to a question.
 create index message_answers on message (correlation_id) where correlation_id is not null;
 create index message_run on message (run_id) where run_id is not null;
 create index message_by_call on message (from_peer, to_peer, at) where by_call = 1;
 create index message_inbox on message (to_peer, id) where waits = 1;
 create index message_turn on message (to_peer, id) where begins_turn = 1;
+
 -- It goes with the last of its copies.
 create trigger message_text_unused after delete on message when old.text_id is not null begin
     delete from message_text
     where id = old.text_id and not exists (select 1 from message where text_id = old.text_id);
 end;
+
 create trigger message_use_added after insert on message when new.waits begin
     insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
     on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
@@ -120,6 +127,7 @@ create trigger message_use_added after insert on message when new.waits begin
     where new.sent_by is not null
     on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
 end;
+
 create trigger message_use_again after update of state, leased_until, given_by on message
 when new.waits and not old.waits begin
     insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
@@ -129,6 +137,7 @@ when new.waits and not old.waits begin
     where new.sent_by is not null
     on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
 end;
+
 create trigger message_use_ended after update of state, leased_until, given_by, came_to_nothing on message
 when old.waits and not new.waits begin
     update message_use set messages = messages - 1, bytes = bytes - old.bytes
@@ -138,6 +147,7 @@ when old.waits and not new.waits begin
     delete from message_use
     where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
 end;
+
 create trigger message_use_removed after delete on message when old.waits begin
     update message_use set messages = messages - 1, bytes = bytes - old.bytes
     where holder = 'to:' || old.to_peer;
@@ -152,7 +162,7 @@ create table message_state (
     message_id text not null references message (message_id),
     state text not null,
     at integer not null,
-    reason text,
+    reason text, via text,
     primary key (message_id, state)
 ) strict, without rowid;
 
@@ -177,15 +187,11 @@ create table task (
     cancel_requested_at integer,
     created_at integer not null,
     closed_at integer
-, project text not null default '', runner text, reason text, result text) strict;
+, project text not null default '', runner text, reason text, result text, machine_id text not null default '') strict;
 create unique index task_idempotency on task (created_by, idempotency_key) where idempotency_key is not null;
 create index task_created on task (created_at, task_id);
 create index task_open on task (status) where status in ('pending', 'active');
 create index task_maker on task (created_by) where closed_at is null;
--- Whoever ends the task ends the dispatch.
-create trigger dispatch_over after update of closed_at on task when new.closed_at is not null begin
-    update dispatch set state = 'over' where task_id = new.task_id and state <> 'over';
-end;
 
 create table token (
     token_id text primary key,
@@ -199,7 +205,7 @@ create table token (
     last_used_at integer,
     revoked_at integer
 , project text not null default '', client_pid integer, client_started text, cwd text, revoke_reason text
-    check (revoke_reason is null or revoke_reason in ('revoked', 'ended', 'gone', 'replaced')), operator_credential text, bearer text) strict;
+    check (revoke_reason is null or revoke_reason in ('revoked', 'ended', 'gone', 'replaced')), operator_credential text, bearer text, machine_id text not null default '') strict;
 create index token_session on token (session);
 create index token_process on token (client_pid, client_started) where client_pid is not null and revoked_at is null;
 create index token_browser on token (expires_at) where operator_credential is not null;
@@ -282,9 +288,13 @@ create table session (
     last_seen_at integer not null,
     ended_at integer,
     end_reason text
-, secret blob check (secret is null or length(secret) = 32)) strict;
-create index session_seen on session (last_seen_at);
-create index session_project on session (project, last_seen_at);
+, secret blob check (secret is null or length(secret) = 32), reader_key text generated always as (
+    case when created_by = 'operator' then session_id
+        when substr(created_by, 1, 8) = 'session:' then substr(created_by, 9)
+    end
+) virtual) strict;
+create index session_seen on session (last_seen_at, session_id);
+create index session_project on session (project, last_seen_at, session_id);
 create index session_owner on session (created_by);
 create index session_latest on session (created_by, last_seen_at) where ended_at is null;
 create index session_secret on session (ended_at) where secret is not null;
@@ -365,20 +375,24 @@ create table ghap (
     updated_at integer not null,
     resolved_at integer
 , confirmed_again integer not null default 0) strict;
+
 -- One active record for a session, kept by the database as well.
 create unique index ghap_active on ghap (session_id) where status = 'active';
 create index ghap_project on ghap (project, id);
 create index ghap_resolved on ghap (resolved_at) where resolved_at is not null;
 create index ghap_session on ghap (session_id);
+
 -- Of what is gone or says something else now. Whoever changes a record writes its terms anew.
 create trigger ghap_unsaid after update of goal, hypothesis, action, prediction, result, surprise, root_cause, what_worked,
     takeaway on ghap
 begin
     delete from ghap_text where id = old.id;
 end;
-create trigger ghap_removed after delete on ghap begin
+
+create trigger ghap_removed before delete on ghap begin
     delete from ghap_text where id = old.id;
 end;
+
 create trigger ghap_unconfirmed after delete on ghap begin
     delete from confirmation where kind = 'experience' and item = old.ghap_id;
 end;
@@ -420,7 +434,15 @@ create trigger ghap_text_added after insert on ghap_text begin
     from json_each('["' || replace(new.aim || ' ' || new.lesson || ' ' || new.rest, ' ', '","') || '"]')
     where value <> ''
     on conflict (term) do update set records = records + 1;
+    insert into search_scope (name, memories) select 'project:' || project, 0 from ghap where id = new.id
+    on conflict do nothing;
+    insert into ghap_posting (term_id, scope_id, ghap_id)
+    select distinct t.id, c.id, new.id
+    from json_each('["' || replace(new.aim || ' ' || new.lesson || ' ' || new.rest, ' ', '","') || '"]') j
+    cross join term t on t.term = j.value
+    cross join search_scope c on c.name = (select 'project:' || project from ghap where id = new.id);
 end;
+
 create trigger ghap_text_removed after delete on ghap_text begin
     insert into ghap_fts (ghap_fts, rowid, aim, lesson, rest)
     values ('delete', old.id, old.aim, old.lesson, old.rest);
@@ -429,6 +451,14 @@ create trigger ghap_text_removed after delete on ghap_text begin
         select value
         from json_each('["' || replace(old.aim || ' ' || old.lesson || ' ' || old.rest, ' ', '","') || '"]')
     );
+    delete from ghap_posting
+    where ghap_id = old.id
+        and scope_id = (select id from search_scope where name = (select 'project:' || project from ghap where id = old.id))
+        and term_id in (
+            select t.id
+            from json_each('["' || replace(old.aim || ' ' || old.lesson || ' ' || old.rest, ' ', '","') || '"]') j
+            cross join term t on t.term = j.value
+        );
 end;
 
 -- Terms are made by the program, which has to agree with itself between writing and asking; nothing is left to fold.
@@ -449,6 +479,7 @@ create table term (
 create trigger term_added after insert on term begin
     insert into term_trigram (rowid, term) values (new.id, new.term);
 end;
+
 create trigger term_removed after delete on term begin
     insert into term_trigram (term_trigram, rowid, term) values ('delete', old.id, old.term);
 end;
@@ -475,28 +506,52 @@ create table memory (
     -- the session that stored it
     session_id text not null,
     created_at integer not null
-, confirmed_again integer not null default 0, shared integer not null default 0 check (shared in (0, 1))) strict;
+, confirmed_again integer not null default 0, shared integer not null default 0 check (shared in (0, 1)), scope text generated always as (
+    iif(shared = 1, '*', iif(project <> '', 'project:' || project, 'session:' || session_id))
+) virtual) strict;
 create unique index memory_once on memory (project, category, digest, shared, iif(project = '' and shared = 0, session_id, ''));
 create index memory_session on memory (session_id);
 create trigger memory_added after insert on memory begin
-    insert into memory_fts (rowid, terms) values (new.id, new.terms);
+    insert into search_scope (name, memories) values ('', 1), (new.scope, 1)
+    on conflict (name) do update set memories = memories + 1;
+    insert into memory_term (term, memories)
+    select distinct value, 1 from json_each('["' || replace(new.terms, ' ', '","') || '"]') where value <> ''
+    on conflict (term) do update set memories = memories + 1;
+    insert into memory_posting (term_id, scope_id, memory_id)
+    select distinct t.id, c.id, new.id
+    from json_each('["' || replace(new.terms, ' ', '","') || '"]') j
+    cross join memory_term t on t.term = j.value
+    cross join search_scope c on c.name = new.scope;
 end;
+
 create trigger memory_removed after delete on memory begin
-    insert into memory_fts (memory_fts, rowid, terms) values ('delete', old.id, old.terms);
+    delete from memory_posting
+    where memory_id = old.id and scope_id = (select id from search_scope where name = old.scope)
+        and term_id in (
+            select t.id from json_each('["' || replace(old.terms, ' ', '","') || '"]') j
+            cross join memory_term t on t.term = j.value
+        );
+    update memory_term set memories = memories - 1
+    where term in (select value from json_each('["' || replace(old.terms, ' ', '","') || '"]'));
+    update search_scope set memories = memories - 1 where name in ('', old.scope);
 end;
-create trigger memory_changed after update of terms on memory begin
-    insert into memory_fts (memory_fts, rowid, terms) values ('delete', old.id, old.terms);
-    insert into memory_fts (rowid, terms) values (new.id, new.terms);
+
+create trigger memory_changed after update of terms, project, shared, session_id on memory begin
+    insert into search_scope (name, memories) values ('', 1), (new.scope, 1)
+    on conflict (name) do update set memories = memories + 1;
+    insert into memory_term (term, memories)
+    select distinct value, 1 from json_each('["' || replace(new.terms, ' ', '","') || '"]') where value <> ''
+    on conflict (term) do update set memories = memories + 1;
+    insert into memory_posting (term_id, scope_id, memory_id)
+    select distinct t.id, c.id, new.id
+    from json_each('["' || replace(new.terms, ' ', '","') || '"]') j
+    cross join memory_term t on t.term = j.value
+    cross join search_scope c on c.name = new.scope;
 end;
+
 create trigger memory_unconfirmed after delete on memory begin
     delete from confirmation where kind = 'memory' and item = old.memory_id;
 end;
-
-create virtual table memory_fts using fts5 (
-    terms, content = 'memory', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 0'
-);
-
-create virtual table memory_place using fts5vocab (memory_fts, instance);
 
 -- How the records were grouped last, one row for each way to look at them.
 create table clustering (
@@ -566,6 +621,7 @@ create trigger confirmation_added after insert on confirmation begin
     update ghap set confirmed_again = confirmed_again + 1 where new.kind = 'experience' and ghap_id = new.item;
     update memory set confirmed_again = confirmed_again + 1 where new.kind = 'memory' and memory_id = new.item;
 end;
+
 create trigger confirmation_removed after delete on confirmation begin
     update ghap set confirmed_again = confirmed_again - 1 where old.kind = 'experience' and ghap_id = old.item;
     update memory set confirmed_again = confirmed_again - 1 where old.kind = 'memory' and memory_id = old.item;
@@ -626,6 +682,7 @@ create table login_code (
 
 -- What a server listed when it last worked. The fingerprint is that of its entry: the lists of another entry are not its own.
 create table source_list (
+    machine_id text not null default '',
     name text not null,
     project text not null,
     fingerprint text not null,
@@ -634,11 +691,12 @@ create table source_list (
     templates text not null check (json_valid(templates)),
     prompts text not null check (json_valid(prompts)),
     listed_at integer not null,
-    primary key (name, project)
+    primary key (machine_id, name, project)
 ) strict, without rowid;
 
 -- What a server is doing.
 create table source_state (
+    machine_id text not null default '',
     name text not null,
     project text not null,
     state text not null,
@@ -647,7 +705,7 @@ create table source_state (
     attempt integer,
     next_at integer,
     since integer not null,
-    primary key (name, project)
+    primary key (machine_id, name, project)
 ) strict, without rowid;
 
 -- Processes of servers. A row is there before the first request to the process, and goes when nothing of it is left.
@@ -661,7 +719,7 @@ create table source_process (
     project text not null,
     instance text not null,
     at integer not null
-) strict, without rowid;
+, machine_id text not null default '') strict, without rowid;
 
 create table agent (
     agent_id text primary key,
@@ -681,8 +739,6 @@ create table agent (
         'done', 'error', 'lost')),
     -- the host's process: its number and its start as the system counts it
     host_pid integer,
-    host_started integer,
-    -- of the agent's own program; 0 if none runs
     pid integer not null default 0,
     -- the vendor's id of the conversation
     vendor_session text,
@@ -697,10 +753,11 @@ create table agent (
     request_timeout integer not null,
     idempotency_key text,
     -- fingerprint of the wish that the key stands for
-    wish text,
+    request_fingerprint text,
     started_at integer not null,
     ended_at integer
-, parent_agent text, answer_key text) strict;
+, parent_agent text, answer_key text, machine_id text not null default '', host_started text) strict;
+
 -- Two live agents never share a key.
 create unique index agent_live on agent (session_key) where ended_at is null;
 create unique index agent_idempotency on agent (created_by, idempotency_key) where idempotency_key is not null;
@@ -709,93 +766,10 @@ create index agent_started on agent (started_at, agent_id);
 create index agent_instance on agent (instance, started_at);
 create index agent_parent on agent (created_by) where ended_at is null;
 
--- What agents asked for. Answered once: by a person, a program, or the deadline.
-create table agent_request (
-    request_id text primary key,
-    agent_id text not null references agent (agent_id),
-    kind text not null check (kind in ('permission', 'question')),
-    title text not null,
-    options text not null check (json_valid(options)),
-    tool text check (tool is null or json_valid(tool)),
-    opened_at integer not null,
-    deadline integer not null,
-    closed_at integer,
-    option_id text,
-    -- a principal, or 'timeout', 'policy', 'interrupt', 'exit', 'lost'
-    answered_by text
-) strict;
-create index agent_request_open on agent_request (deadline) where closed_at is null;
-create index agent_request_agent on agent_request (agent_id) where closed_at is null;
-create index agent_request_opened on agent_request (opened_at, request_id);
-
--- Work that was given to an agent. The task's row tells what it is, this one who does it, and how far that is.
-create table dispatch (
-    -- the order in which they came
-    id integer primary key,
-    task_id text not null unique references task (task_id),
-    instance text not null,
-    backend text not null,
-    mode text not null check (mode in ('spawn-only', 'peer-only', 'peer-prefer')),
-    -- {model?, cwd, resume?, agent_id?}
-    wish text not null check (json_valid(wish)),
-    -- instances to try after this one, a list
-    failover text not null check (json_valid(failover)),
-    attempt integer not null default 1,
-    state text not null check (state in ('queued', 'starting', 'sent', 'over')),
-    -- the agent that has it
-    agent_id text,
-    -- whether that was started for it
-    is_spawned integer not null default 0 check (is_spawned in (0, 1)),
-    -- offset of the input in the agent's stream: from there on it is known to be taken
-    taken_at integer,
-    has_words integer not null default 0 check (has_words in (0, 1)),
-    -- how its turn ended, before the agent's program has
-    turn text check (turn is null or json_valid(turn))
-, asker_agent text, source_tool text, removes_peer integer not null default 0 check (removes_peer in (0, 1)), deadline integer, said integer not null default 0) strict;
-create index dispatch_open on dispatch (instance, id) where state <> 'over';
-create index dispatch_agent on dispatch (agent_id) where agent_id is not null and state <> 'over';
-
--- A send of one session to another, its turn and its reply.
-create table conversation_run (
-    -- the order in which they came
-    id integer primary key,
-    run_id text not null unique,
-    -- what was sent
-    message_id text not null unique references message (message_id),
-    mode text not null check (mode in ('followup', 'notify', 'steer')),
-    -- 'operator' or the key of the session; for a hosted one, its incarnation
-    source_session text not null,
-    source_peer text not null,
-    source_agent text,
-    target_session text not null,
-    target_peer text not null,
-    target_agent text,
-    state text not null check (state in ('queued', 'running', 'ok', 'no_reply', 'timeout', 'error')),
-    -- why it came to nothing: a code, and the same in words
-    reason text,
-    error text,
-    -- the message that holds the reply, or says that there is none
-    reply_id text,
-    -- a call waits for the reply until then
-    waits_until integer,
-    -- what the call was told, 'queued' if it went on without the reply; null while it was told nothing
-    answered text check (answered in ('queued', 'ok', 'no_reply', 'timeout', 'error')),
-    idempotency_key text,
-    created_at integer not null,
-    begun_at integer,
-    ended_at integer
-) strict;
-create unique index conversation_run_key on conversation_run (source_session, idempotency_key)
-    where idempotency_key is not null;
-create index conversation_run_wait on conversation_run (waits_until)
-    where waits_until is not null and ended_at is null;
-create index conversation_run_target on conversation_run (target_peer) where ended_at is null;
-create index conversation_run_source on conversation_run (source_session) where ended_at is null;
-create index conversation_run_pair on conversation_run (source_session, target_peer, created_at);
-
 -- The definitions of a child MCP server that a person has approved: those of its first connection after the approval. Those of a
 -- project's server are what callers see.
 create table source_pin (
+    machine_id text not null default '',
     name text not null,
     project text not null,
     -- the approval of the file and the entry that they belong to
@@ -807,7 +781,7 @@ create table source_pin (
     -- the changes since then that an event has told of
     told text not null check (json_valid(told)),
     pinned_at integer not null,
-    primary key (name, project)
+    primary key (machine_id, name, project)
 ) strict, without rowid;
 
 create view streams as
@@ -1087,20 +1061,21 @@ from message m;
 -- Sends between sessions, the latest first.
 create view runs_now as
 select
-    r.run_id,
-    r.state,
-    r.mode,
-    r.source_session,
-    r.target_session,
-    r.message_id,
-    r.reply_id,
-    r.reason,
-    r.error,
-    strftime('%Y-%m-%dT%H:%M:%fZ', r.created_at / 1000.0, 'unixepoch') as created_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', r.begun_at / 1000.0, 'unixepoch') as begun_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', r.ended_at / 1000.0, 'unixepoch') as ended_at
-from conversation_run r
-order by r.id desc;
+    a.run_id,
+    iif(a.state in ('starting', 'sent'), 'queued', a.state) as state,
+    a.mode,
+    a.source_session,
+    a.target_session,
+    a.message_id,
+    a.reply_id,
+    a.reason,
+    a.error,
+    strftime('%Y-%m-%dT%H:%M:%fZ', a.created_at / 1000.0, 'unixepoch') as created_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', a.begun_at / 1000.0, 'unixepoch') as begun_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', a.ended_at / 1000.0, 'unixepoch') as ended_at
+from assignment a
+where a.message_id is not null
+order by a.id desc;
 
 create view peers_now as
 select
@@ -1123,3 +1098,377 @@ select
         and m.waits = 1) as waiting
 from peer
 order by status_rank, display_name;
+
+create index session_reader on session (reader_key);
+
+create index message_wakes on message (to_peer, at, from_peer) where wakes = 1;
+-- A text that was given to a participant: with or without a task, with or without an answer that is
+-- waited for. One table in place of `dispatch` and `conversation_run`; of work that went into an
+-- inbox those had one row each.
+create table assignment (
+    -- the order in which they came
+    id integer primary key,
+    run_id text not null unique,
+    -- where it is done; '' is the only machine
+    machine_id text not null default '',
+    -- whose project it is of: that of the task, else of who sent it
+    project_id text not null default '',
+    -- null: it is a message and no task
+    task_id text unique references task (task_id),
+    -- null: it is in no inbox. A hosted agent has a task's prompt from its host
+    message_id text unique references message (message_id),
+    mode text not null check (mode in ('followup', 'notify', 'steer')),
+    -- `sent`: the host or the inbox has it; `running`: the model has it
+    state text not null
+        check (state in ('queued', 'starting', 'sent', 'running', 'ok', 'no_reply', 'timeout', 'error')),
+    -- 'operator' or the key of the session; for a hosted one, its incarnation
+    source_session text not null,
+    source_peer text not null default '',
+    source_agent text,
+    source_tool text,
+    -- who has it, '' until that is known
+    target_session text not null default '',
+    target_peer text not null default '',
+    target_agent text,
+    -- why it came to nothing: a code, and the same in words
+    reason text,
+    error text,
+    -- the message that holds the reply, or says that there is none
+    reply_id text,
+    -- a call waits for the reply until then
+    waits_until integer,
+    -- what the call was told, 'queued' if it went on without the reply; null while it was told
+    -- nothing
+    answered text check (answered in ('queued', 'ok', 'no_reply', 'timeout', 'error')),
+    idempotency_key text,
+    created_at integer not null,
+    begun_at integer,
+    ended_at integer,
+    -- of a task: who may take it, as {mode, model?, cwd?, resume?, agent_id?, peer_id?, failover?};
+    -- failover: instances to try next
+    instance text not null default '',
+    backend text not null default '',
+    requirements text not null default '{}' check (json_valid(requirements)),
+    attempt integer not null default 1,
+    deadline integer,
+    -- whether the agent was started for it, and its peer goes with it
+    is_spawned integer not null default 0 check (is_spawned in (0, 1)),
+    removes_peer integer not null default 0 check (removes_peer in (0, 1)),
+    -- offset of the input in the agent's stream: from there on it is known to be taken
+    taken_at integer,
+    has_words integer not null default 0 check (has_words in (0, 1)),
+    -- bytes of the entry that the agent is saying that are frames already
+    said integer not null default 0,
+    -- how its turn ended, before the agent's program has
+    turn text check (turn is null or json_valid(turn))
+) strict;
+
+create unique index assignment_key on assignment (source_session, idempotency_key) where idempotency_key is not null;
+
+create index assignment_work on assignment (state, id) where task_id is not null and ended_at is null;
+
+create index assignment_agent on assignment (target_agent) where target_agent is not null and ended_at is null;
+
+create index assignment_source on assignment (source_session) where ended_at is null;
+
+create index assignment_pair on assignment (source_session, target_peer, created_at);
+
+-- Whoever ends the task ends the work.
+create trigger assignment_over after update of closed_at on task when new.closed_at is not null begin
+    update assignment set state = iif(new.status = 'done', 'ok', 'error'), ended_at = new.closed_at
+    where task_id = new.task_id and ended_at is null;
+end;
+
+-- What is asked of a person: by a hosted agent, or by the client of an attended session, which has no agent.
+create table request (
+    request_id text primary key,
+    agent_id text references agent (agent_id),
+    session_key text not null,
+    -- whose the agent or the session is
+    created_by text not null,
+    project text not null,
+    kind text not null check (kind in ('permission', 'question')),
+    title text not null,
+    cwd text,
+    options text not null check (json_valid(options)),
+    tool text check (tool is null or json_valid(tool)),
+    -- what a client of an attended session asks, in its own form: its answer is made from it. With the calls that were open then
+    prompt text check (prompt is null or json_valid(prompt)),
+    opened_at integer not null,
+    -- when it is denied, if it is
+    deadline integer,
+    -- an answer that the client has not shown to have taken: {option_id?, by}
+    answering text check (answering is null or json_valid(answering)),
+    closed_at integer,
+    option_id text,
+    -- a principal, or 'terminal', 'timeout', 'policy', 'interrupt', 'exit', 'lost', 'gone'
+    answered_by text
+) strict;
+
+create index request_session on request (session_key, opened_at) where agent_id is null;
+
+create index request_open on request (session_key) where closed_at is null;
+
+create index request_due on request (deadline) where closed_at is null and deadline is not null;
+
+create index request_agent on request (agent_id) where closed_at is null;
+
+create index request_opened on request (opened_at, request_id);
+
+-- Lists read their page in the order of an index, and what is open without what has ended.
+create index task_status on task (status, created_at, task_id);
+
+create index task_agent on task (agent, created_at, task_id) where agent is not null;
+
+create index task_sender on task (from_peer, created_at, task_id) where from_peer is not null;
+
+create index session_open on session (last_seen_at, session_id) where ended_at is null;
+
+create index peer_heard on peer (last_seen, peer_id) where role <> 'human' and (session_id <> '' or owner is not null);
+
+create index ghap_open on ghap (id) where status = 'active';
+
+create index ghap_left on ghap (project, updated_at) where status = 'active';
+
+create index ghap_changed on ghap (updated_at) where status <> 'active';
+
+-- Most events are frames, and few readers look for those of all streams.
+create index event_kind on event (kind, position) where kind <> 'frame';
+
+create trigger message_answered after insert on message when new.type <> 'query' and new.correlation_id is not null begin
+    update message set is_answered = 1
+    where message_id = new.correlation_id and type = 'query' and to_peer = new.from_peer and id < new.id and is_answered = 0;
+    update message set is_answered = 1
+    where correlation_id = new.correlation_id and type = 'query' and to_peer = new.from_peer and id < new.id
+        and is_answered = 0;
+end;
+
+create index message_open on message (id) where type = 'query' and state not in ('expired', 'refused', 'undeliverable')
+    and came_to_nothing = 0 and is_answered = 0;
+
+create index message_pair on message (from_peer, to_peer, id);
+
+create index message_sender on message (from_peer, id);
+
+create index message_receiver on message (to_peer, id);
+
+-- What each record adds to sums over records. A subject is what is counted: all records; those that have ended; those with a
+-- verdict by strategy, by client, by tenth of the stated probability and by week (from Monday, in UTC); causes of wrong ones.
+create view ghap_share as
+select g.id, g.session_id, g.project, 'record' as subject, '' as item, '' as domain, '' as detail, 0 as confirmed, 0 as stated,
+    0.0 as probability, 0.0 as error
+from ghap g
+union all
+select g.id, g.session_id, g.project, 'ended', '', '', '', 0, 0, 0.0, 0.0
+from ghap g where g.status <> 'active'
+union all
+select g.id, g.session_id, g.project, 'strategy', g.strategy, g.domain, '', g.status = 'confirmed', 0, 0.0, 0.0
+from ghap g where g.status in ('confirmed', 'falsified')
+union all
+select g.id, g.session_id, g.project, 'cause', g.root_cause_category, g.domain, g.strategy, 0, 0, 0.0, 0.0
+from ghap g where g.status = 'falsified' and g.root_cause_category is not null
+union all
+select g.id, g.session_id, g.project, 'client', coalesce((select s.client from session s where s.session_id = g.session_id), ''),
+    g.domain, '', g.status = 'confirmed', g.probability is not null, coalesce(g.probability, 0.0),
+    coalesce((g.probability - (g.status = 'confirmed')) * (g.probability - (g.status = 'confirmed')), 0.0)
+from ghap g where g.status in ('confirmed', 'falsified')
+union all
+select g.id, g.session_id, g.project, 'tenth', cast(min(cast(g.probability * 10 as integer), 9) as text), g.domain, '',
+    g.status = 'confirmed', 1, g.probability, 0.0
+from ghap g where g.status in ('confirmed', 'falsified') and g.probability is not null
+union all
+select g.id, g.session_id, g.project, 'week',
+    printf('%013d', (g.resolved_at - 345600000) / 604800000 * 604800000 + 345600000), g.domain, '', g.status = 'confirmed', 0, 0.0,
+    0.0
+from ghap g where g.status in ('confirmed', 'falsified') and g.resolved_at is not null;
+
+-- Sums of these, kept with the records: of all, and of each project.
+create table ghap_sum (
+    -- '*' for all, else the project
+    scope text not null,
+    subject text not null,
+    item text not null,
+    domain text not null,
+    detail text not null,
+    records integer not null,
+    confirmed integer not null,
+    -- those that state a probability, its sum and that of the squared errors
+    stated integer not null,
+    probability real not null,
+    error real not null,
+    primary key (scope, subject, item, domain, detail)
+) strict, without rowid;
+
+create trigger ghap_sum_added after insert on ghap begin
+    insert into ghap_sum
+    select c.scope, p.subject, p.item, p.domain, p.detail, 1, p.confirmed, p.stated, p.probability, p.error
+    from ghap_share p cross join (select '*' as scope union all select new.project) c
+    where p.id = new.id
+    on conflict (scope, subject, item, domain, detail) do update set
+        records = records + 1, confirmed = confirmed + excluded.confirmed, stated = stated + excluded.stated,
+        probability = probability + excluded.probability, error = error + excluded.error;
+end;
+
+create trigger ghap_sum_removed before delete on ghap begin
+    insert into ghap_sum
+    select c.scope, p.subject, p.item, p.domain, p.detail, -1, -p.confirmed, -p.stated, -p.probability, -p.error
+    from ghap_share p cross join (select '*' as scope union all select old.project) c
+    where p.id = old.id
+    on conflict (scope, subject, item, domain, detail) do update set
+        records = records - 1, confirmed = confirmed + excluded.confirmed, stated = stated + excluded.stated,
+        probability = iif(stated + excluded.stated = 0, 0.0, probability + excluded.probability),
+        error = iif(stated + excluded.stated = 0, 0.0, error + excluded.error);
+end;
+
+create trigger ghap_sum_changing before update of session_id, project, domain, strategy, status, probability,
+    root_cause_category, resolved_at on ghap
+begin
+    insert into ghap_sum
+    select c.scope, p.subject, p.item, p.domain, p.detail, -1, -p.confirmed, -p.stated, -p.probability, -p.error
+    from ghap_share p cross join (select '*' as scope union all select old.project) c
+    where p.id = old.id
+    on conflict (scope, subject, item, domain, detail) do update set
+        records = records - 1, confirmed = confirmed + excluded.confirmed, stated = stated + excluded.stated,
+        probability = iif(stated + excluded.stated = 0, 0.0, probability + excluded.probability),
+        error = iif(stated + excluded.stated = 0, 0.0, error + excluded.error);
+end;
+
+create trigger ghap_sum_changed after update of session_id, project, domain, strategy, status, probability,
+    root_cause_category, resolved_at on ghap
+begin
+    insert into ghap_sum
+    select c.scope, p.subject, p.item, p.domain, p.detail, 1, p.confirmed, p.stated, p.probability, p.error
+    from ghap_share p cross join (select '*' as scope union all select new.project) c
+    where p.id = new.id
+    on conflict (scope, subject, item, domain, detail) do update set
+        records = records + 1, confirmed = confirmed + excluded.confirmed, stated = stated + excluded.stated,
+        probability = probability + excluded.probability, error = error + excluded.error;
+end;
+
+-- The client of a session may become known after its first records.
+create trigger ghap_sum_client_changing before update of client on session when new.client is not old.client begin
+    insert into ghap_sum
+    select iif(c.is_all, '*', p.project), p.subject, p.item, p.domain, p.detail, -1, -p.confirmed, -p.stated, -p.probability,
+        -p.error
+    from ghap_share p cross join (select 1 as is_all union all select 0) c
+    where p.session_id = old.session_id and p.subject = 'client'
+    on conflict (scope, subject, item, domain, detail) do update set
+        records = records - 1, confirmed = confirmed + excluded.confirmed, stated = stated + excluded.stated,
+        probability = iif(stated + excluded.stated = 0, 0.0, probability + excluded.probability),
+        error = iif(stated + excluded.stated = 0, 0.0, error + excluded.error);
+end;
+
+create trigger ghap_sum_client_changed after update of client on session when new.client is not old.client begin
+    insert into ghap_sum
+    select iif(c.is_all, '*', p.project), p.subject, p.item, p.domain, p.detail, 1, p.confirmed, p.stated, p.probability, p.error
+    from ghap_share p cross join (select 1 as is_all union all select 0) c
+    where p.session_id = new.session_id and p.subject = 'client'
+    on conflict (scope, subject, item, domain, detail) do update set
+        records = records + 1, confirmed = confirmed + excluded.confirmed, stated = stated + excluded.stated,
+        probability = probability + excluded.probability, error = error + excluded.error;
+end;
+
+-- These, and how many memories each has; '' stands for all memories.
+create table search_scope (
+    id integer primary key,
+    name text not null unique,
+    memories integer not null
+) strict;
+
+-- In how many memories each term stands, and in which of each scope.
+create table memory_term (
+    id integer primary key,
+    term text not null unique,
+    memories integer not null
+) strict;
+
+create table memory_posting (
+    term_id integer not null,
+    scope_id integer not null,
+    memory_id integer not null,
+    primary key (term_id, scope_id, memory_id)
+) strict, without rowid;
+
+create trigger memory_changing before update of terms, project, shared, session_id on memory begin
+    delete from memory_posting
+    where memory_id = old.id and scope_id = (select id from search_scope where name = old.scope)
+        and term_id in (
+            select t.id from json_each('["' || replace(old.terms, ' ', '","') || '"]') j
+            cross join memory_term t on t.term = j.value
+        );
+    update memory_term set memories = memories - 1
+    where term in (select value from json_each('["' || replace(old.terms, ' ', '","') || '"]'));
+    update search_scope set memories = memories - 1 where name in ('', old.scope);
+end;
+
+create index memory_important on memory (project, importance, id);
+
+-- In which records of each project a term stands. A session's search reads these, and passes through no other project's.
+create table ghap_posting (
+    term_id integer not null,
+    scope_id integer not null,
+    ghap_id integer not null,
+    primary key (term_id, scope_id, ghap_id)
+) strict, without rowid;
+
+-- The program moves no record. Whoever does writes its terms anew.
+create trigger ghap_moved before update of project on ghap when new.project <> old.project begin
+    delete from ghap_text where id = old.id;
+end;
+
+-- Texts that were handed to a client's own queue or inbox, until the client shows that it has them. The row stands before the text
+-- is handed over. Its messages name it.
+create table handover (
+    handover_id text primary key,
+    peer_id text not null,
+    session_id text not null,
+    -- the client's way
+    via text not null,
+    -- whether it was handed over in a turn, which goes on with it
+    joins_turn integer not null check (joins_turn in (0, 1)),
+    -- whether the client keeps it for its person
+    is_held integer not null default 0 check (is_held in (0, 1)),
+    -- where the client's own record of the conversation is, if that is a file
+    record text,
+    at integer not null
+) strict;
+
+create index handover_peer on handover (peer_id);
+
+create index message_handover on message (handover_id) where handover_id is not null;
+
+-- Data folders on hosts. What lives on a machine has its id; '' until the machine that has the file claims it.
+create table machine (
+    machine_id text primary key,
+    name text not null,
+    -- digest of how the host is known
+    host text not null,
+    first_seen integer not null,
+    last_seen integer not null
+) strict, without rowid;
+
+-- Each `svc serve` that has not ended by itself. Times are of the database's clock.
+create table daemon (
+    daemon_id text primary key,
+    machine_id text not null references machine (machine_id),
+    -- run of the host's system, and its pid namespace
+    boot text not null,
+    pid integer not null,
+    -- where other daemons reach it
+    address text,
+    version text not null,
+    started_at integer not null,
+    lease_until integer not null,
+    -- when its end was noted that it did not note itself
+    lost_at integer
+) strict, without rowid;
+
+-- How large the database was, about once an hour: the rate at which the disk fills.
+create table store_size (
+    at integer primary key,
+    -- bytes of the pages in use
+    used_bytes integer not null
+) strict;
+
+-- All memories, of whatever scope.
+insert into search_scope (name, memories) values ('', 0);

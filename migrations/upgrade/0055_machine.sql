@@ -33,12 +33,17 @@ alter table source_process add column machine_id text not null default '';
 
 -- All starts of processes have one form, TICKS@BOOT. Whoever claims these rows adds the boot.
 update task set runner_started = runner_started || '@' where runner_started is not null;
-alter table agent rename column host_started to host_ticks;
+create temp table host_start as select agent_id, host_started from agent where host_started > 0;
+alter table agent drop column host_started;
 alter table agent add column host_started text;
-update agent set host_started = host_ticks || '@' where host_ticks > 0;
-alter table agent drop column host_ticks;
+update agent set host_started = (select h.host_started || '@' from host_start h where h.agent_id = agent.agent_id)
+where agent_id in (select agent_id from host_start);
+drop table host_start;
 
-create table source_list_of_machine (
+-- Copies in temporary tables: a table that is renamed makes SQLite read the whole schema.
+create temp table source_list_before as select * from source_list;
+drop table source_list;
+create table source_list (
     machine_id text not null default '',
     name text not null,
     project text not null,
@@ -50,12 +55,13 @@ create table source_list_of_machine (
     listed_at integer not null,
     primary key (machine_id, name, project)
 ) strict, without rowid;
-insert into source_list_of_machine (name, project, fingerprint, tools, resources, templates, prompts, listed_at)
-select name, project, fingerprint, tools, resources, templates, prompts, listed_at from source_list;
-drop table source_list;
-alter table source_list_of_machine rename to source_list;
+insert into source_list (name, project, fingerprint, tools, resources, templates, prompts, listed_at)
+select name, project, fingerprint, tools, resources, templates, prompts, listed_at from source_list_before;
+drop table source_list_before;
 
-create table source_state_of_machine (
+create temp table source_state_before as select * from source_state;
+drop table source_state;
+create table source_state (
     machine_id text not null default '',
     name text not null,
     project text not null,
@@ -67,12 +73,13 @@ create table source_state_of_machine (
     since integer not null,
     primary key (machine_id, name, project)
 ) strict, without rowid;
-insert into source_state_of_machine (name, project, state, reason, next_action, attempt, next_at, since)
-select name, project, state, reason, next_action, attempt, next_at, since from source_state;
-drop table source_state;
-alter table source_state_of_machine rename to source_state;
+insert into source_state (name, project, state, reason, next_action, attempt, next_at, since)
+select name, project, state, reason, next_action, attempt, next_at, since from source_state_before;
+drop table source_state_before;
 
-create table source_pin_of_machine (
+create temp table source_pin_before as select * from source_pin;
+drop table source_pin;
+create table source_pin (
     machine_id text not null default '',
     name text not null,
     project text not null,
@@ -87,7 +94,6 @@ create table source_pin_of_machine (
     pinned_at integer not null,
     primary key (machine_id, name, project)
 ) strict, without rowid;
-insert into source_pin_of_machine (name, project, basis, tools, resources, templates, prompts, told, pinned_at)
-select name, project, basis, tools, resources, templates, prompts, told, pinned_at from source_pin;
-drop table source_pin;
-alter table source_pin_of_machine rename to source_pin;
+insert into source_pin (name, project, basis, tools, resources, templates, prompts, told, pinned_at)
+select name, project, basis, tools, resources, templates, prompts, told, pinned_at from source_pin_before;
+drop table source_pin_before;
