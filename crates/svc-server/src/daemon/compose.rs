@@ -323,13 +323,14 @@ async fn daemon_started(
     let data = json!({
         "boot_id": identity.boot_id, "pid": identity.pid, "version": env!("CARGO_PKG_VERSION"),
     });
-    services.log.append_daemon_event("daemon.started", &data).await?;
     let daemon = NewDaemon {
         daemon_id: identity.boot_id.clone(),
         pid: identity.pid,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    services.machines.join(daemon).await
+    // Together, so that they can share a commit: a start waits for the disk once.
+    let started = services.log.append_daemon_event("daemon.started", &data);
+    tokio::try_join!(started, services.machines.join(daemon)).map(drop)
 }
 
 async fn daemon_stopped(services: &Services, boot_id: &str) {

@@ -13,14 +13,26 @@ use crate::{AwayMachine, NewDaemon, StoreError};
 
 impl MachineWrites<'_> {
     /// Notes the machine that opened the database. The first one claims what stands on no machine:
-    /// rows of before machines were known.
+    /// rows of before machines were known. Writes nothing if the machine is known as it is: when it
+    /// was last seen is noted by its daemon.
     pub(super) async fn enter(&mut self, this: &ThisMachine) -> Result<(), StoreError> {
         let Machine { machine_id, name } = &this.machine;
+        let host = &this.host;
+        let is_known = select_value!(
+            self.tx,
+            r#"select exists (select 1 from machine where machine_id = ? and name = ? and host = ?)
+                as "is_known!: bool""#,
+            machine_id,
+            name,
+            host
+        );
+        if is_known {
+            return Ok(());
+        }
         let is_first = select_value!(
             self.tx,
             r#"select not exists (select 1 from machine) as "is_first!: bool""#
         );
-        let host = &this.host;
         change!(
             self.tx,
             "insert into machine (machine_id, name, host, first_seen, last_seen)
