@@ -15,15 +15,19 @@ use tokio::sync::{mpsc, oneshot};
 #[derive(Debug)]
 pub(crate) struct GroupCommit {
     jobs: mpsc::Sender<Job>,
-    thread: Option<JoinHandle<rusqlite::Result<()>>>,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
+#[derive(Debug)]
 struct Job {
     stream: i64,
     data: Arc<str>,
     events: usize,
     reply: oneshot::Sender<i64>,
 }
+
+/// An event of a commit: its stream, its number there, and its data.
+pub(crate) type BareEvent = (i64, i64, Arc<str>);
 
 impl GroupCommit {
     /// Opens the database at `path`, which has svc's tables and `streams` streams.
@@ -38,9 +42,30 @@ impl GroupCommit {
                 [stream],
             )?;
         }
+        Self::spawn(streams, move |events| {
+            let mut begin = connection.prepare_cached("begin immediate")?;
+            let mut commit = connection.prepare_cached("commit")?;
+            let mut insert = connection.prepare_cached(
+                "insert into event (at, stream_id, seq, kind, data, producer_id) values (?, ?, ?, ?, ?, null)",
+            )?;
+            let at = SystemClock.now().as_millis();
+            begin.execute([])?;
+            for (stream, seq, data) in events {
+                insert.execute(params![at, stream, seq, "frame", &**data])?;
+            }
+            commit.execute([])?;
+            Ok(())
+        })
+    }
+
+    /// Like `start`, with another way to commit events.
+    pub(crate) fn spawn(
+        streams: i64,
+        commit: impl FnMut(&[BareEvent]) -> anyhow::Result<()> + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let (jobs, queue) = mpsc::channel(limits::OPERATOR_WRITE_QUEUE);
         let heads = vec![0; usize::try_from(streams)? + 1];
-        let thread = std::thread::spawn(move || write(&connection, queue, heads));
+        let thread = std::thread::spawn(move || write(commit, queue, heads));
         Ok(Self { jobs, thread: Some(thread) })
     }
 
@@ -79,31 +104,26 @@ impl Appender {
 }
 
 fn write(
-    connection: &Connection,
+    mut commit: impl FnMut(&[BareEvent]) -> anyhow::Result<()>,
     mut queue: mpsc::Receiver<Job>,
     mut heads: Vec<i64>,
-) -> rusqlite::Result<()> {
-    let mut begin = connection.prepare("begin immediate")?;
-    let mut commit = connection.prepare("commit")?;
-    let mut insert = connection.prepare(
-        "insert into event (at, stream_id, seq, kind, data, producer_id) values (?, ?, ?, ?, ?, null)",
-    )?;
+) -> anyhow::Result<()> {
     let mut replies = Vec::with_capacity(limits::JOBS_PER_COMMIT);
+    let mut batch = Vec::with_capacity(limits::JOBS_PER_COMMIT);
     while let Some(first) = queue.blocking_recv() {
-        let at = SystemClock.now().as_millis();
-        begin.execute([])?;
         let mut next = Some(first);
         while let Some(Job { stream, data, events, reply }) = next {
             let head = &mut heads[usize::try_from(stream).unwrap_or(0)];
             for _ in 0..events {
                 *head += 1;
-                insert.execute(params![at, stream, *head, "frame", &*data])?;
+                batch.push((stream, *head, Arc::clone(&data)));
             }
             replies.push((reply, *head));
             next =
                 if replies.len() < limits::JOBS_PER_COMMIT { queue.try_recv().ok() } else { None };
         }
-        commit.execute([])?;
+        commit(&batch)?;
+        batch.clear();
         for (reply, seq) in replies.drain(..) {
             reply.send(seq).ok();
         }

@@ -21,6 +21,9 @@ use crate::{
     stats::{self, Slice, Summary},
 };
 
+/// The session whose tools are called.
+const SESSION: &str = "bench";
+
 /// The shell hooks of an earlier system at a tool call: two calls of tools.
 const SHELL: &str = r#"
 call() {
@@ -33,19 +36,26 @@ call increment_tool_count '{}' | jq -r .tool_count >/dev/null
 exit 0
 "#;
 
-fn payload(event: &str) -> Value {
+fn payload(event: &str, session_id: &str) -> Value {
     json!({
-        "session_id": "bench", "hook_event_name": event, "cwd": "/work", "tool_name": "Bash",
+        "session_id": session_id, "hook_event_name": event, "cwd": "/work", "tool_name": "Bash",
         "tool_use_id": "toolu_1", "tool_input": { "command": "ls" },
         "tool_response": { "stdout": "a\nb\n", "stderr": "", "interrupted": false },
     })
+}
+
+/// The call of the tool that a hook makes, of an event of a session.
+pub(crate) fn call(event: &str, session_id: &str) -> String {
+    let arguments = json!({ "client": "claude-code", "payload": payload(event, session_id) });
+    let params = json!({ "name": "hook_event", "arguments": arguments });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
 }
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "hook")?;
     let away = bench.sandbox.path("hook-away");
     let program = bench.sandbox.svc().to_owned();
-    let before = payload("PreToolUse").to_string();
+    let before = payload("PreToolUse", SESSION).to_string();
     let hook = |home: &Path| {
         let mut command = Command::new(&program);
         command.args(["hook", "claude"]).env_clear().env("SVC_HOME", home);
@@ -81,10 +91,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         );
     }
     for event in ["PreToolUse", "PostToolUse"] {
-        let arguments = json!({ "client": "claude-code", "payload": payload(event) });
-        let params = json!({ "name": "hook_event", "arguments": arguments });
-        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        let request = daemon.target.request("POST", "/mcp", &call.to_string());
+        let request = daemon.target.request("POST", "/mcp", &call(event, SESSION));
         let mut slices: Vec<Slice> = Vec::new();
         for _ in 0..bench.rounds {
             bench.begin_round("hook")?;

@@ -47,6 +47,8 @@ pub(crate) enum Scenario {
     Floods,
     /// A question from agent to agent and its answer, beside pipes and synced files
     Sessions,
+    /// svc with its rows in PostgreSQL, beside svc with a file, and beside that server itself
+    PostgresStore,
     /// Appends, beside Redis
     PeersAppend,
     /// Producers and subscribers, beside Redis
@@ -60,7 +62,10 @@ pub(crate) enum Scenario {
 impl Scenario {
     /// Whether it needs a server that has to be installed.
     pub(crate) fn needs_peers(self) -> bool {
-        matches!(self, Self::PeersAppend | Self::PeersMixed | Self::PeersReplay)
+        matches!(
+            self,
+            Self::PostgresStore | Self::PeersAppend | Self::PeersMixed | Self::PeersReplay
+        )
     }
 
     /// Whether it compares with another server.
@@ -99,6 +104,7 @@ impl Scenario {
             Self::Neighbour => neighbour::run(bench),
             Self::Floods => floods::run(bench),
             Self::Sessions => sessions::run(bench),
+            Self::PostgresStore => peers::run_postgres_store(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),
             Self::PeersReplay => peers::run_replay(bench),

@@ -33,6 +33,8 @@ use crate::{
 const USER: &str = "postgres";
 /// The end of the response to a `prepare`: it was done, and the server is ready.
 const PREPARED: &[u8] = b"C\0\0\0\x0cPREPARE\0Z\0\0\0\x05I";
+/// The database of the rows that are measured without svc.
+const DATABASE: &str = "postgres";
 const STREAMS: usize = 100;
 
 /// Its programs, and the user that they run as.
@@ -137,6 +139,17 @@ impl Postgres {
         Ok(server)
     }
 
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Makes a database, and returns its URL for a client at `address`.
+    pub(super) fn database(&self, name: &str) -> anyhow::Result<String> {
+        let mut socket = connect(self.address, DATABASE)?;
+        ask(&mut socket, &format!("create database {name} template template0"))?;
+        Ok(url(self.address, name))
+    }
+
     fn process(&self) -> anyhow::Result<&Process> {
         self.process.as_ref().context("it was told to stop")
     }
@@ -189,7 +202,7 @@ impl Peer for Postgres {
             "with stored as (insert into event (stream, data) values ('{channel}', '{data}')) \
             select pg_notify('{channel}', '{data}')"
         );
-        let listen = [startup(), query(&format!("listen {channel}"))].concat();
+        let listen = [startup(DATABASE), query(&format!("listen {channel}"))].concat();
         let both = mixed::round(
             window_of,
             (self.address, self.process()?),
@@ -203,7 +216,7 @@ impl Peer for Postgres {
 
     fn fill(&mut self, events: u64) -> anyhow::Result<()> {
         progress::show(&format!("preparing PostgreSQL: {events} events"));
-        let mut socket = connect(self.address)?;
+        let mut socket = connect(self.address, DATABASE)?;
         let data = payload();
         let fill = format!(
             "insert into event (stream, data) select 'replay', '{data}' from generate_series(1, {events})"
@@ -215,7 +228,7 @@ impl Peer for Postgres {
     }
 
     fn replay(&self) -> anyhow::Result<Slice> {
-        let mut socket = connect(self.address)?;
+        let mut socket = connect(self.address, DATABASE)?;
         let begun = Instant::now();
         let read =
             "copy (select id, data from event where stream = 'replay' order by id) to stdout";
@@ -225,24 +238,29 @@ impl Peer for Postgres {
     }
 }
 
+/// The URL of a database at an address.
+pub(super) fn url(address: SocketAddr, database: &str) -> String {
+    format!("postgres://svc@{address}/{database}")
+}
+
 /// A connection on which a statement is prepared as `a`.
 fn protocol(statement: &str) -> Protocol {
-    let hello = [startup(), query(&format!("prepare a as {statement}"))].concat();
+    let hello = [startup(DATABASE), query(&format!("prepare a as {statement}"))].concat();
     Protocol { hello: Some((hello, PREPARED)), parse: answer }
 }
 
 /// A connection after the startup message.
-fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
+pub(super) fn connect(address: SocketAddr, database: &str) -> anyhow::Result<TcpStream> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(Duration::from_mins(5)))?;
-    socket.write_all(&startup())?;
+    socket.write_all(&startup(database))?;
     rows_until_ready(&mut socket)?;
     Ok(socket)
 }
 
 /// Runs a statement; returns the number of rows of a `copy`.
-fn ask(socket: &mut TcpStream, statement: &str) -> anyhow::Result<u64> {
+pub(super) fn ask(socket: &mut TcpStream, statement: &str) -> anyhow::Result<u64> {
     socket.write_all(&query(statement))?;
     rows_until_ready(socket)
 }
@@ -262,11 +280,11 @@ fn rows_until_ready(socket: &mut TcpStream) -> anyhow::Result<u64> {
 }
 
 /// The startup message: version 3.0, user and database.
-fn startup() -> Vec<u8> {
-    let parameters = b"user\0svc\0database\0postgres\0\0";
+fn startup(database: &str) -> Vec<u8> {
+    let parameters = format!("user\0svc\0database\0{database}\0\0");
     let mut message = length(8 + parameters.len()).to_vec();
     message.extend_from_slice(&196_608_u32.to_be_bytes());
-    message.extend_from_slice(parameters);
+    message.extend_from_slice(parameters.as_bytes());
     message
 }
 
