@@ -60,5 +60,8 @@ pub(super) async fn take_back(
     tx.hooks().take_back_reminders(session_id, events).await?;
     let Some(row) = tx.peers().of_session(session_id).await? else { return Ok(()) };
     let unseen = tx.inboxes().take_back(&row.peer.peer_id, events).await?;
+    // No turn began with them, so the end of one says nothing of the questions among them.
+    let ids: Vec<_> = unseen.iter().map(|message| message.id.clone()).collect();
+    tx.messages().note_turn(&ids, false).await?;
     Ok(note_unseen(tx, &row.peer.peer_id, &unseen).await?)
 }

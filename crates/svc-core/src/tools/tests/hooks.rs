@@ -387,6 +387,40 @@ async fn messages_of_a_lost_reply_are_delivered_again() {
     assert_eq!((tell("h", json!({})).await, state(&second).await), (String::new(), "injected"));
 }
 
+/// The hook of a turn's end ran out of time with the question in its reply. No turn began with that:
+/// the end of one neither answers nor interrupts it, and it is given again.
+#[tokio::test]
+async fn a_question_of_a_lost_reply_belongs_to_no_turn() {
+    let world = World::open().await;
+    let call = world.operator(None);
+    let tell = async |event: &str, id: &str, more: Value, lost: Value| {
+        world.let_pass(Duration::from_millis(1));
+        let mut event = payload(event, more);
+        (event["id"], event["lost"]) = (json!(id), lost);
+        world.call(&call, "hook_event", event).await.to_string()
+    };
+    let words = || json!({ "last_assistant_message": "words of another turn" });
+    tell("SessionStart", "a", json!({}), json!([])).await;
+    tell("UserPromptSubmit", "b", json!({ "prompt": "go" }), json!([])).await;
+    let peers = world.call(&call, "peer_list", json!({})).await;
+    let peer = peers["peers"][0]["peer_id"].as_str().unwrap().to_owned();
+    let ask = json!({ "to": peer, "text": "IS IT GREEN?", "type": "query" });
+    let asked = world.call(&call, "peer_send", ask).await;
+    assert!(tell("Stop", "c", words(), json!([])).await.contains("IS IT GREEN?"));
+    // The client's record may say that the session is idle before anybody hears of the loss.
+    tell("PreToolUse", "d", tool(1), json!([])).await;
+    tell("Notification", "e", json!({}), json!(["c"])).await;
+    assert!(tell("Stop", "f", words(), json!([])).await.contains("IS IT GREEN?"));
+    tell("Notification", "g", json!({}), json!(["f"])).await;
+    let again = tell("UserPromptSubmit", "h", json!({ "prompt": "go on" }), json!([])).await;
+    assert!(again.contains("IS IT GREEN?"));
+    let inbox = world.call(&call, "peer_inbox", json!({ "peer_id": "operator" })).await;
+    assert_eq!(inbox["count"], 0, "{inbox}");
+    let detail = call.services.team.message(&call.caller, asked["id"].as_str().unwrap()).await;
+    let reasons = detail.unwrap().states.into_iter().filter_map(|it| it.reason);
+    assert_eq!(reasons.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
 fn ran(number: usize, passes: bool) -> (&'static str, Value) {
     let input = json!({ "command": "cargo test 2>&1 | tail -5" });
     let output = if passes {
