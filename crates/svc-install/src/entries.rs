@@ -80,6 +80,9 @@ pub fn is_our_handler(handler: &Value) -> bool {
         let is_hook = |words: &[&str]| words[0] == "hook" && HOOK_WORDS.contains(&words[1]);
         return is_our_program(line) && arguments.windows(2).any(is_hook);
     }
+    if runs_hook_if_installed(line) {
+        return true;
+    }
     // As [`super::ClientCommand`] writes them. A folder's name may contain ` hook `.
     line.match_indices(" hook ").any(|(at, between)| {
         let (before, after) = (&line[..at], &line[at + between.len()..]);
@@ -87,6 +90,14 @@ pub fn is_our_handler(handler: &Value) -> bool {
         let client = after.split(' ').next().unwrap_or_default();
         program.is_some_and(is_our_name) && HOOK_WORDS.contains(&client)
     })
+}
+
+/// Whether a line has the form of [`super::ClientCommand::shell_line`], which nobody else writes:
+/// then the program may have any name.
+fn runs_hook_if_installed(line: &str) -> bool {
+    let parts = line.strip_prefix("test -x ").and_then(|rest| rest.split_once(" || exit 0; exec "));
+    let words = parts.and_then(|(program, run)| run.strip_prefix(program)?.strip_prefix(" hook "));
+    words.is_some_and(|words| HOOK_WORDS.contains(&words.split(' ').next().unwrap_or_default()))
 }
 
 /// With the event of each.
