@@ -339,14 +339,19 @@ pub enum MailOffer {
     /// Also those that it was given and has not acknowledged: a session that begins anew may never
     /// have seen them.
     NewAndGiven,
+    /// The same without questions. One begins a turn of its own, or comes with the first prompt;
+    /// with the start of the session as well it would stand there twice.
+    NewAndGivenNews,
 }
 
 /// What becomes of a peer's messages at a live event.
 pub fn mail_handover(event: &HookEvent) -> MailHandover {
-    let offer = match (event.takes_context(), event.is_start()) {
-        (false, _) => MailOffer::Nothing,
-        (true, false) => MailOffer::New,
-        (true, true) => MailOffer::NewAndGiven,
+    let offer = match (&event.moment, event.takes_context()) {
+        (_, false) => MailOffer::Nothing,
+        // The turn under way goes on with it.
+        (HookMoment::Start { source: SessionSource::Compact }, true) => MailOffer::NewAndGiven,
+        (HookMoment::Start { .. }, true) => MailOffer::NewAndGivenNews,
+        (_, true) => MailOffer::New,
     };
     MailHandover { confirms_given: !event.is_start(), offer }
 }

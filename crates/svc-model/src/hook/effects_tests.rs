@@ -316,7 +316,11 @@ fn an_echo_of_a_session_that_is_over_is_no_sign_of_life() {
 fn mail_is_handed_over_where_the_model_gets_it() {
     let handover = |confirms_given, offer| MailHandover { confirms_given, offer };
     for (event, expected) in [
-        (claude(start()), handover(false, MailOffer::NewAndGiven)),
+        (claude(start()), handover(false, MailOffer::NewAndGivenNews)),
+        (
+            claude(HookMoment::Start { source: SessionSource::Compact }),
+            handover(false, MailOffer::NewAndGiven),
+        ),
         (claude(prompt()), handover(true, MailOffer::New)),
         (claude(stop()), handover(true, MailOffer::New)),
         (claude(HookMoment::Stop { again: true, words: None }), handover(true, MailOffer::Nothing)),

@@ -104,7 +104,7 @@ pub(in crate::service) async fn hand_over(
     if offer == MailOffer::Nothing {
         return Ok(None);
     }
-    let with_given = offer == MailOffer::NewAndGiven;
+    let with_given = matches!(offer, MailOffer::NewAndGiven | MailOffer::NewAndGivenNews);
     let excluded = match turn {
         TurnOfMail::Begins => {
             tx.inboxes().senders_at_wake_bound(&peer.peer_id, tuning.wakes).await?
@@ -112,22 +112,22 @@ pub(in crate::service) async fn hand_over(
         TurnOfMail::Person | TurnOfMail::BegunByQuestion => Vec::new(),
     };
     let chosen = UndeliveredChoice { excluded, failed_handovers: giver.failed_handovers };
-    let messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &chosen, BATCH).await?;
+    let mut messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &chosen, BATCH).await?;
+    if offer == MailOffer::NewAndGivenNews {
+        let questions = messages.extract_if(.., |message| message.kind == MessageType::Query);
+        free_questions(tx, questions.collect()).await?;
+    }
     give(tx, peer, giver, (messages, turn), tuning.lease).await
 }
 
-/// Hands over the questions that the hook of the session's start gave: nothing shows that the model
-/// has them, and no turn began. `None` if there are none.
-pub(in crate::service) async fn hand_over_questions_of_start(
-    tx: &mut WriteTx,
-    peer: &Peer,
-    hook_id: &str,
-    lease: Duration,
-) -> Result<Option<HandedMail>, Error> {
+/// Ends the leases of questions that were given before a session began anew: nothing shows that the
+/// model has them, and no turn began with them.
+async fn free_questions(tx: &mut WriteTx, mut questions: Vec<Message>) -> Result<(), StoreError> {
+    questions.retain(|question| question.state == DeliveryState::Offered);
+    let ids: Vec<MessageId> = questions.into_iter().map(|question| question.id).collect();
     let now = tx.now();
-    let mut messages = tx.inboxes().given(&peer.peer_id, now).await?;
-    messages.retain(|message| message.kind == MessageType::Query);
-    give(tx, peer, MailGiver::hook(hook_id), (messages, TurnOfMail::Begins), lease).await
+    tx.inboxes().lease(&ids, now, None).await?;
+    tx.messages().note_turn(&ids, false).await
 }
 
 /// Gives these messages, as many as one text holds and the turn takes. Those that wake nobody begin

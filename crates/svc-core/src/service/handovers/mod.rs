@@ -18,8 +18,7 @@ mod plugin;
 
 pub use mail::HandedMail;
 pub(in crate::service) use mail::{
-    MailGiver, TurnOfMail, confirm_given, hand_over, hand_over_questions_of_start,
-    headlines_of_wake,
+    MailGiver, TurnOfMail, confirm_given, hand_over, headlines_of_wake,
 };
 pub(in crate::service) use native_way::NativeSession;
 pub use plugin::{PluginHold, PluginReport, PluginWord};

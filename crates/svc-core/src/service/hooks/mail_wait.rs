@@ -177,18 +177,7 @@ impl Hooks {
                     let offer = (MailOffer::New, TurnOfMail::Begins);
                     let hook = MailGiver::hook(&waiter);
                     let giver = MailGiver { failed_handovers: (least, u32::MAX), ..hook };
-                    let new = handovers::hand_over(tx, &peer, giver, offer, &tuning).await?;
-                    let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
-                    let handed = match new {
-                        // Somebody waits for the answer, and a session that was just opened may
-                        // have no turn for hours.
-                        None if had_no_turn => {
-                            let lease = tuning.lease;
-                            handovers::hand_over_questions_of_start(tx, &peer, &waiter, lease)
-                                .await?
-                        }
-                        new => new,
-                    };
+                    let handed = handovers::hand_over(tx, &peer, giver, offer, &tuning).await?;
                     Ok(handed.map_or(WaiterMail::Nothing, WaiterMail::Handed))
                 })
             })
