@@ -554,9 +554,13 @@ async fn refused_socket(peer: &Value) -> Option<Finding> {
     let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
     let socket = client_records::socket(backend, &process, session)?;
     let error = match local_socket::connect_to_process(&socket, &process).await {
-        Ok(_) | Err(ConnectError::Absent(_)) => return None,
-        // A Codex without an app-server is beside that of others.
-        Err(ConnectError::OtherProcess { .. }) if backend == client_records::CODEX => return None,
+        Ok(_) => return None,
+        // A Codex need not have an app-server, and may be beside that of others.
+        Err(ConnectError::Absent(_) | ConnectError::OtherProcess { .. })
+            if backend == client_records::CODEX =>
+        {
+            return None;
+        }
         Err(error) => error,
     };
     let detail = format!(
@@ -564,7 +568,7 @@ async fn refused_socket(peer: &Value) -> Option<Finding> {
         output::cell(peer, "display_name"),
         telemetry::chain(&error)
     );
-    let advice = "until it is its user's alone, no message wakes it by that way";
+    let advice = "until only its own process listens there, no message wakes it by that way";
     Some(warn("sessions", detail, advice))
 }
 

@@ -376,8 +376,23 @@ fn an_inbox_that_is_not_the_sessions_own_is_given_nothing() {
         stream.read_to_string(&mut text).expect("it ends");
         assert_eq!(text, "", "it was connected to, and told nothing");
     }
-    // An entry that others can write counts for nothing, and neither does an earlier version's.
+    // `doctor` says so, and of a socket that is not there, and nothing of one that is as it should be.
+    let unused = |why: &str| {
+        let words = format!("is reached by its hooks alone, and its socket is not used: {why}");
+        svc(&d.home, &["doctor"]).stdout.contains(&words)
+    };
+    assert!(
+        unused(&format!("{path} is not the socket of process")),
+        "{:?}",
+        svc(&d.home, &["doctor"])
+    );
+    drop(listener);
+    fs::remove_file(&forged).expect("it is there");
+    assert!(unused(&format!("nobody listens on {path}")));
+    client.run("listen");
     client.run("register");
+    assert!(!unused(""));
+    // An entry that others can write counts for nothing, and neither does an earlier version's.
     client.run("open");
     assert_eq!(tell(&d, &inbox, "SECRET")["delivery"], "next_turn");
     let d = Daemon::start();
