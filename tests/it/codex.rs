@@ -305,6 +305,34 @@ fn two_threads_of_an_app_server_are_two_sessions() {
     assert_eq!(ended(&d, &first), json!({ "by": "terminal" }));
 }
 
+/// Codex calls no hook before the first prompt, but its app-server has the thread.
+#[test]
+fn a_thread_of_codex_is_known_and_woken_before_its_first_prompt() {
+    let d = Daemon::start();
+    let mut codex = AppServer::start(&d);
+    let web = d.home.user().join("web");
+    fs::create_dir_all(web.join(".git")).expect("a folder");
+    // Of a process that no session has proved nothing is believed, so this counts with the next.
+    codex.order(&json!({ "open": [OTHER, web] }));
+    codex.begin_followed(THREAD);
+    let known = || {
+        let peers = page(&d.get("/v1/peers"), "peers");
+        peers.into_iter().find(|peer| peer["session_id"] == OTHER)
+    };
+    let is_told = |peer: &Value| peer["evidence"] == "app-server";
+    let peer = until(SOON, || known().filter(is_told));
+    assert_eq!((&peer["path"], &peer["pid"]), (&json!(web), &peer_of(&d, THREAD)["pid"]));
+    assert!(["idle", "online"].contains(&peer["status"].as_str().expect("a word")), "{peer}");
+    let text = json!({ "text": "THE BRANCH IS FROZEN" });
+    let sent = d.post(&format!("/v1/peers/{}/messages", id_of(&peer)), &text).ok(200);
+    assert_eq!(sent["delivery"], "wakes");
+    assert_eq!(codex.heard("queued")["threadId"], OTHER);
+    // Its first prompt begins no other session.
+    codex.begin(OTHER);
+    eventually(SOON, || status_of(&d, OTHER) == "busy");
+    assert_eq!(id_of(&peer_of(&d, OTHER)), id_of(&peer));
+}
+
 #[test]
 fn a_prompt_of_codex_is_taken_up_again_after_the_daemon_was_killed() {
     let mut d = Daemon::start();

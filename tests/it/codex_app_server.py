@@ -4,6 +4,7 @@ standard input tell it to. The arguments are svc and the socket; hooks run in th
     {"hook": PAYLOAD}                  runs `svc hook codex`
     {"run": COMMAND}                   runs a command of the shell, as a tool of a session would
     {"status": [THREAD, STATUS]}       loads a thread, and tells everybody how it stands
+    {"open": [THREAD, FOLDER]}         a person opens a terminal: a thread without a prompt
     {"ask": {id, method, params}}      asks the followers of params.threadId, and whoever follows it later
     {"resolve": ID}                    the person answers at the terminal
     {"tell": FRAME}                    tells the followers of params.threadId
@@ -29,7 +30,7 @@ import threading
 SVC, PATH = sys.argv[1:3]
 VERSION = sys.argv[3] if sys.argv[3:] else "0.169.0"
 lock = threading.RLock()
-threads, asked, clients = {}, {}, []
+threads, asked, clients, opened = {}, {}, [], {}
 queues, turns, steers = {}, {}, [None]
 
 
@@ -107,7 +108,7 @@ class Client:
                 elif method == "thread/loaded/list":
                     result = {"data": list(threads)}
                 elif method == "thread/read":
-                    result = {"thread": {"id": thread, "cwd": "/nowhere/p", "status": threads.get(thread, {"type": "notLoaded"})}}
+                    result = {"thread": {"id": thread, "cwd": "/nowhere/p", "status": threads.get(thread, {"type": "notLoaded"}), **opened.get(thread, {})}}
                 elif method == "thread/resume":
                     self.follows.add(thread)
                     result = {"thread": {"id": thread}}
@@ -192,6 +193,12 @@ def do(order):
             threads[thread] = status
             for client in clients:
                 client.send({"method": "thread/status/changed", "params": {"threadId": thread, "status": status}})
+        if "open" in order:
+            thread, folder = order["open"]
+            threads[thread] = {"type": "idle"}
+            opened[thread] = {"cwd": folder, "ephemeral": False, "parentThreadId": None, "threadSource": "user", "originator": "codex-tui", "preview": ""}
+            for client in clients:
+                client.send({"method": "thread/started", "params": {"thread": {"id": thread, **opened[thread]}}})
         if "ask" in order:
             asked[order["ask"]["id"]] = order["ask"]
             tell(order["ask"])

@@ -98,6 +98,11 @@ struct CodexThread {
 /// What the app-server told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CodexObservation {
+    /// A person's thread is loaded, which works in this folder. It may have had no prompt yet.
+    Opened {
+        thread: String,
+        folder: String,
+    },
     State {
         thread: String,
         state: RecordedState,
@@ -335,7 +340,8 @@ impl AppServerProtocol {
     fn thread_read(&mut self, id: String, read: &Value) -> Reading {
         self.thread(&id).is_seen = Some(read["ephemeral"] != true);
         let status = &read["status"];
-        let mut told = self.state_of(&id, status);
+        let mut told: Vec<_> = opened(&id, read).into_iter().collect();
+        told.extend(self.state_of(&id, status));
         let thread = self.thread(&id);
         let is_told = !thread.is_active || thread.hearing == Hearing::Yes;
         let frame = if thread.is_active { self.subscribe(&id) } else { self.leave(&id) };
@@ -503,6 +509,15 @@ impl AppServerProtocol {
     }
 }
 
+/// A thread that a person has opened: none of a sub-agent, and none that Codex makes for itself.
+fn opened(id: &str, read: &Value) -> Option<CodexObservation> {
+    let is_persons = read["threadSource"] == "user"
+        && read["ephemeral"] == false
+        && read["parentThreadId"].is_null();
+    let folder = read["cwd"].as_str().filter(|_| is_persons)?.to_owned();
+    Some(CodexObservation::Opened { thread: id.to_owned(), folder })
+}
+
 /// The end of an item that may have needed leave.
 fn item_over(thread: String, item: &Value) -> Option<CodexObservation> {
     let is_asking = matches!(item["type"].as_str(), Some("commandExecution" | "fileChange"));
@@ -591,6 +606,41 @@ mod tests {
             json!({ "method": "thread/started", "params": { "thread": { "id": "new" } } });
         let (_, frames) = codex.read(&started);
         assert_eq!(frames[0]["params"], json!({ "threadId": "new" }));
+    }
+
+    /// What 0.169.0 says of a terminal before its first prompt, and of what a person does not see.
+    #[test]
+    fn a_thread_is_opened_by_its_person() {
+        let idle = json!({ "type": "idle" });
+        let user = json!({
+            "ephemeral": false, "parentThreadId": null, "threadSource": "user", "source": "vscode",
+            "originator": "codex-tui", "cwd": "/home/user/web", "preview": "", "status": idle,
+        });
+        let with = |name: &str, value: Value| {
+            let mut thread = user.clone();
+            thread[name] = value;
+            thread
+        };
+        let opened = || CodexObservation::Opened {
+            thread: "new".to_owned(),
+            folder: "/home/user/web".to_owned(),
+        };
+        for (thread, expected) in [
+            (user.clone(), Some(opened())),
+            (with("threadSource", json!("thread_title")), None),
+            (with("ephemeral", json!(true)), None),
+            (with("parentThreadId", json!(THREAD)), None),
+            (with("cwd", Value::Null), None),
+        ] {
+            let mut codex = connected("");
+            let started = json!({ "thread": { "id": "new" } });
+            let started = json!({ "method": "thread/started", "params": started });
+            let (_, frames) = codex.read(&started);
+            let read = json!({ "id": frames[0]["id"], "result": { "thread": thread } });
+            let (told, _) = codex.read(&read);
+            let is = told.into_iter().find(|it| matches!(it, CodexObservation::Opened { .. }));
+            assert_eq!(is, expected, "{thread}");
+        }
     }
 
     /// A thread to which somebody is subscribed is not unloaded.

@@ -26,7 +26,8 @@ pub(super) fn start(
     lifecycle.run("stranded inboxes", sweep_stranded_inboxes(services.clone()));
     lifecycle.run("hand-overs", services.handovers.clone().run());
     lifecycle.run("agents", services.agents.clone().run());
-    lifecycle.run("app-servers", services.app_servers.clone().run());
+    let registry = Arc::new(services.hooks.clone());
+    lifecycle.run("app-servers", services.app_servers.clone().run(registry));
     lifecycle.run("tasks", sweep_tasks(services.clone()));
     lifecycle.run("processes", sweep_processes(services.clone()));
     lifecycle.run("session secrets", sweep_session_secrets(services.clone()));

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    AppServers,
+    AppServers, OpenedThread, ThreadRegistry,
     lines::{LineHold, LineOrder},
     open_prompts::{Ended, OpenPrompts, PromptEnd},
 };
@@ -35,6 +35,7 @@ const LIST_SOON: Duration = Duration::from_millis(250);
 pub(super) struct AppServerFollower<'a> {
     servers: &'a AppServers,
     process: &'a ProcessIdentity,
+    registry: &'a dyn ThreadRegistry,
     protocol: AppServerProtocol,
     open: OpenPrompts,
     /// The answers that are waited for, each with the id of its request.
@@ -45,10 +46,15 @@ pub(super) struct AppServerFollower<'a> {
 }
 
 impl<'a> AppServerFollower<'a> {
-    pub(super) fn new(servers: &'a AppServers, process: &'a ProcessIdentity) -> Self {
+    pub(super) fn new(
+        servers: &'a AppServers,
+        process: &'a ProcessIdentity,
+        registry: &'a dyn ThreadRegistry,
+    ) -> Self {
         Self {
             servers,
             process,
+            registry,
             protocol: AppServerProtocol::default(),
             open: OpenPrompts::default(),
             answers: FuturesUnordered::new(),
@@ -174,6 +180,10 @@ impl<'a> AppServerFollower<'a> {
     async fn store(&mut self, told: CodexObservation) -> Result<(), Error> {
         let team = &self.servers.team;
         let ended = match told {
+            CodexObservation::Opened { thread, folder } => {
+                let thread = OpenedThread { id: thread, folder };
+                return self.registry.opened(self.process, thread).await;
+            }
             CodexObservation::State { thread, state } => {
                 let ended = match state {
                     RecordedState::Idle => self.open.turn_over(&thread),

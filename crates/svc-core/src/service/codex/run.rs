@@ -1,20 +1,20 @@
 //! Who is followed: each process is connected to again and again, while it runs a session.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use svc_model::{ProcessIdentity, limits};
 use svc_reach::codex_socket::{CodexSocket, CodexSocketError};
 use svc_sys::{backoff::Backoff, local_socket::ConnectError, telemetry};
 use tokio::task::JoinSet;
 
-use super::{AppServers, follow::AppServerFollower};
+use super::{AppServers, ThreadRegistry, follow::AppServerFollower};
 
 /// Wait before a connection is tried again. A hook of Codex ends it.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_mins(1));
 
 impl AppServers {
     /// Follows the app-servers of all sessions, as long as they run.
-    pub async fn run(self) {
+    pub async fn run(self, registry: Arc<dyn ThreadRegistry>) {
         let mut heard = self.core.codex_hooks.subscribe();
         let mut followers = JoinSet::new();
         let mut followed = HashSet::new();
@@ -23,7 +23,8 @@ impl AppServers {
                 Ok(processes) => {
                     for process in processes {
                         if followed.insert(process.clone()) {
-                            followers.spawn(self.clone().keep_following(process));
+                            let registry = Arc::clone(&registry);
+                            followers.spawn(self.clone().keep_following(process, registry));
                         }
                     }
                 }
@@ -45,7 +46,11 @@ impl AppServers {
     }
 
     /// Connects to a process again and again, while it runs a session.
-    async fn keep_following(self, process: ProcessIdentity) -> ProcessIdentity {
+    async fn keep_following(
+        self,
+        process: ProcessIdentity,
+        registry: Arc<dyn ThreadRegistry>,
+    ) -> ProcessIdentity {
         let mut heard = self.core.codex_hooks.subscribe();
         let (mut failures, mut last) = (0, String::new());
         while self.is_needed(&process).await {
@@ -53,7 +58,8 @@ impl AppServers {
                 Ok(socket) => {
                     tracing::debug!(pid = process.pid, "connected to an app-server of Codex");
                     (failures, last) = (0, String::new());
-                    AppServerFollower::new(&self, &process).follow(socket, &mut heard).await
+                    let follower = AppServerFollower::new(&self, &process, &*registry);
+                    follower.follow(socket, &mut heard).await
                 }
                 Err(error) => error,
             };

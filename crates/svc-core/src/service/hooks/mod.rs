@@ -5,9 +5,11 @@
 //! [`domain::hook`](svc_model::hook), and the messages in it by `handovers`. `lost_replies` takes back what a
 //! hook did not print. `mail_wait` waits for messages on behalf of an idle session, `sending` tells
 //! a sender when its message arrives, `announced_calls` knows in which session an MCP tool is
-//! called, and `earlier_output` what a turn had said before it went on with messages.
+//! called, `earlier_output` what a turn had said before it went on with messages, and
+//! `codex_threads` makes sessions of threads of which no hook has told yet.
 
 mod announced_calls;
+mod codex_threads;
 mod earlier_output;
 mod event;
 mod lost_replies;

@@ -1,0 +1,46 @@
+//! Threads of Codex before their first prompt. Codex calls its hooks only then, so what its
+//! app-server says counts as the event of the session's start.
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use serde_json::json;
+use svc_model::{
+    ProcessIdentity,
+    hook::{self, HookClient, HookTiming},
+};
+
+use super::{event::HookCall, state::Hooks};
+use crate::service::{
+    Error,
+    codex::{OpenedThread, ThreadRegistry},
+};
+
+impl ThreadRegistry for Hooks {
+    fn opened<'a>(
+        &'a self,
+        process: &'a ProcessIdentity,
+        thread: OpenedThread,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        async move {
+            let OpenedThread { id, folder } = thread;
+            if self.core.store.sessions().owner(&id).await?.is_some() {
+                return Ok(());
+            }
+            let client = HookClient::Codex;
+            let start = json!({
+                "hook_event_name": "SessionStart", "source": "startup", "session_id": id,
+                "cwd": folder,
+            });
+            // Without an id it is none: the app-server would have to say one.
+            let Ok(event) = hook::read(client, None, &start) else { return Ok(()) };
+            let report =
+                self.access.caller_of_report(process.clone(), client.as_str(), Some(folder));
+            let caller = report.await?;
+            // Nobody reads a reply, so nothing is given with it.
+            let timing = HookTiming::Late { happened_at: self.core.now() };
+            let call = HookCall { timing, names_folder: true, ..HookCall::default() };
+            self.hook(&caller, event, call).await?;
+            Ok(())
+        }
+        .boxed()
+    }
+}
