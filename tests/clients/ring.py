@@ -8,8 +8,8 @@ In terminals, as persons have them, messages come by the clients' own ways and w
 runs the agents. Each message names a number. Whoever reads it passes a later number on to its neighbour; a call that fails is made
 again with the same key, as a model would. SO_MANY messages are under way at a time, so that they find a client idle, or in a turn.
 Conversations grow, so in terminals the ring begins anew in another home after each ROUND; Ctrl-C ends it, and the whole rounds count.
-With --kill-clients Claude Code and Codex are killed, too, and their persons go on with the conversations. A client that is killed
-between the hook of a prompt and its model has taken the message with it: it is counted as lost.
+With --kill-clients the clients are killed, too, and their persons go on with the conversations. A client that is killed between the
+hook of a prompt and its model has taken the message with it: it is counted as lost.
 The last lines say what was measured; exit 1 if a message was lost or came twice.
 """
 import argparse
@@ -39,8 +39,9 @@ from terminals import TMUX  # noqa: E402
 
 SO_MANY = 6
 ROUND = 300
-# Who is killed with --kill-clients. With a conversation that opencode goes on with after that, calls are refused.
-KILLED, KILLS_CLIENTS = ("claude", "codex"), "--kill-clients" in OPTIONS
+KILLS_CLIENTS = "--kill-clients" in OPTIONS
+# By which words a client goes on with a conversation.
+GOES_ON = {"claude": ["--resume"], "codex": ["resume"], "opencode": ["--session"]}
 # Nothing arrives any more after so long, in seconds.
 STALLED = 120
 # Bounds against agents that answer each other for ever.
@@ -257,8 +258,7 @@ class Member(picture.Desk):
 
     def again(self):
         """Its person opens the conversation again, and goes on."""
-        words = {"claude": ["--resume"], "codex": ["resume"], "opencode": ["--session"]}[self.client.name]
-        self.speak(self.open(self.place, [*words, self.session]))
+        self.speak(self.open(self.place, [*GOES_ON[self.client.name], self.session]))
 
 
 def in_terminals(members, messages, chance, outcome):
@@ -315,7 +315,7 @@ def go_round(desks, script, messages, chance, kills):
                     desk.speak(desk.terminals[-1])
             time.sleep(0.2)
         if KILLS_CLIENTS and time.time() > next_client:
-            victim = desks[chance.choice([name for name in members if name in KILLED])]
+            victim = desks[chance.choice([name for name in members if name in GOES_ON])]
             victim.kill()
             kills[victim.name] += 1
             time.sleep(chance.uniform(0, 2))

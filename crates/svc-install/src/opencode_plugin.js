@@ -4,8 +4,9 @@
 // event, to this machine. A daemon that is away, slow or wrong changes nothing: nothing here throws. What it could not be
 // told `svc hook` keeps until it is back.
 import { spawn } from "node:child_process"
-import { randomUUID } from "node:crypto"
-import { stat } from "node:fs/promises"
+import { createHash, randomUUID } from "node:crypto"
+import { constants } from "node:fs"
+import { open, stat } from "node:fs/promises"
 import { request } from "node:http"
 import { homedir } from "node:os"
 import path from "node:path"
@@ -185,10 +186,34 @@ const reply = (asked, { option_id: option, text, answers }) => {
   return ["question", "reply", { answers: all }]
 }
 
-/** The daemon's answer to an event; nothing if it cannot be asked. */
-const ask = async (id, payload, lost) => {
+/**
+ * The secret of a session that another process made known, as `svc hook` reads it: without it a session that goes on in this
+ * process stays that of the one before. Nothing if there is none, or another user could have written or read the file.
+ */
+const secretOf = async (session) => {
+  let file
   try {
-    const call = { name: "hook_event", arguments: { client: "opencode", id, pid: process.pid, payload, ...(lost.length && { lost }) } }
+    const name = createHash("sha256").update(session).digest("hex")
+    file = await open(path.join(home, "sessions", name), constants.O_RDONLY | constants.O_NOFOLLOW)
+    const { uid, mode } = await file.stat()
+    if (uid !== process.getuid() || mode & 0o077) return
+    return (await file.readFile("utf8")).trim() || undefined
+  } catch {
+    return
+  } finally {
+    await file?.close()
+  }
+}
+
+// Events that may be the first of a session that goes on in this process, as `svc hook` has them.
+const begins = ({ hook, event }) => hook === "chat.message" || event?.type === "session.created"
+
+/** The daemon's answer to an event; nothing if it cannot be asked. */
+const ask = async (session, id, payload, lost) => {
+  try {
+    const secret = begins(payload) ? await secretOf(session) : undefined
+    const more = { ...(lost.length && { lost }), ...(secret && { secret }) }
+    const call = { name: "hook_event", arguments: { client: "opencode", id, pid: process.pid, payload, ...more } }
     const answer = await post(JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params: call }))
     // What it does not want it would not want the next time.
     return answer.status < 500 ? JSON.parse(answer.text) : undefined
@@ -206,7 +231,7 @@ const tell = async (session, payload, onHeld) => {
   try {
     const id = `opencode-${randomUUID()}`
     const unseen = lost.get(session) ?? []
-    const answer = await ask(id, payload, unseen)
+    const answer = await ask(session, id, payload, unseen)
     if (!answer) {
       lost.set(session, [...(lost.get(session) ?? []), id].slice(-1000))
       return keep(id, payload)
@@ -214,6 +239,8 @@ const tell = async (session, payload, onHeld) => {
     const left = (lost.get(session) ?? []).filter((it) => !unseen.includes(it))
     if (left.length) lost.set(session, left)
     else lost.delete(session)
+    // While another process of opencode has the session. The next prompt tries again.
+    if (answer.result?.isError && payload.event?.type === "session.created") begun.delete(session)
     const held = answer.result?.isError ? undefined : answer.result?.structuredContent?.svc_held
     if (typeof held === "string" && onHeld) onHeld(held)
     const context = answer.result?.isError ? undefined : answer.result?.structuredContent?.context

@@ -28,6 +28,11 @@ struct Client {
 impl Client {
     /// `None` where node is missing.
     fn opencode(home: &Home) -> Option<Self> {
+        Self::opencode_that(home, "begin")
+    }
+
+    /// One whose first command this is.
+    fn opencode_that(home: &Home, first: &str) -> Option<Self> {
         if Command::new("node").arg("--version").output().is_err() {
             #[expect(clippy::print_stderr, reason = "says what is not run")]
             {
@@ -43,8 +48,8 @@ impl Client {
         fs::write(folder.join("plugin.mjs"), plugin).expect("a file");
         fs::write(folder.join("opencode.mjs"), include_str!("opencode.mjs")).expect("a file");
         let mut command = Command::new("node");
-        command.arg("opencode.mjs");
-        Some(Self::spawn(home, command, folder, ("ses_1", &[])))
+        command.arg("opencode.mjs").arg(home.command(&[]).get_program());
+        Some(Self::spawn(home, command, folder, ("ses_1", &[]), first))
     }
 
     fn claude(home: &Home, variables: &[(&str, &str)]) -> Self {
@@ -56,7 +61,7 @@ impl Client {
         command.arg(svc.get_program());
         let agent = ("AI_AGENT", "claude-code_2-1-330_harness");
         let variables: Vec<_> = [agent].into_iter().chain(variables.iter().copied()).collect();
-        Self::spawn(home, command, folder, ("s", &variables))
+        Self::spawn(home, command, folder, ("s", &variables), "begin")
     }
 
     fn spawn(
@@ -64,6 +69,7 @@ impl Client {
         mut command: Command,
         folder: std::path::PathBuf,
         (session, variables): (&'static str, &[(&str, &str)]),
+        first: &str,
     ) -> Self {
         let svc = home.command(&[]);
         let given = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
@@ -72,7 +78,7 @@ impl Client {
         let mut running = Running::spawn(command);
         let stdin = running.stdin();
         let mut client = Self { running, stdin, folder, session };
-        client.run("begin");
+        client.run(first);
         client
     }
 
@@ -268,6 +274,32 @@ fn a_client_that_ends_with_a_text_leaves_its_outcome_unknown() {
     let detail = detail(&d, &lost);
     let last = detail["states"].as_array().and_then(|states| states.last()).expect("a state");
     assert_eq!(last["reason"], "outcome unknown");
+}
+
+/// `kill -9`, then `opencode --session ID`: the first event of the other process is a prompt.
+#[test]
+fn a_session_of_opencode_goes_on_in_another_process() {
+    let d = Daemon::start();
+    let Some(client) = Client::opencode(&d.home) else { return };
+    let peer = until(SOON, || peer_of(&d, "ses_1"));
+    // While the first process lives the session is its own.
+    let mut second = Client::opencode_that(&d.home, "goOn").expect("node is here");
+    assert_eq!(peer_of(&d, "ses_1").expect("it is here")["pid"], peer["pid"]);
+    client.running.signal(Signal::KILL);
+    eventually(SOON, || peer_of(&d, "ses_1").is_none_or(|peer| peer["status"] == "offline"));
+    second.run("goOn");
+    let again = until(SOON, || peer_of(&d, "ses_1").filter(|peer| peer["status"] == "busy"));
+    assert_eq!(again["peer_id"], peer["peer_id"]);
+    assert_ne!(again["pid"], peer["pid"]);
+    second.send("call");
+    let called = second.answer();
+    let peers = called["called"]["structuredContent"]["peers"].as_array().expect("peers");
+    let own = peers.iter().find(|it| it["you"] == true).expect("the caller has a peer");
+    assert_eq!(own["peer_id"], peer["peer_id"], "{called}");
+    assert_eq!(second.answer(), "call");
+    second.run("idle");
+    let inbox = inbox(&d, &second);
+    awake(&d, &inbox, "plugin");
 }
 
 #[test]

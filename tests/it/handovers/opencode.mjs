@@ -1,5 +1,8 @@
 // opencode as its plugin sees it: sessions with messages, a prompt that is admitted tells `chat.message`, a turn that is over
-// tells `session.idle`. Commands come as lines: begin, busy, idle, ask, answered, unseen, refuse, slow, free.
+// tells `session.idle`. A session that another process made is told of by its first prompt alone. Commands come as lines: begin, goOn,
+// call, busy, idle, ask, answered, unseen, refuse, slow, free.
+import { spawn } from "node:child_process"
+import { once } from "node:events"
 import fs from "node:fs"
 import { createInterface } from "node:readline"
 import { SvcPlugin } from "./plugin.mjs"
@@ -37,10 +40,27 @@ const client = {
     messages: async ({ path }) => (path.id === session ? { data: messages } : { error: { name: "NotFound" } }),
   },
 }
+// A call of a tool: the plugin hears of it, then the server of svc that opencode has started.
+const call = async () => {
+  await plugin["tool.execute.before"]({ tool: "svc_peer_list", sessionID: session, callID: "call_1" }, { args: {} })
+  const svc = spawn(process.argv[2], ["stdio"], { stdio: ["pipe", "pipe", "inherit"] })
+  const ask = (id, method, params) => svc.stdin.write(JSON.stringify({ jsonrpc: "2.0", id, method, params }) + "\n")
+  const clientInfo = { name: "opencode", version: "1.18.33" }
+  ask(1, "initialize", { protocolVersion: "2025-11-25", capabilities: {}, clientInfo })
+  for await (const line of createInterface({ input: svc.stdout })) {
+    const { id, result } = JSON.parse(line)
+    if (id === 1) ask(2, "tools/call", { name: "peer_list", arguments: {} })
+    if (id === 2) say({ called: result }), svc.stdin.end()
+  }
+  if (svc.exitCode === null) await once(svc, "exit")
+}
+
 plugin = await SvcPlugin({ client, directory: process.cwd() })
 
 const commands = {
   begin: () => event("session.created", { info: { id: session, directory: process.cwd() } }),
+  goOn: () => admit([{ type: "text", text: "go on, please" }]),
+  call,
   busy: () => ((isBusy = true), admit([{ type: "text", text: "a person's prompt" }])),
   idle: () => ((isBusy = false), event("session.idle")),
   ask: () => event("permission.asked", { id: "per_1", permission: "bash", patterns: ["ls"], always: [], metadata: {}, tool: { callID: "c" } }),
