@@ -201,6 +201,12 @@ impl HandoverWay {
             Self::AppServer => "app-server",
         }
     }
+
+    /// Whether the client tells of a prompt by a hook before it keeps the prompt: killed between
+    /// the two, it has lost it.
+    pub const fn records_after_hook(self) -> bool {
+        matches!(self, Self::Inbox)
+    }
 }
 
 /// When a message reaches its receiver's model, as it stands when the message is sent.

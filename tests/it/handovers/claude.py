@@ -1,6 +1,6 @@
 # Claude Code 2.1.330 as svc sees it: an entry in its registry, an inbox, a record of the conversation, and hooks.
 # Commands come as lines of JSON and are answered when they are done.
-import json, os, socket, subprocess, sys, threading, time
+import json, os, signal, socket, subprocess, sys, threading, time
 
 svc, session, version, home = sys.argv[-1], "s", os.environ.get("FAKE_VERSION", "2.1.330"), os.environ["HOME"]
 folder = os.path.join(home, ".claude")
@@ -9,7 +9,7 @@ for path in (os.path.join(folder, "sessions"), os.path.join(folder, "projects", 
     os.makedirs(path, mode=0o700, exist_ok=True)
 inbox = os.path.join(sockets, f"{os.getpid()}.sock")
 record = os.path.join(folder, "projects", "p", session + ".jsonl")
-mode = {"permission": "default", "seen": True, "reads": True}
+mode = {"permission": "default", "seen": True, "reads": True, "dies": None}
 server = socket.socket(socket.AF_UNIX)
 server.bind(inbox)
 os.chmod(inbox, 0o600)
@@ -43,9 +43,14 @@ def turn(text, queued):
         register("busy")
         if mode["seen"]:
             hook("UserPromptSubmit", prompt=text)
+        # It keeps a prompt when the hooks of that are done.
+        if mode["dies"] == "early":
+            os.kill(os.getpid(), signal.SIGKILL)
         write(type="user", message={"role": "user", "content": text})
         with open("given.jsonl", "a") as file:
             file.write(json.dumps(text) + "\n")
+        if mode["dies"] == "late":
+            os.kill(os.getpid(), signal.SIGKILL)
         if mode["seen"]:
             hook("Stop", last_assistant_message="words", stop_hook_active=False)
         register("idle")
@@ -80,6 +85,9 @@ def deaf():
 
 commands = {
     "begin": lambda: (register("idle"), hook("SessionStart", source="startup")),
+    "resume": lambda: (register("idle"), hook("SessionStart", source="resume")),
+    "dieEarly": lambda: mode.update(dies="early"),
+    "dieLate": lambda: mode.update(dies="late"),
     "listen": lambda: (full.clear(), threading.Thread(target=listen, daemon=True).start()),
     "deaf": deaf,
     "prompt": lambda: turn("a person's prompt", False),

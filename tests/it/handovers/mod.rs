@@ -53,6 +53,11 @@ impl Client {
     }
 
     fn claude(home: &Home, variables: &[(&str, &str)]) -> Self {
+        Self::claude_that(home, variables, "begin")
+    }
+
+    /// One whose first command this is.
+    fn claude_that(home: &Home, variables: &[(&str, &str)], first: &str) -> Self {
         let folder = home.user().join("claude");
         fs::create_dir_all(folder.join(".git")).expect("a folder");
         let mut command = Command::new("python3");
@@ -61,7 +66,7 @@ impl Client {
         command.arg(svc.get_program());
         let agent = ("AI_AGENT", "claude-code_2-1-330_harness");
         let variables: Vec<_> = [agent].into_iter().chain(variables.iter().copied()).collect();
-        Self::spawn(home, command, folder, ("s", &variables), "begin")
+        Self::spawn(home, command, folder, ("s", &variables), first)
     }
 
     fn spawn(
@@ -330,6 +335,35 @@ fn an_idle_session_of_claude_code_is_woken_by_its_inbox() {
     d.restart();
     is_read(&d, &killed, "inbox");
     assert_eq!(client.count("KILLED"), 1);
+}
+
+/// Its hook tells of a prompt before the prompt is in its record. What is not there after `kill -9`
+/// comes again, and what is there does not.
+#[test]
+fn a_prompt_that_was_lost_with_claude_code_comes_again() {
+    let d = Daemon::start();
+    let mut client = Client::claude(&d.home, &[]);
+    client.run("listen");
+    client.run("dieLate");
+    let inbox = inbox(&d, &client);
+    let kept = tell(&d, &inbox, "KEPT");
+    eventually(SOON, || state(&d, &kept) == "injected");
+    assert!(client.running.wait(SOON).code.is_none(), "it is killed");
+    let mut client = Client::claude_that(&d.home, &[], "resume");
+    client.run("listen");
+    client.run("dieEarly");
+    let lost = tell(&d, &inbox, "LOST");
+    is_read(&d, &lost, "inbox");
+    assert!(client.running.wait(SOON).code.is_none(), "it is killed");
+    let mut client = Client::claude_that(&d.home, &[], "resume");
+    client.run("listen");
+    eventually(SOON, || client.count("LOST") == 1);
+    let peer = lost["to_peer"].as_str().expect("an id");
+    let unseen = d.get(&format!("/v1/events?stream=peer/{peer}&kind=message.unseen")).ok(200);
+    assert_eq!(unseen["count"], 1, "{unseen}");
+    assert_eq!(unseen["events"][0]["data"]["id"], lost["id"], "{unseen}");
+    rests(&d, &inbox);
+    assert_eq!((client.count("KEPT"), client.count("LOST")), (1, 1));
 }
 
 /// What the client's waiter prints, when it wakes the session.

@@ -3,6 +3,7 @@
 //!
 //! A file counts if it is this user's and nobody else can write it.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ pub struct Shown<T> {
     pub read: Vec<T>,
     /// These wait in the client's queue.
     pub waiting: Vec<T>,
+    /// The client has taken these from its queue, and their prompt is not on record. It is written
+    /// after its hooks are done.
+    pub begun: Vec<T>,
 }
 
 /// The end of a session's record, in words that [`shown_since`] understands. `None` if there is no
@@ -50,38 +54,55 @@ pub fn shown_since<T: Clone>(end: &str, marks: &[(T, String)]) -> Option<Shown<T
         return None;
     }
     file.seek(SeekFrom::Start(offset)).ok()?;
-    let mut seen = vec![(false, false); marks.len()];
-    // Some versions write no text into the entries of their queue.
-    let mut nameless = 0_i32;
+    let mut read = vec![false; marks.len()];
+    let (mut was_queued, mut was_taken) = (vec![false; marks.len()], false);
+    // What is queued since `end`, the first one first. Some versions write no text into the entries
+    // of their queue.
+    let mut queue: VecDeque<Option<String>> = VecDeque::new();
     for line in BufReader::new(file.take(length - offset)).split(b'\n') {
         let line = line.ok()?;
         let line = String::from_utf8_lossy(&line);
         let entry: Value = serde_json::from_str(&line).unwrap_or_default();
         let operation = (entry["type"] == "queue-operation").then(|| entry["operation"].as_str());
-        let is_queued = operation == Some(Some("enqueue"));
-        if operation.is_some() && entry["content"].is_null() {
-            nameless += if is_queued { 1 } else { -1 };
+        let content = entry["content"].as_str();
+        match operation {
+            Some(Some("enqueue")) => queue.push_back(content.map(str::to_owned)),
+            Some(_) => was_taken |= leave(&mut queue, content),
+            None => {}
         }
-        // What a model says of a text is no sign that the text came.
-        if entry["type"] == "assistant" {
-            continue;
-        }
-        for ((_, mark), seen) in marks.iter().zip(&mut seen) {
-            if line.contains(mark.as_str()) {
-                let which = if is_queued { &mut seen.1 } else { &mut seen.0 };
-                *which = true;
-            }
+        let seen = match operation {
+            Some(Some("enqueue")) => &mut was_queued,
+            // The prompt follows when its hooks are done.
+            Some(Some("dequeue")) => continue,
+            // What a model says of a text is no sign that the text came.
+            None if entry["type"] == "assistant" => continue,
+            _ => &mut read,
+        };
+        for ((_, mark), seen) in marks.iter().zip(seen) {
+            *seen |= line.contains(mark.as_str());
         }
     }
-    let chosen = |is: &dyn Fn(&(bool, bool)) -> bool| {
-        let found = marks.iter().zip(&seen).filter(|(_, seen)| is(seen));
-        found.map(|((id, _), _)| id.clone()).collect()
+    let waits = |mark: &str| {
+        queue.iter().any(|text| text.as_deref().is_none_or(|text| text.contains(mark)))
     };
-    let waits = nameless > 0;
-    Some(Shown {
-        read: chosen(&|seen| seen.0),
-        waiting: chosen(&|seen| !seen.0 && (seen.1 || waits)),
-    })
+    let mut shown = Shown { read: Vec::new(), waiting: Vec::new(), begun: Vec::new() };
+    for (((id, mark), is_read), was_queued) in marks.iter().zip(read).zip(was_queued) {
+        let id = id.clone();
+        match (is_read, waits(mark), was_queued) {
+            (true, ..) => shown.read.push(id),
+            (false, true, _) => shown.waiting.push(id),
+            (false, false, was_queued) if was_queued || was_taken => shown.begun.push(id),
+            (false, false, _) => {}
+        }
+    }
+    Some(shown)
+}
+
+/// Takes out of a queue what leaves it: the text that is named, else the first. Returns whether
+/// that is one whose text is not known.
+fn leave(queue: &mut VecDeque<Option<String>>, content: Option<&str>) -> bool {
+    let named = content.and_then(|text| queue.iter().position(|it| it.as_deref() == Some(text)));
+    queue.remove(named.unwrap_or_default()).is_some_and(|text| text.is_none())
 }
 
 /// The end of the limit that the last refusal in the session's transcript names.
@@ -148,17 +169,30 @@ mod tests {
         let absorbed =
             json!({ "type": "attachment", "origin": { "kind": "peer", "body": "mark 2." } });
         let says = json!({ "type": "assistant", "message": { "content": "I saw mark 1." } });
-        for (entries, read, waiting) in [
-            (vec![], vec![], vec![]),
-            (vec![says], vec![], vec![]),
-            (vec![queue("enqueue", Some("mark 1."))], vec![], vec![1]),
-            (vec![queue("enqueue", Some("mark 1.")), user("mark 1.")], vec![1], vec![]),
-            (vec![queue("enqueue", None)], vec![], vec![1, 2]),
-            (vec![queue("enqueue", None), queue("dequeue", None)], vec![], vec![]),
-            (vec![queue("enqueue", None), queue("remove", None), absorbed], vec![2], vec![]),
+        let named = || queue("enqueue", Some("mark 1."));
+        let (nameless, taken) = (|| queue("enqueue", None), || queue("dequeue", None));
+        let both = || vec![named(), queue("enqueue", Some("mark 2."))];
+        let and = |mut entries: Vec<Value>, more: Value| {
+            entries.push(more);
+            entries
+        };
+        for (entries, read, waiting, begun) in [
+            (vec![], vec![], vec![], vec![]),
+            (vec![says], vec![], vec![], vec![]),
+            (vec![named()], vec![], vec![1], vec![]),
+            (vec![named(), user("mark 1.")], vec![1], vec![], vec![]),
+            (vec![named(), taken()], vec![], vec![], vec![1]),
+            (vec![named(), taken(), user("mark 1.")], vec![1], vec![], vec![]),
+            (and(both(), taken()), vec![], vec![2], vec![1]),
+            (and(both(), queue("remove", Some("mark 2."))), vec![2], vec![1], vec![]),
+            (and(both(), queue("dequeue", Some("mark 2."))), vec![], vec![1], vec![2]),
+            (vec![taken(), named()], vec![], vec![1], vec![]),
+            (vec![nameless()], vec![], vec![1, 2], vec![]),
+            (vec![nameless(), taken()], vec![], vec![], vec![1, 2]),
+            (vec![nameless(), queue("remove", None), absorbed], vec![2], vec![], vec![1]),
         ] {
             write(&entries);
-            assert_eq!(shown(), Some(Shown { read, waiting }), "{entries:?}");
+            assert_eq!(shown(), Some(Shown { read, waiting, begun }), "{entries:?}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
         assert_eq!(shown(), None, "others can write it");

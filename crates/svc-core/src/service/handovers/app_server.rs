@@ -32,6 +32,7 @@ impl NativeWay for AppServerWay {
             joins_turns: true,
             tries: 2,
             answers_for_itself: true,
+            keeps_queue: true,
         }
     }
 
@@ -77,7 +78,7 @@ impl NativeWay for AppServerWay {
                 Some(MessagePlace::Nowhere) => (Vec::new(), Vec::new()),
                 None => return NativeRecord::Unreadable,
             };
-            NativeRecord::Shows { read, waiting }
+            NativeRecord::Shows { read, waiting, begun: Vec::new() }
         }
         .boxed()
     }

@@ -97,6 +97,7 @@ impl NativeWay for ClaudeInbox {
             joins_turns: false,
             tries: 1,
             answers_for_itself: false,
+            keeps_queue: false,
         }
     }
 
@@ -139,11 +140,15 @@ impl NativeWay for ClaudeInbox {
                 let NativeSession { process, session_id, .. } = session.as_ref()?;
                 match claude_transcript::beginning_of(process, session_id) {
                     Some(beginning) => claude_transcript::shown_since(&beginning, &question.marks),
-                    None => Some(Shown { read: Vec::new(), waiting: Vec::new() }),
+                    None => {
+                        Some(Shown { read: Vec::new(), waiting: Vec::new(), begun: Vec::new() })
+                    }
                 }
             };
             match spawn_blocking(read).await {
-                Ok(Some(shown)) => NativeRecord::Shows { read: shown.read, waiting: shown.waiting },
+                Ok(Some(Shown { read, waiting, begun })) => {
+                    NativeRecord::Shows { read, waiting, begun }
+                }
                 _ => NativeRecord::Unreadable,
             }
         }

@@ -8,7 +8,8 @@ use std::{
 };
 
 use svc_model::{
-    DeliveryState, HandoverId, HandoverWay, Message, MessageId, PeerId, PeerStatus, StreamName,
+    DeliveryState, HandoverId, HandoverWay, Message, MessageId, PeerId, PeerStatus,
+    ProcessIdentity, StreamName,
     hook::MailOffer,
     limits,
     quote::{ModelText, model_text},
@@ -63,23 +64,58 @@ enum Next {
     End,
     /// Nothing else.
     Mail,
-    /// A change in the team, or some time.
-    Team,
+    /// A change in the team, or a time.
+    Team(Instant),
     /// A time.
     Until(Instant),
     /// Nothing: look again.
     Again,
 }
 
+impl Next {
+    /// This, and a look at `at` at the latest.
+    fn until(self, at: Option<Instant>) -> Self {
+        match (self, at) {
+            (next, None) | (next @ Self::Again, _) => next,
+            (Self::End, Some(at)) => Self::Until(at),
+            (Self::Mail, Some(at)) => Self::Team(at),
+            (Self::Team(before), Some(at)) => Self::Team(before.min(at)),
+            (Self::Until(before), Some(at)) => Self::Until(before.min(at)),
+        }
+    }
+}
+
+/// An open hand-over, which is to be looked at again.
+#[derive(Debug, Clone, Copy)]
+struct OpenHandover {
+    at: Instant,
+    /// Whether nothing shows yet that the client has begun with its messages. New ones wait.
+    is_offered: bool,
+}
+
 /// What one session's task remembers between its looks.
-#[derive(Debug, Default)]
-struct HandoverWatch {
-    /// When a hand-over was made here, or seen first.
-    since: BTreeMap<HandoverId, Instant>,
-    /// Hand-overs that this daemon has made. Of others the client may be asked at once.
-    own: HashSet<HandoverId>,
-    /// When the record of a hand-over was first found unreadable.
-    unreadable: BTreeMap<HandoverId, Instant>,
+type HandoverWatch = BTreeMap<HandoverId, WatchedHandover>;
+
+/// What is remembered of a hand-over.
+#[derive(Debug)]
+struct WatchedHandover {
+    /// When it was made here, or seen first.
+    since: Instant,
+    /// Whether this daemon has made it. Of others the client may be asked at once.
+    is_own: bool,
+    /// The session's process then. What waited in another one went with it.
+    process: Option<ProcessIdentity>,
+    /// When the record was first found unreadable.
+    unreadable: Option<Instant>,
+    /// When the record first showed a prompt that had begun and was not kept.
+    begun: Option<Instant>,
+}
+
+impl WatchedHandover {
+    fn new(session: Option<&NativeSession>, is_own: bool) -> Self {
+        let process = session.map(|session| session.process.clone());
+        Self { since: Instant::now(), is_own, process, unreadable: None, begun: None }
+    }
 }
 
 impl Handovers {
@@ -143,10 +179,10 @@ impl Handovers {
                 Next::End => return,
                 Next::Again => {}
                 Next::Mail => inbox.wait(last).await,
-                Next::Team => tokio::select! {
+                Next::Team(at) => tokio::select! {
                     () = inbox.wait(last) => {}
                     () = team.wait(change) => {}
-                    () = sleep(LOOK_AGAIN) => {}
+                    () = sleep_until(at) => {}
                 },
                 Next::Until(at) => tokio::select! {
                     () = inbox.wait(last) => {}
@@ -163,20 +199,22 @@ impl Handovers {
             Some(row) => self.session_of(row).await?,
             None => None,
         };
-        let mut next = None;
+        let status = row.as_ref().map_or(PeerStatus::Offline, |row| row.peer.status);
+        let (mut next, mut is_offered) = (None, false);
         for open in store.handovers().of_peer(peer).await? {
-            let at = self.settle(&open, session.as_ref(), watch).await?;
-            next = [next, at].into_iter().flatten().min();
+            let settled = self.settle(&open, (session.as_ref(), status), watch).await?;
+            is_offered |= settled.is_some_and(|open| open.is_offered);
+            next = [next, settled.map(|open| open.at)].into_iter().flatten().min();
         }
-        if let Some(at) = next {
+        if is_offered {
             // One after another: what comes meanwhile goes together.
-            return Ok(Next::Until(at));
+            return Ok(Next::End.until(next));
         }
-        let (Some(row), Some(session)) = (row, session) else { return Ok(Next::End) };
-        if row.peer.status == PeerStatus::Offline {
-            return Ok(Next::End);
+        let (Some(row), Some(session)) = (row, session) else { return Ok(Next::End.until(next)) };
+        if status == PeerStatus::Offline {
+            return Ok(Next::End.until(next));
         }
-        self.hand_over_new(&row, &session, watch).await
+        Ok(self.hand_over_new(&row, &session, watch).await?.until(next))
     }
 
     /// Hands over what waits, as far as the session takes it now.
@@ -198,15 +236,14 @@ impl Handovers {
         let joins_turn = match row.peer.status {
             PeerStatus::Online | PeerStatus::Idle => false,
             PeerStatus::Busy if way.traits().joins_turns => true,
-            _ => return Ok(Next::Team),
+            _ => return Ok(Next::Team(Instant::now() + LOOK_AGAIN)),
         };
         let record = way.record(session).await;
         let Some(text) = self.commit(session, &*way, (joins_turn, record)).await? else {
-            return Ok(Next::Team);
+            return Ok(Next::Team(Instant::now() + LOOK_AGAIN));
         };
-        watch.own.insert(text.id.clone());
         let delivery = way.deliver(session, &text).await;
-        watch.since.insert(text.id.clone(), Instant::now());
+        watch.insert(text.id.clone(), WatchedHandover::new(Some(session), true));
         if delivery == NativeDelivery::NotTaken {
             self.fail(&session.peer, &text.id).await?;
         }
@@ -265,34 +302,41 @@ impl Handovers {
         job.await
     }
 
-    /// Settles an open hand-over as far as its client shows what became of it; when to look again,
-    /// if it stays open.
+    /// Settles an open hand-over as far as its client shows what became of it; `None` if it is
+    /// over.
     async fn settle(
         &self,
         open: &HandoverRow,
-        session: Option<&NativeSession>,
+        (session, status): (Option<&NativeSession>, PeerStatus),
         watch: &mut HandoverWatch,
-    ) -> Result<Option<Instant>, Error> {
+    ) -> Result<Option<OpenHandover>, Error> {
         let id = &open.handover_id;
         let messages = self.core.store.handovers().messages(id).await?;
+        let is_open = |state| match state {
+            DeliveryState::Offered => true,
+            DeliveryState::Injected => open.via.records_after_hook(),
+            _ => false,
+        };
         let (waiting, over): (Vec<Message>, Vec<Message>) =
-            messages.into_iter().partition(|message| message.state == DeliveryState::Offered);
+            messages.into_iter().partition(|message| is_open(message.state));
         if !over.is_empty() || waiting.is_empty() {
             // Their receiver has answered or acknowledged them, or they expired.
             self.release(id, ids_of(&over)).await?;
         }
         if waiting.is_empty() {
-            watch.forget(id);
+            watch.remove(id);
             return Ok(None);
         }
+        let is_offered = waiting.iter().any(|message| message.state == DeliveryState::Offered);
+        let again = |at| Ok(Some(OpenHandover { at, is_offered }));
         let Some(way) = self.way(open.via) else {
             self.end_unknown(open).await?;
             return Ok(None);
         };
-        let since = *watch.since.entry(id.clone()).or_insert_with(Instant::now);
-        let may_ask_now = way.traits().answers_for_itself && !watch.own.contains(id);
-        if !may_ask_now && since.elapsed() < SILENCE {
-            return Ok(Some(since + SILENCE));
+        let seen = watch.entry(id.clone()).or_insert_with(|| WatchedHandover::new(session, false));
+        let may_ask_now = way.traits().answers_for_itself && !seen.is_own;
+        if !may_ask_now && seen.since.elapsed() < SILENCE {
+            return again(seen.since + SILENCE);
         }
         let question = NativeQuestion {
             id: id.clone(),
@@ -300,35 +344,51 @@ impl Handovers {
             record: open.record.clone(),
         };
         match way.record_shows(session, &question).await {
-            NativeRecord::Shows { read, waiting: queued } => {
-                watch.unreadable.remove(id);
-                self.apply_record(open, session.is_some(), (read, queued)).await?;
+            NativeRecord::Shows { mut read, waiting: mut kept, begun } => {
+                seen.unreadable = None;
+                let is_alive =
+                    session.is_some_and(|session| seen.process.as_ref() == Some(&session.process));
+                if !is_alive && !way.traits().keeps_queue {
+                    kept.clear();
+                }
+                if is_alive {
+                    // Its hook has told of these, and its record does not say otherwise.
+                    let is_told = |message: &&Message| {
+                        message.state == DeliveryState::Injected && !begun.contains(&message.id)
+                    };
+                    read.extend(waiting.iter().filter(is_told).map(|message| message.id.clone()));
+                }
+                if is_alive && seen.may_keep(&begun, status) {
+                    kept.extend(begun);
+                }
+                self.apply_record(open, is_alive, (read, kept)).await?;
                 let is_over = self.core.store.handovers().messages(id).await?.is_empty();
                 if is_over {
-                    watch.forget(id);
+                    watch.remove(id);
+                    return Ok(None);
                 }
-                Ok((!is_over).then(|| Instant::now() + SILENCE))
+                again(Instant::now() + SILENCE)
             }
             NativeRecord::Unreadable => {
-                let first = *watch.unreadable.entry(id.clone()).or_insert_with(Instant::now);
+                let first = *seen.unreadable.get_or_insert_with(Instant::now);
                 let patience = if session.is_some() { UNREADABLE } else { GONE };
                 if first.elapsed() < patience {
-                    return Ok(Some((Instant::now() + WAY_POLL).min(first + patience)));
+                    return again((Instant::now() + WAY_POLL).min(first + patience));
                 }
                 self.end_unknown(open).await?;
-                watch.forget(id);
+                watch.remove(id);
                 Ok(None)
             }
         }
     }
 
-    /// Follows what the client's record says: what was read is `injected`, what waits stays, and
-    /// what is not there is free for the next way.
+    /// Follows what the client's record says: what was read is `injected`, what the client keeps
+    /// stays, and what is not there is free for the next way.
     async fn apply_record(
         &self,
         open: &HandoverRow,
         is_alive: bool,
-        (read, queued): (Vec<MessageId>, Vec<MessageId>),
+        (read, kept): (Vec<MessageId>, Vec<MessageId>),
     ) -> Result<(), Error> {
         let open = open.clone();
         let peer = open.peer_id.clone();
@@ -337,16 +397,21 @@ impl Handovers {
                 let mut messages = tx.handovers().messages(&open.handover_id).await?;
                 let mut shown = take(&mut messages, |message| read.contains(&message.id));
                 confirm(tx, &peer, &open.handover_id, &mut shown).await?;
-                messages.retain(|message| !queued.contains(&message.id));
+                messages.retain(|message| !kept.contains(&message.id));
                 if messages.is_empty() || open.is_held {
                     return Ok(());
                 }
+                let is_offered = |message: &Message| message.state == DeliveryState::Offered;
                 let mode = tx.peers().permission_mode(&peer).await?;
                 // Codex has the same word for a mode in which it holds nothing.
                 let may_hold = open.via == HandoverWay::Inbox && mode.as_deref() == Some(BYPASS);
-                if is_alive && may_hold {
+                if is_alive && may_hold && messages.iter().all(is_offered) {
                     // Its person delivers it, or not.
                     return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
+                }
+                if !is_alive && shown.is_empty() {
+                    // The way did not fail: it may bring them to the client's next process.
+                    return free_again(tx, &peer, &open.handover_id, &messages).await;
                 }
                 free(tx, &peer, &open.handover_id, &messages).await
             })
@@ -374,13 +439,15 @@ impl Handovers {
         job.await
     }
 
-    /// Ends the deliveries of a hand-over whose outcome nobody can know.
+    /// Ends the deliveries of a hand-over whose outcome nobody can know. What a hook of the client
+    /// has shown stays `injected`.
     async fn end_unknown(&self, open: &HandoverRow) -> Result<(), Error> {
         let (id, peer) = (open.handover_id.clone(), open.peer_id.clone());
         let job = self.core.store.write(move |tx| {
             Box::pin(async move {
                 let mut messages = tx.handovers().messages(&id).await?;
                 let ids = ids_of(&messages);
+                messages.retain(|message| message.state == DeliveryState::Offered);
                 let why = Some(OUTCOME_UNKNOWN);
                 advance(tx, &peer, &mut messages, DeliveryState::Undeliverable, why).await?;
                 Ok(tx.handovers().release(&id, &ids).await?)
@@ -390,11 +457,16 @@ impl Handovers {
     }
 }
 
-impl HandoverWatch {
-    fn forget(&mut self, id: &HandoverId) {
-        self.since.remove(id);
-        self.own.remove(id);
-        self.unreadable.remove(id);
+impl WatchedHandover {
+    /// Whether a prompt that the client has begun may still come into its record: its hooks run, or
+    /// the file is not written yet.
+    fn may_keep(&mut self, begun: &[MessageId], status: PeerStatus) -> bool {
+        if begun.is_empty() {
+            self.begun = None;
+            return false;
+        }
+        let first = *self.begun.get_or_insert_with(Instant::now);
+        matches!(status, PeerStatus::Busy | PeerStatus::Waiting) || first.elapsed() < SILENCE
     }
 }
 
@@ -435,4 +507,18 @@ async fn free(
     tx.handovers().note_failed(&ids).await?;
     tx.handovers().release(id, &ids).await?;
     Ok(note_unseen(tx, peer, messages).await?)
+}
+
+/// Makes messages free that were lost with the process that had them: any way may take them again.
+async fn free_again(
+    tx: &mut svc_store::WriteTx,
+    peer: &PeerId,
+    id: &HandoverId,
+    messages: &[Message],
+) -> Result<(), Error> {
+    let ids = ids_of(messages);
+    tx.messages().note_turn(&ids, false).await?;
+    tx.handovers().release(id, &ids).await?;
+    let unseen = tx.inboxes().take_back(peer, &[id.to_string()]).await?;
+    Ok(note_unseen(tx, peer, &unseen).await?)
 }

@@ -8,6 +8,10 @@
 //! record of the conversation, makes a message `injected`. If the record shows nothing, the
 //! messages are free for the next way: the wake by a hook, or the session's next turn. If the
 //! record cannot be read, they are `undeliverable`.
+//!
+//! Claude Code writes a prompt into its record when the hooks of the prompt are done. Killed before
+//! that, it has lost the prompt, so there the record is looked at after the hook, too: a message
+//! that it does not show stays `injected` and is given again.
 
 mod app_server;
 mod claude_inbox;
@@ -26,8 +30,8 @@ pub use plugin::{PluginHold, PluginReport, PluginWord};
 use std::sync::{Arc, OnceLock};
 
 use svc_model::{
-    Caller, HandoverId, HandoverWay, Message, MessageId, PeerId, ProcessState, hook::HookClient,
-    is_agent_key, stamp,
+    Caller, DeliveryState, HandoverId, HandoverWay, Message, MessageId, PeerId, ProcessState,
+    hook::HookClient, is_agent_key, stamp,
 };
 use svc_store::{PeerRow, StoreError, WriteTx};
 
@@ -194,7 +198,12 @@ pub(in crate::service) async fn confirm_shown(
             continue;
         }
         begins_turn |= !row.joins_turn;
-        confirm(tx, peer, &row.handover_id, &mut messages).await?;
+        if row.via.records_after_hook() {
+            // Its record has the last word: the client may be killed before it is written.
+            advance(tx, peer, &mut messages, DeliveryState::Injected, None).await?;
+        } else {
+            confirm(tx, peer, &row.handover_id, &mut messages).await?;
+        }
         shown.messages.append(&mut messages);
     }
     shown.joins_turn = !shown.messages.is_empty() && !begins_turn;
@@ -208,7 +217,7 @@ async fn confirm(
     id: &HandoverId,
     messages: &mut [Message],
 ) -> Result<(), StoreError> {
-    advance(tx, peer, messages, svc_model::DeliveryState::Injected, None).await?;
+    advance(tx, peer, messages, DeliveryState::Injected, None).await?;
     let ids: Vec<MessageId> = messages.iter().map(|message| message.id.clone()).collect();
     tx.handovers().release(id, &ids).await
 }

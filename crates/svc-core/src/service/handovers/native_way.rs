@@ -55,8 +55,15 @@ pub(in crate::service) struct NativeQuestion {
 /// What a client's own record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::service) enum NativeRecord {
-    /// These messages are in the conversation, and those wait in the client. It knows no others.
-    Shows { read: Vec<MessageId>, waiting: Vec<MessageId> },
+    /// What it knows of these messages. Of others it knows nothing.
+    Shows {
+        /// They are in the conversation.
+        read: Vec<MessageId>,
+        /// They wait in the client.
+        waiting: Vec<MessageId>,
+        /// The client has begun a prompt with them that is not in the conversation yet.
+        begun: Vec<MessageId>,
+    },
     /// It cannot be read now.
     Unreadable,
 }
@@ -75,6 +82,8 @@ pub(in crate::service) struct NativeTraits {
     /// Whether the client answers from its own state, so that its record counts as soon as it can
     /// be read. Otherwise the record counts some time after the text was handed over.
     pub(in crate::service) answers_for_itself: bool,
+    /// Whether what waits in the client still waits there after its process has ended.
+    pub(in crate::service) keeps_queue: bool,
 }
 
 /// A client's own way to its sessions. Nothing here writes to the store.

@@ -177,6 +177,7 @@ impl NativeWay for PluginWay {
             joins_turns: true,
             tries: 2,
             answers_for_itself: true,
+            keeps_queue: false,
         }
     }
 
@@ -228,7 +229,7 @@ impl NativeWay for PluginWay {
             };
             match reported(report).await {
                 Some(PluginReport::Shows(read)) => {
-                    NativeRecord::Shows { read, waiting: Vec::new() }
+                    NativeRecord::Shows { read, waiting: Vec::new(), begun: Vec::new() }
                 }
                 _ => NativeRecord::Unreadable,
             }
