@@ -136,8 +136,9 @@ const look = async (session, marks) => {
   try {
     const answer = await client.session.messages({ path: { id: session } })
     if (!Array.isArray(answer?.data)) return { state: "unreadable" }
-    const asked = answer.data.filter((it) => it.info?.role === "user")
-    const texts = asked.flatMap((it) => (it.parts ?? []).map((part) => part.text ?? ""))
+    // Prompts, and what tools gave: hooks hand messages over with both. What a model says is no sign that it was given one.
+    const read = (role, part) => (role === "user" ? part.text : part.type === "tool" ? part.state?.output : undefined)
+    const texts = answer.data.flatMap((it) => (it.parts ?? []).map((part) => String(read(it.info?.role, part) ?? "")))
     return { state: "shows", messages: marks.filter(([, mark]) => texts.some((text) => text.includes(mark))).map(([id]) => id) }
   } catch {
     return { state: "unreadable" }

@@ -307,6 +307,47 @@ fn a_session_of_opencode_goes_on_in_another_process() {
     awake(&d, &inbox, "plugin");
 }
 
+/// A hook gave a message with the output of a tool, and opencode is killed before the next event.
+/// What its session has of that is not given again, and the rest is.
+#[test]
+fn the_record_of_opencode_decides_what_a_killed_one_had() {
+    let d = Daemon::start();
+    let Some(mut client) = Client::opencode(&d.home) else { return };
+    let inbox = inbox(&d, &client);
+    awake(&d, &inbox, "plugin");
+    client.run("refuse");
+    client.run("busy");
+    let by_hook = |client: &mut Client, text: &str, command: &str| {
+        let sent = tell(&d, &inbox, text);
+        let peer = sent["to_peer"].as_str().expect("an id");
+        let refused = || {
+            let unseen = format!("/v1/events?stream=peer/{peer}&kind=message.unseen&limit=500");
+            let events = d.get(&unseen).ok(200)["events"].clone();
+            let all = events.as_array().expect("events");
+            all.iter().filter(|event| event["data"]["id"] == sent["id"]).count()
+        };
+        eventually(SOON, || refused() == 2);
+        client.run(command);
+        assert_eq!(offered(&d, &sent), (json!("hook"), Value::Null));
+        sent
+    };
+    let mut all = Vec::new();
+    for (text, command) in [("READ BY IT", "kept"), ("LOST WITH IT", "unkept")] {
+        all.push(by_hook(&mut client, text, command));
+        assert_eq!(state(&d, &all[all.len() - 1]), "offered");
+        client.running.signal(Signal::KILL);
+        eventually(SOON, || peer_of(&d, "ses_1").is_none_or(|peer| peer["status"] == "offline"));
+        client = Client::opencode_that(&d.home, "goOn").expect("node is here");
+        // What is free goes with the next tool.
+        eventually(SOON, || {
+            client.run("kept");
+            client.count(text) == 1 && state(&d, &all[all.len() - 1]) == "injected"
+        });
+        client.run("refuse");
+    }
+    assert_eq!((client.count("READ BY IT"), client.count("LOST WITH IT")), (1, 1));
+}
+
 #[test]
 fn an_idle_session_of_claude_code_is_woken_by_its_inbox() {
     let mut d = Daemon::start();

@@ -30,10 +30,10 @@ pub use plugin::{PluginHold, PluginReport, PluginWord};
 use std::sync::{Arc, OnceLock};
 
 use svc_model::{
-    Caller, DeliveryState, HandoverId, HandoverWay, Message, MessageId, PeerId, ProcessState,
-    hook::HookClient, is_agent_key, stamp,
+    Caller, DeliveryState, HandoverId, HandoverWay, Ids, Message, MessageId, Peer, PeerId,
+    ProcessState, Timestamp, hook::HookClient, is_agent_key, stamp,
 };
-use svc_store::{PeerRow, StoreError, WriteTx};
+use svc_store::{HandoverRow, PeerRow, StoreError, WriteTx};
 
 use self::{
     app_server::AppServerWay,
@@ -208,6 +208,33 @@ pub(in crate::service) async fn confirm_shown(
     }
     shown.joins_turn = !shown.messages.is_empty() && !begins_turn;
     Ok(shown)
+}
+
+/// Leaves what hooks gave a session of opencode to its own record, from which the plugin in its
+/// process reads: the session begins, and the process that was given may have been killed with it.
+/// No reply to this event could give it again, and the next event would show nothing about it.
+pub(in crate::service) async fn leave_to_record(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    (peer, session): (&Peer, &str),
+    arrived: Timestamp,
+) -> Result<(), StoreError> {
+    let given = tx.inboxes().given(&peer.peer_id, arrived).await?;
+    if given.is_empty() {
+        return Ok(());
+    }
+    let given: Vec<MessageId> = given.into_iter().map(|message| message.id).collect();
+    let row = HandoverRow {
+        handover_id: HandoverId::new(ids, tx.now()),
+        peer_id: peer.peer_id.clone(),
+        session_id: session.to_owned(),
+        via: HandoverWay::Plugin,
+        joins_turn: true,
+        is_held: false,
+        record: None,
+        at: tx.now(),
+    };
+    tx.handovers().insert(&row, &given).await
 }
 
 /// Notes that a client has these messages of a hand-over.

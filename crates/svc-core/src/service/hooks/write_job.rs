@@ -443,6 +443,10 @@ impl HookWriteJob {
             HookMoment::Stop { .. } => TurnOfMail::Begins,
             _ => TurnOfMail::Person,
         };
+        if self.event.is_start() && self.event.client == HookClient::Opencode {
+            let session = (peer, self.event.session_id.as_str());
+            handovers::leave_to_record(tx, &self.ids, session, self.arrived).await?;
+        }
         if handover.confirms_given {
             let mut given = handovers::confirm_given(tx, &peer.peer_id, self.arrived).await?;
             if let HookMoment::Prompt { text } = &self.event.moment {
