@@ -8,8 +8,7 @@ In terminals, as persons have them, messages come by the clients' own ways and w
 runs the agents. Each message names a number. Whoever reads it passes a later number on to its neighbour; a call that fails is made
 again with the same key, as a model would. SO_MANY messages are under way at a time, so that they find a client idle, or in a turn.
 Conversations grow, so in terminals the ring begins anew in another home after each ROUND; Ctrl-C ends it, and the whole rounds count.
-With --kill-clients the clients are killed, too, and their persons go on with the conversations. A client that is killed between the
-hook of a prompt and its model has taken the message with it: it is counted as lost.
+With --kill-clients the clients are killed, too, and their persons go on with the conversations.
 The last lines say what was measured; exit 1 if a message was lost or came twice.
 """
 import argparse
