@@ -69,6 +69,7 @@ mod peer_evidence;
 mod peer_reference;
 mod principal;
 mod process;
+mod project;
 pub mod quote;
 mod retention;
 mod secret;
@@ -123,6 +124,7 @@ pub use process::{
     LocalProcess, MachineProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, ProcessIdentity,
     ProcessState, SHELLS,
 };
+pub use project::{MovedFolder, Project, ProjectFolder, is_remote_name, remote_name};
 pub use retention::Retention;
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{

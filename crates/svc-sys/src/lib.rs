@@ -11,7 +11,7 @@
 //!   `server_process` is a child of the daemon with all its descendants, `machine` says on which
 //!   machine they are.
 //! - Coding agents: `client_records` reads their own records of their sessions, `project_folder`
-//!   finds a project's root.
+//!   finds a project's root, and `git_repository` reads what the repository there is.
 //! - [`config`] resolves the configuration, [`telemetry`] writes the log.
 
 pub mod backoff;
@@ -19,6 +19,7 @@ pub mod client_records;
 pub mod config;
 pub mod connection_owner;
 pub mod disk;
+pub mod git_repository;
 pub mod hook_spool;
 pub mod lines;
 pub mod local_socket;
