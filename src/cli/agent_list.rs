@@ -75,14 +75,19 @@ impl AgentListArgs {
         self.instances
     }
 
-    /// The project filter: the root, or the last part of the root.
+    /// The project filter: a root or a name, or the last part of either.
     fn project(&self) -> anyhow::Result<Option<String>> {
         let Some(named) = &self.filter.project else { return Ok(None) };
         if !named.contains('/') && named != "." && named != ".." {
             return Ok(Some(named.clone()));
         }
         let folder = std::path::absolute(named)?;
-        let folder = folder.canonicalize().unwrap_or(folder);
+        let folder = match folder.canonicalize() {
+            Ok(folder) => folder,
+            Err(_) if named.starts_with(['/', '.', '~']) => folder,
+            // The name of a project, such as host/path.
+            Err(_) => return Ok(Some(named.clone())),
+        };
         Ok(Some(project_root(&folder).to_string_lossy().into_owned()))
     }
 }

@@ -13,8 +13,8 @@ use super::output::OutputClosed;
 use super::people::which_one;
 use super::{
     ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
-    install, mcp, mcp_config, message, migrate, open, peer, people, send, serve, service_unit,
-    session, stdio, task, token, tools, top,
+    install, mcp, mcp_config, message, migrate, open, peer, people, project, send, serve,
+    service_unit, session, stdio, task, token, tools, top,
 };
 
 /// All commands in groups, in the order of the help: the most important first.
@@ -56,6 +56,7 @@ The daemon:
 Data and configuration:
   config       Show or check the configuration
   token        Show or replace the operator token, and list the others
+  project      List projects with their folders, and move a folder
   backup       Copy the database while the daemon runs
   restore      Replace the database by a backup
   migrate      Apply pending migrations
@@ -197,6 +198,9 @@ enum Command {
     /// Show or replace the operator token, and list the others
     #[command(subcommand, after_help = "Example:\n  svc token list")]
     Token(token::TokenCommand),
+    /// List projects with their folders, and move a folder
+    #[command(subcommand, after_help = "Example:\n  svc project list")]
+    Project(project::ProjectCommand),
     /// Manage MCP servers that svc starts once for all agents
     #[command(
         after_help = "Examples:\n  svc mcp\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv"
@@ -372,6 +376,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Open(args) => open::run(context, &args).await,
         Command::Tools(command) => tools::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
+        Command::Project(command) => project::run(context, command).await,
         Command::Mcp(args) => mcp::run(context, args).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
         Command::Stdio(args) => stdio::run(context, args).await,

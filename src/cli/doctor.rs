@@ -93,6 +93,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
         findings.extend(neighbour(context, config).await);
     }
     findings.extend(changed_servers(context).await);
+    findings.extend(moved_remotes(context).await);
     findings.extend(sessions(context).await);
     findings.extend(clients(context).await);
     print(context, &findings)
@@ -198,6 +199,23 @@ async fn changed_servers(context: &Context) -> Vec<Finding> {
         warn("MCP servers", detail, &advice)
     };
     changed.map(finding).collect()
+}
+
+/// Folders whose repositories have another remote than when their project was decided.
+async fn moved_remotes(context: &Context) -> Vec<Finding> {
+    let Ok(client) = context.client() else { return Vec::new() };
+    let Ok(page) = client.get::<Value>("/v1/projects?limit=500").await else { return Vec::new() };
+    let mut findings = Vec::new();
+    for project in output::items(&page, "projects") {
+        for folder in output::items(project, "folders") {
+            let Some(differs) = folder["differs"].as_str() else { continue };
+            let (name, folder) = (output::cell(project, "project"), output::cell(folder, "folder"));
+            let detail =
+                format!("{folder} counts as {name}, and its repository now says {differs}");
+            findings.push(warn("projects", detail, "`svc project move DIR` follows it"));
+        }
+    }
+    findings
 }
 
 fn home(context: &Context) -> Finding {

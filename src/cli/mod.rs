@@ -41,6 +41,7 @@ mod people;
 mod presence;
 mod process;
 mod program;
+mod project;
 mod send;
 pub mod serve;
 mod serve_args;

@@ -74,6 +74,7 @@ mod picture_words;
 mod postgres;
 #[cfg(target_os = "linux")]
 mod power;
+mod projects;
 mod prompts;
 mod reference;
 mod registry;

@@ -446,6 +446,12 @@ fn every_route_applies_the_access_rule_to_every_caller() {
             [201, 403, 403, 403, 403],
         ),
         reads("GET /v1/tokens", "/v1/tokens".into(), read_only),
+        reads("GET /v1/projects", "/v1/projects".into(), read_only),
+        posts(
+            "POST /v1/projects/move",
+            || ("/v1/projects/move".into(), json!({ "folder": "/" })),
+            operators,
+        ),
         ("DELETE /v1/tokens/{id}", Box::new(|| (token(), None)), operators),
         ("DELETE /v1/peers/{id}", Box::new(|| (spare_peer(), None)), own),
     ];

@@ -17,7 +17,7 @@ pub struct Ownership {
     pub owner: Option<Principal>,
     /// The principal that runs it, for a task.
     pub runner: Option<Principal>,
-    /// Root of the project that it belongs to.
+    /// The project that it belongs to.
     pub project: Option<String>,
 }
 
@@ -55,7 +55,6 @@ pub enum StreamVisibility {
         /// Text form of the principal that runs it, for a task. The runner may belong to another
         /// project.
         runner: Option<Arc<str>>,
-        /// Root of the project.
         project: Option<Arc<str>>,
     },
     /// The operator and the owner: the stream is about messages.
@@ -107,7 +106,6 @@ pub enum Reader {
         key: Arc<str>,
         /// Text form of its principal.
         owner: Arc<str>,
-        /// Root of its project.
         project: Option<Arc<str>>,
     },
 }
@@ -233,6 +231,7 @@ mod tests {
             scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
             project: project.map(Arc::from),
             process: None,
+            root: None,
             folder: None,
         }
     }

@@ -34,8 +34,10 @@ pub enum Caller {
         token: TokenId,
         /// Scopes beyond the default.
         scopes: Arc<[Scope]>,
-        /// Root of the project whose rows the caller may read, besides its own.
+        /// The project whose rows the caller may read, besides its own.
         project: Option<Arc<str>>,
+        /// Root of the project on this machine; `None` where that is the project itself.
+        root: Option<Arc<str>>,
         /// The process that the token was issued to; `None` if a person minted it.
         process: Option<Arc<ProcessIdentity>>,
         /// The folder that the token was issued for or first used in.
@@ -75,8 +77,8 @@ impl Caller {
         }
     }
 
-    /// Root of the project whose rows the caller may read besides its own; `None` for the operator,
-    /// who reads all.
+    /// The project whose rows the caller may read besides its own; `None` for the operator, who
+    /// reads all.
     pub fn project(&self) -> Option<&str> {
         match self {
             Self::Operator => None,
@@ -84,17 +86,24 @@ impl Caller {
         }
     }
 
+    /// Root of the caller's project on this machine.
+    pub fn root(&self) -> Option<&str> {
+        let Self::Session { project, root, .. } = self else { return None };
+        // Of a folder without a name the project is the folder.
+        root.as_deref().or_else(|| project.as_deref().filter(|project| project.starts_with('/')))
+    }
+
     /// The folder of the caller's project that it works in; the project's root if no such folder is
     /// known.
     pub fn folder(&self) -> Option<&str> {
-        let project = self.project()?;
+        let root = self.root()?;
         match self {
             Self::Session { folder: Some(folder), .. }
-                if Path::new(&**folder).starts_with(project) =>
+                if Path::new(&**folder).starts_with(root) =>
             {
                 Some(folder)
             }
-            Self::Operator | Self::Session { .. } => Some(project),
+            Self::Operator | Self::Session { .. } => Some(root),
         }
     }
 
@@ -106,12 +115,13 @@ impl Caller {
 
     /// The same caller in another project: that of the session that its client's process acts for.
     #[must_use]
-    pub fn in_project(&self, root: &str) -> Self {
+    pub fn in_project(&self, other: &str, root_here: Option<&str>) -> Self {
         let mut caller = self.clone();
-        if let Self::Session { project, .. } = &mut caller
-            && project.as_deref() != Some(root)
+        if let Self::Session { project, root, .. } = &mut caller
+            && (project.as_deref(), root.as_deref()) != (Some(other), root_here)
         {
-            *project = Some(root.into());
+            *project = Some(other.into());
+            *root = root_here.map(Arc::from);
         }
         caller
     }

@@ -71,7 +71,7 @@ impl From<String> for MemoryId {
 pub struct Memory {
     /// Its id.
     pub id: MemoryId,
-    /// Root of the project that it belongs to; without one it holds everywhere.
+    /// The project that it belongs to; without one it holds everywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// What it is.
@@ -93,7 +93,7 @@ pub struct Memory {
 pub struct Value {
     /// Its id.
     pub id: ValueId,
-    /// Root of the project that it was drawn in.
+    /// The project that it was drawn in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// How the records were looked at.

@@ -203,7 +203,7 @@ pub struct AgentFilter {
     /// Only of this backend.
     #[arg(long, help = "Only this backend's")]
     pub backend: Option<String>,
-    /// Root of a project, or the name of that folder.
+    /// A project, a folder of it, or the last part of its name.
     #[arg(
         long,
         value_name = "NAME",

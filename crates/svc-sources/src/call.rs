@@ -436,16 +436,16 @@ fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
 /// Whom an instance of a server is for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Served {
-    /// A project or a session; empty for an instance that serves everybody, or a caller that has
-    /// neither.
+    /// The root of a project, or a session; empty for an instance that serves everybody, or a
+    /// caller that has neither.
     pub(super) key: String,
-    /// The project that it works in.
+    /// Root of the project that it works in.
     pub(super) project: Option<String>,
 }
 
 /// The instance of a server that serves a caller: the project's, the session's, or everybody's.
 pub(super) fn serves(instance_of: &SourceSpec, call: &Call) -> Served {
-    let project = call.caller.project();
+    let project = call.caller.root();
     let key = match instance_of.entry.sharing {
         Sharing::Shared => None,
         // The learner, which fetches the lists, runs in the project whose file names the server.

@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::Arc};
 use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 use svc_core::{
-    service::sources::SourceKey,
+    service::{Error, sources::SourceKey},
     tools::{Call, Failure},
 };
 use svc_model::{
@@ -270,8 +270,11 @@ impl CallerSources {
         let serves = serves(spec, call);
         let instance = manager.instance(spec, serves.clone())?;
         let stream = stream_of(&spec.key, &serves.key, &own);
-        let visibility = visibility_of(spec, &serves.key, call);
-        let opened = manager.services().sources.open_stream(stream.clone(), visibility).await;
+        let opened = async {
+            let visibility = visibility_of(spec, &serves.key, call).await?;
+            manager.services().sources.open_stream(stream.clone(), visibility).await
+        };
+        let opened = opened.await;
         if let Err(error) = opened {
             return Some(Err(error.into()));
         }
@@ -314,19 +317,24 @@ fn stream_of(key: &SourceKey, serves: &str, uri: &str) -> StreamName {
 }
 
 /// The callers that the same instance serves may read the stream.
-fn visibility_of(spec: &SourceSpec, serves: &str, call: &Call) -> StreamVisibility {
-    let project = match spec.entry.sharing {
+async fn visibility_of(
+    spec: &SourceSpec,
+    serves: &str,
+    call: &Call,
+) -> Result<StreamVisibility, Error> {
+    let root = match spec.entry.sharing {
         Sharing::Project if !serves.is_empty() => serves,
         Sharing::Session => {
             let owner = call.caller.principal().to_string();
-            return StreamVisibility::shared(&Ownership::from_row(&owner, String::new()));
+            return Ok(StreamVisibility::shared(&Ownership::from_row(&owner, String::new())));
         }
         Sharing::Shared | Sharing::Project => spec.root.as_deref().unwrap_or_default(),
     };
-    if project.is_empty() {
-        return StreamVisibility::Team;
+    if root.is_empty() {
+        return Ok(StreamVisibility::Team);
     }
-    StreamVisibility::shared(&Ownership::from_row("operator", project.to_owned()))
+    let project = call.services.projects.of_folder(root).await?;
+    Ok(StreamVisibility::shared(&Ownership::from_row("operator", project)))
 }
 
 #[cfg(test)]

@@ -283,6 +283,7 @@ mod tests {
             scopes: [].into(),
             project: project.map(Arc::from),
             process: None,
+            root: None,
             folder: None,
         }
     }

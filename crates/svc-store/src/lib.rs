@@ -67,12 +67,13 @@ pub use rows::{
 };
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, DeliveryTerms,
-    FeedScope, FramePage, Frequencies, GhapPart, GivenItem, HandoverRow, HelpEvidence, HitRate,
-    ItemVersion, LessonKind, ListedMessage, LogPage, LoginCodeRow, McpSessionRow, McpTransport,
-    MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize, PeerRow, ProbabilityBin,
-    ProcessSubject, RowPage, SearchCandidate, SearchFilter, SessionLock, SessionStart, SoughtTerm,
-    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState,
-    StreamView, SubjectHolders, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    FeedScope, FolderDecision, FramePage, Frequencies, GhapPart, GivenItem, HandoverRow,
+    HelpEvidence, HitRate, ItemVersion, LessonKind, ListedMessage, LogPage, LoginCodeRow,
+    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize,
+    PeerRow, ProbabilityBin, ProcessSubject, RowPage, SearchCandidate, SearchFilter, SessionLock,
+    SessionStart, SoughtTerm, SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow,
+    StrandedInbox, StreamState, StreamView, SubjectHolders, TaskRow, TokenEnd, TokenRow, ToolCall,
+    ToolCallCount, VerdictWeek,
 };
 pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]

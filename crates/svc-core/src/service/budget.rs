@@ -210,6 +210,7 @@ mod tests {
             scopes: Arc::from([]),
             project: None,
             process: None,
+            root: None,
             folder: None,
         }
     }

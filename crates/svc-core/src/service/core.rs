@@ -13,7 +13,7 @@ use svc_model::{
 use svc_store::Store;
 use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
 
-use super::{budget::Budget, read_turns::ReadScheduler};
+use super::{budget::Budget, projects::Projects, read_turns::ReadScheduler};
 
 /// Shared by all services. A clone costs one reference count: services and thousands of readers of
 /// the log hold one.
@@ -28,6 +28,7 @@ pub(in crate::service) struct CoreInner {
     pub(in crate::service) tuning: Tuning,
     pub(in crate::service) budget: Budget,
     pub(in crate::service) read_turns: ReadScheduler,
+    pub(in crate::service) projects: Projects,
     /// Notified when the queue of dispatches has to be looked at.
     pub(in crate::service) work: tokio::sync::Notify,
     /// Changes when a hook of Codex tells of a session that begins or of a turn.
@@ -56,6 +57,7 @@ impl Core {
     ) -> Self {
         let budget = Budget::new(tuning.budget);
         let work = tokio::sync::Notify::new();
+        let projects = Projects::new(store.clone(), Arc::clone(&clock));
         Self(Arc::new(CoreInner {
             store,
             clock,
@@ -63,6 +65,7 @@ impl Core {
             tuning: *tuning,
             budget,
             read_turns: ReadScheduler::default(),
+            projects,
             work,
             codex_hooks: tokio::sync::watch::Sender::new(()),
             sessions: OnceLock::new(),

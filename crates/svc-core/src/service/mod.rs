@@ -29,7 +29,7 @@ pub mod machines;
 pub mod mcp;
 mod page;
 pub mod process;
-mod project;
+pub mod projects;
 pub mod prompts;
 mod read_cache;
 mod read_turns;

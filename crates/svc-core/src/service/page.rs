@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer, de::DeserializeOwned, ser::SerializeMap as _};
 use svc_model::{
-    InstanceView, Message, PageQuery, Peer, Task, Timestamp,
+    InstanceView, Message, PageQuery, Peer, Project, Task, Timestamp,
     journal::{Ghap, Session},
     json_bytes, limits,
     source::SourceView,
@@ -75,6 +75,10 @@ impl Listed for Message {
 
 impl Listed for Peer {
     const NAME: &'static str = "peers";
+}
+
+impl Listed for Project {
+    const NAME: &'static str = "projects";
 }
 
 impl Listed for Session {

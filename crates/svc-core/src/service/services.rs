@@ -24,6 +24,7 @@ use super::{
     log::Log,
     machines::Machines,
     mcp::Mcp,
+    projects::Projects,
     prompts::Prompts,
     search::Search,
     sources::Sources,
@@ -63,6 +64,8 @@ pub struct ServiceSet {
     pub machines: Machines,
     /// MCP sessions, and calls on record.
     pub mcp: Mcp,
+    /// Projects and their folders.
+    pub projects: Projects,
     /// Prompts of attended sessions.
     pub prompts: Prompts,
     /// Child MCP servers on record.
@@ -118,6 +121,7 @@ impl Services {
             hooks,
             machines,
             mcp: Mcp::new(core.clone()),
+            projects: core.projects.clone(),
             prompts,
             sources: Sources::new(core.clone()),
             core,

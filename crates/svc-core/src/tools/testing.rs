@@ -40,6 +40,7 @@ impl World {
             scopes: Arc::new([Scope("none".to_owned())]),
             project: None,
             process: None,
+            root: None,
             folder: None,
         };
         Call::alone(self.services.clone(), caller)

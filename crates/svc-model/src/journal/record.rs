@@ -19,7 +19,7 @@ pub struct Ghap {
     pub id: GhapId,
     /// Whose it is.
     pub session_id: String,
-    /// Root of the project that it is about.
+    /// The project that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// What it is about.

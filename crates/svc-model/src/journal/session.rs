@@ -11,7 +11,7 @@ use crate::Timestamp;
 pub struct Session {
     /// The client's own id.
     pub session_id: String,
-    /// Root of the project that it works in.
+    /// The project that it works in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// Which program it is.

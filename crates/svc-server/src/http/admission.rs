@@ -370,6 +370,7 @@ mod tests {
             scopes: Arc::from([]),
             project: None,
             process: None,
+            root: None,
             folder: None,
         };
         AnswerReader { caller, services, unread: UnreadAnswers::default() }

@@ -156,9 +156,10 @@ async fn search(
             format!("must be from 1 to {}", limits::SEARCH_HITS),
         ));
     }
+    let project = app.services.projects.named(query.project.as_deref()).await?;
     let search = ExperienceQuery {
         prompt: &query.q,
-        project: query.project.as_deref(),
+        project: project.as_deref(),
         filter: SearchFilter { domain: query.domain, status: query.status, part: None },
         limit,
         only_relevant: false,

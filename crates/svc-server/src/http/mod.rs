@@ -32,6 +32,7 @@ mod openapi;
 mod page;
 mod peers;
 mod presence;
+mod projects;
 mod prompts;
 mod protocol;
 mod routes;

@@ -10,7 +10,7 @@ use super::{
     api::Api,
     conversations, daemon_proof, doctor, events, exposition, handovers, health, journal, messages,
     openapi::{Document, Operation},
-    page, peers, prompts, protocol, send_message, sources, tasks, tokens, tools,
+    page, peers, projects, prompts, protocol, send_message, sources, tasks, tokens, tools,
 };
 
 pub(super) fn api() -> Api {
@@ -29,6 +29,7 @@ pub(super) fn api() -> Api {
     let api = journal::routes(api);
     let api = conversations::routes(api);
     let api = tokens::routes(api);
+    let api = projects::routes(api);
     let api = daemon_proof::routes(api);
     let api = tools::routes(api);
     let api = page::routes(api);

@@ -284,7 +284,7 @@ fn listed(
     let mut problems = sources.problems().to_vec();
     // A session sees only problems with its project's files.
     problems.retain(|problem| {
-        caller.has_scope(READ_ALL) || caller.project().is_some_and(|root| problem.starts_with(root))
+        caller.has_scope(READ_ALL) || caller.root().is_some_and(|root| problem.starts_with(root))
     });
     Ok(SourceList { page, problems })
 }
@@ -303,7 +303,7 @@ fn one(
 /// and the command.
 fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
     if !caller.has_scope(READ_ALL) {
-        let own = [caller.project(), caller.session()];
+        let own = [caller.root(), caller.session()];
         view.instances.retain(|instance| own.contains(&Some(instance.key.as_str())));
         view.runs = None;
     }

@@ -217,7 +217,7 @@ pub fn servers_prompt(sources: SourceManager) -> PromptTemplate {
             let sources = sources.clone();
             async move {
                 let mut text = model_text!("These are the MCP servers behind svc, as I see them:");
-                for view in sources.in_folder(call.caller.project()).views() {
+                for view in sources.in_folder(call.caller.root()).views() {
                     let name = quote::line(&view.name, SERVER_BYTES);
                     let state = quote::line(view.state.as_str(), SERVER_BYTES);
                     text.push(&model_text!("\n- {}: {}, {} tools", name, state, view.tools));

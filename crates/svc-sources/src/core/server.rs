@@ -280,15 +280,18 @@ impl CoreRules {
     }
 }
 
-/// The folder of a caller: the project of its token. For the operator it is the folder of the
+/// The folder of a caller: the root of the project of its token. For the operator it is that of the
 /// session that the call names.
 async fn folder_of(call: &Call) -> Result<Option<String>, Failure> {
     if !call.caller.is_operator() {
-        return Ok(call.caller.project().map(str::to_owned));
+        return Ok(call.caller.root().map(str::to_owned));
     }
     let Some(session) = &call.session else { return Ok(None) };
     match call.services.team.session_detail(&call.caller, session).await {
-        Ok(detail) => Ok(detail.session.project),
+        Ok(detail) => match detail.session.project {
+            Some(project) => Ok(call.services.projects.root(&project, None).await?),
+            None => Ok(None),
+        },
         Err(svc_core::service::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -61,6 +61,7 @@ const READ_ALL: &[&str] = &[
     // Daemons are as few as machines.
     "delete from daemon where machine_id = ?",
     "from machine m cross join",
+    "from machine order by first_seen",
     "from daemon d join machine m",
     "substr(host_started, -1) = '@'",
     "substr(runner_started, -1) = '@'",

@@ -7,6 +7,7 @@ mod learning;
 mod log;
 mod machine;
 mod mcp;
+mod project;
 mod search;
 mod source;
 mod team;
@@ -28,6 +29,7 @@ pub use log::{
 };
 pub use machine::{AwayMachine, NewDaemon};
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
+pub use project::FolderDecision;
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 pub use team::{

@@ -162,6 +162,11 @@ family! {
 }
 
 family! {
+    /// Folders of projects. See `project.rs`.
+    projects: ProjectReads, ProjectWrites
+}
+
+family! {
     /// Lists, pins, states and processes of sources. See `source.rs`.
     sources: SourceReads, SourceWrites
 }

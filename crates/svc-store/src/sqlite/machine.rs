@@ -62,6 +62,7 @@ impl MachineWrites<'_> {
             "update source_list set machine_id = ? where machine_id = ''",
             "update source_state set machine_id = ? where machine_id = ''",
             "update source_pin set machine_id = ? where machine_id = ''",
+            "update project_folder set machine_id = ? where machine_id = ''",
         );
         // The starts that had no boot were of processes that ran when they were last looked at.
         let boot = machine::boot();

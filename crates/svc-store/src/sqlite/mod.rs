@@ -39,6 +39,7 @@ mod page;
 mod peer;
 #[cfg(test)]
 mod plan_tests;
+mod project;
 mod read_query;
 #[cfg(test)]
 mod reader_tests;

@@ -22,6 +22,7 @@ fn session(key: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
         scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
         project: project.map(Arc::from),
         process: None,
+        root: None,
         folder: None,
     }
 }

@@ -164,7 +164,8 @@ impl Access {
         let Some(operator_credential) = row.operator_credential.clone() else {
             return Ok(None);
         };
-        let browser = Browser { seen: CachedToken::from_row(row, read_at), operator_credential };
+        let browser =
+            Browser { seen: CachedToken::from_row(row, None, read_at), operator_credential };
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
             known.evict();

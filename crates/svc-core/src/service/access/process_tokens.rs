@@ -17,7 +17,7 @@ use super::{
     client_process::{ClientProcess, bearer_is_running},
     credentials::CachedToken,
 };
-use crate::service::{Error, check, project::project_root};
+use crate::service::{Error, check};
 
 /// Characters of a client's name in the subject of its process.
 const NAME_CHARS: usize = 24;
@@ -43,7 +43,7 @@ pub struct ProcessToken {
     pub token_id: TokenId,
     /// The subject: the same for every token of one process.
     pub session: String,
-    /// Root of the project that the process works in.
+    /// The project that the process works in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// The folder that it was first seen in.
@@ -69,7 +69,11 @@ impl Access {
         let name = input.client.unwrap_or_else(|| client.name.clone());
         let fresh = self.subject_of_unseen(&client.process, &name, client.cwd()).await?;
         let token = format!("svc_{}", new_secret());
-        let folder = client.own_folder();
+        // To decide about a folder is a write job of its own.
+        let own = match client.own_folder() {
+            Some(folder) => Some((self.core.projects.of_folder(&folder).await?, folder)),
+            None => None,
+        };
         let bearer = client.bearer();
         let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
         let (row, replaced) = self
@@ -78,10 +82,11 @@ impl Access {
             .write(move |tx| {
                 Box::pin(async move {
                     let mut subject = subject_of(tx, &process, fresh).await?;
-                    if let (Some(folder), false) = (folder, is_agent_key(&subject.session)) {
+                    if let (Some((project, folder)), false) = (own, is_agent_key(&subject.session))
+                    {
                         // One process may have sessions in several folders, and starts the `svc
                         // stdio` of a session in the session's folder.
-                        subject.project = Some(project_root(&folder));
+                        subject.project = Some(project);
                         subject.cwd = Some(folder);
                     }
                     let replaced = replace_tokens(tx, &process, &bearer).await?;
@@ -151,7 +156,7 @@ impl Access {
             Some(row) => row,
             None => Box::pin(self.insert_secretless(client)).await?,
         };
-        let seen = CachedToken::from_row(row, read_at);
+        let seen = self.cached(row, read_at).await?;
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
             known.evict();
@@ -173,11 +178,15 @@ impl Access {
         name: &str,
         cwd: Option<String>,
     ) -> Result<ProcessSubject, Error> {
-        let hosted = self.subject_below_host(process).await?;
-        Ok(hosted.unwrap_or_else(|| ProcessSubject {
-            scopes: self.core.session_scopes(),
-            ..fresh_subject(process.pid, name, cwd)
-        }))
+        if let Some(hosted) = self.subject_below_host(process).await? {
+            return Ok(hosted);
+        }
+        let project = match &cwd {
+            Some(cwd) => Some(self.core.projects.of_folder(cwd).await?),
+            None => None,
+        };
+        let scopes = self.core.session_scopes();
+        Ok(ProcessSubject { scopes, project, cwd, ..fresh_subject(process.pid, name) })
     }
 
     async fn insert_row_of(
@@ -220,9 +229,13 @@ impl Access {
             let known = self.core.store.write(move |tx| {
                 Box::pin(async move { Ok::<_, Error>(tx.tokens().process_subject(&gone).await?) })
             });
-            if let Some(ProcessSubject { token_id: Some(token), session, project, .. }) =
+            if let Some(ProcessSubject { token_id: Some(token), session, project, cwd, .. }) =
                 known.await?.filter(|subject| !subject.is_barred)
             {
+                let root = match &project {
+                    Some(project) => self.core.projects.root(project, cwd.as_deref()).await?,
+                    None => None,
+                };
                 // No new row: no request comes with this token.
                 return Ok(Caller::Session {
                     key: session.into(),
@@ -230,6 +243,7 @@ impl Access {
                     scopes: Arc::from([]),
                     project: project.map(Arc::from),
                     process: Some(Arc::new(process)),
+                    root: root.map(Arc::from),
                     folder: None,
                 });
             }
@@ -245,7 +259,7 @@ impl Access {
             });
             self.forget(&ended.await?);
         }
-        Ok(CachedToken::from_row(row, self.core.now()).caller)
+        Ok(self.cached(row, self.core.now()).await?.caller)
     }
 
     /// Revokes the tokens of this machine's processes that have ended.
@@ -313,7 +327,7 @@ async fn subject_of(
 }
 
 /// The subject of a new process. A random part distinguishes it from all earlier ones.
-fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
+fn fresh_subject(pid: u32, name: &str) -> ProcessSubject {
     let name: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
@@ -328,8 +342,8 @@ fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
         token_id: None,
         session: format!("{name}-{pid}-{}", &secret[..8]),
         scopes: Vec::new(),
-        project: cwd.as_deref().map(project_root),
-        cwd,
+        project: None,
+        cwd: None,
         is_barred: false,
     }
 }

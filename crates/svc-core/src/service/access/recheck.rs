@@ -6,7 +6,7 @@ use svc_model::{Caller, Principal, TokenId, limits};
 
 use super::{
     Access,
-    credentials::{CachedToken, Credential, OPERATOR_PREFIX},
+    credentials::{Credential, OPERATOR_PREFIX},
 };
 use crate::service::Error;
 
@@ -108,7 +108,7 @@ impl Access {
             Some(row) if *row.session == **key => {
                 let is_good = row.revoked_at.is_none() && row.expires_at > now;
                 if is_good {
-                    RecordedCaller::Good(CachedToken::from_row(row, now).caller)
+                    RecordedCaller::Good(self.cached(row, now).await?.caller)
                 } else {
                     RecordedCaller::Revoked
                 }

@@ -20,9 +20,7 @@ use super::{
     Access,
     credentials::{CachedToken, Credential, TokenCache},
 };
-use crate::service::{
-    Candidate, Error, Listed, Page, PageBounds, ResourceKind, check, project::project_root,
-};
+use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
 
 fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), Error> {
     let is_known =
@@ -61,7 +59,7 @@ pub struct MintedToken {
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
-    /// Root of the project whose things it reads.
+    /// The project whose things it reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// When it ends by itself.
@@ -80,7 +78,7 @@ pub struct TokenInfo {
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
-    /// Root of the project whose things it reads.
+    /// The project whose things it reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// When it was made.
@@ -167,7 +165,7 @@ impl Access {
         if row.revoked_at.is_some() || is_browser || is_reserved {
             return Ok(None);
         }
-        let seen = CachedToken::from_row(row, read_at);
+        let seen = self.cached(row, read_at).await?;
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
             known.evict();
@@ -175,6 +173,19 @@ impl Access {
             known.good.insert(seen.id.clone(), read_at);
         }
         Ok(Some(seen))
+    }
+
+    /// The cached form of a valid row.
+    pub(super) async fn cached(
+        &self,
+        row: TokenRow,
+        read_at: Timestamp,
+    ) -> Result<CachedToken, Error> {
+        let root = match &row.project {
+            Some(project) => self.core.projects.root(project, row.cwd.as_deref()).await?,
+            None => None,
+        };
+        Ok(CachedToken::from_row(row, root, read_at))
     }
 
     /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
@@ -228,7 +239,10 @@ impl Access {
         check::short("project", input.project.as_deref())?;
         let project = input.project.filter(|path| !path.trim().is_empty());
         let cwd = project.clone().filter(|folder| folder.starts_with('/'));
-        let project = project.as_deref().map(project_root);
+        let project = match project {
+            Some(folder) => Some(self.core.projects.of_folder(&folder).await?),
+            None => None,
+        };
         let ttl = input.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
         if ttl.is_zero() || ttl > limits::TOKEN_TTL_MAX {
             let most = limits::TOKEN_TTL_MAX.as_secs();
@@ -357,8 +371,8 @@ fn candidate(row: &TokenRow) -> Candidate {
 }
 
 impl CachedToken {
-    /// The cached form of a valid row.
-    pub(super) fn from_row(row: TokenRow, read_at: Timestamp) -> Self {
+    /// `root` is that of the row's project on this machine.
+    pub(super) fn from_row(row: TokenRow, root: Option<String>, read_at: Timestamp) -> Self {
         Self {
             caller: Caller::Session {
                 key: row.session.into(),
@@ -366,6 +380,7 @@ impl CachedToken {
                 scopes: row.scopes.into_iter().map(Scope).collect(),
                 project: row.project.map(Arc::from),
                 process: row.process.map(Arc::new),
+                root: root.map(Arc::from),
                 folder: row.cwd.map(Arc::from),
             },
             id: row.token_id,

@@ -102,7 +102,8 @@ impl RequestedStart<'_> {
             args: self.args,
             folder: real.as_deref().filter(|_| is_chosen),
         };
-        let requester = requester(&caller.principal(), caller.project());
+        let roots: Vec<String> = caller.root().map(str::to_owned).into_iter().collect();
+        let requester = requester(&caller.principal(), &roots);
         permits(&instance.allow, &requester, &asked)?;
         let is_bound = is_chosen && !caller.is_operator();
         if is_bound && real.is_none() {
@@ -122,15 +123,17 @@ impl RequestedStart<'_> {
 
 /// Checks again that an agent for a task may work in the folder that its request chose. Since the
 /// task was made, the folder may have become a link, and failover may have chosen another instance.
+/// `roots` are those of the task's project.
 pub(super) fn still_permits(
     instance: &AgentInstance,
     owned: &Ownership,
+    roots: &[String],
     cwd: &str,
 ) -> Result<(), String> {
     let Some(owner) = &owned.owner else {
         return Err("the owner of this task is unknown".to_owned());
     };
-    let requester = requester(owner, owned.project.as_deref());
+    let requester = requester(owner, roots);
     if matches!(requester, RealRequester::Operator) {
         return Ok(());
     }
@@ -143,18 +146,17 @@ pub(super) fn still_permits(
     permits(&instance.allow, &requester, &settings).map_err(|error| error.to_string())
 }
 
-/// Like [`StartRequester`], with the links in the project's path resolved.
+/// Like [`StartRequester`], with the links in the paths of the project's roots resolved.
 enum RealRequester {
     Operator,
-    Session(Option<PathBuf>),
+    Session(Vec<PathBuf>),
 }
 
-fn requester(principal: &Principal, project: Option<&str>) -> RealRequester {
+fn requester(principal: &Principal, roots: &[String]) -> RealRequester {
+    let real = |root: &String| Path::new(root).canonicalize().ok();
     match principal {
         Principal::Operator => RealRequester::Operator,
-        Principal::Session(_) => RealRequester::Session(
-            project.and_then(|project| Path::new(project).canonicalize().ok()),
-        ),
+        Principal::Session(_) => RealRequester::Session(roots.iter().filter_map(real).collect()),
     }
 }
 
@@ -168,7 +170,10 @@ fn permits(
     let real = StartAllowance { folders: folders.collect(), ..allowance.clone() };
     let requester = match requester {
         RealRequester::Operator => StartRequester::Operator,
-        RealRequester::Session(project) => StartRequester::Session(project.as_deref()),
+        RealRequester::Session(roots) => {
+            let holds = |root: &&PathBuf| settings.folder.is_some_and(|it| it.starts_with(root));
+            StartRequester::Session(roots.iter().find(holds).map(PathBuf::as_path))
+        }
     };
     real.permits(requester, settings).map_err(|refusal| match &refusal {
         StartRefusal::NeverSet(name) => Error::invalid(format!("env.{name}"), refusal.to_string()),

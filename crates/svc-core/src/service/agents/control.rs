@@ -95,8 +95,9 @@ impl Agents {
             Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
             None => None,
         };
+        let asked = (input, fingerprint);
         let start =
-            AgentStart::new(&self.settings, caller, (input, fingerprint), resumed.as_ref())?;
+            AgentStart::new(&self.core, &self.settings, caller, asked, resumed.as_ref()).await?;
         let (core, created_by) = (self.core.clone(), caller.principal().to_string());
         let made = self
             .core
@@ -163,6 +164,7 @@ impl Agents {
     ) -> Result<Page<AgentView>, Error> {
         let reader = Reader::from_caller(caller);
         let mut filter = filter.clone();
+        filter.project = self.core.projects.named(filter.project.as_deref()).await?;
         let wanted = filter.state;
         if wanted == Some(AgentState::Unreachable) {
             // `Unreachable` is not in the rows: read all live agents and filter them below.

@@ -227,6 +227,8 @@ impl<'a> DispatchRequest<'a> {
                 ..RequestedStart::default()
             };
             let folder = request.permitted_folder(&agents.settings, caller, &instance)?;
+            // Decided here: the write job that starts the agent would read the disk for it.
+            agents.core.projects.to_start(caller, Some(&folder.path)).await?;
             (requirements.cwd, requirements.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
             requirements.resume = self.resumed(instance.backend).await?;
         } else if input.session.is_some() {

@@ -22,11 +22,12 @@ use super::{
     allowance::still_permits,
     attended::{ask_attended, attended_for, end_unanswered},
     records::{give_to, note, set_reason},
-    start::{AgentPlan, PlannedAgent, full, project_of_task},
+    start::{AgentPlan, PlannedAgent, full},
 };
 use crate::service::{
     Error,
     assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, retry},
+    projects::Projects,
     tasks,
 };
 
@@ -402,13 +403,22 @@ impl<'a> QueuedWork<'a> {
         };
         let is_chosen =
             work.requirements.has_chosen_cwd && work.requirements.cwd.as_ref() == Some(&cwd);
-        if is_chosen && let Err(why) = still_permits(&instance, &task.owned, &cwd) {
+        let roots = match &task.owned.project {
+            Some(project) if is_chosen => Projects::roots_in(tx, project).await?,
+            _ => Vec::new(),
+        };
+        if is_chosen && let Err(why) = still_permits(&instance, &task.owned, &roots, &cwd) {
             return self.fail(why).await;
         }
+        let project = match (&task.owned.project, &task.owned.owner) {
+            (Some(project), _) => project.clone(),
+            (None, Some(Principal::Operator)) => Projects::of_folder_in(tx, &cwd).await?,
+            (None, _) => String::new(),
+        };
         let owner = task.owned.owner.clone().unwrap_or(Principal::Operator);
         let prompt = task.task.prompt.clone().unwrap_or_default();
         let plan = AgentPlan {
-            project: project_of_task(&task.owned, &cwd),
+            project,
             name,
             cwd,
             prompt: Some(AgentInput {

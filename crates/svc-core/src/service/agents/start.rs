@@ -25,7 +25,7 @@ use super::{
     follow::AgentFollower,
     records::{append_team_event, stream_of},
 };
-use crate::service::{Error, check, core::Core, project::project_root, team};
+use crate::service::{Error, check, core::Core, team};
 
 /// Request to start an agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -118,7 +118,8 @@ pub(super) struct AgentStart {
 }
 
 impl AgentStart {
-    pub(super) fn new(
+    pub(super) async fn new(
+        core: &Core,
         settings: &AgentSettings,
         caller: &Caller,
         (mut input, fingerprint): (NewAgent, RequestFingerprint),
@@ -133,6 +134,9 @@ impl AgentStart {
         }
         let key = input.idempotency_key.clone();
         let mut plan = AgentPlan::new(settings, caller, input)?;
+        // A session cannot put an agent into another project.
+        let project = core.projects.to_start(caller, Some(&plan.cwd)).await?;
+        plan.project = project.unwrap_or_default();
         if let Some(ended) = resumed {
             plan.resume = Some(conversation_of(ended, "resume", plan.instance.backend)?);
         }
@@ -213,7 +217,7 @@ impl AgentPlan {
             None => None,
         };
         Ok(Self {
-            project: project_of(caller, &cwd),
+            project: String::new(),
             owner: caller.principal(),
             instance,
             name,
@@ -435,25 +439,6 @@ pub(super) fn conversation_of(
     }
     let vendor = ended.info.session_id.clone();
     vendor.ok_or_else(|| Error::invalid(field, "has no conversation on record"))
-}
-
-/// The project of an agent that is started for a task.
-pub(super) fn project_of_task(owned: &Ownership, cwd: &str) -> String {
-    match (&owned.project, &owned.owner) {
-        (Some(project), _) => project.clone(),
-        (None, Some(Principal::Operator)) => project_root(cwd),
-        (None, _) => String::new(),
-    }
-}
-
-/// The project of an agent that a caller starts. A session cannot put an agent into another
-/// project.
-fn project_of(caller: &Caller, cwd: &str) -> String {
-    if caller.is_operator() {
-        project_root(cwd)
-    } else {
-        caller.project().unwrap_or_default().to_owned()
-    }
 }
 
 /// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent

@@ -24,6 +24,7 @@ pub(in crate::service) fn caller_as(key: Arc<str>, project: Option<&str>) -> Cal
         scopes: Arc::from([]),
         project: project.map(Arc::from),
         process: None,
+        root: None,
         folder: None,
     }
 }

@@ -23,11 +23,7 @@ use super::{
     write_job::{HookWriteJob, HookWrites},
 };
 use crate::service::{
-    Error, check,
-    journal::ContextRequest,
-    process,
-    project::{project_root, project_to_start},
-    team::ActingSession,
+    Error, check, journal::ContextRequest, process, projects::project_root, team::ActingSession,
 };
 
 /// What comes with an event, beside the client's own payload.
@@ -65,8 +61,9 @@ struct KnownSession {
 
 /// What an event may write of a session that is not known yet or begins.
 struct SessionProfile {
-    /// Root of its project.
     project: Option<String>,
+    /// Root of its project.
+    root: Option<String>,
     /// The name of its peer, if it has none yet.
     peer_name: Option<String>,
 }
@@ -87,7 +84,7 @@ impl Hooks {
         check_call(&event, &call)?;
         let told = self.earlier_words.take_off(&caller.principal(), &mut event);
         let known = self.recognise(caller, &event).await?;
-        let caller = &in_its_project(caller, &event, &known, call.names_folder);
+        let caller = &self.in_its_project(caller, &event, &known, call.names_folder).await?;
         let is_small = call.lost.is_empty() && known.is_own;
         if is_small && self.changes_nothing(&event, &known).await? {
             self.announce_call(caller, &event, call.timing, known.arrived);
@@ -195,7 +192,8 @@ impl Hooks {
         call: HookCall,
     ) -> Result<HookWrites, Error> {
         let process = client_process(caller, &call);
-        let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
+        let SessionProfile { project, root, peer_name } =
+            self.profile(caller, event, known).await?;
         let has_dialog = has_dialog(event, process.as_ref()).await;
         let job = HookWriteJob {
             core: self.core.clone(),
@@ -210,6 +208,7 @@ impl Hooks {
             shown: call.secret,
             secrets: self.secrets_to_keep(caller, event, known),
             project,
+            root,
             peer_name,
             is_renamed: known.peer.is_some(),
             process,
@@ -226,6 +225,30 @@ impl Hooks {
         self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
     }
 
+    /// The caller in the project of the session that the event is of: the one that the session has,
+    /// and of a session that is not known yet the one that its client's hook runs in. One process
+    /// may have sessions in several.
+    async fn in_its_project(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        known: &KnownSession,
+        names_folder: bool,
+    ) -> Result<Caller, Error> {
+        if !caller.is_client_process() {
+            return Ok(caller.clone());
+        }
+        let projects = &self.core.projects;
+        let folder = event.cwd.as_deref().filter(|_| names_folder);
+        let has = known.session.as_ref().filter(|_| known.is_own);
+        let project = match (has.and_then(|session| session.project.clone()), folder) {
+            (Some(project), _) => project,
+            (None, Some(folder)) => projects.of_folder(folder).await?,
+            (None, None) => return Ok(caller.clone()),
+        };
+        projects.caller_in(caller, &project, folder).await
+    }
+
     async fn profile(
         &self,
         caller: &Caller,
@@ -236,8 +259,12 @@ impl Hooks {
         let is_away = known.peer.as_ref().is_none_or(|peer| peer.status == PeerStatus::Offline);
         let is_new = known.session.is_none() || is_away || event.is_start();
         let cwd = event.cwd.as_deref().filter(|_| is_new);
-        let project = project_to_start(caller, cwd);
-        let base = base_name(event.client, project.as_deref());
+        let project = self.core.projects.to_start(caller, cwd).await?;
+        let root = match caller.session() {
+            Some(_) => caller.root().map(str::to_owned),
+            None => cwd.map(project_root),
+        };
+        let base = base_name(event.client, root.as_deref());
         let needs_name = match &known.peer {
             _ if event.is_of_sub_agent() => false,
             None => true,
@@ -246,7 +273,7 @@ impl Hooks {
         };
         let peer_name =
             if needs_name { Some(self.free_peer_name(&base, known).await?) } else { None };
-        Ok(SessionProfile { project, peer_name })
+        Ok(SessionProfile { project, root, peer_name })
     }
 
     /// A name for a session's peer: client and folder, with a number if another who is here has
@@ -387,31 +414,10 @@ impl Hooks {
     }
 }
 
-/// The caller in the project of the session that the event is of: the one that the session has, and
-/// of a session that is not known yet the one that its client's hook runs in. One process may have
-/// sessions in several.
-fn in_its_project(
-    caller: &Caller,
-    event: &HookEvent,
-    known: &KnownSession,
-    names_folder: bool,
-) -> Caller {
-    if !caller.is_client_process() {
-        return caller.clone();
-    }
-    let has = known.session.as_ref().filter(|_| known.is_own);
-    let has = has.and_then(|session| session.project.clone());
-    let named = || event.cwd.as_deref().filter(|_| names_folder).map(project_root);
-    match has.or_else(named) {
-        Some(project) => caller.in_project(&project),
-        None => caller.clone(),
-    }
-}
-
 /// What the daemon calls a session's peer: client and folder.
-fn base_name(client: HookClient, project: Option<&str>) -> String {
+fn base_name(client: HookClient, root: Option<&str>) -> String {
     let client = client.as_str();
-    match project.map(Path::new).and_then(Path::file_name) {
+    match root.map(Path::new).and_then(Path::file_name) {
         Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
         None => client.to_owned(),
     }
@@ -496,6 +502,7 @@ mod tests {
             scopes: Arc::new([]),
             project: Some("/p".into()),
             process: Some(Arc::new(process)),
+            root: None,
             folder: None,
         };
         let payload = json!({

@@ -43,8 +43,10 @@ pub(super) struct HookWriteJob {
     pub(super) shown: Option<TokenHash>,
     /// Where the session's secret is kept, if it gets it with this event.
     pub(super) secrets: Option<SessionSecrets>,
-    /// Root of the project, if the session begins or is not known.
+    /// The project, if the session begins or is not known.
     pub(super) project: Option<String>,
+    /// Root of the project.
+    pub(super) root: Option<String>,
     /// A free name for the session's peer, if it has none.
     pub(super) peer_name: Option<String>,
     /// Whether that name takes the place of the one that it has.
@@ -374,7 +376,7 @@ impl HookWriteJob {
         let input = RegisterInput {
             display_name: name.unwrap_or_else(|| client.to_owned()),
             backend: client.to_owned(),
-            path: self.project.clone(),
+            path: self.root.clone(),
             circle: None,
             role: None,
             session_id: Some(self.event.session_id.clone()),

@@ -82,6 +82,7 @@ impl Journal {
         request: &ContextRequest,
     ) -> Result<AssembledContext, Error> {
         let mut request = request.clone();
+        request.project = self.core.projects.named(request.project.as_deref()).await?;
         if let Some(session) = &request.session_id {
             self.team.acting_session(caller, None, Some(session), None).await?;
             if !caller.is_operator() {

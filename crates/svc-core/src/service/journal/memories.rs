@@ -21,7 +21,7 @@ use super::{
 };
 use crate::service::{
     Error, ResourceKind, check,
-    project::project_of_write,
+    projects::project_of_write,
     search::confirmation_factor,
     team::{ActingSession, owns_session, tell},
 };
@@ -170,12 +170,10 @@ impl Journal {
         offset: u32,
         limit: u32,
     ) -> Result<(Vec<Memory>, i64), Error> {
-        Ok(self
-            .core
-            .store
-            .memories()
-            .list(&Reader::from_caller(caller), filter, offset, PageSize::rows(limit))
-            .await?)
+        let project = self.core.projects.named(filter.project.as_deref()).await?;
+        let filter = &MemoryFilter { project, ..filter.clone() };
+        let (reader, size) = (Reader::from_caller(caller), PageSize::rows(limit));
+        Ok(self.core.store.memories().list(&reader, filter, offset, size).await?)
     }
 
     /// Removes a memory: one of the caller's own session, or any for the operator.

@@ -8,7 +8,7 @@ use svc_model::{
 use svc_store::WriteTx;
 
 use super::{Journal, records::tell_of, texts::check_text};
-use crate::service::{Error, ResourceKind, project::project_of_write, team::ActingSession};
+use crate::service::{Error, ResourceKind, projects::project_of_write, team::ActingSession};
 
 impl Journal {
     /// Orphaned records in the project of a session, the one that was changed last first.

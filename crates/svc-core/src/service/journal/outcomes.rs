@@ -11,7 +11,7 @@ use svc_store::WriteTx;
 use super::{Journal, texts::check_text};
 use crate::service::{
     Error, check,
-    project::project_of_write,
+    projects::project_of_write,
     team::{ActingSession, tell},
 };
 

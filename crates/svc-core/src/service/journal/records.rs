@@ -19,7 +19,7 @@ use super::{
 };
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind,
-    project::project_of_write,
+    projects::project_of_write,
     search,
     team::{ActingSession, tell},
 };
@@ -239,8 +239,10 @@ impl Journal {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Ghap>, Error> {
         let reader = Reader::from_caller(caller);
+        let project = self.core.projects.named(filter.project.as_deref()).await?;
+        let filter = GhapFilter { project, ..filter.clone() };
         let read = async |before: Option<GhapId>, limit| {
-            self.core.store.ghaps().list(&reader, filter, before.as_ref(), limit).await
+            self.core.store.ghaps().list(&reader, &filter, before.as_ref(), limit).await
         };
         Page::read(page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
@@ -254,12 +256,9 @@ impl Journal {
         client: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>, Error> {
-        Ok(self
-            .core
-            .store
-            .calibration()
-            .rows(&Reader::from_caller(caller), project, client, domain)
-            .await?)
+        let project = self.core.projects.named(project).await?;
+        let (reader, project) = (Reader::from_caller(caller), project.as_deref());
+        Ok(self.core.store.calibration().rows(&reader, project, client, domain).await?)
     }
 
     /// Stated probabilities against verdicts, and their course over the weeks, in the records that
@@ -270,6 +269,8 @@ impl Journal {
         project: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>), Error> {
+        let project = self.core.projects.named(project).await?;
+        let project = project.as_deref();
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let bins = store.calibration().probability_bins(&reader, project, domain).await?;
         let weeks = store

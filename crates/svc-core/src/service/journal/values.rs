@@ -20,7 +20,7 @@ use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster};
 use super::{Journal, texts::check_text};
 use crate::service::{
     Error, ResourceKind,
-    project::project_of_write,
+    projects::project_of_write,
     team::{ActingSession, tell},
 };
 

@@ -481,6 +481,7 @@ mod tests {
             scopes: Arc::new([]),
             project: None,
             process: None,
+            root: None,
             folder: None,
         }
     }
@@ -592,6 +593,7 @@ mod tests {
             scopes: Arc::new([Scope(READ_ALL.to_owned())]),
             project: None,
             process: None,
+            root: None,
             folder: None,
         };
         for (caller, prefix, after, oldest, first) in [

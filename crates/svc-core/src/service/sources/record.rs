@@ -11,7 +11,7 @@ use svc_model::{
 use svc_store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 
 use super::Sources;
-use crate::service::{Error, project::project_root};
+use crate::service::{Error, projects::project_root};
 
 /// Identifies a server: two projects may each have one of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -258,24 +258,25 @@ impl Sources {
         if events.is_empty() {
             return Ok(());
         }
+        // The output of a server may be about anybody's calls, so its stream is the operator's; that
+        // of a project's own server is the project's.
+        let project = match key.project() {
+            Some(folder) => self.core.projects.of_folder(folder).await?,
+            None => String::new(),
+        };
+        let visibility = StreamVisibility::shared(&Ownership::from_row("operator", project));
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let stream = key.stream();
-                    tx.streams().open(&stream, &visibility_of(&key)).await?;
+                    tx.streams().open(&stream, &visibility).await?;
                     tx.append(&stream, events).await?;
                     Ok(())
                 })
             })
             .await
     }
-}
-
-/// The output of a server may be about anybody's calls, so its stream belongs to the operator; that
-/// of a project's own server belongs to the project.
-fn visibility_of(key: &SourceKey) -> StreamVisibility {
-    StreamVisibility::shared(&Ownership::from_row("operator", key.project_root()))
 }
 
 /// The event is public. The reason of a project's own server may quote the project, so the event

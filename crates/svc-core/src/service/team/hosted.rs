@@ -53,6 +53,7 @@ pub(in crate::service) async fn hosted_peer(
         scopes: std::sync::Arc::from([]),
         project: agent.owned.project.as_deref().map(Into::into),
         process: None,
+        root: None,
         folder: None,
     };
     if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {

@@ -60,7 +60,10 @@ impl Team {
         }
         let project =
             self.core.store.sessions().get(session).await?.and_then(|known| known.project);
-        Ok(project.map_or_else(|| caller.clone(), |project| caller.in_project(&project)))
+        match project {
+            Some(project) => self.core.projects.caller_in(caller, &project, None).await,
+            None => Ok(caller.clone()),
+        }
     }
 
     /// Checks that a caller may act for a session that it names. Every id of a session that a
@@ -317,6 +320,7 @@ mod tests {
             scopes: Arc::new([]),
             project: Some("/p".into()),
             process: None,
+            root: None,
             folder: None,
         }
     }

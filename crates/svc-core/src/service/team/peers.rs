@@ -16,9 +16,7 @@ use super::{
     delivery::{AGENT_ENDED, end_deliveries},
     sessions::end_left,
 };
-use crate::service::{
-    Error, Page, PageBounds, ResourceKind, check, process, project::project_root,
-};
+use crate::service::{Error, Page, PageBounds, ResourceKind, check, process};
 
 /// The reason in events about a peer or a session whose process the sweep did not find.
 const PROCESS_GONE: &str = "its process is gone";
@@ -50,10 +48,7 @@ impl Team {
             None => input.session_id = session.map(str::to_owned),
         }
         // Reads the disk, which a write job must not do.
-        let project = match caller.session() {
-            Some(_) => caller.project().map(str::to_owned),
-            None => given(input.path.as_deref()).map(project_root),
-        };
+        let project = self.core.projects.to_start(caller, given(input.path.as_deref())).await?;
         let process = match caller.process().filter(|process| !process.started.is_empty()) {
             // The process of a client is known, so the input's claim does not count.
             Some(own) => Some(own.clone()),

@@ -18,9 +18,7 @@ use super::{
     ownership::{claim, refusal},
     session_stream::{stream_of, tell, visibility_of},
 };
-use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, check, project::project_to_start,
-};
+use crate::service::{Candidate, Error, Page, PageBounds, ResourceKind, check};
 
 /// Bytes of the shortest beginning of a session's id that names the session. Clients choose the
 /// ids.
@@ -156,7 +154,7 @@ impl Team {
         };
         let start = SessionStart {
             session_id,
-            project: project_to_start(caller, new.cwd.as_deref()),
+            project: self.core.projects.to_start(caller, new.cwd.as_deref()).await?,
             client: new.client,
             source: new.source.unwrap_or(SessionSource::Startup),
             created_by: caller.principal().to_string(),
@@ -314,6 +312,8 @@ impl Team {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Session>, Error> {
         let reader = Reader::from_caller(caller);
+        let project = self.core.projects.named(filter.project.as_deref()).await?;
+        let filter = &SessionFilter { project, ..filter.clone() };
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
             self.core.store.sessions().list(&reader, filter, before, limit).await

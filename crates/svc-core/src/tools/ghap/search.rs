@@ -88,7 +88,7 @@ struct Experience {
     /// What was searched for.
     axis: SearchAxis,
     session_id: String,
-    /// Root of the project that it is about.
+    /// The project that it is about.
     project: Option<String>,
     domain: Domain,
     strategy: Strategy,

@@ -38,6 +38,7 @@ async fn scripts() -> Vec<(&'static str, Script)> {
         ("messages", messages().await),
         ("full_inbox", full_inbox().await),
         ("tokens", tokens().await),
+        ("projects", projects().await),
         ("daemon_proof", daemon_proof().await),
         ("process_tokens", process_tokens().await),
         ("tasks", tasks().await),
@@ -514,6 +515,20 @@ async fn tokens() -> Script {
     script.token = None;
     script.post("/v1/token/rotate", json!({})).await;
     script.get("/v1/peers").await;
+    script
+}
+
+async fn projects() -> Script {
+    let mut script = Script::new().await;
+    let minted = script.post("/v1/tokens", json!({ "session": "s-2", "project": "/" })).await;
+    script.get("/v1/projects").await;
+    script.get("/v1/projects?limit=0").await;
+    script.post("/v1/projects/move", json!({ "folder": "/" })).await;
+    script.post("/v1/projects/move", json!({ "folder": "no/folder" })).await;
+    script.post("/v1/projects/move", json!({})).await;
+    script.token = Some(minted.text("token"));
+    script.get("/v1/projects").await;
+    script.post("/v1/projects/move", json!({ "folder": "/" })).await;
     script
 }
 

@@ -192,6 +192,7 @@ mod tests {
             scopes: [].into(),
             project: None,
             process: None,
+            root: None,
             folder: None,
         };
         let peer = |backend: &str| Peer {

@@ -1,0 +1,317 @@
+//! Projects: which one a folder is, and the folders of each.
+//!
+//! Rows name a project by its remote, else by its first commit, else by its folder. Which project a
+//! folder of this machine is, is decided at its first contact and stands in a row from then on: a
+//! line that changes in a repository's configuration moves no session into another project. A
+//! person moves a folder.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use svc_model::{
+    Caller, Clock, MovedFolder, Project, ProjectFolder, READ_ALL, Timestamp, is_remote_name,
+    journal::Session,
+};
+use svc_store::{Store, WriteTx};
+use svc_sys::{git_repository, project_folder};
+
+use super::{Error, Page, PageBounds, check};
+
+/// Decisions kept in memory.
+const KNOWN: usize = 4096;
+/// How often the use of a folder is noted.
+const USE_NOTED: Duration = Duration::from_mins(10);
+/// Most folders that are shown of a project.
+const FOLDERS_SHOWN: u32 = 50;
+
+/// Root of the project that a folder belongs to. A folder on another machine is taken as it is.
+pub(in crate::service) fn project_root(cwd: &str) -> String {
+    let root = project_folder::project_root(Path::new(cwd)).to_string_lossy();
+    let trimmed = root.trim_end_matches('/');
+    if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
+}
+
+/// The project of what a caller writes in a session: that of its token, or of the session that the
+/// operator names.
+pub(in crate::service) fn project_of_write(
+    caller: &Caller,
+    session: Option<Session>,
+) -> Option<String> {
+    if caller.is_operator() {
+        session.and_then(|session| session.project)
+    } else {
+        caller.project().map(str::to_owned)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Projects {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    known: Arc<Mutex<HashMap<String, KnownFolder>>>,
+}
+
+/// What was decided about a folder of this machine.
+#[derive(Debug, Clone)]
+struct KnownFolder {
+    project: String,
+    used_at: Timestamp,
+}
+
+/// What the repository in a folder says that its project is.
+#[derive(Debug, Default)]
+struct FolderClaim {
+    /// The remote's name, else the first commit.
+    name: Option<String>,
+    /// The repository, if the folder is a worktree of it.
+    main: Option<String>,
+}
+
+impl FolderClaim {
+    /// Reads the repository, outside the runtime's threads.
+    async fn read(root: &str) -> Self {
+        let root = PathBuf::from(root);
+        let read = tokio::task::spawn_blocking(move || git_repository::identity(&root));
+        let identity = read.await.unwrap_or_default();
+        let main = identity.main.and_then(|main| main.into_os_string().into_string().ok());
+        Self { name: identity.name, main }
+    }
+
+    /// The name, if it is that of a remote.
+    fn remote(&self) -> Option<&str> {
+        self.name.as_deref().filter(|name| is_remote_name(name))
+    }
+}
+
+impl Projects {
+    pub(super) fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
+        Self { store, clock, known: Arc::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, KnownFolder>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, root: String, project: &str, used_at: Timestamp) {
+        let mut known = self.known();
+        if known.len() >= KNOWN {
+            known.clear();
+        }
+        known.insert(root, KnownFolder { project: project.to_owned(), used_at });
+    }
+
+    /// The project of a folder, which this decides if it is the first contact. What is no folder of
+    /// this machine is taken as it is.
+    pub async fn of_folder(&self, folder: &str) -> Result<String, Error> {
+        if !folder.starts_with('/') {
+            return self.of_name(folder).await;
+        }
+        self.of_root(project_root(folder)).await
+    }
+
+    async fn of_root(&self, root: String) -> Result<String, Error> {
+        let now = self.clock.now();
+        let known = self.known().get(&root).cloned();
+        if let Some(KnownFolder { project, used_at }) = known
+            && now.since(used_at) < USE_NOTED
+        {
+            return Ok(project);
+        }
+        let row = self.store.projects().decision(&root).await?;
+        let row = match row {
+            Some(row) if row.decided_at.is_some() => {
+                let mut used_at = row.used_at;
+                if now.since(used_at) >= USE_NOTED {
+                    let used = root.clone();
+                    let touched = self.store.write(move |tx| {
+                        Box::pin(async move { Ok::<_, Error>(tx.projects().touch(&used).await?) })
+                    });
+                    touched.await?;
+                    used_at = now;
+                }
+                self.remember(root, &row.project, used_at);
+                return Ok(row.project);
+            }
+            row => row,
+        };
+        if !Path::new(&root).is_dir() {
+            return Ok(row.map_or(root, |row| row.project));
+        }
+        let FolderClaim { name, main } = FolderClaim::read(&root).await;
+        let folder = root.clone();
+        let decided = self.store.write(move |tx| {
+            Box::pin(async move {
+                let (main, name) = (main.as_deref(), name.as_deref());
+                Ok::<_, Error>(tx.projects().decide(&folder, main, name).await?)
+            })
+        });
+        let project = decided.await?;
+        self.remember(root, &project, now);
+        Ok(project)
+    }
+
+    /// The project of this name, which may be one that it got later.
+    async fn of_name(&self, name: &str) -> Result<String, Error> {
+        let of_alias = self.store.projects().of_alias(name).await?;
+        Ok(of_alias.unwrap_or_else(|| name.to_owned()))
+    }
+
+    /// The project that a filter names, by a name or a folder of it. This decides nothing.
+    pub async fn named(&self, text: Option<&str>) -> Result<Option<String>, Error> {
+        let Some(text) = text else { return Ok(None) };
+        if !text.starts_with('/') {
+            return self.of_name(text).await.map(Some);
+        }
+        let row = self.store.projects().decision(&project_root(text)).await?;
+        Ok(Some(row.map_or_else(|| text.to_owned(), |row| row.project)))
+    }
+
+    /// The project of a new session or agent. For a session token it is the token's project,
+    /// whatever folder the caller names: no caller puts a session into another project.
+    pub(in crate::service) async fn to_start(
+        &self,
+        caller: &Caller,
+        cwd: Option<&str>,
+    ) -> Result<Option<String>, Error> {
+        match cwd {
+            _ if !caller.is_operator() => Ok(caller.project().map(str::to_owned)),
+            Some(cwd) => self.of_folder(cwd).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The root of a project on this machine: that of `folder`, if it is in the project, else the
+    /// last used one.
+    pub async fn root(&self, project: &str, folder: Option<&str>) -> Result<Option<String>, Error> {
+        if let Some(folder) = folder.filter(|folder| folder.starts_with('/')) {
+            let root = project_root(folder);
+            if self.of_root(root.clone()).await? == project {
+                return Ok(Some(root));
+            }
+        }
+        let last = self.store.projects().folders_here(project, 1).await?.pop();
+        // Of a folder without a row the name is the folder.
+        Ok(last.or_else(|| project.starts_with('/').then(|| project.to_owned())))
+    }
+
+    /// The roots of a project on this machine, for a write job.
+    pub(in crate::service) async fn roots_in(
+        tx: &mut WriteTx,
+        project: &str,
+    ) -> Result<Vec<String>, Error> {
+        let mut roots = tx.projects().folders_here(project, FOLDERS_SHOWN).await?;
+        if roots.is_empty() && project.starts_with('/') {
+            roots.push(project.to_owned());
+        }
+        Ok(roots)
+    }
+
+    /// As [`Self::of_folder`], in a write job, which reads the disk only for a folder that is not
+    /// decided.
+    pub(in crate::service) async fn of_folder_in(
+        tx: &mut WriteTx,
+        folder: &str,
+    ) -> Result<String, Error> {
+        let root = project_root(folder);
+        if let Some(row) = tx.projects().decision(&root).await?
+            && row.decided_at.is_some()
+        {
+            return Ok(row.project);
+        }
+        let identity = git_repository::identity(Path::new(&root));
+        let main = identity.main.as_deref().and_then(Path::to_str);
+        Ok(tx.projects().decide(&root, main, identity.name.as_deref()).await?)
+    }
+
+    /// The caller in the project of the session that its client's process acts for, which is in
+    /// `folder`.
+    pub(in crate::service) async fn caller_in(
+        &self,
+        caller: &Caller,
+        project: &str,
+        folder: Option<&str>,
+    ) -> Result<Caller, Error> {
+        let root = match folder.filter(|folder| folder.starts_with('/')).map(project_root) {
+            Some(root) if self.of_root(root.clone()).await? == project => Some(root),
+            _ if caller.project() == Some(project) => return Ok(caller.clone()),
+            _ => self.root(project, None).await?,
+        };
+        Ok(caller.in_project(project, root.as_deref()))
+    }
+
+    /// A page of the projects, with their folders. Only a caller with `read_all` sees them.
+    pub async fn list(
+        &self,
+        caller: &Caller,
+        page: impl Into<PageBounds<'_>>,
+    ) -> Result<Page<Project>, Error> {
+        if !caller.has_scope(READ_ALL) {
+            let why = "projects are the operator's to see, or need read_all";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        let read = async |after: Option<String>, size| {
+            self.store.projects().list(after.as_deref(), size).await
+        };
+        let Page { items, next_cursor } =
+            Page::read(page.into(), read, |project: &String| project.clone()).await?;
+        let mut projects = Vec::with_capacity(items.len());
+        for project in items {
+            projects.push(self.shown(project).await?);
+        }
+        Ok(Page { items: projects, next_cursor })
+    }
+
+    async fn shown(&self, project: String) -> Result<Project, Error> {
+        let reads = || self.store.projects();
+        let aliases = reads().aliases(&project).await?;
+        let mut folders = reads().folders(&project, FOLDERS_SHOWN).await?;
+        let here = &self.store.machine().machine_id;
+        // The next contact of a folder of before gives its project the name.
+        let is_decided =
+            |it: &&mut ProjectFolder| it.machine_id == *here && it.decided_at.is_some();
+        for folder in folders.iter_mut().filter(is_decided) {
+            let claim = FolderClaim::read(&folder.folder).await;
+            let claimed = match (&claim.main, claim.remote()) {
+                (Some(main), name) => match (reads().decision(main).await?, name) {
+                    (Some(row), _) => Some(row.project),
+                    (None, Some(name)) => Some(self.of_name(name).await?),
+                    (None, None) => None,
+                },
+                (None, Some(name)) => Some(self.of_name(name).await?),
+                (None, None) => None,
+            };
+            folder.differs = claimed.filter(|claimed| *claimed != project);
+        }
+        Ok(Project { project, aliases, folders })
+    }
+
+    /// Lets a folder of this machine follow the remote that its repository has now. Only the
+    /// operator may.
+    pub async fn move_folder(&self, caller: &Caller, folder: &str) -> Result<MovedFolder, Error> {
+        if !caller.is_operator() {
+            return Err(Error::Forbidden("only the operator moves a folder".to_owned()));
+        }
+        check::short("folder", Some(folder))?;
+        let root = project_root(folder);
+        if !folder.starts_with('/') || !Path::new(&root).is_dir() {
+            return Err(Error::invalid("folder", "must be an absolute folder of this machine"));
+        }
+        // A folder that was never used is decided first, like any other.
+        self.of_root(root.clone()).await?;
+        let claim = FolderClaim::read(&root).await;
+        let to_move = root.clone();
+        let moved = self.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let main = claim.main.as_deref();
+                Ok::<_, Error>(tx.projects().follow(&to_move, main, claim.remote()).await?)
+            })
+        });
+        let moved = moved.await?;
+        self.known().remove(&root);
+        Ok(moved)
+    }
+}
