@@ -19,6 +19,7 @@ const LIST: Listing = Listing {
         Column::state("STATUS", "status"),
         Column::text("KIND", "kind").rank(1),
         Column::text("BACKEND", "backend").rank(4),
+        Column::text("MACHINE", "machine").rare(),
         Column::path("FOLDER", "folder").rank(2),
         Column::name("KEY", "key").rank(5).least(40),
         Column::time("SINCE", "since_at").rank(3),

@@ -20,6 +20,7 @@ const LIST: Listing = Listing {
         Column::text("BACKEND", "backend").rank(5),
         Column::text("CIRCLE", "circle").usual("default").rank(7),
         Column::text("ROLE", "role").usual("agent").rank(6),
+        Column::text("MACHINE", "machine").rare(),
         Column::path("PATH", "path").rank(3),
         Column::time("LAST SEEN", "last_seen").rank(4),
         Column::text("WAITS FOR", "waits_for").rank(1),

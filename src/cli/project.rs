@@ -45,6 +45,7 @@ const LIST: Listing = Listing {
     items: "projects",
     columns: &[
         Column::name("PROJECT", "project"),
+        Column::text("MACHINE", "machine").rare(),
         Column::path("FOLDER", "folder").least(24),
         Column::time("USED", "used_at").rank(2),
         Column::text("ALSO", "also").rank(3),
@@ -52,19 +53,6 @@ const LIST: Listing = Listing {
     ],
     empty: "no projects: svc has met no folder yet",
     next: Some("--cursor"),
-};
-
-/// [`LIST`] for folders on several machines.
-const LIST_OF_MACHINES: Listing = Listing {
-    columns: &[
-        LIST.columns[0],
-        Column::name("MACHINE", "machine"),
-        LIST.columns[1],
-        LIST.columns[2],
-        LIST.columns[3],
-        LIST.columns[4],
-    ],
-    ..LIST
 };
 
 pub(super) async fn run(context: &Context, command: ProjectCommand) -> anyhow::Result<ExitCode> {
@@ -112,12 +100,16 @@ fn print(context: &Context, page: &Value) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
+    if machines.len() < 2 {
+        for row in &mut rows {
+            row["machine"].take();
+        }
+    }
     let mut table = json!({ "projects": rows });
     if let Some(cursor) = page.get("next_cursor") {
         table["next_cursor"] = cursor.clone();
     }
-    let listing = if machines.len() > 1 { LIST_OF_MACHINES } else { LIST };
-    listing.print(context, &table)
+    LIST.print(context, &table)
 }
 
 fn said(moved: &MovedFolder) -> String {

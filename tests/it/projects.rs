@@ -441,4 +441,15 @@ fn the_same_path_on_two_machines_is_two_projects_and_a_remote_is_one() {
     assert!(table.ok().contains("MACHINE"), "{table:?}");
     assert!(table.ok().contains("first") && table.ok().contains("second"), "{table:?}");
     assert_eq!(listed(&second, "h.example/ann/shop")["folders"].as_array().map(Vec::len), Some(2));
+    // Lists say what is where.
+    let peer = json!({ "display_name": "one", "backend": "test", "path": "/one", "pid": d.pid() });
+    d.post("/v1/peers/register", &peer).ok(200);
+    let page = d.get("/v1/peers").ok(200);
+    let one =
+        page["peers"].as_array().expect("a list").iter().find(|it| it["display_name"] == "one");
+    assert_eq!(one.expect("it is there")["machine"], json!("second"), "{page}");
+    for list in ["peer", "agent"] {
+        let table = svc(&second, &[list, "list"]);
+        assert!(table.ok().contains("MACHINE") && table.ok().contains("second"), "{table:?}");
+    }
 }

@@ -287,6 +287,7 @@ async fn put_session(
         agent: None,
         tmux_pane: None,
         pid: None,
+        machine: None,
         metadata: None,
         evidence: StatusEvidence::Hook,
         registered_at: at,

@@ -59,6 +59,9 @@ pub struct Peer {
     /// Its process on the daemon's machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// Name of the machine of that process, in lists, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// Whatever it says of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
@@ -99,6 +102,7 @@ impl Peer {
             agent: None,
             tmux_pane: None,
             pid: None,
+            machine: None,
             metadata: None,
             registered_at: self.registered_at,
             last_seen: self.last_seen,
@@ -265,6 +269,7 @@ impl Peer {
             agent: None,
             tmux_pane: None,
             pid: None,
+            machine: None,
             metadata: None,
             registered_at: now,
             last_seen: now,

@@ -22,6 +22,8 @@ pub(crate) struct Column {
     pub(super) least: u16,
     /// The column is hidden if all rows have this value.
     pub(super) usual: Option<&'static str>,
+    /// The column is there only if a row has a value, whatever the output is.
+    pub(super) is_rare: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,15 @@ const NAME: u16 = 40;
 
 impl Column {
     pub(crate) const fn text(header: &'static str, field: &'static str) -> Self {
-        Self { header, field, kind: ColumnKind::Text, rank: 0, least: LEAST, usual: None }
+        Self {
+            header,
+            field,
+            kind: ColumnKind::Text,
+            rank: 0,
+            least: LEAST,
+            usual: None,
+            is_rare: false,
+        }
     }
 
     /// A name or id that a person types again.
@@ -94,6 +104,11 @@ impl Column {
     /// Sets the value that hides the column on a screen if all rows have it.
     pub(crate) const fn usual(self, usual: &'static str) -> Self {
         Self { usual: Some(usual), ..self }
+    }
+
+    /// Leaves the column out where no row has a value.
+    pub(crate) const fn rare(self) -> Self {
+        Self { is_rare: true, ..self }
     }
 
     /// The value in an item; `None` if it has none.

@@ -38,11 +38,16 @@ impl Listing {
     }
 
     pub(crate) fn print_table(&self, screen: &Screen, page: &Value) -> anyhow::Result<()> {
-        let rows: Vec<Vec<Option<String>>> = items(page, self.items)
+        let items = items(page, self.items);
+        let is_there = |column: &&Column| {
+            !column.is_rare || items.iter().any(|item| column.value(item).is_some())
+        };
+        let columns: Vec<Column> = self.columns.iter().filter(is_there).copied().collect();
+        let rows: Vec<Vec<Option<String>>> = items
             .iter()
-            .map(|item| self.columns.iter().map(|column| column.value(item)).collect())
+            .map(|item| columns.iter().map(|column| column.value(item)).collect())
             .collect();
-        table(screen, self.columns, &rows, self.empty)
+        table(screen, &columns, &rows, self.empty)
     }
 }
 

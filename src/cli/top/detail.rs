@@ -200,6 +200,9 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
     lines
 }
 
+/// Place of the machine among a person's lines.
+const MACHINE: usize = 5;
+
 fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
     let status = match peer.evidence.as_str() {
         "" => peer.status.clone(),
@@ -216,6 +219,9 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
         field("id", &peer.peer_id),
         Line::default(),
     ];
+    if !peer.machine.is_empty() {
+        lines.insert(MACHINE, field("machine", &peer.machine));
+    }
     if let Some((wait, since)) = peer.wait() {
         lines.push(field("waits", &format!("{wait} ({})", when(model, since))));
         let what = match peer.limit().map(|limit| limit.until) {

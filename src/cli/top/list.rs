@@ -16,6 +16,9 @@ const WIDE: u16 = 90;
 /// Columns of the screen between two cells.
 const GAP: u16 = 2;
 
+/// Place of the machine among a person's cells: there if the team has several machines.
+const MACHINE: usize = 5;
+
 /// The text of a cell, and how it looks.
 type CellText = (String, Style);
 
@@ -101,17 +104,21 @@ fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Con
         (Pane::People, true) => {
             let name = widest(0).min(room * 2 / 5);
             let (status, seen) = (8, 12);
-            let left = room.saturating_sub(name + status + seen + 4 * GAP);
+            let has_machines = texts.iter().any(|text| text.len() > MACHINE);
+            let machine = if has_machines { widest(MACHINE).min(room / 6) + GAP } else { 0 };
+            let left = room.saturating_sub(name + status + seen + machine + 4 * GAP);
             // What is tried and who is waited for share what is left; what one of them does not
             // need the other has.
             let waits = widest(3).min(left.saturating_sub(widest(2)).max(left * 2 / 5));
-            vec![
+            let mut widths = vec![
                 Constraint::Length(name),
                 Constraint::Length(status),
                 Constraint::Fill(1),
                 Constraint::Length(waits),
                 Constraint::Length(seen),
-            ]
+            ];
+            widths.extend(has_machines.then(|| Constraint::Length(machine - GAP)));
+            widths
         }
         (Pane::People, false) => {
             vec![longest(0, room / 2), Constraint::Length(8), Constraint::Fill(1)]
@@ -141,6 +148,9 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
         cells.push((tries, doing));
         cells.push((waits, Style::Waiting));
         cells.push((when(model, peer.last_seen), Style::Dim));
+        if model.team.has_machines() {
+            cells.push((peer.machine.clone(), Style::Plain));
+        }
     } else if waits.is_empty() || tries.is_empty() {
         cells.push((format!("{waits}{tries}"), doing));
     } else {

@@ -43,6 +43,9 @@ pub(super) struct TeamPeer {
     pub(super) role: String,
     #[serde(default, deserialize_with = "harmless")]
     pub(super) path: String,
+    /// Where it runs, if the team has several machines.
+    #[serde(default, deserialize_with = "harmless")]
+    pub(super) machine: String,
     #[serde(default, deserialize_with = "harmless")]
     pub(super) session_id: String,
     pub(super) last_seen: Option<Timestamp>,
@@ -254,6 +257,11 @@ impl TeamSnapshot {
     pub(super) fn attempt_of(&self, peer: &TeamPeer) -> Option<&OpenAttempt> {
         let is_of = |attempt: &&OpenAttempt| attempt.session_id == peer.session_id;
         self.attempts.iter().find(is_of).filter(|_| !peer.session_id.is_empty())
+    }
+
+    /// Whether the team has several machines.
+    pub(super) fn has_machines(&self) -> bool {
+        self.peers.iter().any(|peer| !peer.machine.is_empty())
     }
 
     /// Names of those for whose answer a peer waits, and which of them are away.

@@ -100,6 +100,24 @@ fn the_team_at_60_by_20() {
 }
 
 #[test]
+fn a_team_on_several_machines_says_who_is_where() {
+    let mut peers = [peer("ann", "claude@api", "busy"), peer("bob", "codex@web", "idle")];
+    peers[0]["machine"] = json!("laptop");
+    peers[1]["machine"] = json!("box\u{1b}[31m");
+    let team = TeamSnapshot { peers: items(&json!({ "peers": peers }), "peers"), ..team() };
+    let mut model = empty();
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    let shown = page(&model, 100, 30);
+    let ann = shown.lines().find(|line| line.contains("claude@api")).expect("a row");
+    assert!(ann.ends_with("laptop"), "{shown}");
+    assert!(shown.contains("box") && !shown.contains('\u{1b}'), "{shown}");
+    assert!(!page(&full(), 100, 30).contains("laptop"));
+    press(&mut model, &[Key::Enter]);
+    let looked_at = page(&model, 100, 30);
+    assert!(looked_at.contains("machine   laptop"), "{looked_at}");
+}
+
+#[test]
 fn nobody_is_here() {
     let mut model = empty();
     update(&mut model, ScreenInput::Fetched(Box::default()));

@@ -1,19 +1,20 @@
 //! What every service uses: the store, the clock, ids, and times that a test shortens.
 
 use std::{
+    collections::HashMap,
     ops::Deref,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use svc_model::{
-    BudgetBounds, Clock, Ids, MachineProcess, ProcessIdentity, ProcessState, Retention, Timestamp,
-    conversation::SessionsPolicy, limits,
+    BudgetBounds, Clock, Ids, MachineId, MachineProcess, ProcessIdentity, ProcessState, Retention,
+    Timestamp, conversation::SessionsPolicy, limits,
 };
 use svc_store::Store;
 use svc_sys::{config::SessionScopes, process_list, session_secret::SessionSecrets};
 
-use super::{budget::Budget, projects::Projects, read_turns::ReadScheduler};
+use super::{Error, budget::Budget, projects::Projects, read_turns::ReadScheduler};
 
 /// Shared by all services. A clone costs one reference count: services and thousands of readers of
 /// the log hold one.
@@ -105,6 +106,16 @@ impl Core {
 
     pub(in crate::service) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// The names of the machines, if there are several: lists then say what is where.
+    pub(in crate::service) async fn machine_names(
+        &self,
+    ) -> Result<HashMap<MachineId, String>, Error> {
+        let all = self.store.machines().all().await?;
+        let is_team = all.len() > 1;
+        let named = all.into_iter().filter(|_| is_team);
+        Ok(named.map(|machine| (machine.machine_id, machine.name)).collect())
     }
 
     /// A process that was seen on this machine, as a row names it.

@@ -122,6 +122,7 @@ fn peer(status: PeerStatus, last_seen: Timestamp) -> Peer {
         agent: None,
         tmux_pane: None,
         pid: None,
+        machine: None,
         metadata: None,
         registered_at: Timestamp::from_millis(0),
         last_seen,

@@ -158,6 +158,19 @@ impl MachineReads<'_> {
         Ok(rows)
     }
 
+    /// All machines that have used the database.
+    pub async fn all(self) -> Result<Vec<Machine>, StoreError> {
+        let rows = query_fields!(
+            { machine_id: MachineId, name: String },
+            r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        let machines =
+            rows.into_iter().map(|row| Machine { machine_id: row.machine_id, name: row.name });
+        Ok(machines.collect())
+    }
+
     /// The other machines no daemon of which has its lease.
     pub async fn away(self) -> Result<Vec<AwayMachine>, StoreError> {
         let (own, lease) = (self.store.machine_id(), lease());

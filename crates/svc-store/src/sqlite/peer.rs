@@ -83,6 +83,7 @@ impl TryFrom<RawPeer> for PeerRow {
                 agent: raw.owner.clone().filter(|owner| is_agent_key(owner)),
                 tmux_pane: given(raw.tmux_pane),
                 pid,
+                machine: None,
                 metadata,
                 registered_at: raw.registered_at,
                 last_seen: raw.last_seen,

@@ -39,6 +39,9 @@ pub struct AgentView {
     /// Process id of its host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_pid: Option<u32>,
+    /// Name of its machine, in lists, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
@@ -144,6 +147,7 @@ impl Agents {
         }
         AgentView {
             host_pid: row.host.map(|host| host.pid),
+            machine: None,
             ended_at: row.ended_at,
             socket_path: socket.to_string_lossy().into_owned(),
             info: row.info,
@@ -176,7 +180,11 @@ impl Agents {
         };
         let key = |row: &AgentRow| (row.info.started_at.as_millis(), row.info.id.clone());
         let page = Page::read(page.into(), read, key).await?;
-        let mut page = page.map(|row| self.view(row));
+        let machines = self.core.machine_names().await?;
+        let mut page = page.map(|row| {
+            let machine = machines.get(&row.machine_id).cloned();
+            AgentView { machine, ..self.view(row) }
+        });
         page.items.retain(|agent| wanted.is_none_or(|state| agent.info.state == state));
         Ok(page)
     }

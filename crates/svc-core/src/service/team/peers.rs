@@ -218,7 +218,13 @@ impl Team {
         let key = |PeerRow { peer, .. }: &PeerRow| {
             (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
         };
-        Ok(Page::read(page, read, key).await?.map(|row| row.shown_to(reader)))
+        let machines = self.core.machine_names().await?;
+        let page = Page::read(page, read, key).await?;
+        Ok(page.map(|mut row| {
+            let machine = row.machine_id.as_ref().and_then(|id| machines.get(id));
+            row.peer.machine = machine.cloned();
+            row.shown_to(reader)
+        }))
     }
 
     /// Marks silent peers idle while their process lives, else offline. A peer whose process is
@@ -448,6 +454,7 @@ pub(in crate::service) async fn create(
         agent: owner.clone().filter(|owner| is_agent_key(owner)),
         tmux_pane: given_owned(input.tmux_pane),
         pid: input.pid,
+        machine: None,
         metadata,
         registered_at: now,
         last_seen: now,

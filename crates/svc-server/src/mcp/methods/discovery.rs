@@ -210,6 +210,7 @@ mod tests {
             agent: None,
             tmux_pane: None,
             pid: None,
+            machine: None,
             metadata: None,
             registered_at: Timestamp::from_millis(0),
             last_seen: Timestamp::from_millis(0),

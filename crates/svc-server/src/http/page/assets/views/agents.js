@@ -178,7 +178,7 @@ function Host({ id, host, requests }) {
   };
   return html`<article class="detail thread" aria-label="Agent"><header class="bar"><a class="back" href=${path('agents')}>Agents</a><h2><bdi>${line(nameOfHost(host), 80)}</bdi></h2><${State} of=${host.state} />
       ${isLive && html`<${Action} run=${() => post(url(id, 'interrupt'))}>Interrupt<//><${Action} ask="Stop this agent?" run=${() => post(url(id, 'stop'))}>Stop<//>`}</header>
-    <${FactLine} of=${[['Instance', host.instance ?? host.backend], ['Folder', host.worktree && html`<code>${line(host.worktree, 200)}</code>`], ['Started', html`<${Time} at=${host.started_at} />`], ['Exit', host.exit_code ?? host.signal], ['Key', html`<code>${line(host.session_key ?? host.id, 120)}</code>`]]} />
+    <${FactLine} of=${[['Instance', host.instance ?? host.backend], ['Machine', host.machine && line(host.machine, 80)], ['Folder', host.worktree && html`<code>${line(host.worktree, 200)}</code>`], ['Started', html`<${Time} at=${host.started_at} />`], ['Exit', host.exit_code ?? host.signal], ['Key', html`<code>${line(host.session_key ?? host.id, 120)}</code>`]]} />
     <${Facts} of=${[['Task', host.task && line(host.task, 200)], ['Error', host.error && html`<${Text} value=${host.error} cut=${400} />`]]} />
     <${History} history=${history} isLive=${isLive} />
     ${requests.map((request) => html`<section class="need" key=${request.request_id} aria-label="What it asks"><${State} of="request" /><div class="what"><${Asked} request=${request} /></div><${Time} at=${request.opened_at} /><div class="do"><${Answers} request=${request} /></div></section>`)}
@@ -199,7 +199,7 @@ function Attended({ row }) {
       ['Known by', KNOWN_BY[peer.evidence] ?? peer.evidence],
       ['Trying', row.trying && html`<a href=${path('journal', row.trying.id)}><bdi>${line(row.trying.goal, 200)}</bdi></a>`],
       ['Last words', row.words && html`<${Text} value=${row.words} cut=${600} />`],
-      ['Client', peer.backend], ['Folder', peer.path && html`<code>${line(peer.path, 200)}</code>`],
+      ['Client', peer.backend], ['Machine', peer.machine && line(peer.machine, 80)], ['Folder', peer.path && html`<code>${line(peer.path, 200)}</code>`],
       ['Session', peer.session_id && html`<code>${line(peer.session_id, 80)}</code>`], ['Process', peer.pid],
       ['Last seen', html`<${Time} at=${peer.last_seen} />`], ['First seen', html`<${Time} at=${peer.registered_at} />`],
     ]} /></article>`;

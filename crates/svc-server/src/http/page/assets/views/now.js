@@ -36,9 +36,13 @@ function Need({ item }) {
     <div class="do"><${Do} item=${item} /></div></li>`;
 }
 
-function Row({ row }) {
+/** Where somebody runs, if the team has several machines. */
+const machineOf = (row) => row.host?.machine ?? row.peer?.machine;
+
+function Row({ row, hasMachines }) {
   return html`<tr data-row><th scope="row"><a href=${row.to}><bdi>${line(row.name, 60)}</bdi></a> <span class="muted">${line(row.kind, 24)}</span></th>
     <td><${State} of=${row.state} /></td>
+    ${hasMachines && html`<td><bdi>${line(machineOf(row) ?? '', 40)}</bdi></td>`}
     <td class=${`wide${row.trying ? '' : ' none'}`}>${row.trying ? html`<a href=${path('journal', row.trying.id)}><bdi>${line(row.trying.goal, 140)}</bdi></a>` : html`<span class="muted">–</span>`}</td>
     <td class=${`wide${row.words ? '' : ' none'}`}>${row.words ? html`<bdi>${line(row.words, 140)}</bdi>` : html`<span class="muted">–</span>`}</td>
     <td class="number"><${Time} at=${row.since} /></td>
@@ -57,6 +61,7 @@ export function Now({ route }) {
   const shown = find ? rows.filter((row) => fits(row, find)) : isWhole ? rows : here;
   const ended = all.filter((item) => ['failed_task', 'expired_task', 'undeliverable', 'refused'].includes(item.kind)).map((item) => item.key);
   const left = rows.length - here.length;
+  const hasMachines = rows.some(machineOf);
   const isLoaded = state.loaded.has('peers');
   const failure = state.failures.get('peers');
   return html`<section aria-labelledby="needs"><header class="bar"><h2 id="needs">Needs you</h2>
@@ -73,6 +78,6 @@ export function Now({ route }) {
       : !isLoaded ? html`<${Loading} of="agents" />`
       : !rows.length ? html`<${Empty} title="No agent has been here yet."><code>svc install</code> wires Claude Code, Codex, Gemini and opencode; each session then shows here by itself.<//>`
       : !shown.length ? html`<${Empty} title=${find ? 'No agent matches.' : 'Nobody is here now.'} />`
-      : html`<div class="scroll" tabindex="0" role="region" aria-label="Table of who is here"><table class="team"><thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Trying</th><th scope="col">Last words</th><th scope="col" class="number">Last seen</th><th scope="col" class="number">Unread</th></tr></thead>
-        <tbody>${shown.map((row) => html`<${Row} key=${row.key} row=${row} />`)}</tbody></table></div>`}</section>`;
+      : html`<div class="scroll" tabindex="0" role="region" aria-label="Table of who is here"><table class="team"><thead><tr><th scope="col">Name</th><th scope="col">State</th>${hasMachines && html`<th scope="col">Machine</th>`}<th scope="col">Trying</th><th scope="col">Last words</th><th scope="col" class="number">Last seen</th><th scope="col" class="number">Unread</th></tr></thead>
+        <tbody>${shown.map((row) => html`<${Row} key=${row.key} row=${row} hasMachines=${hasMachines} />`)}</tbody></table></div>`}</section>`;
 }
