@@ -231,12 +231,9 @@ fn reused_pid_of_a_dead_host_is_not_killed() {
     kill(host);
     eventually(BOUND, || !runs(host) && !runs(program));
     let mut other = Command::new("sleep").arg("600.875").spawn().expect("it starts");
-    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
-    let changed = db
-        .execute("update agent set host_pid = ?1, pid = ?1 where agent_id = ?2", (other.id(), &id))
-        .expect("it is a row");
-    assert_eq!(changed, 1);
-    drop(db);
+    let pid = other.id();
+    let reused = format!("update agent set host_pid = {pid}, pid = {pid} where agent_id = '{id}'");
+    assert_eq!(d.home.change(&reused), 1);
     d.restart();
     let end = ended(&d, &id);
     assert_eq!(end["state"], "lost", "{end}");

@@ -363,11 +363,8 @@ fn each_kind_of_end_is_recorded() {
     let other = json!({ "instance": "echo", "name": "other", "cwd": "/", "idempotency_key": "k" });
     problem(&d.post("/v1/hosts", &other), 409, "conflict");
     // The input of an agent may be secret, and is not stored.
-    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
     let inputs = "select count(*), count(distinct request_fingerprint), max(length(request_fingerprint)) from agent where request_fingerprint is not null";
-    let inputs: (u32, u32, u32) =
-        db.query_row(inputs, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).expect("a row");
-    assert_eq!(inputs, (1, 1, 64), "a hash of the one that has a key");
+    assert_eq!(d.home.rows(inputs), [[1, 1, 64]], "a hash of the one that has a key");
 }
 
 #[test]
@@ -495,10 +492,8 @@ fn task_with_an_unparsable_owner_is_not_the_operators() {
     let task = |d: &Daemon, id: &str| d.get(&format!("/v1/tasks/{id}")).ok(200);
     eventually(BOUND, || task(&d, &second)["reason"].is_string());
     d.kill9();
-    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
-    let changed = db.execute("update task set created_by = 'root' where task_id = ?1", [&second]);
-    assert_eq!(changed.expect("an update"), 1);
-    drop(db);
+    let orphan = format!("update task set created_by = 'root' where task_id = '{second}'");
+    assert_eq!(d.home.change(&orphan), 1);
     d.restart();
     let end = over(&d, &second);
     assert_eq!(end["status"], "failed", "{end}");
@@ -557,12 +552,11 @@ fn prompt_queued_in_an_agent_can_be_cancelled() {
     let second = dispatch(&d, peer("second"));
     let third = dispatch(&d, peer("third"));
     // The host has both: a queue of two behind the turn under way.
-    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
-    eventually(BOUND, || {
-        let sql = "select count(*) from assignment where state in ('sent', 'running') and task_id in (?1, ?2)";
-        let sent = db.query_row(sql, (&second, &third), |row| row.get::<_, i64>(0));
-        sent.expect("a count") == 2
-    });
+    let sent = format!(
+        "select count(*) from assignment
+        where state in ('sent', 'running') and task_id in ('{second}', '{third}')"
+    );
+    eventually(BOUND, || d.home.value(&sent) == 2);
     d.post(&format!("/v1/tasks/{second}/cancel"), &json!({})).ok(202);
     assert_eq!(over(&d, &second)["status"], "cancelled");
     assert_eq!(task(&first)["status"], "active", "another's turn goes on");

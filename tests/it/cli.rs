@@ -61,7 +61,7 @@ fn daemon_runs_in_the_background_until_stopped() {
     assert_eq!(status["pid"], pid);
     assert!(status["version"].is_string(), "{status}");
     assert!(status["uptime_seconds"].is_number(), "{status}");
-    assert_eq!(status["db"], json!(home.path("svc.db")));
+    assert_eq!(status["db"], home.shown_store());
     svc(&home, &["status"]).ok();
 
     let again = svc(&home, &["start", "--listen", &listen]);

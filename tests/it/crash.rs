@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, until};
@@ -35,7 +34,10 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     let (mut acknowledged, mut cuts, mut killed) = (0, 0, 0);
     while killed < rounds {
         let batch = BATCH.min(rounds - killed);
-        let told = kill_repeatedly(batch, life, &mut chance);
+        let told = survive(&mut Daemon::start(), batch, life, &mut chance, |d| {
+            d.kill9();
+            d.restart();
+        });
         (acknowledged, cuts, killed) = (acknowledged + told.0, cuts + told.1, killed + batch);
         eprintln!(
             "{killed} kills, {acknowledged} events acknowledged, {cuts} answers lost on the way"
@@ -44,11 +46,18 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     assert!(cuts > 0, "the crashes hit somebody");
 }
 
-/// Returns the number of acknowledged events and of lost responses.
-fn kill_repeatedly(rounds: u64, life: u64, chance: &mut Chance) -> (usize, usize) {
+/// Appends and follows under so many strikes, after which the daemon serves again, and stops it.
+/// Asserts that whatever was acknowledged is there, once. Returns the number of acknowledged events
+/// and of lost responses.
+pub(crate) fn survive(
+    d: &mut Daemon,
+    rounds: u64,
+    life: u64,
+    chance: &mut Chance,
+    strike: impl Fn(&mut Daemon),
+) -> (usize, usize) {
     let seed = chance.below(u64::MAX);
-    let mut d = Daemon::start();
-    let tasks: Vec<String> = (0..TASKS).map(|_| new_task(&d)).collect();
+    let tasks: Vec<String> = (0..TASKS).map(|_| new_task(d)).collect();
     let caller = d.with_token(d.token.as_deref().expect("a token"));
     let stopping = AtomicBool::new(false);
 
@@ -71,14 +80,13 @@ fn kill_repeatedly(rounds: u64, life: u64, chance: &mut Chance) -> (usize, usize
 
         for _ in 0..rounds {
             thread::sleep(Duration::from_millis(50 + chance.below(life)));
-            d.kill9();
-            d.restart();
+            strike(d);
         }
         stopping.store(true, Ordering::SeqCst);
         let promises: Vec<_> =
             producers.into_iter().map(|thread| thread.join().expect("a producer")).collect();
         for task in &tasks {
-            append(&d, task, &done());
+            append(d, task, &done());
         }
         let views: Vec<_> =
             subscribers.into_iter().map(|thread| thread.join().expect("a subscriber")).collect();
@@ -87,15 +95,13 @@ fn kill_repeatedly(rounds: u64, life: u64, chance: &mut Chance) -> (usize, usize
     });
     d.stop();
 
-    let file = Connection::open_with_flags(d.home.path("svc.db"), OpenFlags::SQLITE_OPEN_READ_ONLY);
-    let file = file.expect("the database opens");
-    let check: String =
-        file.query_row("pragma integrity_check", [], |row| row.get(0)).expect("a check");
-    assert_eq!(check, "ok");
+    if d.home.store().is_none() {
+        assert_eq!(d.home.value("pragma integrity_check"), "ok");
+    }
 
     let mut acknowledged = 0;
     for (n, task) in tasks.iter().enumerate() {
-        let stored = stored(&file, task);
+        let stored = stored(d, task);
         // Without gaps, and each line once.
         let mut at: HashMap<&str, u64> = HashMap::new();
         for (position, (seq, kind, line)) in stored.iter().enumerate() {
@@ -252,17 +258,20 @@ fn follow(caller: &Caller, task: &str, stopping: &AtomicBool) -> Vec<(u64, Strin
 }
 
 /// The rows of a task: sequence, kind and line.
-fn stored(file: &Connection, task: &str) -> Vec<(u64, String, String)> {
-    let sql = "
-        select event.seq, event.kind, coalesce(event.data ->> '$.line', '')
+fn stored(d: &Daemon, task: &str) -> Vec<(u64, String, String)> {
+    let sql = format!(
+        "select event.seq, event.kind, event.data
         from event join stream on stream.id = event.stream_id
-        where stream.name = ?1
-        order by event.seq";
-    let mut statement = file.prepare(sql).expect("the tables are there");
-    let rows = statement.query_map([format!("task/{task}")], |row| {
-        Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?, row.get(2)?))
-    });
-    rows.expect("the query runs").collect::<Result<_, _>>().expect("rows")
+        where stream.name = 'task/{task}'
+        order by event.seq"
+    );
+    let row = |row: Vec<Value>| {
+        let data: Value = serde_json::from_str(row[2].as_str().expect("JSON")).expect("JSON");
+        let line = data["line"].as_str().unwrap_or_default().to_owned();
+        let kind = row[1].as_str().expect("a text").to_owned();
+        (row[0].as_u64().expect("a number"), kind, line)
+    };
+    d.home.rows(&sql).into_iter().map(row).collect()
 }
 
 pub(crate) fn number(name: &str) -> Option<u64> {

@@ -91,6 +91,12 @@ impl Home {
         Self(Arc::new(Folder { dir, store: new_store() }))
     }
 
+    /// A home whose rows are in this database.
+    pub(crate) fn in_store(url: &str) -> Self {
+        let dir = TempDir::new().expect("a temporary folder");
+        Self(Arc::new(Folder { dir, store: Some(url.to_owned()) }))
+    }
+
     /// The user's home; the data folder is below it and is not created here.
     pub(crate) fn user(&self) -> &Path {
         self.0.dir.path()
@@ -115,6 +121,11 @@ impl Home {
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::create_dir_all(self.dir()).expect("the folder can be made");
         fs::write(self.path(name), text).expect("the file can be written");
+    }
+
+    /// The address of the database, if it is no file of the folder.
+    pub(crate) fn store(&self) -> Option<&str> {
+        self.0.store.as_deref()
     }
 
     /// The content of `daemon.json`, if it exists.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use rusqlite::Connection;
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, eventually, svc};
 use crate::expect::{all_pages, append, done, frame, new_task, page, problem, subscribe};
+use crate::stored::is_in_file;
 use crate::wire::Reply;
 
 const SMALL: &str = "[store]\nmax_bytes = 2097152\n";
@@ -42,6 +42,9 @@ fn lines(d: &Daemon, task: &str) -> usize {
 
 #[test]
 fn full_database_refuses_writes_and_serves_reads() {
+    if !is_in_file() {
+        return;
+    }
     let home = Home::new();
     home.write("config.toml", SMALL);
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -74,6 +77,9 @@ fn full_database_refuses_writes_and_serves_reads() {
 
 #[test]
 fn daemon_starts_on_a_full_database_and_serves_reads() {
+    if !is_in_file() {
+        return;
+    }
     let home = Home::new();
     home.write("config.toml", SMALL);
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -86,6 +92,9 @@ fn daemon_starts_on_a_full_database_and_serves_reads() {
 
 #[test]
 fn refused_append_among_many_stores_nothing() {
+    if !is_in_file() {
+        return;
+    }
     let home = Home::new();
     home.write("config.toml", SMALL);
     let mut d = Daemon::with(|plan| plan.home(&home));
@@ -167,14 +176,14 @@ fn events_are_kept_for_a_year() {
     let task = new_task(&d);
     append(&d, &task, &json!([frame("1"), frame("2"), frame("3"), done()]));
     d.stop();
-    let file = Connection::open(d.home.path("svc.db")).unwrap();
     // The task's beginning and its first line, and what was before them.
-    let name = format!("task/{task}");
-    let old = "update event set at = at - ?2 * 86400000 where position <=
-        (select position from event join stream on stream.id = stream_id where name = ?1 and seq = ?3)";
-    file.execute(old, (&name, 364, 3)).unwrap();
-    file.execute(old, (&name, 2, 2)).unwrap();
-    drop(file);
+    for (days, seq) in [(364, 3), (2, 2)] {
+        d.home.change(&format!(
+            "update event set at = at - {days} * 86400000 where position <=
+            (select position from event join stream on stream.id = stream_id
+            where name = 'task/{task}' and seq = {seq})"
+        ));
+    }
     d.restart();
     let first = || {
         let page = d.get(&format!("/v1/events?stream=task/{task}&limit=1")).ok(200);
@@ -186,23 +195,21 @@ fn events_are_kept_for_a_year() {
 /// The measurements are rows, so that they outlive the daemon.
 #[test]
 fn forecast_says_when_the_database_is_full() {
+    if !is_in_file() {
+        return;
+    }
     let home = Home::new();
     home.write("config.toml", "[store]\nmax_bytes = 8388608\n");
     let mut d = Daemon::with(|plan| plan.home(&home).env("SVC_MAINTENANCE_MS", "100"));
-    let samples = || -> i64 {
-        let file = Connection::open(home.path("svc.db")).unwrap();
-        file.query_row("select count(*) from store_size", [], |row| row.get(0)).unwrap()
-    };
+    let samples = || home.value("select count(*) from store_size");
     eventually(Duration::from_secs(20), || samples() == 1);
     let store = d.get("/v1/health").ok(200)["store"].clone();
     assert!(store["free_bytes"].as_u64() > Some(0), "{store}");
     assert_eq!(store["growth"], json!(null), "of less than a day nothing is said");
 
     d.stop();
-    let file = Connection::open(home.path("svc.db")).unwrap();
-    let changed = file.execute("update store_size set at = at - 86400000, used_bytes = 0", []);
-    assert_eq!(changed.unwrap(), 1);
-    drop(file);
+    let older = "update store_size set at = at - 86400000, used_bytes = 0";
+    assert_eq!(home.change(older), 1);
     d.restart();
     let growth = d.get("/v1/health").ok(200)["store"]["growth"].clone();
     assert!(growth["bytes_per_day"].as_u64() > Some(100_000), "{growth}");
@@ -220,6 +227,9 @@ fn forecast_says_when_the_database_is_full() {
 
 #[test]
 fn file_that_is_no_database_is_named_and_left_unchanged() {
+    if !is_in_file() {
+        return;
+    }
     let home = Home::new();
     let garbage = "this was never a database ".repeat(400);
     home.write("svc.db", &garbage);

@@ -1,8 +1,6 @@
 //! Checks of responses: their forms, and the ids of streams.
 
-use std::time::Duration;
-
-use serde_json::Value;
+use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::daemon::Daemon;
@@ -29,25 +27,35 @@ pub(crate) fn subscribe(task: &str) -> String {
 /// not give are the same in all of them. Their texts are not in the search index.
 #[track_caller]
 pub(crate) fn put_records(d: &Daemon, records: &[Value]) {
-    let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");
-    file.busy_timeout(Duration::from_secs(30)).expect("waits for the daemon");
-    file.execute_batch(
-        "insert or ignore into session (session_id, project, source, created_by, started_at, last_seen_at, ended_at)
-        values ('old', '/p', 'startup', 'operator', 0, 0, 0)",
-    )
-    .expect("a session");
-    let added = file.execute(
-        "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction, probability,
-            status, result, tier, created_at, updated_at, resolved_at)
-        select printf('ghap_%026d', key), 'old', '/p', 'debugging', 'read-the-error',
-            coalesce(value ->> 'goal', 'goal ' || key), coalesce(value ->> 'hypothesis', 'it is so'),
-            coalesce(value ->> 'action', 'look'), 'it is seen', value ->> 'probability',
-            coalesce(value ->> 'status', 'confirmed'), coalesce(value ->> 'result', 'seen'),
-            iif(value ->> 'status' = 'abandoned', 'abandoned', 'silver'), at, at, at
-        from (select key, value, unixepoch(coalesce(value ->> 'at', '2026-01-31T12:00:00Z')) * 1000 as at from json_each(?))",
-        [Value::from(records).to_string()],
+    d.home.change(
+        "insert into session (session_id, project, source, created_by, started_at, last_seen_at, ended_at)
+        values ('old', '/p', 'startup', 'operator', 0, 0, 0) on conflict do nothing",
     );
-    assert_eq!(added.expect("the records"), records.len());
+    let row = |(number, record): (usize, &Value)| {
+        let or = |name: &str, otherwise: &str| {
+            let text = record[name].as_str().unwrap_or(otherwise);
+            format!("'{}'", text.replace('\'', "''"))
+        };
+        let at = record["at"].as_str().map_or_else(|| json!("2026-01-31T12:00:00Z"), Value::from);
+        let (at, status) = (seconds_of(&at) * 1000, or("status", "confirmed"));
+        let tier = if status == "'abandoned'" { status.as_str() } else { "'silver'" };
+        format!(
+            "('ghap_{number:026}', 'old', '/p', 'debugging', 'read-the-error', {}, {}, {}, 'it is seen', {},
+            {status}, {}, {tier}, {at}, {at}, {at})",
+            or("goal", &format!("goal {number}")),
+            or("hypothesis", "it is so"),
+            or("action", "look"),
+            record["probability"],
+            or("result", "seen"),
+        )
+    };
+    let rows: Vec<String> = records.iter().enumerate().map(row).collect();
+    let added = d.home.change(&format!(
+        "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction, probability,
+            status, result, tier, created_at, updated_at, resolved_at) values {}",
+        rows.join(", ")
+    ));
+    assert_eq!(added, records.len());
 }
 
 /// A time of an answer in seconds since 1970.

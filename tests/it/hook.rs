@@ -562,7 +562,8 @@ fn connection_is_linked_to_its_session_by_hook_events() {
     assert_eq!(whose(&d, &third, &json!({})), "chat");
     eventually(SOON, || {
         // A background task writes it.
-        count_linked_connections(&d.home.path("svc.db")) == 3
+        let linked = "select count(*) from mcp_session where client_session is not null";
+        d.home.value(linked) == 3
     });
     d.kill9();
     d.restart();
@@ -602,15 +603,6 @@ fn connection_is_linked_to_its_session_by_the_clients_process() {
     assert_eq!(whose(&client, &connection), "next");
     hook(&d.home, "gemini", &claude("next", "SessionEnd", &json!({})));
     assert_eq!(whose(&client, &connection), "none");
-}
-
-/// Connections whose session is known.
-fn count_linked_connections(path: &Path) -> i64 {
-    let db = rusqlite::Connection::open(path).expect("the database opens");
-    db.query_row("select count(*) from mcp_session where client_session is not null", [], |row| {
-        row.get(0)
-    })
-    .expect("a count")
 }
 
 fn waiter(home: &Home, session: &str) -> Running {

@@ -1,7 +1,6 @@
 //! Learning, from outside: memories, clusters, values, context. An empty database, bounds, crashes,
 //! odd texts.
 
-use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, svc};
@@ -148,9 +147,7 @@ fn learned_data_survives_a_crash() {
     begin(&d, "other", "startup");
     assert_eq!(ids(&ask(&d, "tenant cache")), ids(&given), "another session was told nothing");
 
-    // People read it in the file.
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
-    let file = Connection::open_with_flags(d.home.path("svc.db"), flags).expect("the database");
+    // People read it in the database.
     for (sql, is) in [
         (
             "select content from memories where project = '/nowhere/p'",
@@ -165,8 +162,8 @@ fn learned_data_survives_a_crash() {
             "A mocked clock never moves by itself",
         ),
     ] {
-        let said: String = file.query_row(sql, [], |row| row.get(0)).expect(sql);
-        assert!(said.starts_with(is), "{sql}: {said}");
+        let said = d.home.value(sql);
+        assert!(said.as_str().is_some_and(|said| said.starts_with(is)), "{sql}: {said}");
     }
 }
 
@@ -196,18 +193,12 @@ fn confirmed_again(d: &Daemon, id: &Value) -> i64 {
     let mut listed = listed["results"].as_array().expect("a list").iter();
     let entry = listed.find(|entry| entry["id"] == id).expect("it is listed");
     assert_eq!(entry["confirmed_again"], count);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
-    let file = Connection::open_with_flags(d.home.path("svc.db"), flags).expect("the database");
-    let (column, rows): (i64, i64) = file
-        .query_row(
-            "select confirmed_again, (select count(*) from confirmations where item = ghap_id)
-            from ghap_journal where ghap_id = ?",
-            [id],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
-        .expect("the views");
-    assert_eq!((json!(column), column), (count, rows));
-    column
+    let sql = format!(
+        "select confirmed_again, (select count(*) from confirmations where item = ghap_id)
+        from ghap_journal where ghap_id = '{id}'"
+    );
+    assert_eq!(d.home.rows(&sql), [[count.clone(), count.clone()]]);
+    count.as_i64().expect("a number")
 }
 
 #[test]

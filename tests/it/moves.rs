@@ -9,9 +9,11 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::json;
+use svc_store::scratch_server::is_installed;
 
 use crate::daemon::{Daemon, Home, Running, svc};
 use crate::expect::{all_pages, append, frame, new_task};
+use crate::stored::is_in_file;
 
 const WITHIN: Duration = Duration::from_mins(2);
 /// Enough that a move takes a while.
@@ -21,11 +23,6 @@ fn database() -> String {
     svc_store::scratch_server::new_database()
 }
 
-/// Whether all daemons of these tests are on a server: then there is no file to begin with.
-fn has_no_file() -> bool {
-    std::env::var_os("SVC_TEST_STORE").is_some()
-}
-
 #[track_caller]
 fn events(d: &Daemon, task: &str) -> Vec<serde_json::Value> {
     all_pages(d, &format!("/v1/events?stream=task/{task}&limit=100"), "events", "after")
@@ -33,7 +30,7 @@ fn events(d: &Daemon, task: &str) -> Vec<serde_json::Value> {
 
 #[test]
 fn a_history_moves_to_a_server_and_back() {
-    if has_no_file() {
+    if !is_in_file() || !is_installed() {
         return;
     }
     let url = database();
@@ -107,7 +104,7 @@ fn log(file: &Path) -> Vec<(i64, i64, String)> {
 
 #[test]
 fn a_move_that_is_killed_at_any_point_is_finished_by_the_same_command() {
-    if has_no_file() {
+    if !is_in_file() || !is_installed() {
         return;
     }
     let (home, _) = long_history();

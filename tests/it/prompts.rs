@@ -319,9 +319,7 @@ fn a_dialog_right_after_another_is_shown() {
     let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
     asking.record("interactive", "waiting", Some("input needed"));
     let first = until(SOON, || open(&d));
-    let opened: i64 = rusqlite::Connection::open(d.home.path("svc.db"))
-        .and_then(|db| db.query_row("select opened_at from request", [], |row| row.get(0)))
-        .expect("a row");
+    let opened = d.home.value("select opened_at from request").as_i64().expect("a time");
     asking.registry.write_since(opened + 1, "busy", None);
     until(SOON, || answered(&d));
     asking.registry.write_since(opened + 2, "waiting", Some("permission prompt"));

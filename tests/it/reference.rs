@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, svc, until};
 use crate::pages::{Described, Page, commands, root};
+use crate::stored::is_in_file;
 
 /// Collects differences, so that one run shows all of them.
 #[derive(Default)]
@@ -396,6 +397,9 @@ fn every_setting_is_in_the_reference_with_its_default() {
 
 #[test]
 fn every_view_is_in_the_reference_with_its_columns() {
+    if !is_in_file() {
+        return;
+    }
     if Command::new("sqlite3").arg("--version").output().is_err() {
         println!(
             "skipped: the views were not compared with the reference (sqlite3 is not installed)"

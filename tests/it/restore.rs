@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::daemon::{Daemon, svc};
 use crate::expect::{new_task, page, peer, problem, text};
+use crate::stored::is_in_file;
 
 /// A backup of a stopped daemon with a task, a message and a token.
 fn backed_up() -> (Daemon, PathBuf) {
@@ -21,6 +22,9 @@ fn backed_up() -> (Daemon, PathBuf) {
 
 #[test]
 fn changed_schema_is_refused_by_name() {
+    if !is_in_file() {
+        return;
+    }
     let (mut d, copy) = backed_up();
     let before = fs::read(d.home.path("svc.db")).expect("reads");
     let writable = "pragma writable_schema = on;";
@@ -84,6 +88,9 @@ fn changed_schema_is_refused_by_name() {
 
 #[test]
 fn copy_of_a_live_file_with_statistics_is_accepted() {
+    if !is_in_file() {
+        return;
+    }
     let (mut d, _) = backed_up();
     let copy = d.home.user().join("live.db");
     fs::copy(d.home.path("svc.db"), &copy).expect("copies");
@@ -100,6 +107,9 @@ fn copy_of_a_live_file_with_statistics_is_accepted() {
 
 #[test]
 fn restored_session_tokens_and_leases_are_void() {
+    if !is_in_file() {
+        return;
+    }
     let mut d = Daemon::start();
     let minted = d.post("/v1/tokens", &json!({ "session": "s" })).ok(201);
     let session = d.with_token(&text(&minted, "token"));
@@ -134,6 +144,9 @@ fn restored_session_tokens_and_leases_are_void() {
 
 #[test]
 fn older_backup_is_compared_with_its_own_version() {
+    if !is_in_file() {
+        return;
+    }
     // The copy of the database that a start keeps before it migrates.
     let (mut d, _) = backed_up();
     for version in crate::upgrade::earlier_versions() {
@@ -156,6 +169,9 @@ fn older_backup_is_compared_with_its_own_version() {
 
 #[test]
 fn doctor_reports_foreign_objects_in_the_database() {
+    if !is_in_file() {
+        return;
+    }
     let (d, _) = backed_up();
     let schema = || {
         let report: serde_json::Value =
@@ -175,6 +191,9 @@ fn doctor_reports_foreign_objects_in_the_database() {
 
 #[test]
 fn orphaned_wal_is_not_replayed_into_a_restored_database() {
+    if !is_in_file() {
+        return;
+    }
     let mut d = Daemon::start();
     new_task(&d);
     let copy = d.home.user().join("copy.db");

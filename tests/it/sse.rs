@@ -3,7 +3,6 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, quickly};
@@ -209,21 +208,17 @@ fn cursor_below_the_retained_events_gets_a_gap() {
     let keep = new_task(&d);
     d.stop();
     // As retention does it: removes a prefix of the stream, and sets the mark.
-    let file = Connection::open(d.home.path("svc.db")).unwrap();
-    let name = format!("task/{task}");
-    file.execute(
-        "insert or replace into meta (name, value)
+    d.home.change("delete from meta where name = 'trimmed'");
+    d.home.change(&format!(
+        "insert into meta (name, value)
          select 'trimmed', max(position) from event join stream on stream.id = stream_id
-         where name = ?1 and seq <= 4",
-        [&name],
-    )
-    .unwrap();
-    let gone = file.execute(
-        "delete from event where seq <= 4 and stream_id = (select id from stream where name = ?1)",
-        [&name],
-    );
-    assert_eq!(gone.unwrap(), 4);
-    drop(file);
+         where stream.name = 'task/{task}' and seq <= 4"
+    ));
+    let gone = d.home.change(&format!(
+        "delete from event where seq <= 4
+        and stream_id = (select id from stream where name = 'task/{task}')"
+    ));
+    assert_eq!(gone, 4);
     d.restart();
 
     for from in 0..last {

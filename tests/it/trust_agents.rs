@@ -301,10 +301,12 @@ fn session_cannot_answer_for_itself_or_its_children() {
 
 /// The key with which a host accepts answers, from the daemon's own table.
 fn answer_key(d: &Daemon, id: &str) -> String {
-    let path = d.home.path("svc.db");
-    let database = rusqlite::Connection::open(path).expect("the database");
-    let query = "select answer_key from agent where agent_id = ?1";
-    database.query_row(query, [id], |row| row.get(0)).expect("a key")
+    key_in_row(d, id).expect("a key")
+}
+
+fn key_in_row(d: &Daemon, id: &str) -> Option<String> {
+    let key = d.home.value(&format!("select answer_key from agent where agent_id = '{id}'"));
+    key.as_str().map(str::to_owned)
 }
 
 fn of_process(pid: u64, name: &str) -> String {
@@ -351,10 +353,7 @@ fn host_accepts_answers_only_from_the_daemon() {
     assert_eq!(again["error"], "already answered", "{again}");
     d.post(&format!("/v1/hosts/{key}/stop"), &json!({ "force": true })).ok(200);
     ended(&d, &key);
-    let database = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");
-    let left: Option<String> = database
-        .query_row("select answer_key from agent where agent_id = ?1", [&id], |row| row.get(0))
-        .expect("a row");
+    let left = key_in_row(&d, &id);
     assert_eq!(left, None, "it goes with the agent");
 }
 

@@ -463,7 +463,8 @@ fn with_flooding_child(noise: &str) -> (Daemon, Neighbour) {
 fn child_stderr_is_rate_limited() {
     let (d, mut neighbour) = with_flooding_child("stderr");
     let stored = || {
-        ["svc.db", "svc.db-wal"]
+        d.home
+            .store_files()
             .iter()
             .filter_map(|name| Some(fs::metadata(d.home.path(name)).ok()?.len()))
             .sum::<u64>()

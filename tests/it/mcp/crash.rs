@@ -6,12 +6,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use super::{Client, LEGACY, Message, Stream, database, given, request, tool, wait_for};
+use super::{Client, LEGACY, Message, Stream, given, request, tool, wait_for};
 use crate::crash::{Chance, SetOnDrop, number};
-use crate::daemon::{Daemon, until};
+use crate::daemon::{Daemon, Home, until};
 use crate::expect::{done, text};
 use crate::wire::Caller;
 
@@ -79,7 +78,7 @@ fn every_accepted_call_has_one_response_after_any_number_of_crashes() {
     assert!(accepted > WORKERS, "the workers got something done");
     assert!(resumed > 0, "the crashes hit somebody");
     d.stop();
-    nothing_is_left_open(&database(&d));
+    nothing_is_left_open(&d.home);
 }
 
 /// An accepted call, and its response.
@@ -173,31 +172,27 @@ fn end_all(caller: &Caller, tasks: &mpsc::Receiver<String>, mut chance: Chance) 
     }
 }
 
-/// In the file every call has ended, and every stream of a call has one response, at its end.
-fn nothing_is_left_open(file: &Connection) {
-    let check: String =
-        file.query_row("pragma integrity_check", [], |row| row.get(0)).expect("a check");
-    assert_eq!(check, "ok");
-    let open: i64 = file
-        .query_row(
-            "select count(*) from mcp_call join stream on stream.name = 'mcp/' || call_id
-            where state in ('working', 'input_required') or stream.closed_at is null",
-            [],
-            |row| row.get(0),
-        )
-        .expect("a count");
+/// In the database every call has ended, and every stream of a call has one response, at its end.
+fn nothing_is_left_open(home: &Home) {
+    if home.store().is_none() {
+        assert_eq!(home.value("pragma integrity_check"), "ok");
+    }
+    let open = home.value(
+        "select count(*) from mcp_call join stream on stream.name = 'mcp/' || call_id
+        where state in ('working', 'input_required') or stream.closed_at is null",
+    );
     assert_eq!(open, 0, "calls without an end");
-    let sql = "
-        select stream.name, event.data -> '$.result' is not null
+    let rows = home.rows(
+        "select stream.name, event.data
         from event join stream on stream.id = event.stream_id
         where stream.name like 'mcp/call%'
-        order by stream.id, event.seq";
-    let mut statement = file.prepare(sql).expect("the tables are there");
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("rows");
+        order by stream.id, event.seq",
+    );
     let mut streams: BTreeMap<String, Vec<bool>> = BTreeMap::new();
     for row in rows {
-        let (stream, answer): (String, bool) = row.expect("a row");
-        streams.entry(stream).or_default().push(answer);
+        let [stream, data] = [0, 1].map(|n| row[n].as_str().expect("a text").to_owned());
+        let data: Value = serde_json::from_str(&data).expect("JSON");
+        streams.entry(stream).or_default().push(data.get("result").is_some());
     }
     for (stream, events) in streams {
         let answers = events.iter().filter(|answer| **answer).count();

@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value, json};
 
 use crate::daemon::Daemon;
@@ -411,20 +410,10 @@ impl Stream {
     }
 }
 
-/// The database, beside the daemon that has it open.
-fn database(d: &Daemon) -> Connection {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
-    let file = Connection::open_with_flags(d.home.path("svc.db"), flags).expect("the database");
-    file.busy_timeout(SOON).expect("a time-out");
-    file
-}
-
 /// The states of the recorded calls, the oldest first.
 fn call_states(d: &Daemon) -> Vec<String> {
-    let file = database(d);
-    let mut rows = file.prepare("select state from mcp_call order by rowid").expect("the table");
-    let states = rows.query_map([], |row| row.get(0)).expect("rows");
-    states.collect::<Result<_, _>>().expect("states")
+    let rows = d.home.rows("select state from mcp_call order by started_at, call_id").into_iter();
+    rows.map(|row| row[0].as_str().expect("a state").to_owned()).collect()
 }
 
 /// The number of open subscriptions.

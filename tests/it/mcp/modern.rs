@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{
-    Client, SOON, Stream, call_states, database, finish, given, message, modern_body, modern_post,
-    refused, request, result, subscribers, tool, wait_for, with_tasks,
+    Client, SOON, Stream, call_states, finish, given, message, modern_body, modern_post, refused,
+    request, result, subscribers, tool, wait_for, with_tasks,
 };
 use crate::daemon::{Daemon, eventually, until};
 use crate::expect::{append, frame, instant, new_task};
@@ -173,11 +173,9 @@ fn task_continues_after_a_crash_and_a_shutdown() {
     finish(&d, &one);
     let over = ended(&mine, first);
     d.kill9();
-    let file = database(&d);
     // A crash would leave such a row for a slow tool with effects; svc has none.
-    file.execute("update mcp_call set tool = 'TaskReply' where call_id = ?1", [third.as_str()])
-        .expect("an update");
-    drop(file);
+    let call = third.as_str().expect("an id");
+    d.home.change(&format!("update mcp_call set tool = 'TaskReply' where call_id = '{call}'"));
     d.restart();
     assert_eq!(get(&mine, first), over);
     assert_eq!(get(&mine, second)["status"], "working");

@@ -5,11 +5,21 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{
-    Client, LEGACY, SOON, call_states, database, finish, given, is_wait_answer, modern, request,
-    result, tool, tool_error, wait_for,
+    Client, LEGACY, SOON, call_states, finish, given, is_wait_answer, modern, request, result,
+    tool, tool_error, wait_for,
 };
 use crate::daemon::{Daemon, eventually, quickly};
 use crate::expect::{append, frame, new_task};
+
+/// The data of the last event of a call's stream.
+#[track_caller]
+fn last_event(d: &Daemon, call: &str) -> Value {
+    let data = d.home.value(&format!(
+        "select event.data from event join stream on stream.id = event.stream_id
+        where stream.name = 'mcp/{call}' order by seq desc limit 1"
+    ));
+    serde_json::from_str(data.as_str().expect("JSON")).expect("JSON")
+}
 
 #[test]
 fn session_survives_a_crash() {
@@ -91,9 +101,8 @@ fn call_deadline_counts_from_its_first_start() {
     assert!(took >= Duration::from_millis(2_900), "{took:?}");
     // Three seconds from the creation and a margin for a busy machine, but not three from the last
     // start.
-    let since_creation = database(&d)
-        .query_row("select ended_at - started_at from mcp_call", [], |row| row.get::<_, i64>(0))
-        .expect("a row");
+    let since_creation = d.home.value("select ended_at - started_at from mcp_call");
+    let since_creation = since_creation.as_i64().expect("a number");
     assert!((2_900..4_500).contains(&since_creation), "{since_creation} ms");
 }
 
@@ -109,10 +118,7 @@ fn non_idempotent_call_has_an_unknown_outcome_after_a_crash() {
     }
     d.kill9();
     // No tool of svc is slow and has effects; a crash would leave its call like this.
-    let file = database(&d);
-    let changed = file.execute("update mcp_call set tool = 'TaskReply'", []).expect("an update");
-    assert_eq!(changed, 2);
-    drop(file);
+    assert_eq!(d.home.change("update mcp_call set tool = 'TaskReply'"), 2);
     d.restart();
     for (client, (id, first)) in clients.iter().zip(&begun) {
         let answer = client.listen(Some(first.event_id())).answer();
@@ -127,10 +133,7 @@ fn non_idempotent_call_has_an_unknown_outcome_after_a_crash() {
     let (id, mut call) = clients[0].begin("TaskWait", &wait_for(&task));
     let primed = call.next();
     d.kill9();
-    let file = database(&d);
-    file.execute("update mcp_call set tool = 'gone' where state = 'working'", [])
-        .expect("an update");
-    drop(file);
+    d.home.change("update mcp_call set tool = 'gone' where state = 'working'");
     d.restart();
     let answer = clients[0].listen(Some(primed.event_id())).answer();
     assert_eq!(answer.json["id"], json!(id));
@@ -166,28 +169,18 @@ fn call_with_an_unparsable_row_has_an_unknown_outcome() {
         (column, value, id, primed)
     });
     d.kill9();
-    let file = database(&d);
     for (column, value, _, primed) in &begun {
         let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
-        let sql = format!("update mcp_call set {column} = ? where call_id = ?");
-        assert_eq!(file.execute(&sql, [value, &call]).expect("an update"), 1);
+        let sql = format!("update mcp_call set {column} = '{value}' where call_id = '{call}'");
+        assert_eq!(d.home.change(&sql), 1);
     }
-    drop(file);
     d.restart();
     assert_eq!(call_states(&d), begun.each_ref().map(|_| "completed"), "none runs again");
     // A call that ran again would have a response now.
     finish(&d, &task);
     for (column, value, id, primed) in &begun {
         let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
-        let stored: String = database(&d)
-            .query_row(
-                "select event.data from event join stream on stream.id = event.stream_id
-                where stream.name = 'mcp/' || ? and event.data -> '$.result' is not null",
-                [call],
-                |row| row.get(0),
-            )
-            .expect("one answer");
-        let stored: Value = serde_json::from_str(&stored).expect("JSON");
+        let stored = last_event(&d, call);
         let error = tool_error(&stored["result"], "unavailable");
         let text = error["message"].as_str().expect("a message");
         assert!(text.contains("outcome is unknown"), "{column} {value}: {text}");
@@ -231,10 +224,7 @@ fn client_with_an_old_tool_list_is_notified_after_a_restart() {
     knows(&client);
     d.kill9();
     // As after a version with other tools.
-    let file = database(&d);
-    let changed = file.execute("update mcp_session set tools = tools + 1", []).expect("an update");
-    assert_eq!(changed, 2);
-    drop(file);
+    assert_eq!(d.home.change("update mcp_session set tools = tools + 1"), 2);
     d.restart();
     for _ in 0..2 {
         client.listen(None).news(CHANGED);
@@ -263,12 +253,8 @@ fn log_level_and_client_capabilities_survive_a_restart() {
     }
     d.kill9();
     d.restart();
-    let row: (String, String) = database(&d)
-        .query_row("select log_level, capabilities from mcp_session", [], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })
-        .expect("a row");
-    assert_eq!((row.0.as_str(), row.1.as_str()), ("error", r#"{"elicitation":{}}"#));
+    let row = d.home.rows("select log_level, capabilities from mcp_session");
+    assert_eq!(row, [["error", r#"{"elicitation":{}}"#]]);
     client.ask("ping", &json!({}));
 }
 
@@ -310,9 +296,7 @@ fn call_of_an_ended_session_is_not_resumed() {
     let (_, mut call) = client.begin("TaskWait", &wait_for(&task));
     call.next();
     d.kill9();
-    let file = database(&d);
-    file.execute("update mcp_session set closed_at = last_seen_at", []).expect("an update");
-    drop(file);
+    d.home.change("update mcp_session set closed_at = last_seen_at");
     d.restart();
     assert_eq!(call_states(&d), ["cancelled"]);
     assert_eq!(client.post(&request(1, "ping", &json!({}))).send().status(), 404);
@@ -323,16 +307,13 @@ fn session_expires_after_a_silent_month() {
     let mut d = Daemon::start();
     let (old, young) = (Client::open(&d, "2025-11-25"), Client::open(&d, "2025-11-25"));
     d.kill9();
-    let file = database(&d);
     let day: i64 = 24 * 60 * 60 * 1000;
     for (client, days) in [(&old, 31), (&young, 29)] {
-        file.execute(
-            "update mcp_session set last_seen_at = last_seen_at - ?2 where session_id = ?1",
-            (&client.session, days * day),
-        )
-        .expect("an update");
+        let (session, silent) = (&client.session, days * day);
+        d.home.change(&format!(
+            "update mcp_session set last_seen_at = last_seen_at - {silent} where session_id = '{session}'"
+        ));
     }
-    drop(file);
     d.restart();
     // The start sweeps at once.
     eventually(SOON, || old.post(&request(1, "ping", &json!({}))).send().status() == 404);
@@ -376,20 +357,11 @@ fn revoked_token_gets_no_pending_response() {
         let primed = call.next();
         let (call, _) = primed.event_id().rsplit_once('.').expect("a call");
         d.kill9();
-        let file = database(&d);
-        let revoked = file.execute("update token set revoked_at = 1 where revoked_at is null", []);
-        assert_eq!(revoked.expect("an update"), 1);
-        drop(file);
+        let revoked = "update token set revoked_at = 1 where revoked_at is null";
+        assert_eq!(d.home.change(revoked), 1);
         d.restart();
         finish(&d, &task);
-        let stored: String = database(&d)
-            .query_row(
-                "select event.data from event join stream on stream.id = event.stream_id
-                where stream.name = 'mcp/' || ? order by seq desc limit 1",
-                [call],
-                |row| row.get(0),
-            )
-            .expect("an end");
+        let stored = last_event(&d, call).to_string();
         assert!(stored.contains("unauthorized"), "{stored}");
         assert_eq!(client.no_stream(Some(primed.event_id())).status(), 401);
     }

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{
-    BOTH, Client, LEGACY, SOON, Stream, call_states, database, given, initialize, message, post,
-    refused, request, result, subscribers, tool, wait_for,
+    BOTH, Client, LEGACY, SOON, Stream, call_states, given, initialize, message, post, refused,
+    request, result, subscribers, tool, wait_for,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::{new_task, problem};
@@ -184,16 +184,13 @@ fn call_acts_for_its_tokens_session_or_the_one_the_operator_names() {
 fn session_row_has_the_clients_parameters() {
     let d = Daemon::start();
     let client = Client::open_with(&d.session("s-9"), "2025-06-18", &json!({ "roots": {} }));
-    let file = database(&d);
-    let row: (String, String, String, String) = file
-        .query_row(
-            "select principal, transport, revision, client ->> '$.name' from mcp_session where session_id = ?1",
-            [&client.session],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
-        )
-        .expect("a row");
-    let wanted = ["session:s-9", "http", "2025-06-18", "a test"].map(str::to_owned);
-    assert_eq!([row.0, row.1, row.2, row.3], wanted);
+    let row = d.home.rows(&format!(
+        "select principal, transport, revision, client from mcp_session where session_id = '{}'",
+        client.session
+    ));
+    assert_eq!(row[0][..3], ["session:s-9", "http", "2025-06-18"]);
+    let name: Value = serde_json::from_str(row[0][3].as_str().expect("JSON")).expect("JSON");
+    assert_eq!(name["name"], "a test");
 }
 
 #[test]

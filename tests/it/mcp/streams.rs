@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{
-    Client, LEGACY, SOON, Stream, call_states, database, finish, given, is_wait_answer, message,
-    modern_body, modern_post, post, request, result, subscribers, tool, wait_for,
+    Client, LEGACY, SOON, Stream, call_states, finish, given, is_wait_answer, message, modern_body,
+    modern_post, post, request, result, subscribers, tool, wait_for,
 };
 use crate::daemon::{Daemon, eventually};
 use crate::expect::new_task;
@@ -396,10 +396,8 @@ fn only_the_operator_sees_streams_of_calls() {
         let text = read(&d, arguments);
         assert!(!text.contains("mcp/"), "{text}");
     }
-    let stored: i64 = database(&d)
-        .query_row("select count(*) from stream where name = ?1", [&name], |row| row.get(0))
-        .expect("a count");
-    assert_eq!(stored, 1);
+    let stored = format!("select count(*) from stream where name = '{name}'");
+    assert_eq!(d.home.value(&stored), 1);
 }
 
 /// The name of a stream does not decide who may read it: the column that was set at its opening
@@ -410,12 +408,10 @@ fn stream_keeps_the_visibility_of_its_opening() {
     let (secret, open) = (new_task(&d), new_task(&d));
     d.stop();
     let name = format!("task/{secret}");
-    let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");
-    let changed = file
-        .execute("update stream set visibility = 'operator', owner = null, project = null where name = ?1", [&name])
-        .expect("an update");
-    assert_eq!(changed, 1);
-    drop(file);
+    let hidden = format!(
+        "update stream set visibility = 'operator', owner = null, project = null where name = '{name}'"
+    );
+    assert_eq!(d.home.change(&hidden), 1);
     d.restart();
 
     let other = d.reader("s-1");
@@ -481,9 +477,7 @@ fn log_responses_do_not_contain_earlier_responses() {
         let (_, mut call) = client.begin_with(&params);
         sizes.push(call.answer().json.to_string().len());
     }
-    let stored: i64 = database(&d)
-        .query_row("select count(*) from stream where name like 'mcp/%'", [], |row| row.get(0))
-        .expect("a count");
-    assert!(stored > 0, "the answers are on record");
+    let stored = d.home.value("select count(*) from stream where name like 'mcp/%'");
+    assert!(stored.as_i64() > Some(0), "the answers are on record");
     assert!(sizes.iter().all(|size| size.abs_diff(sizes[0]) < 100), "{sizes:?}");
 }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, types::Value};
 use sqlx::{Executor as _, PgConnection};
 use svc_model::{Reader, StreamName, journal::Ghap};
 
-use super::{copy, statement_tests::migrated};
+use super::{copy, statement_tests::migrated, testing::is_installed};
 use crate::{
     CopyError, CopyReport, Migrations, SearchFilter, StoreError,
     sqlite::testing::{TestStore, append, event, journal::record},
@@ -69,6 +69,9 @@ fn rows(path: &std::path::Path) -> Vec<(String, Vec<Vec<Value>>)> {
 
 #[tokio::test]
 async fn a_history_goes_to_the_server_and_comes_back() {
+    if !is_installed() {
+        return;
+    }
     let at = filled().await;
     let mut conn = migrated().await;
     let trial = copy::to_server(at.store.path(), &mut conn, "there", true, &mut |_, _| {}).await;
@@ -108,6 +111,9 @@ async fn a_history_goes_to_the_server_and_comes_back() {
 
 #[tokio::test]
 async fn a_move_whose_end_was_not_noted_is_finished() {
+    if !is_installed() {
+        return;
+    }
     let at = filled().await;
     let mut conn = migrated().await;
     send(&at, &mut conn).await.unwrap();
@@ -121,6 +127,9 @@ async fn a_move_whose_end_was_not_noted_is_finished() {
 
 #[tokio::test]
 async fn a_move_that_ended_before_its_commit_begins_anew() {
+    if !is_installed() {
+        return;
+    }
     let at = filled().await;
     let mut conn = migrated().await;
     let mark =
@@ -131,6 +140,9 @@ async fn a_move_that_ended_before_its_commit_begins_anew() {
 
 #[tokio::test]
 async fn a_history_goes_to_one_place() {
+    if !is_installed() {
+        return;
+    }
     let at = filled().await;
     let mut conn = migrated().await;
     send(&at, &mut conn).await.unwrap();
@@ -147,6 +159,9 @@ async fn a_history_goes_to_one_place() {
 
 #[tokio::test]
 async fn a_copy_that_fails_leaves_both_sides_as_they_were() {
+    if !is_installed() {
+        return;
+    }
     let at = filled().await;
     let mut conn = migrated().await;
     at.execute("insert into setting (name, value) values ('zero', 'a' || char(0))").await;

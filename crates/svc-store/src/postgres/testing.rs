@@ -5,7 +5,7 @@
 
 use std::{
     fmt::Write as _,
-    io::{BufRead as _, BufReader, Read as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
@@ -31,6 +31,57 @@ pub fn new_database() -> String {
     format!("postgres://svc@localhost/{name}?host={}", SERVER.folder.display())
 }
 
+/// Whether the programs of a server are there. If not, says that this test is skipped.
+pub fn is_installed() -> bool {
+    let is_there = installed().is_some();
+    if !is_there {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("a test");
+        // Not by `println!`, which a test that passes does not show.
+        let said =
+            writeln!(std::io::stderr(), "skipped: {test} (needs Debian's package postgresql)");
+        said.expect("it is open");
+    }
+    is_there
+}
+
+/// A server of a test's own, which stops and starts it.
+#[derive(Debug)]
+pub struct OwnServer(Server);
+
+impl OwnServer {
+    /// # Panics
+    /// As [`new_database`].
+    pub fn start() -> Self {
+        Self(Server::start())
+    }
+
+    /// The address of its only database.
+    pub fn url(&self) -> String {
+        format!("postgres://svc@localhost/postgres?host={}", self.0.folder.display())
+    }
+
+    /// Ends its processes without a last word, as a crash does.
+    pub fn stop_at_once(&self) {
+        self.control(&["--mode=immediate", "stop"]);
+    }
+
+    pub fn start_again(&self) {
+        let options = self.0.options();
+        self.control(&["--log=log", &format!("--options={options}"), "start"]);
+    }
+
+    fn control(&self, arguments: &[&str]) {
+        let mut shell = unprivileged();
+        // The server would keep the test's own output open.
+        let quiet = r#"exec "$@" </dev/null >/dev/null 2>&1"#;
+        shell.args(["-c", quiet, "sh"]).arg(self.0.programs.join("pg_ctl"));
+        shell.args(["--pgdata=data", "--wait", "--silent"]).args(arguments);
+        let status = shell.current_dir(&self.0.folder).status().expect("pg_ctl runs");
+        assert!(status.success(), "pg_ctl {arguments:?}: {status}");
+    }
+}
+
 /// The folder of the server's programs, such as `pg_dump`.
 pub fn programs() -> &'static Path {
     &SERVER.programs
@@ -46,7 +97,7 @@ struct Server {
     _lives: ChildStdin,
 }
 
-/// `$1` is the folder of the programs. Files in memory, where there is such a folder: a commit waits
+/// `$1` is the folder of the programs, `$2` options of the server. Files in memory, where there is such a folder: a commit waits
 /// for the disk with the same settings as everywhere, and need not be slow for it.
 const SHELL: &str = r#"
 set -eu
@@ -59,7 +110,7 @@ cd "$folder"
 "$bin/initdb" --no-sync --auth=trust --username=svc --encoding=UTF8 --locale=C --pgdata=data >log 2>&1 ||
     { cat log >&2; exit 1; }
 "$bin/pg_ctl" --pgdata=data --log=log --wait --silent \
-    --options="-k '$folder' -c listen_addresses='' -c max_connections=200" start </dev/null >/dev/null ||
+    --options="-k '$folder' $2" start </dev/null >/dev/null ||
     { cat log >&2; exit 1; }
 echo "$folder"
 exec >/dev/null 2>&1
@@ -67,13 +118,20 @@ cat || true
 "$bin/pg_ctl" --pgdata=data --mode=immediate --silent stop || true
 "#;
 
+const OPTIONS: &str = "-c listen_addresses='' -c max_connections=200";
+
 impl Server {
+    /// The options of the server's program.
+    fn options(&self) -> String {
+        format!("-k '{}' {OPTIONS}", self.folder.display())
+    }
+
     fn start() -> Self {
         let programs = installed().expect(
             "PostgreSQL 14 or later is installed for these tests: apt-get install postgresql",
         );
         let mut shell = unprivileged();
-        shell.args(["-c", SHELL, "sh"]).arg(&programs).current_dir("/");
+        shell.args(["-c", SHELL, "sh"]).arg(&programs).arg(OPTIONS).current_dir("/");
         // A Ctrl-C at the terminal ends this process first, and by that the shell.
         shell.process_group(0);
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
