@@ -68,10 +68,13 @@ pub enum Error {
     #[error("the database does not answer: nothing was changed, try again")]
     StoreUnavailable(#[source] StoreError),
     /// The server of the database went away before it answered.
-    #[error(
-        "the database did not answer whether the change took place: look before you repeat the request"
-    )]
-    OutcomeUnknown(#[source] StoreError),
+    #[error("the database did not answer whether the change took place: {}", advice(*may_repeat))]
+    OutcomeUnknown {
+        #[source]
+        cause: StoreError,
+        /// Whether a repeat of the request does nothing twice.
+        may_repeat: bool,
+    },
     /// The disk is full, or the configured bound is reached.
     #[error(
         "the database has no room left: free disk space, raise store.max_bytes or set a retention"
@@ -219,17 +222,32 @@ impl Error {
 }
 
 impl Error {
+    /// The failure of a request that may be repeated whatever became of it, if it is such a one: it
+    /// has a key, or leaves the same behind once and twice.
+    pub(super) fn of_repeatable(self, is_repeatable: bool) -> Self {
+        match self {
+            Self::OutcomeUnknown { cause, .. } => {
+                Self::OutcomeUnknown { cause, may_repeat: is_repeatable }
+            }
+            other => other,
+        }
+    }
+
     /// Whether the database or the daemon is at fault, so that other work fails, too.
     pub(super) fn is_of_daemon(&self) -> bool {
         matches!(
             self,
             Self::Unavailable(_)
                 | Self::StoreUnavailable(_)
-                | Self::OutcomeUnknown(_)
+                | Self::OutcomeUnknown { .. }
                 | Self::StorageFull(_)
                 | Self::Internal(_)
         )
     }
+}
+
+const fn advice(may_repeat: bool) -> &'static str {
+    if may_repeat { "repeat the request" } else { "look before you repeat the request" }
 }
 
 impl From<StoreError> for Error {
@@ -237,7 +255,9 @@ impl From<StoreError> for Error {
         match error {
             StoreError::Full(_) => Self::StorageFull(error),
             StoreError::Unavailable(_) => Self::StoreUnavailable(error),
-            StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(error),
+            StoreError::OutcomeUnknown(_) => {
+                Self::OutcomeUnknown { cause: error, may_repeat: false }
+            }
             StoreError::Busy(_) | StoreError::Stopped | StoreError::ReadOnly(_) => {
                 Self::Unavailable(error)
             }

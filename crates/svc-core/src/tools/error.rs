@@ -147,7 +147,9 @@ impl From<service::Error> for ToolError {
                 let refusal = Self::new(ErrorType::Unavailable, error.to_string());
                 return Self { reason: Some("limit_reached"), ..refusal };
             }
-            Error::OutcomeUnknown(_) => return Self::unknown_outcome(error.to_string()),
+            Error::OutcomeUnknown { may_repeat, .. } => {
+                return Self::unknown_outcome(error.to_string()).retryable(*may_repeat);
+            }
             Error::StoreUnavailable(_) => {
                 let away = Self::new(ErrorType::Unavailable, error.to_string());
                 return Self { reason: Some("store_unavailable"), ..away };

@@ -114,6 +114,8 @@ pub struct Problem {
     reason: String,
     /// The cause as a code, if the kind of failure does not say it.
     cause: Option<&'static str>,
+    /// The same request does nothing twice, although the kind of failure does not say it.
+    may_repeat: bool,
 }
 
 /// The body of a failure.
@@ -167,7 +169,7 @@ impl Problem {
             }
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         };
-        Self { code, status, field: None, reason: reason.into(), cause: None }
+        Self { code, status, field: None, reason: reason.into(), cause: None, may_repeat: false }
     }
 
     /// A request that does not parse (400); a value that breaks a rule is a 422.
@@ -209,7 +211,7 @@ impl Problem {
             code: self.code,
             field: self.field.as_deref(),
             reason: self.cause,
-            retryable: self.code.is_retryable(),
+            retryable: self.code.is_retryable() || self.may_repeat,
             request_id,
             error: &detail,
         };
@@ -269,12 +271,15 @@ impl From<service::Error> for Problem {
             Error::LimitReached(_) => Code::LimitReached,
             Error::NotNow(_) | Error::Unavailable(_) => Code::Unavailable,
             Error::StoreUnavailable(_) => Code::StoreUnavailable,
-            Error::OutcomeUnknown(_) => Code::OutcomeUnknown,
+            Error::OutcomeUnknown { may_repeat, .. } => {
+                let unknown = Self::new(Code::OutcomeUnknown, error.to_string());
+                return Self { may_repeat: *may_repeat, ..unknown };
+            }
             Error::StorageFull(_) => Code::StorageFull,
             Error::Internal(_) => Code::Internal,
         };
         // A missing agent or participant is the caller's error and is not logged.
-        if matches!(error, Error::Internal(_) | Error::Unavailable(_) | Error::OutcomeUnknown(_)) {
+        if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
             tracing::error!(error = svc_sys::telemetry::chain(&error), "a request failed");
         }
         Self::new(code, format!("{error}{}", hint(&error)))

@@ -86,9 +86,11 @@ impl Agents {
         self.check_sender(caller, &request, sender).await?;
         if let Some(agent) = request.agent_id.clone() {
             let answered = self.answer(caller, &agent, request, answer).await;
-            return answered.map(prompts::PromptOutcome::Taken);
+            let answered = answered.map(prompts::PromptOutcome::Taken);
+            return answered.map_err(|error| error.of_repeatable(true));
         }
-        self.prompts.answer(caller, request, answer).await
+        let answered = self.prompts.answer(caller, request, answer).await;
+        answered.map_err(|error| error.of_repeatable(true))
     }
 
     /// Refuses an answer from a process that the asking client started, whatever token the answer

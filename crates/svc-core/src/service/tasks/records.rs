@@ -53,6 +53,7 @@ impl Tasks {
         }
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("from", input.from.as_deref())?;
+        let has_key = input.idempotency_key.is_some();
         let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
@@ -72,6 +73,7 @@ impl Tasks {
                 })
             })
             .await
+            .map_err(|error: Error| error.of_repeatable(has_key))
     }
 
     pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>, Error> {
@@ -148,6 +150,7 @@ impl Tasks {
         }
         let frames_only =
             events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
+        let have_ids = events.iter().all(|event| event.producer_id.is_some());
         if frames_only {
             // The common case needs no statement of its own: all appends of a commit share one.
             let now = self.core.now();
@@ -159,13 +162,14 @@ impl Tasks {
                 .on_behalf_of(caller)
                 .append(stream_of(&id), events)
                 .await
-                .map_err(|error| of_task(error, &id));
+                .map_err(|error| of_task(error, &id).of_repeatable(have_ids));
         }
         self.core
             .store
             .on_behalf_of(caller)
             .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
             .await
+            .map_err(|error: Error| error.of_repeatable(have_ids))
     }
 
     /// Requests the end of a task. A task that no runner has begun ends at once.
@@ -203,7 +207,7 @@ impl Tasks {
             })
             .await;
         self.core.work.notify_one();
-        cancelled
+        cancelled.map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// Appends a reply to a task's stream. It does not change the task, which must not have ended.

@@ -119,6 +119,7 @@ impl Team {
         check_message(&input)?;
         let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
         let input = self.with_sender(caller, input).await?;
+        let has_key = input.idempotency_key.is_some();
         let (core, caller) = (self.core.clone(), caller.clone());
         self.core
             .store
@@ -157,6 +158,7 @@ impl Team {
                 })
             })
             .await
+            .map_err(|error: Error| error.of_repeatable(has_key))
     }
 
     /// The message with its sender's id, whatever names it.
@@ -189,7 +191,7 @@ impl Team {
     ) -> Result<BroadcastReach, Error> {
         check_message(&input)?;
         let input = self.with_sender(caller, input).await?;
-        let limit = limits::COPIES_PER_JOB;
+        let (limit, has_key) = (limits::COPIES_PER_JOB, input.idempotency_key.is_some());
         let (circle, input) = (Arc::new(circle), Arc::new(input));
         let (mut after, mut text_id): (Option<PeerId>, Option<i64>) = (None, None);
         let mut reach = BroadcastReach::default();
@@ -227,7 +229,8 @@ impl Team {
                         Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
                     })
                 })
-                .await?;
+                .await
+                .map_err(|error| error.of_repeatable(has_key))?;
             reach.add(&took);
             reach.refused_by.extend(full);
             (text_id, is_first) = (text, false);
@@ -406,6 +409,7 @@ impl Team {
                 })
             })
             .await
+            .map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// The ids, whole wherever one is named otherwise. What names no message stays as it is.

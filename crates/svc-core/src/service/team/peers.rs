@@ -88,6 +88,7 @@ impl Team {
                 })
             })
             .await
+            .map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// Notes that a peer is there, and its status if that is given.
@@ -118,6 +119,7 @@ impl Team {
                 })
             })
             .await
+            .map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// Removes a peer from the list. Messages that wait for it become undeliverable, in write jobs

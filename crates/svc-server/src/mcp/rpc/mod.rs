@@ -123,9 +123,11 @@ impl From<service::Error> for RpcError {
             Error::StoreUnavailable(_) => Self::new(INTERNAL_ERROR, error.to_string())
                 .data(json!({ "code": "store_unavailable", "retryable": true }))
                 .status(503),
-            Error::OutcomeUnknown(_) => Self::new(INTERNAL_ERROR, error.to_string())
-                .data(json!({ "code": "outcome_unknown", "retryable": false }))
-                .status(503),
+            Error::OutcomeUnknown { may_repeat, .. } => {
+                Self::new(INTERNAL_ERROR, error.to_string())
+                    .data(json!({ "code": "outcome_unknown", "retryable": may_repeat }))
+                    .status(503)
+            }
             Error::Internal(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 tracing::error!(error = telemetry::chain(&error), "a request failed");
                 Self::new(INTERNAL_ERROR, error.to_string())
