@@ -400,6 +400,22 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
             "name a standby in synchronous_standby_names, if no answer may be lost with the server";
         findings.push(warn(DATABASE, "no standby is waited for".to_owned(), advice));
     }
+    if report.is_readable {
+        let advice = "add sslmode=verify-full to store.url, or give the address of a socket";
+        findings.push(warn(DATABASE, "the connection is not encrypted".to_owned(), advice));
+    }
+    let own = env!("CARGO_PKG_VERSION");
+    let others: Vec<&str> =
+        report.daemons.iter().map(String::as_str).filter(|version| *version != own).collect();
+    if !others.is_empty() {
+        let differs =
+            format!("a daemon of version {} runs on it, this is {own}", others.join(", "));
+        findings.push(warn(DATABASE, differs, "run the same version on all machines"));
+    }
+    if !report.is_listening {
+        let advice = "commits of other connections are found by looking each second";
+        findings.push(warn(DATABASE, "a NOTIFY does not return within 1 s".to_owned(), advice));
+    }
     findings
 }
 

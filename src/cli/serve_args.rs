@@ -45,6 +45,10 @@ pub struct ServeArgs {
     /// Seconds that a start waits for --store-url [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub store_connect_timeout: Option<u64>,
+    /// How to hear of what other connections to --store-url commit: notify or poll
+    /// [default: notify]
+    #[arg(long, value_name = "MODE")]
+    pub store_listen: Option<String>,
     /// What to log: a level, or a list such as svc=debug,warn [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
@@ -90,6 +94,7 @@ impl ServeArgs {
             store_schema: self.store_schema.clone(),
             store_max_connections: self.store_max_connections,
             store_connect_timeout: self.store_connect_timeout,
+            store_listen: self.store_listen.clone(),
             log_level: self.log_level.clone(),
             log_format: self.log_format.clone(),
             daemon_name: self.daemon_name.clone(),
@@ -133,6 +138,7 @@ impl ServeArgs {
         let singles = [
             ("--store-url", &self.store_url),
             ("--store-schema", &self.store_schema),
+            ("--store-listen", &self.store_listen),
             ("--log-level", &self.log_level),
             ("--log-format", &self.log_format),
             ("--daemon-name", &self.daemon_name),

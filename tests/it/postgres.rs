@@ -1,5 +1,6 @@
 //! PostgreSQL as the store: what the configuration refuses, what a daemon answers while the server is
-//! away, and that each answer about a write is true, wherever the connection breaks.
+//! away, that each answer about a write is true, wherever the connection breaks, and that commits of
+//! other connections are heard of.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -13,10 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use svc_store::scratch_server::is_installed;
 use tempfile::TempDir;
 
-use crate::daemon::{Daemon, Home, eventually, svc};
-use crate::expect::{all_pages, append, frame, new_task, page, peer, problem, subscribe};
+use crate::crash::{Chance, SetOnDrop, number, survive};
+use crate::daemon::{Daemon, Home, eventually, quickly, svc, svc_with_input};
+use crate::expect::{all_pages, append, done, frame, new_task, page, peer, problem, subscribe};
+use crate::stored::psql;
 
 /// A new database's address.
 fn database() -> String {
@@ -24,7 +28,7 @@ fn database() -> String {
 }
 
 fn on(url: &str) -> Daemon {
-    Daemon::with(|plan| plan.env("SVC_STORE_URL", url))
+    Daemon::with(|plan| plan.home(&Home::in_store(url)))
 }
 
 /// The lines of a task's stream.
@@ -39,6 +43,9 @@ fn lines(d: &Daemon, task: &str) -> Vec<String> {
 
 #[test]
 fn history_outlives_a_killed_daemon() {
+    if !is_installed() {
+        return;
+    }
     let url = database();
     let mut d = on(&url);
     let (task, peer) = (new_task(&d), peer(&d, "one"));
@@ -58,6 +65,9 @@ fn history_outlives_a_killed_daemon() {
 
 #[test]
 fn a_second_daemon_is_refused() {
+    if !is_installed() {
+        return;
+    }
     let url = database();
     let d = on(&url);
     let home = Home::new();
@@ -109,6 +119,9 @@ fn a_password_is_shown_nowhere() {
 
 #[test]
 fn a_schema_is_migrated_or_not_by_command() {
+    if !is_installed() {
+        return;
+    }
     let url = database();
     let home = Home::new();
     home.write("config.toml", &format!("[store]\nurl = \"{url}\"\nschema = \"team\"\n"));
@@ -135,6 +148,10 @@ enum Fault {
     LoseRequest,
     /// The daemon loses its connection, and the server gets the write later.
     Delay,
+    /// Its answer is lost, and the server does not answer any more.
+    LoseAnswerAndServer,
+    /// The server does not get it, and the connection stays.
+    HoldRequest,
 }
 
 /// Stands between the daemon and the server, on a socket in a folder of its own.
@@ -181,12 +198,8 @@ impl Proxy {
         self.faults.next.lock().expect("no holder panics").is_none()
     }
 
-    /// Cuts all connections and takes none.
     fn go_away(&self) {
-        self.faults.is_away.store(true, SeqCst);
-        for stream in self.faults.live.lock().expect("no holder panics").drain(..) {
-            drop(stream.shutdown(Shutdown::Both));
-        }
+        self.faults.go_away();
     }
 
     fn come_back(&self) {
@@ -200,6 +213,14 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
 }
 
 impl Faults {
+    /// Cuts all connections and takes none.
+    fn go_away(&self) {
+        self.is_away.store(true, SeqCst);
+        for stream in self.live.lock().expect("no holder panics").drain(..) {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    }
+
     /// Passes on what both ends send, and the fault that is due once the writer's connection is about
     /// to commit.
     fn serve(self: &Arc<Self>, client: UnixStream) {
@@ -241,6 +262,13 @@ impl Faults {
             match fault {
                 Fault::LoseRequest => {}
                 Fault::LoseAnswer => drop(server.write_all(request)),
+                Fault::LoseAnswerAndServer => {
+                    drop(server.write_all(request));
+                    thread::sleep(Duration::from_millis(300));
+                    self.go_away();
+                }
+                // Until the daemon gives it up.
+                Fault::HoldRequest => drop(client.read(&mut bytes)),
                 Fault::Delay => {
                     drop(client.shutdown(Shutdown::Both));
                     thread::sleep(Duration::from_millis(700));
@@ -271,6 +299,9 @@ fn pass_answers(mut server: UnixStream, mut client: UnixStream, cut: &AtomicBool
 /// Each answer says what happened, for appends and for jobs.
 #[test]
 fn answers_are_true_wherever_a_commit_is_cut() {
+    if !is_installed() {
+        return;
+    }
     let (proxy, url) = Proxy::before(&database());
     let d = on(&url);
     let task = new_task(&d);
@@ -278,7 +309,10 @@ fn answers_are_true_wherever_a_commit_is_cut() {
     let path = format!("/v1/tasks/{task}/events");
     let mut written = vec!["marked 0".to_owned()];
     let faults = [Fault::LoseAnswer, Fault::LoseRequest, Fault::Delay];
-    for (number, fault) in faults.into_iter().cycle().take(9).enumerate() {
+    // Two in five cut a job.
+    let cuts =
+        number("SVC_STORE_CUTS").map_or(15, |cuts| usize::try_from(cuts).expect("not that many"));
+    for (number, fault) in faults.into_iter().cycle().take(cuts * 3 / 5).enumerate() {
         let line = format!("marked {}", number + 1);
         proxy.fail_next_write(fault);
         let reply = d.post(&path, &frame(&line));
@@ -293,7 +327,7 @@ fn answers_are_true_wherever_a_commit_is_cut() {
     }
     // Jobs: the last statement of a transaction is its commit. The server waits for a late one.
     let mut tasks = page(&d.get("/v1/tasks"), "tasks").len();
-    for fault in faults.into_iter().cycle().take(6) {
+    for fault in faults.into_iter().cycle().take(cuts * 2 / 5) {
         proxy.fail_next_write(fault);
         let reply = d.post("/v1/tasks", &json!({ "title": format!("marked {fault:?}") }));
         assert!(proxy.has_failed(), "{fault:?}");
@@ -315,6 +349,9 @@ fn answers_are_true_wherever_a_commit_is_cut() {
 
 #[test]
 fn requests_fail_soon_while_the_database_is_away() {
+    if !is_installed() {
+        return;
+    }
     let (proxy, url) = Proxy::before(&database());
     let d = on(&url);
     let task = new_task(&d);
@@ -351,6 +388,9 @@ fn requests_fail_soon_while_the_database_is_away() {
 
 #[test]
 fn a_start_waits_for_the_database_and_then_says_why() {
+    if !is_installed() {
+        return;
+    }
     let (proxy, url) = Proxy::before(&database());
     proxy.go_away();
     let home = Home::new();
@@ -365,4 +405,279 @@ fn a_start_waits_for_the_database_and_then_says_why() {
     thread::sleep(Duration::from_millis(500));
     proxy.come_back();
     new_task(&waiting.join().expect("it started"));
+}
+
+/// Appends a frame to a task as another daemon does: by the same function, on a connection of its
+/// own. The time at which it was committed.
+fn append_beside(url: &str, task: &str, line: &str) -> Instant {
+    let append = format!(
+        "insert into svc_group (daemon_id, number) values ('other', 0) on conflict do nothing;
+        begin;
+        select svc_lock();
+        select svc_append('other',
+            (select number + 1 from svc_group where daemon_id = 'other'),
+            (select number from svc_commit), 1,
+            array[(select id from stream where name = 'task/{task}')],
+            array[(select max(seq) + 1 from event join stream s on s.id = stream_id where s.name = 'task/{task}')],
+            array['frame'], array['{{\"line\":\"{line}\",\"kind\":\"stdout\"}}'], array[null]::text[]);
+        commit"
+    );
+    psql(url, &append);
+    Instant::now()
+}
+
+fn state_of_store(d: &Daemon) -> serde_json::Value {
+    svc(&d.home, &["status", "--json"]).json()["store"].clone()
+}
+
+/// Each event of another connection reaches a subscriber, of the task and of all streams, within the
+/// bound. What this daemon appends meanwhile follows on it.
+fn hears_of_others(d: &Daemon, url: &str, bound: Duration) {
+    let task = new_task(d);
+    let mut stream = d.follow(&subscribe(&task));
+    let mut feed = d.follow("/v1/events?stream_prefix=task/");
+    stream.events(1);
+    let mut number = 0;
+    quickly(bound, || {
+        number += 1;
+        let line = format!("other {number}");
+        let committed = append_beside(url, &task, &line);
+        let event = stream.event();
+        let took = committed.elapsed();
+        assert_eq!(event.data["line"], line.as_str());
+        append(d, &task, &json!([frame(&format!("own {number}"))]));
+        assert_eq!(stream.event().data["line"], format!("own {number}"));
+        took
+    });
+    let wanted: Vec<String> =
+        (1..=number).flat_map(|n| [format!("other {n}"), format!("own {n}")]).collect();
+    let mut told = Vec::new();
+    while told.len() < wanted.len() {
+        let event = feed.event().data;
+        if event["stream"] == format!("task/{task}") && event["kind"] == "frame" {
+            told.push(event["data"]["line"].as_str().expect("a line").to_owned());
+        }
+    }
+    assert_eq!(told, wanted, "in the feed over several streams");
+    assert_eq!(lines(d, &task), wanted);
+}
+
+#[test]
+fn a_commit_of_another_connection_wakes_subscribers_at_once() {
+    if !is_installed() {
+        return;
+    }
+    let url = database();
+    let d = on(&url);
+    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    hears_of_others(&d, &url, Duration::from_millis(50));
+}
+
+#[test]
+fn a_commit_of_another_connection_is_found_by_polling() {
+    if !is_installed() {
+        return;
+    }
+    let url = database();
+    let home = Home::in_store(&url);
+    let d = Daemon::with(|plan| plan.home(&home).flag("--store-listen").flag("poll"));
+    assert_eq!(state_of_store(&d)["listen"], "poll");
+    hears_of_others(&d, &url, Duration::from_millis(1_100));
+}
+
+/// Lists are answered from memory until a commit, also one of another connection.
+#[test]
+fn a_commit_of_another_connection_ends_what_lists_remember() {
+    if !is_installed() {
+        return;
+    }
+    let url = database();
+    let d = on(&url);
+    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    let task = new_task(&d);
+    let title = || d.get("/v1/tasks").ok(200)["tasks"][0]["title"].clone();
+    let before = title();
+    psql(
+        &url,
+        &format!(
+            "update task set title = 'renamed' where task_id = '{task}';
+            select pg_notify('svc_svc', 'other:1:0')"
+        ),
+    );
+    assert_ne!(before, "renamed");
+    eventually(Duration::from_secs(2), || title() == "renamed");
+}
+
+#[test]
+fn nothing_is_missed_while_the_listening_connection_is_ended() {
+    if !is_installed() {
+        return;
+    }
+    let url = database();
+    let d = on(&url);
+    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    let task = new_task(&d);
+    let mut stream = d.follow(&subscribe(&task));
+    stream.events(1);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop_anyway = SetOnDrop(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                psql(
+                    &url,
+                    // It has the lock of a daemon.
+                    "select pg_terminate_backend(pid) from pg_locks l join pg_database d on d.oid = l.database
+                    where locktype = 'advisory' and classid = 1937138532 and datname = current_database()",
+                );
+            }
+        });
+        for number in 0..20 {
+            let line = format!("other {number}");
+            let committed = append_beside(&url, &task, &line);
+            let event = stream.event();
+            assert_eq!(event.data["line"], line.as_str());
+            // A second, and what a busy machine adds.
+            assert!(committed.elapsed() < Duration::from_secs(20), "{:?}", committed.elapsed());
+        }
+    });
+    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    assert_eq!(d.get("/health").status(), 200);
+}
+
+/// A job that is refused leaves no trace in what the writer knows of the log.
+#[test]
+fn an_append_after_a_refused_job_goes_through() {
+    if !is_installed() {
+        return;
+    }
+    let d = on(&database());
+    let (over, open) = (new_task(&d), new_task(&d));
+    append(&d, &over, &done());
+    for n in 0..5 {
+        problem(&d.post(&format!("/v1/tasks/{over}/events"), &done()), 409, "conflict");
+        let (first, _) = append(&d, &open, &json!([frame(&format!("{n}"))]));
+        assert_eq!(first, n + 2);
+    }
+}
+
+/// A client that sends a key or ids may send it again.
+#[test]
+fn an_unknown_outcome_says_whether_a_repeat_is_harmless() {
+    if !is_installed() {
+        return;
+    }
+    let (proxy, url) = Proxy::before(&database());
+    let d = on(&url);
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    let with_id = |line: &str| {
+        let mut event = frame(line);
+        event["id"] = json!(line);
+        event
+    };
+    for (event, may_repeat) in [(frame("marked 1"), false), (with_id("marked 2"), true)] {
+        proxy.fail_next_write(Fault::LoseAnswerAndServer);
+        let reply = d.post(&path, &event);
+        let told = problem(&reply, 503, "outcome_unknown");
+        assert_eq!(told["retryable"], may_repeat, "{told}");
+        let detail = told["detail"].as_str().unwrap_or_default();
+        assert_eq!(detail.contains("look before you repeat"), !may_repeat, "{told}");
+        proxy.come_back();
+        eventually(Duration::from_secs(20), || d.get("/health").status() == 200);
+        if may_repeat {
+            d.post(&path, &event).ok(200);
+        }
+    }
+    assert_eq!(lines(&d, &task), ["marked 1", "marked 2"], "each is there once");
+}
+
+#[test]
+fn hooks_end_in_time_and_spool_while_the_database_is_away() {
+    if !is_installed() {
+        return;
+    }
+    let (proxy, url) = Proxy::before(&database());
+    let d = on(&url);
+    new_task(&d);
+    let before = d.stderr().lines().count();
+    proxy.go_away();
+    for n in 0..5 {
+        let event = json!({
+            "session_id": format!("away-{n}"), "cwd": d.home.user(),
+            "hook_event_name": "SessionStart", "source": "startup",
+        });
+        let began = Instant::now();
+        svc_with_input(&d.home, &["hook", "claude-code"], event.to_string().as_bytes()).ok();
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+    assert!(d.home.path("hooks.spool").exists());
+    eventually(Duration::from_secs(20), || d.get("/health").status() == 503);
+    proxy.come_back();
+    for n in 0..5 {
+        let session = format!("/v1/sessions/away-{n}");
+        eventually(Duration::from_secs(30), || d.get(&session).status() == 200);
+    }
+    let said = d.stderr();
+    let said: Vec<&str> = said.lines().skip(before).collect();
+    assert!(said.iter().any(|line| line.contains("the database does not answer")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("the database answers again")), "{said:?}");
+    let loud = said.iter().filter(|line| line.contains("ERROR") || line.contains("WARN")).count();
+    assert!(loud < 5, "{said:#?}");
+}
+
+/// A standby that does not answer holds the commit, and no other write waits for it for long.
+#[test]
+fn a_commit_that_is_not_answered_holds_up_nobody() {
+    if !is_installed() {
+        return;
+    }
+    let (proxy, url) = Proxy::before(&database());
+    let d = on(&url);
+    let task = new_task(&d);
+    let path = format!("/v1/tasks/{task}/events");
+    append(&d, &task, &json!([frame("before")]));
+    thread::scope(|scope| {
+        proxy.fail_next_write(Fault::HoldRequest);
+        let held =
+            scope.spawn(|| (Instant::now(), d.post(&path, &frame("marked")), Instant::now()));
+        eventually(Duration::from_secs(5), || proxy.has_failed());
+        let began = Instant::now();
+        problem(&d.post(&path, &frame("other")), 503, "store_unavailable");
+        assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+        let (began, reply, ended) = held.join().expect("it ends");
+        problem(&reply, 503, "outcome_unknown");
+        assert!(ended - began < Duration::from_secs(14), "{:?}", ended - began);
+    });
+    // Until the next write knows what became of it.
+    append_until_taken(&d, &path);
+    assert_eq!(state_of_store(&d)["sync"], "none");
+    assert_eq!(lines(&d, &task), ["before", "after"]);
+}
+
+fn append_until_taken(d: &Daemon, path: &str) {
+    eventually(Duration::from_secs(20), || d.post(path, &frame("after")).status() == 200);
+}
+
+/// `SVC_STORE_STOPS` is the number of stops; `SVC_CRASH_SEED` repeats a run.
+#[test]
+fn immediate_stops_of_the_server_lose_and_repeat_nothing() {
+    if !is_installed() {
+        return;
+    }
+    let stops = number("SVC_STORE_STOPS").unwrap_or(3);
+    let seed = number("SVC_CRASH_SEED")
+        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
+    let server = svc_store::scratch_server::OwnServer::start();
+    let mut d = on(&server.url());
+    let told = survive(&mut d, stops, 600, &mut Chance(seed), |d| {
+        server.stop_at_once();
+        server.start_again();
+        eventually(Duration::from_secs(30), || d.get("/health").status() == 200);
+    });
+    eprintln!(
+        "{stops} stops, {} events acknowledged, {} answers lost (seed {seed})",
+        told.0, told.1
+    );
+    assert!(told.1 > 0, "the stops hit somebody");
 }

@@ -255,6 +255,8 @@ pub const STREAMS_CACHED: usize = 65_536;
 pub const READERS: u32 = 4;
 /// How long the store waits for a lock of another process, such as a backup or a database shell.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a write waits for its turn while a server of the database does not answer.
+pub const STORE_WAIT: Duration = Duration::from_secs(5);
 /// Size to which a checkpoint truncates the write-ahead log, in bytes.
 pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
 /// Size of the write-ahead log at which maintenance truncates it, in bytes.

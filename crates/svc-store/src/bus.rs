@@ -5,10 +5,16 @@
 //! a listener has asked for them. A thousand subscribers therefore cost one rendering and no read.
 //! A reader that is behind the tail reads the table, which is authoritative. No producer waits for
 //! a reader, and a reader keeps only its cursor.
+//!
+//! The writer publishes what it commits. What other connections of a server commit comes from
+//! `postgres/listener.rs`; either may publish an event first, and it is published once.
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -77,6 +83,8 @@ pub type Commit = Box<[Arc<Batch>]>;
 pub struct Bus {
     streams: Mutex<HashMap<Arc<str>, Arc<Channel<Batch>>>>,
     everything: Arc<Channel<Commit>>,
+    /// All events up to this position were published.
+    position: AtomicI64,
     opened: watch::Sender<u64>,
     sayings: UnfinishedEntries,
 }
@@ -86,6 +94,7 @@ impl Bus {
         Arc::new(Self {
             streams: Mutex::default(),
             everything: Arc::default(),
+            position: AtomicI64::new(0),
             opened: watch::Sender::new(0),
             sayings: UnfinishedEntries::new(),
         })
@@ -143,6 +152,31 @@ impl Bus {
         let everything = self.everything.level.receiver_count() > 0;
         let listened = self.lock();
         streams.map(|name| everything || listened.contains_key(name)).collect()
+    }
+
+    /// The events up to this position are known: they were committed before anybody listened.
+    pub(crate) fn begin_after(&self, position: i64) {
+        self.position.store(position, Relaxed);
+    }
+
+    /// The events after `before` and up to `last` were published. They do not count while earlier
+    /// ones are missing, which another connection has committed.
+    pub(crate) fn advance(&self, before: i64, last: i64) {
+        let next = |known| (before <= known && known < last).then_some(last);
+        self.position.fetch_update(Relaxed, Relaxed, next).ok();
+    }
+
+    /// The position up to which all events were published.
+    #[cfg(any(test, feature = "postgres"))]
+    pub(crate) fn position(&self) -> i64 {
+        self.position.load(Relaxed)
+    }
+
+    /// The streams that have a listener; `None` if somebody listens to all.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn listened(&self) -> Option<Vec<String>> {
+        let is_all = self.everything.level.receiver_count() > 0;
+        (!is_all).then(|| self.lock().keys().map(|name| name.to_string()).collect())
     }
 
     /// Publishes a commit: the batches of streams that have a listener, in the order of positions.
@@ -211,15 +245,23 @@ impl<T> Default for Channel<T> {
 }
 
 impl<T> Channel<T> {
+    /// What was published before is not published again, and what comes after its successors is not
+    /// either: their readers find it in the table, since the tail is not contiguous.
     fn publish(&self, range: (i64, i64), bytes: usize, closed: bool, item: Arc<T>) {
+        // Held to the end: there are two publishers.
         let mut tail = self.tail();
+        if range.1 <= self.level.borrow().last {
+            if closed {
+                self.level.send_modify(|level| level.closed = true);
+            }
+            return;
+        }
         tail.items.push_back(TailItem { range, bytes, item });
         tail.bytes += bytes;
         while tail.bytes > limits::TAIL_BYTES {
             let Some(oldest) = tail.items.pop_front() else { break };
             tail.bytes -= oldest.bytes;
         }
-        drop(tail);
         self.level.send_modify(|level| {
             *level = StreamLevel { last: range.1, closed, ..*level };
         });
@@ -384,5 +426,28 @@ mod tests {
         assert!(matches!(listener.hear(7, 1000), Heard::Behind));
         assert!(matches!(listener.hear(8, 1000), Heard::Closed));
         assert!(listener.channel.tail().items.is_empty());
+    }
+
+    /// There are two publishers: the writer, and who reads other connections' commits.
+    #[test]
+    fn an_event_that_comes_late_or_again_is_read_from_the_table() {
+        let bus = Bus::new();
+        bus.begin_after(100);
+        let listener = bus.listen(&StreamName::fixed("team"));
+        // The writer's commit overtakes another connection's.
+        bus.publish(vec![batch(2..=2, 10, false)]);
+        bus.advance(101, 102);
+        assert_eq!(bus.position(), 100, "one is missing");
+        assert!(matches!(listener.hear(0, 1000), Heard::Behind));
+        bus.publish(vec![batch(1..=2, 10, false)]);
+        bus.advance(100, 102);
+        assert_eq!(bus.position(), 102);
+        assert_eq!(listener.last(), 2, "the level does not fall");
+        assert!(matches!(listener.hear(0, 1000), Heard::Behind));
+        assert!(matches!(listener.hear(2, 1000), Heard::Nothing));
+        bus.publish(vec![batch(2..=2, 10, true)]);
+        assert!(matches!(listener.hear(2, 1000), Heard::Closed), "this it learns");
+        bus.advance(100, 101);
+        assert_eq!(bus.position(), 102);
     }
 }

@@ -68,6 +68,13 @@ pub enum StoreError {
     Database(#[source] EngineError),
 }
 
+impl StoreError {
+    /// Whether the server of the database is away.
+    pub(crate) const fn is_of_absence(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::OutcomeUnknown(_))
+    }
+}
+
 /// Why a database cannot be brought to the schema of this program.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {

@@ -2,7 +2,7 @@
 //! engine holds the rows.
 //!
 //! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
-//! commit. `unfinished` holds, in memory, text of agents that no event has yet. `write_queue_key`
+//! commit, and `version` counts commits. `unfinished` holds, in memory, text of agents that no event has yet. `write_queue_key`
 //! names the queue of a principal's write jobs. `sqlite` is the engine, and the only place with
 //! SQL; `postgres` runs the same statements on a server.
 //!
@@ -56,6 +56,7 @@ mod rows;
 mod sqlite;
 mod unfinished;
 mod upkeep;
+mod version;
 
 pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{CopyError, EngineError, MigrateError, RestoreError, StoreError};

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use svc_model::Timestamp;
 use svc_sys::{
-    config::{Config, Password, StoreUrl},
+    config::{Config, ListenMode, Password, StoreUrl},
     machine::{HostIdentity, ThisMachine},
     private_file,
 };
@@ -50,6 +50,7 @@ pub struct PostgresOptions {
     pub max_connections: u32,
     /// How long a start waits for the server.
     pub connect_timeout: Duration,
+    pub listen: ListenMode,
     /// Whether to apply pending migrations; if false, a pending migration is an error.
     pub migrate: bool,
 }
@@ -69,6 +70,7 @@ impl PostgresOptions {
             schema: settings.schema.value.clone(),
             max_connections: u32::try_from(settings.max_connections.value).unwrap_or(u32::MAX),
             connect_timeout: Duration::from_secs(settings.connect_timeout.value),
+            listen: settings.listen.value,
             migrate: !config.no_migrate,
         }))
     }
@@ -125,6 +127,14 @@ pub struct ServerReport {
     pub skew_ms: i64,
     /// Reads only: it is a standby, or has not started yet.
     pub in_recovery: bool,
+    /// It notifies us of commits of other connections.
+    pub is_listening: bool,
+    /// Whoever is on the network between can read what we say to it.
+    pub is_readable: bool,
+    /// Versions of the daemons that have a lease there.
+    pub daemons: Vec<String>,
+    /// The 99th of a hundred waits of the last commits for the lock of the writers.
+    pub lock_wait: Duration,
 }
 
 /// Whether a standby has what the server acknowledges.
@@ -135,6 +145,8 @@ pub enum ServerSync {
     Async,
     /// There is no standby.
     None,
+    /// A commit waits for a standby, which does not answer.
+    Stalled,
 }
 
 impl ServerSync {
@@ -143,6 +155,7 @@ impl ServerSync {
             Self::Sync => "sync",
             Self::Async => "async",
             Self::None => "none",
+            Self::Stalled => "stalled",
         }
     }
 }

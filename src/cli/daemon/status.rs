@@ -142,6 +142,8 @@ async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> M
             ("in_recovery", "in_recovery"),
             ("sync", "sync"),
             ("round_trip_ms", "round_trip_ms"),
+            ("lock_wait_ms_p99", "lock_wait_ms_p99"),
+            ("listen", "listen"),
         ];
         let store = fields.into_iter().filter_map(|(name, member)| {
             let value = more.pointer(&format!("/store/{member}"))?;

@@ -189,7 +189,8 @@ fn session_row_has_the_clients_parameters() {
         client.session
     ));
     assert_eq!(row[0][..3], ["session:s-9", "http", "2025-06-18"]);
-    let name: Value = serde_json::from_str(row[0][3].as_str().expect("JSON")).expect("JSON");
+    let name: serde_json::Value =
+        serde_json::from_str(row[0][3].as_str().expect("JSON")).expect("JSON");
     assert_eq!(name["name"], "a test");
 }
 

@@ -84,19 +84,25 @@ struct StoreHealth {
     /// The database file, or the address of the server without its password; for the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
-    /// Of a server, as are the next three.
+    /// Of a server, as are the next five.
     #[serde(skip_serializing_if = "Option::is_none")]
     server_version: Option<String>,
     /// Whether it only reads, as a standby does.
     #[serde(skip_serializing_if = "Option::is_none")]
     in_recovery: Option<bool>,
-    /// `sync` if a standby has what is acknowledged, `async` if there are standbys that nobody waits
-    /// for, else `none`.
+    /// `sync` if a standby has what is acknowledged, `stalled` if it does not answer, `async` if there
+    /// are standbys that nobody waits for, else `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     sync: Option<&'static str>,
     /// A statement's way there and back.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_ms: Option<f64>,
+    /// Of a hundred of the last commits, 99 waited no longer for the lock of the writers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock_wait_ms_p99: Option<f64>,
+    /// How commits of other connections are heard of: `notify`, or `poll`, each second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<&'static str>,
     size_bytes: u64,
     wal_bytes: u64,
     /// What the disk has left.
@@ -146,6 +152,8 @@ async fn show_health(app: App, caller: Caller) -> Result<Json<Health>, Problem> 
             in_recovery: server.map(|server| server.in_recovery),
             sync: server.map(|server| server.sync.as_str()),
             round_trip_ms: server.map(|server| server.round_trip.as_secs_f64() * 1000.0),
+            lock_wait_ms_p99: server.map(|server| server.lock_wait.as_secs_f64() * 1000.0),
+            listen: server.map(|server| if server.is_listening { "notify" } else { "poll" }),
             size_bytes: log.size.database,
             wal_bytes: log.size.wal,
             free_bytes: log.free,

@@ -2,8 +2,8 @@
 //!
 //! Statements have one text, in `sqlite`: `translate` carries it over, `own_texts` has the few that
 //! need another one, and the schema (`migrations/postgres`) defines what both engines call alike.
-//! `open` looks at the server and migrates the schema; `write_connection` is the writer's, `readers`
-//! has all others.
+//! `open` looks at the server and migrates the schema; `write_connection` is the writer's, `listener`
+//! has the one that holds the schema and hears of other connections' commits, `readers` all others.
 
 mod connection;
 mod copy;
@@ -11,6 +11,7 @@ mod copy_rows;
 #[cfg(test)]
 mod copy_tests;
 mod errors;
+mod listener;
 mod open;
 mod own_texts;
 mod readers;
@@ -22,6 +23,9 @@ mod statement_tests;
 pub mod testing;
 mod translate;
 mod write_connection;
+mod writer_state;
+#[cfg(test)]
+mod writer_tests;
 
 use sqlx::postgres::PgRow as ServerRow;
 

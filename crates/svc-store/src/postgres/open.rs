@@ -6,25 +6,28 @@ use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection,
     migrate::Migrator, postgres::PgConnectOptions,
 };
+use svc_sys::config::ListenMode;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     errors::is_lost,
+    listener::{self, Keeper},
     readers::PgReaders,
     server::{report, try_take},
     write_connection::PgWriter,
+    writer_state::WriterState,
 };
 use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
 
 pub(super) static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 /// What the writer needs beside the tables.
-const WRITER: &str = include_str!("writer.sql");
+pub(super) const WRITER: &str = include_str!("writer.sql");
 
 /// The oldest server that we know to work, as it numbers itself.
 const OLDEST_SERVER: i32 = 140_000;
 /// Prepared statements that a connection keeps: all of the program.
 const STATEMENTS: usize = 512;
-/// Connections that are no readers': the writer's, and one that holds the database for this daemon.
+/// Connections that are no readers': the writer's, and the one that holds the schema and listens.
 const OWN: u32 = 2;
 /// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -43,16 +46,20 @@ pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReade
     let mut conn = reach(&connect, options).await?;
     check_server(&mut conn).await?;
     check_session(&mut conn, &connect).await?;
-    // Held until this daemon ends, by a connection that does nothing else.
-    let mut keeper = connect.connect().await.map_err(StoreError::from)?;
-    take_database(&mut keeper, options).await?;
+    // Held until this daemon ends.
+    let mut listener = listener::connect(&connect, ATTEMPT).await.map_err(failed)?;
+    let keeper = sqlx::Acquire::acquire(&mut listener).await.map_err(failed)?;
+    take_database(keeper, options).await?;
     migrate(&mut conn, options).await?;
     let daemon = begin_daemon(&mut conn).await?;
     conn.close().await.map_err(StoreError::from)?;
-    let writer = PgWriter::connect(connect.clone(), daemon).await?;
-    let readers = PgReaders::new(connect, options.max_connections.saturating_sub(OWN).max(1));
-    readers.keep(keeper);
-    Ok((writer, readers))
+    let state = Arc::new(WriterState::default());
+    let writer = PgWriter::connect(connect.clone(), daemon.clone(), Arc::clone(&state)).await?;
+    let channel =
+        (options.listen == ListenMode::Notify).then(|| listener::channel(&options.schema));
+    let keeper = Keeper { options: connect.clone(), channel, daemon };
+    let readers = options.max_connections.saturating_sub(OWN).max(1);
+    Ok((writer, PgReaders::new(connect, readers, (keeper, listener), state)))
 }
 
 /// Compares a server's schema with ours, without changing anything.
@@ -92,9 +99,11 @@ pub(crate) async fn look_at_server(
     let mut conn = reach(&connect, options).await?;
     check_server(&mut conn).await?;
     check_session(&mut conn, &connect).await?;
+    let channel = listener::channel(&options.schema);
+    let is_listening = listener::returns(&connect, &channel).await.map_err(failed)?;
     let report = report(&mut conn).await.map_err(failed)?;
     conn.close().await.map_err(failed)?;
-    Ok(report)
+    Ok(ServerReport { is_listening, ..report })
 }
 
 fn connect_options(options: &PostgresOptions) -> Result<PgConnectOptions, MigrateError> {

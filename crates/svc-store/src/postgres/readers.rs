@@ -1,36 +1,34 @@
 //! Connections that read.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use rusqlite::types::FromSql;
 use sqlx::{
-    Connection as _, PgConnection, PgPool,
-    postgres::{PgConnectOptions, PgPoolOptions, PgRow},
+    PgPool,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     connection::{all, first, rows, translated, unreadable},
+    listener::{Keeper, Keeping, Told},
     row::column,
-    server::{report, try_take},
+    server::report,
+    writer_state::WriterState,
 };
 use crate::{
-    ServerReport, StoreError, StoreSize,
+    Bus, ServerReport, ServerSync, StoreError, StoreSize,
     sqlite::row::{DirectRow, Parameter},
+    version::Version,
 };
 
 /// How long a read waits for a connection: one that is free, or a server that answers.
 const ACQUIRE: Duration = Duration::from_secs(4);
-/// Between two looks at the connection that holds the database.
-const KEPT: Duration = Duration::from_secs(1);
 /// Rows that are read ahead of who takes them.
 const AHEAD: usize = 16;
 
@@ -38,48 +36,64 @@ const AHEAD: usize = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct PgReaders {
     pool: PgPool,
-    keeper: Arc<Keeper>,
+    holder: Arc<Holder>,
+    writer: Arc<WriterState>,
 }
 
-/// The task that holds the database for this daemon. Ends with the last of its readers.
+/// What holds the schema for this daemon. Ends with the last of its readers.
 #[derive(Debug, Default)]
-struct Keeper {
+struct Holder {
+    /// Until it is followed.
+    keeper: Mutex<Option<(Keeper, PgListener)>>,
     task: Mutex<Option<AbortOnDropHandle<()>>>,
-    /// The server does not answer it.
-    is_away: Arc<AtomicBool>,
+    keeping: Arc<Keeping>,
 }
 
 impl PgReaders {
-    pub(super) fn new(options: PgConnectOptions, connections: u32) -> Self {
+    /// Connections that read beside the one that holds the schema.
+    pub(super) fn new(
+        options: PgConnectOptions,
+        connections: u32,
+        keeper: (Keeper, PgListener),
+        writer: Arc<WriterState>,
+    ) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE)
             .connect_lazy_with(options);
-        Self { pool, keeper: Arc::default() }
+        let holder = Holder { keeper: Mutex::new(Some(keeper)), ..Holder::default() };
+        Self { pool, holder: Arc::new(holder), writer }
     }
 
-    /// Keeps a connection that holds the database for this daemon, and makes a new one when it is
-    /// lost.
-    pub(super) fn keep(&self, keeper: PgConnection) {
-        let options = self.pool.connect_options();
-        let task = tokio::spawn(keep(keeper, options, Arc::clone(&self.keeper.is_away)));
-        *self.keeper.task.lock().unwrap_or_else(PoisonError::into_inner) =
+    /// Gives the bus what other connections commit, from now on. Only the first call counts.
+    pub(crate) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
+        let keeper = self.holder.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((keeper, listener)) = keeper else { return };
+        let (bus, version) = (Arc::clone(bus), Arc::clone(version));
+        version.set_told(false);
+        let (keeping, writer) = (Arc::clone(&self.holder.keeping), Arc::clone(&self.writer));
+        let told = Told { bus, version, keeping, writer };
+        let task = tokio::spawn(keeper.run(listener, self.pool.clone(), told));
+        *self.holder.task.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(AbortOnDropHandle::new(task));
     }
 
     /// Whether the server did not answer when it was last asked, some seconds ago at most.
     pub(crate) fn is_away(&self) -> bool {
-        self.keeper.is_away.load(Relaxed)
+        self.holder.keeping.is_away.load(Relaxed)
     }
 
     pub(crate) async fn close(&self) {
         self.pool.close().await;
-        drop(self.keeper.task.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.holder.task.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// The state of the server.
     pub(crate) async fn report(&self) -> Result<ServerReport, StoreError> {
-        Ok(report(&mut *self.pool.acquire().await?).await?)
+        let server = report(&mut *self.pool.acquire().await?).await?;
+        let is_listening = self.holder.keeping.is_listening.load(Relaxed);
+        let sync = if self.writer.is_stalled() { ServerSync::Stalled } else { server.sync };
+        Ok(ServerReport { is_listening, sync, lock_wait: self.writer.lock_wait(), ..server })
     }
 
     /// Bytes of our tables and their indexes, and the schema's version.
@@ -172,28 +186,5 @@ impl PgReaders {
     ) -> Result<Vec<T>, StoreError> {
         let mut connection = self.pool.acquire().await?;
         Ok(all(&mut connection, translated(sql), values).await?)
-    }
-}
-
-async fn keep(mut keeper: PgConnection, options: Arc<PgConnectOptions>, is_away: Arc<AtomicBool>) {
-    loop {
-        tokio::time::sleep(KEPT).await;
-        if matches!(timeout(ACQUIRE, keeper.ping()).await, Ok(Ok(()))) {
-            continue;
-        }
-        is_away.store(true, Relaxed);
-        tracing::warn!("the connection to the database was lost");
-        keeper = loop {
-            tokio::time::sleep(KEPT).await;
-            let fresh = timeout(ACQUIRE, PgConnection::connect_with(&options)).await;
-            let Ok(Ok(mut fresh)) = fresh else { continue };
-            // Else the server has not noticed yet that the former connection is gone, or another
-            // daemon was started: the writer is told by its next group.
-            if let Ok(true) = try_take(&mut fresh).await {
-                break fresh;
-            }
-        };
-        is_away.store(false, Relaxed);
-        tracing::info!("connected to the database again");
     }
 }

@@ -13,12 +13,13 @@ use sqlx::{
     postgres::{PgConnectOptions, PgRow},
 };
 use svc_model::Timestamp;
-use tokio::time::{Instant, error::Elapsed, timeout};
+use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
 use super::{
     connection::{all, change, first, translated, unreadable, values_of},
     errors::is_lost,
     row::{column, read_row},
+    writer_state::WriterState,
 };
 use crate::{
     StoreError,
@@ -60,6 +61,9 @@ pub(crate) struct PgWriter {
     transaction: TransactionState,
     /// Another daemon wrote, or the connection is new: what the caller has in memory may be old.
     is_stale: bool,
+    /// The last attempt to connect failed.
+    is_away: bool,
+    state: Arc<WriterState>,
 }
 
 impl PgWriter {
@@ -67,6 +71,7 @@ impl PgWriter {
     pub(super) async fn connect(
         options: PgConnectOptions,
         daemon: String,
+        state: Arc<WriterState>,
     ) -> Result<Self, StoreError> {
         let mut writer = Self {
             options,
@@ -78,6 +83,8 @@ impl PgWriter {
             savepoint: SavepointState::Unneeded,
             transaction: TransactionState::None,
             is_stale: true,
+            is_away: false,
+            state,
         };
         writer.ready().await?;
         Ok(writer)
@@ -96,11 +103,28 @@ impl PgWriter {
         std::mem::take(&mut self.is_stale)
     }
 
+    /// Whether the server did not take the last attempt to connect.
+    pub(crate) const fn is_away(&self) -> bool {
+        self.is_away
+    }
+
     /// Connects unless connected. The last group is decided by then: it was committed, or never
     /// will be.
     pub(crate) async fn ready(&mut self) -> Result<(), StoreError> {
-        if self.conn.is_none() {
-            timeout(CONNECT, self.decide()).await.map_err(|_| silent())??;
+        self.is_stale |= self.state.take_others();
+        let Some(conn) = &mut self.conn else {
+            let decided = timeout(CONNECT, self.decide()).await.unwrap_or_else(|_| Err(silent()));
+            self.is_away = decided.is_err();
+            return decided.map(drop);
+        };
+        if self.is_stale {
+            match timeout(STATEMENT, last_commit(conn)).await.unwrap_or_else(|_| Err(silent())) {
+                Ok(number) => self.known_commit = number,
+                Err(error) => {
+                    self.conn = None;
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
@@ -111,10 +135,10 @@ impl PgWriter {
         let query = sqlx::query("select svc_decide($1, $2)").bind(&self.daemon).bind(self.group);
         let reached: i64 = query.fetch_one(&mut conn).await?.try_get(0)?;
         let is_committed = reached >= self.group;
+        self.known_commit = last_commit(&mut conn).await?;
         self.group = self.group.max(reached);
-        let commits = sqlx::query("select number from svc_commit");
-        self.known_commit = commits.fetch_one(&mut conn).await?.try_get(0)?;
         self.conn = Some(conn);
+        self.state.set_stalled(false);
         self.transaction = TransactionState::None;
         self.savepoint = SavepointState::Unneeded;
         self.is_stale = true;
@@ -122,17 +146,24 @@ impl PgWriter {
     }
 
     /// After a commit without an answer: whether it took place.
-    async fn settle(&mut self, error: StoreError) -> Result<(), StoreError> {
+    async fn settle(&mut self, error: StoreError, until: Instant) -> Result<(), StoreError> {
         self.conn = None;
-        let until = Instant::now() + OUTCOME;
         loop {
-            match tokio::time::timeout_at(until, self.decide()).await {
+            match timeout_at(until, self.decide()).await {
                 Ok(Ok(true)) => return Ok(()),
                 Ok(Ok(false)) => return Err(unavailable(error)),
                 Ok(Err(_)) if Instant::now() + PAUSE < until => tokio::time::sleep(PAUSE).await,
                 Ok(Err(_)) | Err(_) => return Err(unknown(error)),
             }
         }
+    }
+
+    /// A commit that is not answered in time. The server goes on with it, and the next group waits for
+    /// its end: nobody cancels it.
+    fn stall(&mut self) -> StoreError {
+        self.conn = None;
+        self.state.set_stalled(true);
+        unknown(silent())
     }
 
     fn conn(&mut self) -> Result<&mut PgConnection, StoreError> {
@@ -155,8 +186,12 @@ impl PgWriter {
         let (daemon, group) = (self.daemon.clone(), self.group);
         let conn = self.conn()?;
         conn.execute("begin").await?;
-        let begun = sqlx::query("select a_commit from svc_begin($1, $2)").bind(daemon).bind(group);
-        let commit: i64 = begun.fetch_one(conn).await?.try_get(0)?;
+        let begun = sqlx::query("select a_commit, a_waited from svc_begin($1, $2)")
+            .bind(daemon)
+            .bind(group);
+        let begun = begun.fetch_one(conn).await?;
+        let commit: i64 = begun.try_get(0)?;
+        self.state.waited(begun.try_get(1)?);
         self.is_stale |= commit != self.known_commit + 1;
         (self.commit, self.known_commit) = (commit, commit);
         self.transaction = TransactionState::Open;
@@ -170,30 +205,28 @@ impl PgWriter {
             TransactionState::Open => {}
         }
         self.transaction = TransactionState::None;
+        let until = Instant::now() + OUTCOME;
         let conn = self.conn()?;
-        match timeout(OUTCOME, conn.execute("commit")).await {
+        match timeout_at(until, conn.execute("commit")).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if !is_lost(&error) => {
                 self.conn = None;
                 Err(error.into())
             }
-            Ok(Err(error)) => self.settle(error.into()).await,
-            Err(_) => {
-                self.conn = None;
-                Err(unknown(silent()))
-            }
+            Ok(Err(error)) => self.settle(error.into(), until).await,
+            Err(_) => Err(self.stall()),
         }
     }
 
     pub(crate) async fn rollback(&mut self) -> Result<(), StoreError> {
         self.savepoint = SavepointState::Unneeded;
-        self.is_stale = true;
         if self.transaction == TransactionState::None {
             return Ok(());
         }
         self.transaction = TransactionState::None;
-        // The number of the group is not taken: without a transaction of it, none can come.
+        // Neither number is taken: without a transaction of them, none can come.
         self.group -= 1;
+        self.known_commit = self.commit - 1;
         self.run("rollback").await
     }
 
@@ -348,12 +381,13 @@ impl PgWriter {
         let columns = EventColumns::new(events);
         let (daemon, group, known) = (self.daemon.clone(), self.group, self.known_commit);
         let conn = self.conn()?;
-        let text =
-            "select a_commit, a_position from svc_append($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let text = "select a_commit, a_position, a_waited from svc_append($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let query = sqlx::query(text).bind(daemon).bind(group).bind(known).bind(now.as_millis());
-        let error = match timeout(OUTCOME, columns.bind(query).fetch_one(conn)).await {
+        let until = Instant::now() + OUTCOME;
+        let error = match timeout_at(until, columns.bind(query).fetch_one(conn)).await {
             Ok(Ok(row)) => {
                 self.known_commit = row.try_get(0)?;
+                self.state.waited(row.try_get(2)?);
                 return Ok(row.try_get(1)?);
             }
             Ok(Err(error)) if !is_lost(&error) => {
@@ -362,12 +396,9 @@ impl PgWriter {
                 return Err(error.into());
             }
             Ok(Err(error)) => error.into(),
-            Err(_) => {
-                self.conn = None;
-                return Err(unknown(silent()));
-            }
+            Err(_) => return Err(self.stall()),
         };
-        self.settle(error).await?;
+        self.settle(error, until).await?;
         // Committed: the events are the last of the log that are in these streams.
         let last = events.last().ok_or_else(lost)?;
         let conn = self.conn()?;
@@ -406,6 +437,12 @@ impl<'a> EventColumns<'a> {
         let query = query.bind(self.streams).bind(self.seqs).bind(self.kinds);
         query.bind(self.data).bind(self.producers)
     }
+}
+
+/// The number of the last commit. Read before the tables: a later commit shows by the next number.
+async fn last_commit(conn: &mut PgConnection) -> Result<i64, StoreError> {
+    let number = sqlx::query("select number from svc_commit");
+    Ok(number.fetch_one(conn).await?.try_get(0)?)
 }
 
 /// Whether a statement of a job changes rows, by its first word.

@@ -13,6 +13,9 @@ create table if not exists svc_group (
     number bigint not null
 );
 
+-- The last group that was decided against.
+alter table svc_group add column if not exists refused bigint not null default 0;
+
 -- The lock of this schema's writers. A transaction holds it until it has ended, so that positions
 -- become visible in their order.
 create or replace function svc_lock() returns void language plpgsql volatile as $$
@@ -22,12 +25,16 @@ end
 $$;
 
 -- Begins a group of a daemon's write jobs. A group has a number, and each number begins once: a
--- statement that arrives late fails.
-create or replace function svc_begin(
-    a_daemon text, a_group bigint, out a_commit bigint, out a_position bigint
+-- statement that arrives late fails. `a_waited` is how long it waited for the lock, in microseconds.
+drop function if exists svc_begin(text, bigint);
+create function svc_begin(
+    a_daemon text, a_group bigint, out a_commit bigint, out a_position bigint, out a_waited bigint
 ) language plpgsql volatile as $$
+declare
+    began timestamptz := clock_timestamp();
 begin
     perform svc_lock();
+    a_waited := extract(epoch from clock_timestamp() - began) * 1000000;
     update svc_group set number = a_group where daemon_id = a_daemon and number = a_group - 1;
     if not found then
         raise exception 'group % of daemon % is decided already', a_group, a_daemon using errcode = 'SV001';
@@ -56,12 +63,16 @@ $$;
 
 -- A group that is appends alone, in one statement. `a_known` is the number of the commit whose state
 -- the daemon has in memory: if another has committed since, the heads that it used may be old.
-create or replace function svc_append(
+drop function if exists svc_append(
+    text, bigint, bigint, bigint, bigint[], bigint[], text[], text[], text[]
+);
+create function svc_append(
     a_daemon text, a_group bigint, a_known bigint, a_at bigint, a_streams bigint[], a_seqs bigint[],
-    a_kinds text[], a_data text[], a_producers text[], out a_commit bigint, out a_position bigint
+    a_kinds text[], a_data text[], a_producers text[],
+    out a_commit bigint, out a_position bigint, out a_waited bigint
 ) language plpgsql volatile as $$
 begin
-    select begun.a_commit into a_commit from svc_begin(a_daemon, a_group) begun;
+    select begun.a_commit, begun.a_waited into a_commit, a_waited from svc_begin(a_daemon, a_group) begun;
     if a_commit <> a_known + 1 then
         raise exception 'another daemon has written' using errcode = 'SV002';
     end if;
@@ -70,19 +81,23 @@ end
 $$;
 
 -- The last group that a daemon has committed, of which `a_group` is the last that it began: if it is
--- less, that group never will be committed. Waits for a transaction that still runs.
+-- less, that group never will be committed. Waits for a transaction that still runs. Says the same
+-- again to a daemon that did not get the answer.
 create or replace function svc_decide(a_daemon text, a_group bigint) returns bigint
 language plpgsql volatile as $$
 declare
     reached bigint;
+    decided_against bigint;
 begin
     perform svc_lock();
-    select number into reached from svc_group where daemon_id = a_daemon;
+    select number, refused into reached, decided_against from svc_group where daemon_id = a_daemon;
     if not found then
         raise exception 'another daemon has taken the database' using errcode = 'SV003';
     end if;
     if reached < a_group then
-        update svc_group set number = a_group where daemon_id = a_daemon;
+        update svc_group set number = a_group, refused = a_group where daemon_id = a_daemon;
+    elsif reached = decided_against then
+        return reached - 1;
     end if;
     return reached;
 end

@@ -19,11 +19,11 @@ use super::{
     tx::WriteTx,
     write_connection::WriteConnection,
     write_queue::{ClosureJob, WriteQueueSender, WriterJob},
-    writer::{Version, WriterCounters, WriterThread},
+    writer::{WriterCounters, WriterThread},
 };
 use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, StoreError, WriteQueueKey,
-    WriterStats,
+    WriterStats, version::Version,
 };
 
 /// The database. Cheap to clone.
@@ -152,6 +152,8 @@ impl Store {
             machine: machine.machine.machine_id.clone(),
         };
         tx.reset().await?;
+        bus.begin_after(tx.position);
+        readers.follow(&bus, &version);
         let (jobs, queue) = WriteQueueSender::open();
         let jobs = Arc::new(jobs);
         let writer = WriterThread {
@@ -225,7 +227,7 @@ impl Store {
     }
 
     /// Number of the database's state: reads with the same number return the same result. `None`
-    /// while a commit is under way.
+    /// while a commit is under way, and while nobody tells of commits of other connections.
     pub fn version(&self) -> Option<u64> {
         self.version.settled()
     }

@@ -64,7 +64,7 @@ pub mod testing;
 mod token;
 mod tx;
 mod values;
-mod visibility;
+pub(crate) mod visibility;
 mod write_connection;
 mod write_queue;
 mod writer;

@@ -22,9 +22,9 @@ use super::{
     row::{DirectRow, Parameter},
     row_readers::RowReaders,
 };
-use crate::StoreError;
 #[cfg(feature = "postgres")]
 use crate::postgres::{PgReaders, PgRow, read_column, read_row};
+use crate::{Bus, StoreError, version::Version};
 
 /// Connections of readers.
 #[derive(Debug, Clone)]
@@ -58,6 +58,15 @@ impl Readers {
             Self::Sqlite(_) => false,
             #[cfg(feature = "postgres")]
             Self::Postgres(readers) => readers.is_away(),
+        }
+    }
+
+    /// Gives the bus what other connections commit. A file has none.
+    pub(super) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
+        match self {
+            Self::Sqlite(_) => {}
+            #[cfg(feature = "postgres")]
+            Self::Postgres(readers) => readers.follow(bus, version),
         }
     }
 

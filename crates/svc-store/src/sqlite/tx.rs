@@ -207,7 +207,8 @@ impl WriteTx {
 
     /// Notifies the listeners of the commit, and resets the state for the next commit.
     pub(super) fn publish(&mut self) {
-        let mut position = self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
+        let before = self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
+        let mut position = before;
         let groups: Vec<(i64, usize)> = self
             .pending
             .chunk_by(|a, b| a.stream_id == b.stream_id)
@@ -263,6 +264,7 @@ impl WriteTx {
         }
         drop(pending);
         self.bus.publish(batches);
+        self.bus.advance(before, self.position);
         for name in std::mem::take(&mut self.visibility_changed) {
             self.bus.notify_readers_changed(&name);
         }

@@ -29,7 +29,7 @@ impl From<&StreamVisibility> for VisibilityColumns {
 }
 
 /// The visibility from its columns. An unknown word means that only the operator may read.
-pub(super) fn visibility_of(
+pub(crate) fn visibility_of(
     visibility: &str,
     owner: Option<String>,
     runner: Option<String>,

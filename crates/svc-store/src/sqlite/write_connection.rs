@@ -45,6 +45,16 @@ impl WriteConnection {
         engine!(self, _connection => limits::RUNS_PER_COMMIT, SAVEPOINTS)
     }
 
+    /// Whether commits wait for a server, and not for a disk alone.
+    pub(super) fn is_of_server(&self) -> bool {
+        engine!(self, _connection => false, true)
+    }
+
+    /// Whether the server did not take the last attempt to connect.
+    pub(super) fn is_away(&self) -> bool {
+        engine!(self, connection => { let _ = connection; false }, connection.is_away())
+    }
+
     pub(super) async fn close(self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(connection) => {

@@ -98,6 +98,15 @@ where
 }
 
 impl WriterJob {
+    /// Answers the caller of a job that does not run.
+    pub(super) fn refuse(self, error: &StoreError) {
+        match self {
+            Self::Append { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::Run(job) => job.answer(Err(error.clone())),
+            Self::Stop { .. } => {}
+        }
+    }
+
     /// What the job adds to a commit: jobs with statements of their own, and bytes of events.
     pub(super) fn load(&self) -> (usize, usize) {
         match self {

@@ -8,49 +8,20 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{
-            AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use svc_model::{Clock, NewEvent, StreamName, limits};
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 use super::{
     direct_connection::JobIsolation,
     tx::WriteTx,
     write_queue::{WriteJob, WriteQueue, WriterJob},
 };
-use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats};
-
-/// Numbers the states of the database: a cached read is valid while the number is unchanged. Counts
-/// each commit twice: before it can become visible, and after it is visible. An odd number
-/// means that readers may see the former or the new state; an even number stands for exactly one
-/// state.
-///
-/// While we hold the lock, only the writer changes the file. A change by another program is seen
-/// after the next commit.
-#[derive(Debug, Default)]
-pub(super) struct Version(AtomicU64);
-
-impl Version {
-    /// From here on the commit may be visible.
-    pub(super) fn begin(&self) {
-        self.0.fetch_add(1, SeqCst);
-    }
-
-    /// The commit is visible, or it failed. Called before any caller is answered.
-    pub(super) fn end(&self) {
-        self.0.fetch_add(1, SeqCst);
-    }
-
-    pub(super) fn settled(&self) -> Option<u64> {
-        Some(self.0.load(SeqCst)).filter(|number| number.is_multiple_of(2))
-    }
-}
+use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats, version::Version};
 
 #[derive(Debug, Default)]
 pub(super) struct WriterCounters {
@@ -122,7 +93,8 @@ impl WriterThread {
             self.counters.jobs.fetch_add(group.len() as u64, Relaxed);
             self.tx.now = self.clock.now();
             let began = Instant::now();
-            let work = self.runtime.block_on(write(&mut self.tx, &mut group, &self.version));
+            let written = write_in_time(&mut self.tx, &mut group, &self.version, &self.jobs);
+            let work = self.runtime.block_on(written);
             self.counters.observe(began.elapsed());
             if work.is_none() {
                 self.counters.failures.fetch_add(1, Relaxed);
@@ -149,6 +121,42 @@ impl WriterThread {
         });
         runs
     }
+}
+
+/// [`write`], during which no job waits in the queue for longer than a caller waits for a server.
+async fn write_in_time(
+    tx: &mut WriteTx,
+    group: &mut VecDeque<WriterJob>,
+    version: &Version,
+    jobs: &WriteQueue,
+) -> Option<Duration> {
+    if !tx.direct.is_of_server() {
+        return write(tx, group, version).await;
+    }
+    let mut bound = limits::STORE_WAIT;
+    let mut writing = Box::pin(write(tx, group, version));
+    let work = loop {
+        match timeout(bound, &mut writing).await {
+            Ok(work) => break work,
+            Err(_) => refuse_all(jobs),
+        }
+        bound = Duration::from_secs(1);
+    };
+    drop(writing);
+    if tx.direct.is_away() {
+        // They have waited for this group's attempt to connect.
+        refuse_all(jobs);
+    }
+    work
+}
+
+fn refuse_all(jobs: &WriteQueue) {
+    let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+    let error = StoreError::Unavailable(Arc::new(late));
+    jobs.take(|job| {
+        job.refuse(&error);
+        true
+    });
 }
 
 /// Commits the jobs of `group`. Returns the time that the jobs took, without the disk sync; `None`
@@ -338,24 +346,24 @@ async fn fail(
     done: Vec<FinishedJob>,
     rest: impl Iterator<Item = WriterJob>,
 ) {
-    tracing::error!(error = svc_sys::telemetry::chain(error), "a commit failed");
-    if let Err(error) = tx.reset().await {
-        tracing::error!(
-            error = svc_sys::telemetry::chain(&error),
-            "cannot read the head of the log"
-        );
+    if error.is_of_absence() {
+        // Said once, by the connection that waits for the server, and not for each commit.
+        tracing::debug!(error = svc_sys::telemetry::chain(error), "a commit failed");
+        tx.forget();
+    } else {
+        tracing::error!(error = svc_sys::telemetry::chain(error), "a commit failed");
+        if let Err(error) = tx.reset().await {
+            tracing::error!(
+                error = svc_sys::telemetry::chain(&error),
+                "cannot read the head of the log"
+            );
+        }
     }
     for job in done {
         job.answer(Err(error.clone()));
     }
     for job in rest {
-        match job {
-            WriterJob::Append { reply, .. } => {
-                reply.send(Err(error.clone())).ok();
-            }
-            WriterJob::Run(job) => job.answer(Err(error.clone())),
-            WriterJob::Stop { .. } => {}
-        }
+        job.refuse(error);
     }
 }
 

@@ -73,6 +73,7 @@ pub struct StoreSection {
     pub schema: Option<String>,
     pub max_connections: Option<u64>,
     pub connect_timeout: Option<u64>,
+    pub listen: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

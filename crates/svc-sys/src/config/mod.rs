@@ -17,4 +17,4 @@ pub use environment::{ConfigError, Env, Paths};
 pub use file::{FileConfig, RetentionSection, SessionScopes, SourcesSection, StoreSection};
 pub use resolve::{Config, Flags};
 pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode, scope};
-pub use store::{Password, StoreSettings, StoreUrl};
+pub use store::{ListenMode, Password, StoreSettings, StoreUrl};

@@ -16,7 +16,7 @@ use super::setting::{
     self, ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, SettingSources, WakeMode,
 };
 use super::sources::{FlagSources, ImportedClient, SourceFiles};
-use super::store::{self, StoreSettings, StoreUrl};
+use super::store::{self, ListenMode, StoreSettings, StoreUrl};
 
 /// Bytes above which a tool's result is kept as a resource.
 const MAX_RESULT_BYTES: u64 = 400_000;
@@ -132,6 +132,7 @@ pub struct Flags {
     pub store_schema: Option<String>,
     pub store_max_connections: Option<u64>,
     pub store_connect_timeout: Option<u64>,
+    pub store_listen: Option<String>,
     pub log_level: Option<String>,
     pub log_format: Option<String>,
     pub daemon_name: Option<String>,
@@ -492,6 +493,9 @@ fn store_settings(
                 Ok,
             )?
             .or(CONNECT_TIMEOUT),
+        listen: given
+            .text("store.listen", flags.store_listen.as_ref(), file.listen.as_ref(), str::parse)?
+            .or(ListenMode::Notify),
     })
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde::Serialize;
+
 use super::setting::{ConfigRow, Setting};
 
 /// `[store]`: a database of PostgreSQL, and how to reach it.
@@ -19,10 +21,34 @@ pub struct StoreSettings {
     pub max_connections: Setting<u64>,
     /// Seconds that a start waits for the server.
     pub connect_timeout: Setting<u64>,
+    /// How the daemon hears of what other connections commit.
+    pub listen: Setting<ListenMode>,
+}
+
+/// How the daemon hears of what other connections commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenMode {
+    /// The server notifies it.
+    Notify,
+    /// It looks each second.
+    Poll,
+}
+
+impl FromStr for ListenMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "notify" => Ok(Self::Notify),
+            "poll" => Ok(Self::Poll),
+            _ => Err(format!("`{text}` is not notify or poll")),
+        }
+    }
 }
 
 impl StoreSettings {
-    pub(super) fn rows(&self) -> [ConfigRow; 5] {
+    pub(super) fn rows(&self) -> [ConfigRow; 6] {
         let url = self.url.value.as_ref().map(StoreUrl::shown);
         let password_file = self.password_file.value.as_ref().map(|file| file.to_string_lossy());
         [
@@ -31,11 +57,12 @@ impl StoreSettings {
             self.schema.row("store.schema"),
             self.max_connections.row("store.max_connections"),
             self.connect_timeout.row("store.connect_timeout"),
+            self.listen.row("store.listen"),
         ]
     }
 }
 
-/// The writer's, the one that holds the database, and one that reads.
+/// The writer's, the one that holds the schema and listens, and one that reads.
 const FEWEST_CONNECTIONS: u64 = 3;
 
 pub(super) fn connections(number: u64) -> Result<u64, String> {

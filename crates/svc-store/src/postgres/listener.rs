@@ -1,0 +1,318 @@
+//! The connection that holds the schema for this daemon, and by which the server says that another
+//! connection has committed.
+//!
+//! A notification is a wake-up and no more: what was committed is read by position, once for all
+//! subscribers, and given to the bus. So nothing is missed while nobody listens, after a new
+//! connection or with `store.listen = poll`: then the log is read each second.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use sqlx::{
+    Acquire as _, PgConnection, PgPool,
+    postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
+};
+use svc_model::{Event, StreamVisibility, Timestamp};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{errors::is_lost, server::try_take, writer_state::WriterState};
+use crate::{Batch, Bus, StoreError, sqlite::visibility::visibility_of, version::Version};
+
+/// Without a word for so long, the end of the log is read.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long the server may take for an answer.
+const ANSWER: Duration = Duration::from_secs(4);
+/// How long an attempt to connect again may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// Between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Events that are read at once.
+const PAGE: i64 = 200;
+
+/// What is known of the connection.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    /// The server does not answer it.
+    pub(super) is_away: AtomicBool,
+    /// The server wakes us.
+    pub(super) is_listening: AtomicBool,
+}
+
+/// Where commits of other connections are told.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) bus: Arc<Bus>,
+    pub(super) version: Arc<Version>,
+    pub(super) keeping: Arc<Keeping>,
+    pub(super) writer: Arc<WriterState>,
+}
+
+/// How the connection is made.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) options: PgConnectOptions,
+    /// `None` if the log is read each second.
+    pub(super) channel: Option<String>,
+    /// Whose notifications are our own.
+    pub(super) daemon: String,
+}
+
+/// A connection of its own, which does not connect again by itself: the schema would have to be
+/// taken again.
+pub(super) async fn connect(
+    options: &PgConnectOptions,
+    within: Duration,
+) -> Result<PgListener, sqlx::Error> {
+    let one = PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+    let one = one.acquire_timeout(within).connect_lazy_with(options.clone());
+    let mut listener = PgListener::connect_with(&one).await?;
+    listener.eager_reconnect(false);
+    Ok(listener)
+}
+
+/// The channel of a schema's writers, as `writer.sql` names it.
+pub(super) fn channel(schema: &str) -> String {
+    format!("svc_{schema}")
+}
+
+/// Whether a connection that listens hears of a notification of its own within a second.
+pub(super) async fn returns(
+    options: &PgConnectOptions,
+    channel: &str,
+) -> Result<bool, sqlx::Error> {
+    let mut listener = connect(options, ANSWER).await?;
+    // Not that of the writers, whom this would wake.
+    let channel = format!("{channel}_trial");
+    listener.listen(&channel).await?;
+    sqlx::query("select pg_notify($1, '')").bind(&channel).execute(&mut listener).await?;
+    Ok(timeout(QUIET, listener.recv()).await.is_ok_and(|word| word.is_ok()))
+}
+
+/// How a connection ends.
+enum End {
+    /// The server ended it, or does not answer.
+    Lost,
+    /// The server says so.
+    Failed(sqlx::Error),
+}
+
+impl From<sqlx::Error> for End {
+    fn from(error: sqlx::Error) -> Self {
+        if is_lost(&error) { Self::Lost } else { Self::Failed(error) }
+    }
+}
+
+impl Keeper {
+    /// Tells of commits, for good.
+    pub(super) async fn run(self, mut listener: PgListener, readers: PgPool, told: Told) {
+        loop {
+            let Err(end) = self.follow(&mut listener, &readers, &told).await;
+            // It may hold the schema still.
+            drop(listener);
+            told.keeping.is_listening.store(false, Relaxed);
+            told.version.set_told(false);
+            if let End::Failed(error) = end {
+                tracing::warn!(
+                    error = svc_sys::telemetry::chain(&error),
+                    "the database does not let us listen"
+                );
+                sleep(QUIET).await;
+            }
+            listener = self.connect_again(&readers, &told).await;
+        }
+    }
+
+    async fn follow(
+        &self,
+        listener: &mut PgListener,
+        readers: &PgPool,
+        told: &Told,
+    ) -> Result<std::convert::Infallible, End> {
+        if let Some(channel) = &self.channel {
+            listener.listen(channel).await?;
+            told.version.count_other();
+            told.version.set_told(true);
+            told.keeping.is_listening.store(true, Relaxed);
+        }
+        // What was committed while nobody listened.
+        let mut is_behind = true;
+        loop {
+            if is_behind && told.publish(readers).await.is_ok() {
+                is_behind = false;
+            }
+            let word = if self.channel.is_some() {
+                timeout(QUIET, listener.try_recv()).await.ok()
+            } else {
+                sleep(QUIET).await;
+                None
+            };
+            match word {
+                Some(word) => {
+                    let word = word?.ok_or(End::Lost)?;
+                    if self.is_of_another(&word) {
+                        told.version.count_other();
+                        is_behind = true;
+                    }
+                }
+                // Also finds out whether the server answers.
+                None => {
+                    let head = timeout(ANSWER, head(listener.acquire().await?)).await;
+                    is_behind |= head.map_err(|_| End::Lost)?? > told.bus.position();
+                }
+            }
+            if is_behind {
+                told.writer.set_others();
+            }
+        }
+    }
+
+    fn is_of_another(&self, word: &PgNotification) -> bool {
+        word.payload().split(':').next() != Some(&*self.daemon)
+    }
+
+    async fn connect_again(&self, readers: &PgPool, told: &Told) -> PgListener {
+        let mut looked = Instant::now();
+        loop {
+            let error = match timeout(ANSWER, self.connect_and_take()).await {
+                Ok(Ok(Some(listener))) => {
+                    if told.keeping.is_away.swap(false, Relaxed) {
+                        tracing::info!("the database answers again");
+                    }
+                    return listener;
+                }
+                // The server has not noticed yet that the former connection is gone, or another
+                // daemon was started: the writer is told by its next group.
+                Ok(Ok(None)) => None,
+                Ok(Err(error)) => Some(error),
+                Err(_) => Some(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+            };
+            let is_away = error.as_ref().is_some_and(is_lost);
+            if is_away && !told.keeping.is_away.swap(true, Relaxed) {
+                let why = error.as_ref().map(|error| svc_sys::telemetry::chain(error));
+                tracing::warn!(error = why, "the database does not answer");
+            }
+            if !is_away && looked.elapsed() >= QUIET {
+                told.publish(readers).await.ok();
+                looked = Instant::now();
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// `None` if another connection has the schema.
+    async fn connect_and_take(&self) -> Result<Option<PgListener>, sqlx::Error> {
+        let mut listener = connect(&self.options, ATTEMPT).await?;
+        let is_taken = try_take(listener.acquire().await?).await?;
+        Ok(is_taken.then_some(listener))
+    }
+}
+
+async fn head(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select coalesce(max(position), 0) from event").fetch_one(conn).await
+}
+
+/// An event and the state of its stream.
+#[derive(sqlx::FromRow)]
+struct ToldEvent {
+    position: i64,
+    name: String,
+    seq: i64,
+    kind: String,
+    data: String,
+    at: i64,
+    visibility: String,
+    owner: Option<String>,
+    runner: Option<String>,
+    project: Option<String>,
+    closes: bool,
+}
+
+impl ToldEvent {
+    fn visibility(&self) -> StreamVisibility {
+        let (owner, runner) = (self.owner.clone(), self.runner.clone());
+        visibility_of(&self.visibility, owner, runner, self.project.clone())
+    }
+}
+
+impl Told {
+    /// Gives the bus the events that it does not know.
+    async fn publish(&self, readers: &PgPool) -> Result<(), StoreError> {
+        let mut conn = readers.acquire().await?;
+        let head = head(&mut conn).await?;
+        let mut known = self.bus.position();
+        while known < head {
+            // A listener that comes later reads the table, which has all of these.
+            let listened = self.bus.listened();
+            let rows: Vec<ToldEvent> = sqlx::query_as(
+                "select e.position, s.name, e.seq, e.kind, e.data, e.at,
+                    s.visibility, s.owner, s.runner, s.project,
+                    s.closed_at is not null and not exists (
+                        select 1 from event later
+                        where later.stream_id = e.stream_id and later.seq > e.seq
+                    ) as closes
+                from event e join stream s on s.id = e.stream_id
+                where e.position > $1 and e.position <= $2
+                    and ($3::text[] is null or e.seq = 1 or s.name = any($3))
+                order by e.position limit $4",
+            )
+            .bind(known)
+            .bind(head)
+            .bind(listened)
+            .bind(PAGE)
+            .fetch_all(&mut *conn)
+            .await?;
+            let is_full = i64::try_from(rows.len()) == Ok(PAGE);
+            let last = rows.last().map_or(head, |row| row.position);
+            self.publish_rows(rows);
+            let until = if is_full { last } else { head };
+            self.bus.advance(known, until);
+            known = until;
+        }
+        Ok(())
+    }
+
+    fn publish_rows(&self, rows: Vec<ToldEvent>) {
+        let is_new =
+            |row: &ToldEvent| row.seq == 1 && row.visibility() != StreamVisibility::Answers;
+        if rows.iter().any(is_new) {
+            self.bus.notify_opened();
+        }
+        let mut rows = rows.into_iter().peekable();
+        let mut batches: Vec<Batch> = Vec::new();
+        while let Some(first) = rows.next() {
+            let visibility = Arc::new(first.visibility());
+            let (mut position, mut closes) = (first.position, first.closes);
+            let name = first.name.clone();
+            let mut events = vec![event(first)];
+            let follows =
+                |row: &ToldEvent, position: i64| row.name == name && row.position == position + 1;
+            while let Some(row) = rows.next_if(|row| follows(row, position)) {
+                (position, closes) = (row.position, row.closes);
+                events.push(event(row));
+            }
+            let is_after = |last: &Batch| last.positions.1 + 1 == events[0].position;
+            // What is published at once has no holes.
+            if !batches.last().is_none_or(is_after) {
+                self.bus.publish(std::mem::take(&mut batches));
+            }
+            batches.extend(Batch::new(events, closes, visibility));
+        }
+        self.bus.publish(batches);
+    }
+}
+
+fn event(row: ToldEvent) -> Event {
+    Event {
+        position: row.position,
+        stream: Arc::<str>::from(row.name).into(),
+        seq: row.seq,
+        kind: row.kind.into(),
+        data: row.data.into(),
+        at: Timestamp::from_millis(row.at),
+    }
+}
