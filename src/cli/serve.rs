@@ -25,7 +25,8 @@ pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
     let paths = &config.paths;
     private_file::prepare_home(&paths.home)?;
     telemetry::init(&LogOptions {
-        filter: config.log_level.value.clone(),
+        // A pool warns of each connection that a server ends; the store says that once.
+        filter: format!("sqlx_core::pool=error,{}", config.log_level.value),
         json: match config.log_format.value {
             LogFormat::Json => true,
             LogFormat::Text => false,

@@ -233,6 +233,17 @@ impl Error {
         }
     }
 
+    /// Logs that periodic work failed. That the server of the database is away is said once, by the
+    /// store.
+    pub fn report(&self, what: &'static str) {
+        let error = svc_sys::telemetry::chain(self);
+        if matches!(self, Self::StoreUnavailable(_) | Self::OutcomeUnknown { .. }) {
+            tracing::debug!(error, "{what}");
+        } else {
+            tracing::error!(error, "{what}");
+        }
+    }
+
     /// Whether the database or the daemon is at fault, so that other work fails, too.
     pub(super) fn is_of_daemon(&self) -> bool {
         matches!(

@@ -43,7 +43,13 @@ pub(super) async fn drain_hook_spool(
                 // The disk may be full: the spool is kept, and events that were recorded already
                 // are recognised as repeats.
                 Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
-                    return Err(std::io::Error::other(error.message));
+                    let is_away = error.reason == Some("store_unavailable");
+                    let kind = if is_away {
+                        std::io::ErrorKind::NotConnected
+                    } else {
+                        std::io::ErrorKind::Other
+                    };
+                    return Err(std::io::Error::new(kind, error.message));
                 }
                 Err(_) => tracing::warn!("an event in the hooks' spool is refused"),
             }

@@ -7,7 +7,6 @@ use svc_core::service::Services;
 use svc_core::tools::Catalogue;
 use svc_model::limits;
 use svc_sys::config::Config;
-use svc_sys::telemetry::chain;
 use tokio::time::Instant;
 
 use super::hook_drain::drain_hook_spool;
@@ -46,7 +45,7 @@ async fn renew_lease(services: Services) {
     loop {
         tokio::time::sleep(limits::DAEMON_RENEWAL).await;
         if let Err(error) = services.machines.renew().await {
-            tracing::error!(error = chain(&error), "cannot renew the lease of this daemon");
+            error.report("cannot renew the lease of this daemon");
         }
     }
 }
@@ -55,7 +54,7 @@ async fn sweep_machines(services: Services) {
     loop {
         tokio::time::sleep(limits::PID_CHECK).await;
         if let Err(error) = services.machines.sweep().await {
-            tracing::error!(error = chain(&error), "cannot look at what other machines hold");
+            error.report("cannot look at what other machines hold");
         }
     }
 }
@@ -63,7 +62,7 @@ async fn sweep_machines(services: Services) {
 async fn sweep_peers(services: Services) {
     loop {
         let pause = services.team.sweep_peers().await.unwrap_or_else(|error| {
-            tracing::error!(error = chain(&error), "cannot sweep the peers");
+            error.report("cannot sweep the peers");
             limits::PID_CHECK
         });
         tokio::time::sleep(pause).await;
@@ -74,22 +73,19 @@ async fn read_client_records(services: Services) {
     loop {
         let mut pause = limits::RECORDS_POLL;
         if let Err(error) = services.team.read_client_records().await {
-            tracing::error!(error = chain(&error), "cannot read what clients have on record");
+            error.report("cannot read what clients have on record");
             pause = limits::PID_CHECK;
         }
         if let Err(error) = services.team.sweep_limits().await {
-            tracing::error!(error = chain(&error), "cannot look at the usage limits of sessions");
+            error.report("cannot look at the usage limits of sessions");
             pause = limits::PID_CHECK;
         }
         if let Err(error) = services.prompts.sweep().await {
-            tracing::error!(error = chain(&error), "cannot look at the prompts of sessions");
+            error.report("cannot look at the prompts of sessions");
             pause = limits::PID_CHECK;
         }
         if let Err(error) = services.team.end_silent_turns().await {
-            tracing::error!(
-                error = chain(&error),
-                "cannot end the turns whose end no hook has reported"
-            );
+            error.report("cannot end the turns whose end no hook has reported");
             pause = limits::PID_CHECK;
         }
         tokio::time::sleep(pause).await;
@@ -99,7 +95,7 @@ async fn read_client_records(services: Services) {
 async fn sweep_stranded_inboxes(services: Services) {
     loop {
         if let Err(error) = services.team.sweep_stranded_inboxes().await {
-            tracing::error!(error = chain(&error), "cannot end the deliveries to removed peers");
+            error.report("cannot end the deliveries to removed peers");
         }
         tokio::time::sleep(services.tuning().maintenance).await;
     }
@@ -108,7 +104,7 @@ async fn sweep_stranded_inboxes(services: Services) {
 async fn sweep_tasks(services: Services) {
     loop {
         if let Err(error) = services.tasks.sweep_tasks().await {
-            tracing::error!(error = chain(&error), "cannot sweep the tasks");
+            error.report("cannot sweep the tasks");
         }
         tokio::time::sleep(limits::PID_CHECK.min(services.tuning().runner_grace)).await;
     }
@@ -117,7 +113,7 @@ async fn sweep_tasks(services: Services) {
 async fn sweep_processes(services: Services) {
     loop {
         if let Err(error) = services.access.sweep_processes().await {
-            tracing::error!(error = chain(&error), "cannot sweep the processes of clients");
+            error.report("cannot sweep the processes of clients");
         }
         tokio::time::sleep(limits::PID_CHECK).await;
     }
@@ -126,7 +122,7 @@ async fn sweep_processes(services: Services) {
 async fn sweep_session_secrets(services: Services) {
     loop {
         if let Err(error) = services.team.sweep_session_secrets().await {
-            tracing::error!(error = chain(&error), "cannot forget the secrets of old sessions");
+            error.report("cannot forget the secrets of old sessions");
         }
         tokio::time::sleep(limits::MCP_SWEEP).await;
     }
@@ -135,7 +131,7 @@ async fn sweep_session_secrets(services: Services) {
 async fn sweep_mcp_sessions(services: Services) {
     loop {
         if let Err(error) = services.mcp.sweep_mcp_sessions().await {
-            tracing::error!(error = chain(&error), "cannot sweep the MCP sessions");
+            error.report("cannot sweep the MCP sessions");
         }
         tokio::time::sleep(limits::MCP_SWEEP).await;
     }
@@ -151,6 +147,8 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
         match drain_hook_spool(&services, &catalogue, &home).await {
             Ok(0) => {}
             Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
+            // The server of the database is away, which is said elsewhere.
+            Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {}
             Err(error) => {
                 tracing::error!(%error, "cannot drain the hooks' spool");
                 pause = maintenance;
@@ -158,7 +156,7 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
         }
         if forgotten.is_none_or(|at| at.elapsed() >= maintenance) {
             if let Err(error) = services.hooks.sweep_hooks().await {
-                tracing::error!(error = chain(&error), "cannot forget old events of hooks");
+                error.report("cannot forget old events of hooks");
             }
             forgotten = Some(Instant::now());
         }
@@ -170,10 +168,10 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
 async fn expire(services: Services, messages: Duration, tasks: Duration) {
     loop {
         if let Err(error) = services.team.expire_messages(messages).await {
-            tracing::error!(error = chain(&error), "cannot end the deliveries of old messages");
+            error.report("cannot end the deliveries of old messages");
         }
         if let Err(error) = services.tasks.expire_tasks(tasks).await {
-            tracing::error!(error = chain(&error), "cannot end old tasks");
+            error.report("cannot end old tasks");
         }
         tokio::time::sleep(limits::EXPIRY_POLL).await;
     }
@@ -184,16 +182,16 @@ async fn maintain(services: Services) {
     loop {
         tokio::time::sleep(tuning.maintenance).await;
         if let Err(error) = services.log.measure_size().await {
-            tracing::warn!(error = chain(&error), "cannot measure the size of the database");
+            error.report("cannot measure the size of the database");
         }
         if let Err(error) = services.log.apply_retention(tuning.retention).await {
-            tracing::error!(error = chain(&error), "cannot apply the retention");
+            error.report("cannot apply the retention");
         }
         if let Err(error) = services.log.merge_indexes().await {
-            tracing::warn!(error = chain(&error), "cannot merge the indexes");
+            error.report("cannot merge the indexes");
         }
         if let Err(error) = services.log.checkpoint().await {
-            tracing::warn!(error = chain(&error), "cannot checkpoint");
+            error.report("cannot checkpoint");
         }
     }
 }
@@ -210,7 +208,7 @@ async fn give_back_memory(services: Services) {
             continue;
         }
         if let Err(error) = services.log.release_memory().await {
-            tracing::warn!(error = chain(&error), "cannot empty the caches of the database");
+            error.report("cannot empty the caches of the database");
         }
         svc_heap::give_back();
         // That was a write, too.

@@ -136,6 +136,7 @@ fn connect_options(options: &PostgresOptions) -> Result<PgConnectOptions, Migrat
         ("default_transaction_isolation", "read committed".to_owned()),
         ("synchronous_commit", "on".to_owned()),
         ("jit", "off".to_owned()),
+        ("client_min_messages", "warning".to_owned()),
     ];
     Ok(parsed
         .application_name("svc")

@@ -73,7 +73,7 @@ impl AgentQueue {
     pub(super) async fn run(self) {
         loop {
             if let Err(error) = self.look().await {
-                tracing::error!(%error, "cannot give work to agents");
+                error.report("cannot give work to agents");
                 sleep(LOOK_EVERY).await;
             }
             // Most of the time the queue is empty, and a notification ends this wait.

@@ -71,7 +71,7 @@ async fn run_request_sweeps(agents: &Agents) {
     loop {
         sweep.tick().await;
         if let Err(error) = agents.sweep_requests().await {
-            tracing::error!(%error, "cannot deny requests past their deadline");
+            error.report("cannot deny requests past their deadline");
         }
     }
 }

@@ -138,7 +138,7 @@ impl Handovers {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(error = chain(&error), "cannot look for sessions to wake");
+                    error.report("cannot look for sessions to wake");
                 }
             }
             while tasks.try_join_next().is_some() {}
