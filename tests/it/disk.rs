@@ -178,8 +178,9 @@ fn events_are_kept_for_a_year() {
     d.stop();
     // The task's beginning and its first line, and what was before them.
     for (days, seq) in [(364, 3), (2, 2)] {
+        let age = days * 86_400_000_i64;
         d.home.change(&format!(
-            "update event set at = at - {days} * 86400000 where position <=
+            "update event set at = at - {age} where position <=
             (select position from event join stream on stream.id = stream_id
             where name = 'task/{task}' and seq = {seq})"
         ));

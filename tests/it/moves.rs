@@ -9,11 +9,10 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::json;
-use svc_store::scratch_server::is_installed;
 
 use crate::daemon::{Daemon, Home, Running, svc};
 use crate::expect::{all_pages, append, frame, new_task};
-use crate::stored::is_in_file;
+use crate::stored::{has_server, is_in_file};
 
 const WITHIN: Duration = Duration::from_mins(2);
 /// Enough that a move takes a while.
@@ -30,7 +29,7 @@ fn events(d: &Daemon, task: &str) -> Vec<serde_json::Value> {
 
 #[test]
 fn a_history_moves_to_a_server_and_back() {
-    if !is_in_file() || !is_installed() {
+    if !is_in_file() || !has_server() {
         return;
     }
     let url = database();
@@ -104,7 +103,7 @@ fn log(file: &Path) -> Vec<(i64, i64, String)> {
 
 #[test]
 fn a_move_that_is_killed_at_any_point_is_finished_by_the_same_command() {
-    if !is_in_file() || !is_installed() {
+    if !is_in_file() || !has_server() {
         return;
     }
     let (home, _) = long_history();

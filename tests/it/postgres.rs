@@ -14,13 +14,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use svc_store::scratch_server::is_installed;
 use tempfile::TempDir;
 
 use crate::crash::{Chance, SetOnDrop, number, survive};
 use crate::daemon::{Daemon, Home, eventually, quickly, svc, svc_with_input};
 use crate::expect::{all_pages, append, done, frame, new_task, page, peer, problem, subscribe};
-use crate::stored::psql;
+use crate::stored::{has_server, psql};
 
 /// A new database's address.
 fn database() -> String {
@@ -43,7 +42,7 @@ fn lines(d: &Daemon, task: &str) -> Vec<String> {
 
 #[test]
 fn history_outlives_a_killed_daemon() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let url = database();
@@ -65,7 +64,7 @@ fn history_outlives_a_killed_daemon() {
 
 #[test]
 fn a_second_daemon_is_refused() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let url = database();
@@ -119,7 +118,7 @@ fn a_password_is_shown_nowhere() {
 
 #[test]
 fn a_schema_is_migrated_or_not_by_command() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let url = database();
@@ -263,6 +262,7 @@ impl Faults {
                 Fault::LoseRequest => {}
                 Fault::LoseAnswer => drop(server.write_all(request)),
                 Fault::LoseAnswerAndServer => {
+                    self.is_away.store(true, SeqCst);
                     drop(server.write_all(request));
                     thread::sleep(Duration::from_millis(300));
                     self.go_away();
@@ -299,7 +299,7 @@ fn pass_answers(mut server: UnixStream, mut client: UnixStream, cut: &AtomicBool
 /// Each answer says what happened, for appends and for jobs.
 #[test]
 fn answers_are_true_wherever_a_commit_is_cut() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let (proxy, url) = Proxy::before(&database());
@@ -322,11 +322,15 @@ fn answers_are_true_wherever_a_commit_is_cut() {
         } else {
             problem(&reply, 503, "store_unavailable");
         }
-        assert_eq!(reply.status() == 200, fault == Fault::LoseAnswer, "{reply:?}");
+        // A late one is there if a job of the daemon's own was in its commit: that is waited for.
+        if fault != Fault::Delay {
+            assert_eq!(reply.status() == 200, fault == Fault::LoseAnswer, "{reply:?}");
+        }
         assert_eq!(lines(&d, &task), written, "{fault:?}");
     }
     // Jobs: the last statement of a transaction is its commit. The server waits for a late one.
-    let mut tasks = page(&d.get("/v1/tasks"), "tasks").len();
+    let count = || d.home.value("select count(*) from task").as_u64().expect("a number");
+    let mut tasks = count();
     for fault in faults.into_iter().cycle().take(cuts * 2 / 5) {
         proxy.fail_next_write(fault);
         let reply = d.post("/v1/tasks", &json!({ "title": format!("marked {fault:?}") }));
@@ -337,19 +341,19 @@ fn answers_are_true_wherever_a_commit_is_cut() {
             problem(&reply, 503, "store_unavailable");
         }
         assert_eq!(reply.status() < 300, fault != Fault::LoseRequest, "{reply:?}");
-        assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), tasks, "{fault:?}");
+        assert_eq!(count(), tasks, "{fault:?}");
     }
     // What came late stays away.
     thread::sleep(Duration::from_secs(1));
     append(&d, &task, &json!([frame("last")]));
     written.push("last".to_owned());
     assert_eq!(lines(&d, &task), written);
-    assert_eq!(page(&d.get("/v1/tasks"), "tasks").len(), tasks);
+    assert_eq!(count(), tasks);
 }
 
 #[test]
 fn requests_fail_soon_while_the_database_is_away() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let (proxy, url) = Proxy::before(&database());
@@ -388,7 +392,7 @@ fn requests_fail_soon_while_the_database_is_away() {
 
 #[test]
 fn a_start_waits_for_the_database_and_then_says_why() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let (proxy, url) = Proxy::before(&database());
@@ -464,7 +468,7 @@ fn hears_of_others(d: &Daemon, url: &str, bound: Duration) {
 
 #[test]
 fn a_commit_of_another_connection_wakes_subscribers_at_once() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let url = database();
@@ -475,7 +479,7 @@ fn a_commit_of_another_connection_wakes_subscribers_at_once() {
 
 #[test]
 fn a_commit_of_another_connection_is_found_by_polling() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let url = database();
@@ -488,7 +492,7 @@ fn a_commit_of_another_connection_is_found_by_polling() {
 /// Lists are answered from memory until a commit, also one of another connection.
 #[test]
 fn a_commit_of_another_connection_ends_what_lists_remember() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let url = database();
@@ -510,7 +514,7 @@ fn a_commit_of_another_connection_ends_what_lists_remember() {
 
 #[test]
 fn nothing_is_missed_while_the_listening_connection_is_ended() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let url = database();
@@ -548,7 +552,7 @@ fn nothing_is_missed_while_the_listening_connection_is_ended() {
 /// A job that is refused leaves no trace in what the writer knows of the log.
 #[test]
 fn an_append_after_a_refused_job_goes_through() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let d = on(&database());
@@ -564,7 +568,7 @@ fn an_append_after_a_refused_job_goes_through() {
 /// A client that sends a key or ids may send it again.
 #[test]
 fn an_unknown_outcome_says_whether_a_repeat_is_harmless() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let (proxy, url) = Proxy::before(&database());
@@ -594,7 +598,7 @@ fn an_unknown_outcome_says_whether_a_repeat_is_harmless() {
 
 #[test]
 fn hooks_end_in_time_and_spool_while_the_database_is_away() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let (proxy, url) = Proxy::before(&database());
@@ -629,7 +633,7 @@ fn hooks_end_in_time_and_spool_while_the_database_is_away() {
 /// A standby that does not answer holds the commit, and no other write waits for it for long.
 #[test]
 fn a_commit_that_is_not_answered_holds_up_nobody() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let (proxy, url) = Proxy::before(&database());
@@ -662,7 +666,7 @@ fn append_until_taken(d: &Daemon, path: &str) {
 /// `SVC_STORE_STOPS` is the number of stops; `SVC_CRASH_SEED` repeats a run.
 #[test]
 fn immediate_stops_of_the_server_lose_and_repeat_nothing() {
-    if !is_installed() {
+    if !has_server() {
         return;
     }
     let stops = number("SVC_STORE_STOPS").unwrap_or(3);

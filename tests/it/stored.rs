@@ -14,12 +14,25 @@ use crate::daemon::Home;
 pub(crate) fn is_in_file() -> bool {
     let is_in_file = std::env::var_os("SVC_TEST_STORE").is_none();
     if !is_in_file {
-        let thread = std::thread::current();
-        let test = thread.name().unwrap_or("a test");
-        // Not by `println!`, which a test that passes does not show.
-        writeln!(std::io::stderr(), "skipped: {test} (needs svc.db)").expect("it is open");
+        say_skipped("svc.db");
     }
     is_in_file
+}
+
+/// Whether a server of PostgreSQL can be started. If not, says that this test is skipped.
+pub(crate) fn has_server() -> bool {
+    let has_server = svc_store::scratch_server::is_installed();
+    if !has_server {
+        say_skipped("Debian's package postgresql");
+    }
+    has_server
+}
+
+/// Not by `println!`, which a test that passes does not show.
+fn say_skipped(needs: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    writeln!(std::io::stderr(), "skipped: {test} (needs {needs})").expect("it is open");
 }
 
 impl Home {
