@@ -43,7 +43,8 @@ pub(super) const NEXT_POSITION: &str = "select min(position) from event where po
 impl FrameReads<'_> {
     /// Sends the framed pages of one stream that follow `after`: one if there is any event, then as
     /// many as the channel has capacity for, up to [`limits::REPLAY_RUN`]. One statement reads all
-    /// of them, so a page costs no switch between threads. Never waits for the receiver.
+    /// of them, so a page costs no switch between threads. Waits for no receiver while it holds a
+    /// connection.
     pub async fn of_stream(
         self,
         stream: i64,
@@ -195,7 +196,9 @@ impl PageText {
 /// rows of a query, wanted or not.
 #[cfg(feature = "postgres")]
 mod server {
-    use std::collections::VecDeque;
+    use std::{collections::VecDeque, time::Duration};
+
+    use tokio::time::timeout;
 
     use super::*;
     use crate::{
@@ -208,6 +211,8 @@ mod server {
 
     /// Rows of the first fetch, and of the largest.
     const FETCH: [i64; 2] = [32, 2048];
+    /// How long fetched rows wait for the receiver of their page.
+    const RECEIVER: Duration = Duration::from_millis(200);
 
     /// Rows that were fetched and are in no page yet.
     struct FetchedRows {
@@ -264,8 +269,9 @@ mod server {
             if !rows.fetch(readers, STREAM_ROWS, bind!(stream, cursor, next)).await? {
                 break;
             }
-            // An error means that the channel is full, or that the receiver is gone.
-            let Ok(permit) = pages.try_reserve() else { break };
+            // No connection is held meanwhile, and the rows are fetched. Else the receiver is gone, or
+            // reads slowly.
+            let Ok(Ok(permit)) = timeout(RECEIVER, pages.reserve()).await else { break };
             let mut page = PageText::new(framing, cursor);
             loop {
                 rows.fill(&mut page, Some(name.as_str()))?;
