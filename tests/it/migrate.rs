@@ -60,10 +60,10 @@ fn migrating_beside_a_running_daemon_is_refused() {
 
 #[test]
 fn newer_database_is_refused_with_both_versions() {
+    const NEWER: &str = "20991231235959";
     if !is_in_file() {
         return;
     }
-    const NEWER: &str = "20991231235959";
     let mut d = Daemon::start();
     let task = new_task(&d);
     d.stop();

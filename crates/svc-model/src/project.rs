@@ -130,14 +130,14 @@ fn host_of(authority: &str, default: &str) -> Option<String> {
     };
     // With a dash in front it is an option of ssh, and git refuses it.
     let is_host = is_host && !host.is_empty() && !host.starts_with(['-', '.']);
-    let number: Option<u16> = port.parse().ok();
-    match (is_host, port, number) {
-        (false, ..) => None,
-        (true, "", _) => Some(host),
-        (true, port, _) if port == default => Some(host),
-        (true, _, Some(number)) => Some(format!("{host}:{number}")),
-        (true, _, None) => None,
+    if !is_host {
+        return None;
     }
+    if port.is_empty() || port == default {
+        return Some(host);
+    }
+    let number: u16 = port.parse().ok()?;
+    Some(format!("{host}:{number}"))
 }
 
 #[cfg(test)]

@@ -278,7 +278,7 @@ mod tests {
         let line = "[remote \"origin\"]\nurl = https://ann:s3cret@h/ann/shop.git\n";
         write(&config, line);
         assert_eq!(identity(&root), named("h/ann/shop"));
-        write(&config, &format!("{}{line}", "# note\n".repeat(CONFIG_BYTES as usize / 7)));
+        write(&config, &format!("{}{line}", "# note\n".repeat(1024 * 1024 / 7)));
         assert_eq!(identity(&root), RepositoryIdentity::default(), "it is too large");
         write(&config, "[remote \"origin\"]\nurl = https://h/a\\n\u{1b}[2J\n");
         assert_eq!(identity(&root), RepositoryIdentity::default());

@@ -151,19 +151,16 @@ impl Keeper {
                 sleep(QUIET).await;
                 None
             };
-            match word {
-                Some(word) => {
-                    let word = word?.ok_or(End::Lost)?;
-                    if self.is_of_another(&word) {
-                        told.version.count_other();
-                        is_behind = true;
-                    }
+            if let Some(word) = word {
+                let word = word?.ok_or(End::Lost)?;
+                if self.is_of_another(&word) {
+                    told.version.count_other();
+                    is_behind = true;
                 }
+            } else {
                 // Also finds out whether the server answers.
-                None => {
-                    let head = timeout(ANSWER, head(listener.acquire().await?)).await;
-                    is_behind |= head.map_err(|_| End::Lost)?? > told.bus.position();
-                }
+                let head = timeout(ANSWER, head(listener.acquire().await?)).await;
+                is_behind |= head.map_err(|_| End::Lost)?? > told.bus.position();
             }
             if is_behind {
                 told.writer.set_others();

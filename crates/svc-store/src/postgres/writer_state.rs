@@ -70,6 +70,6 @@ mod tests {
         }
         assert_eq!(state.lock_wait(), Duration::from_micros(7));
         state.waited(9_000);
-        assert_eq!(state.lock_wait(), Duration::from_micros(9_000));
+        assert_eq!(state.lock_wait(), Duration::from_millis(9));
     }
 }

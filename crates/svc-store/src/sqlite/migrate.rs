@@ -343,8 +343,13 @@ pub(super) async fn applied_steps(
         where version > ? or not success order by version";
     let mut steps: Vec<AppliedStep> = sqlx::query_as(steps).bind(OLDEST).fetch_all(conn).await?;
     let is_former = |(version, digest, _): &AppliedStep| {
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        (*version, &*digest) == FORMER_BASELINE
+        let (former, former_digest) = FORMER_BASELINE;
+        let is_same = |(at, byte): (usize, &u8)| {
+            former_digest.get(2 * at..2 * at + 2) == Some(&*format!("{byte:02x}"))
+        };
+        *version == former
+            && 2 * digest.len() == former_digest.len()
+            && digest.iter().enumerate().all(is_same)
     };
     if steps.first().is_some_and(is_former) {
         let same = steps_of_former_baseline();
