@@ -8,7 +8,8 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use rusqlite::types::FromSql;
 use sqlx::{
-    PgPool,
+    PgPool, Postgres,
+    pool::PoolConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow},
 };
 use tokio::sync::mpsc;
@@ -83,6 +84,15 @@ impl PgReaders {
         self.holder.keeping.is_away.load(Relaxed)
     }
 
+    /// A connection. Nobody waits for one while the server is known to be away: the connection that
+    /// holds the schema finds out soon when it is back.
+    async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        if self.is_away() {
+            return Err(sqlx::Error::PoolTimedOut);
+        }
+        self.pool.acquire().await
+    }
+
     pub(crate) async fn close(&self) {
         self.pool.close().await;
         drop(self.holder.task.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -90,7 +100,7 @@ impl PgReaders {
 
     /// The state of the server.
     pub(crate) async fn report(&self) -> Result<ServerReport, StoreError> {
-        let server = report(&mut *self.pool.acquire().await?).await?;
+        let server = report(&mut *self.acquire().await?).await?;
         let is_listening = self.holder.keeping.is_listening.load(Relaxed);
         let sync = if self.writer.is_stalled() { ServerSync::Stalled } else { server.sync };
         Ok(ServerReport { is_listening, sync, lock_wait: self.writer.lock_wait(), ..server })
@@ -98,7 +108,7 @@ impl PgReaders {
 
     /// Bytes of our tables and their indexes, and the schema's version.
     pub(crate) async fn size(&self) -> Result<StoreSize, StoreError> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.acquire().await?;
         let bytes: i64 = sqlx::query_scalar(
             "select coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint from pg_class c
             join pg_namespace n on n.oid = c.relnamespace
@@ -118,11 +128,11 @@ impl PgReaders {
         values: Vec<Parameter<'static>>,
     ) -> BoxStream<'static, Result<PgRow, sqlx::Error>> {
         let (sender, receiver) = mpsc::channel(AHEAD);
-        let pool = self.pool.clone();
+        let readers = self.clone();
         // A stream cannot own the connection that it borrows.
         tokio::spawn(async move {
             let read = async {
-                let mut connection = pool.acquire().await?;
+                let mut connection = readers.acquire().await?;
                 let mut rows = std::pin::pin!(rows(&mut connection, translated(sql), &values));
                 while let Some(row) = rows.try_next().await? {
                     if sender.send(Ok(row)).await.is_err() {
@@ -147,8 +157,26 @@ impl PgReaders {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Option<PgRow>, sqlx::Error> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.acquire().await?;
         first(&mut connection, translated(sql), values).await
+    }
+
+    /// Gives the rows of a query as they arrive, until `take` returns false. Returns whether it took
+    /// all of them.
+    pub(crate) async fn each(
+        &self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+        mut take: impl FnMut(&PgRow) -> Result<bool, StoreError> + Send,
+    ) -> Result<bool, StoreError> {
+        let mut connection = self.acquire().await?;
+        let mut rows = std::pin::pin!(rows(&mut connection, translated(sql), values));
+        while let Some(row) = rows.try_next().await? {
+            if !take(&row)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub(crate) async fn every(
@@ -156,7 +184,7 @@ impl PgReaders {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.acquire().await?;
         rows(&mut connection, translated(sql), values).try_collect().await
     }
 
@@ -184,7 +212,7 @@ impl PgReaders {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.acquire().await?;
         Ok(all(&mut connection, translated(sql), values).await?)
     }
 }

@@ -221,26 +221,28 @@ pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> rusqlite::Result<T> {
 }
 
 /// The event of a row: position, seq, kind, data, time and, if it is not given, the stream's name.
+/// The types of these columns are known, and a replay reads millions of them.
 pub(crate) fn event_parts<'r>(
     row: &'r PgRow,
     stream: Option<&'r str>,
 ) -> Result<EventParts<'r>, StoreError> {
-    let text = |at| -> rusqlite::Result<&'r str> {
-        let read = raw_column(row, at)?.as_str();
-        read.map_err(|error| {
-            rusqlite::Error::FromSqlConversionFailure(at, Type::Text, error.into())
-        })
+    let bytes = |at: usize| -> Result<&'r [u8], sqlx::Error> {
+        row.try_get_raw(at)?.as_bytes().map_err(sqlx::Error::Decode)
+    };
+    let number = |at| -> Result<i64, sqlx::Error> {
+        let bytes = bytes(at)?.try_into();
+        Ok(i64::from_be_bytes(bytes.map_err(|error| sqlx::Error::Decode(Box::new(error)))?))
+    };
+    let text = |at| -> Result<&'r str, sqlx::Error> {
+        std::str::from_utf8(bytes(at)?).map_err(|error| sqlx::Error::Decode(error.into()))
     };
     Ok(EventParts {
-        position: column(row, 0)?,
-        seq: column(row, 1)?,
+        position: number(0)?,
+        seq: number(1)?,
         kind: text(2)?,
         data: text(3)?,
-        at: Timestamp::from_millis(column(row, 4)?),
-        stream: match stream {
-            Some(name) => name,
-            None => text(5)?,
-        },
+        at: Timestamp::from_millis(number(4)?),
+        stream: stream.map_or_else(|| text(5), Ok)?,
     })
 }
 

@@ -10,9 +10,10 @@ impl From<sqlx::Error> for StoreError {
         let known: EngineError = Arc::clone(&error) as _;
         match &*error {
             // SQLite has no server that could be away.
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut => {
-                Self::Unavailable(known)
-            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut => Self::Unavailable(known),
             sqlx::Error::Database(reason) => {
                 #[cfg(feature = "postgres")]
                 if let Some(error) = crate::postgres::reported(&**reason, &known) {

@@ -42,9 +42,9 @@ pub(super) const NEXT_POSITION: &str = "select min(position) from event where po
 
 impl FrameReads<'_> {
     /// Sends the framed pages of one stream that follow `after`: one if there is any event, then as
-    /// many as the channel has capacity for, up to [`limits::REPLAY_RUN`]. One statement reads all
-    /// of them, so a page costs no switch between threads. Waits for no receiver while it holds a
-    /// connection.
+    /// many as the channel has capacity for. In a file, one statement reads up to
+    /// [`limits::REPLAY_RUN`] of them, so a page costs no switch between threads. Waits for no
+    /// receiver while it holds a connection.
     pub async fn of_stream(
         self,
         stream: i64,
@@ -192,66 +192,93 @@ impl PageText {
     }
 }
 
-/// Pages of a replay from PostgreSQL: the rows are fetched some at a time, since a server sends all
-/// rows of a query, wanted or not.
+/// Pages of a replay from PostgreSQL. A server sends all rows of a query, wanted or not, so each
+/// query asks for some. The rows of the next one are read while the receiver takes these pages.
 #[cfg(feature = "postgres")]
 mod server {
-    use std::{collections::VecDeque, time::Duration};
+    use std::{mem, time::Duration};
 
     use tokio::time::timeout;
+    use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
     use crate::{
-        postgres::{PgReaders, PgRow, event_parts},
+        postgres::{PgReaders, event_parts},
         sqlite::{row::Parameter, statement::bind},
     };
 
     const STREAM_ROWS: &str = concat!(stream_rows!(), " limit ?3");
     const FEED_ROWS: &str = concat!(feed_rows!(), " limit ?8");
 
-    /// Rows of the first fetch, and of the largest.
-    const FETCH: [i64; 2] = [32, 2048];
-    /// How long fetched rows wait for the receiver of their page.
+    /// Rows of the first query, and of the largest.
+    const ROWS: [i64; 2] = [32, 8192];
+    /// Bytes of data after which a query's further rows are not taken.
+    const BATCH_BYTES: usize = 1024 * 1024;
+    /// How long pages that were read wait for their receiver.
     const RECEIVER: Duration = Duration::from_millis(200);
 
-    /// Rows that were fetched and are in no page yet.
-    struct FetchedRows {
-        rows: VecDeque<PgRow>,
-        /// Rows of the next fetch: twice those of the last, if a page has taken them all.
-        next: i64,
-        /// The last fetch had fewer rows than it asked for.
-        is_end: bool,
+    /// The framed rows of one query.
+    struct Batch {
+        /// Full pages but the last.
+        pages: Vec<FramePage>,
+        /// The last page. The next query begins after its cursor.
+        open: PageText,
+        /// Rows of the next query. `None`: no row follows.
+        next: Option<i64>,
     }
 
-    impl FetchedRows {
-        fn new() -> Self {
-            Self { rows: VecDeque::new(), next: FETCH[0], is_end: false }
-        }
+    /// What ends a batch, and the name of the stream if its rows do not have it.
+    struct Bounds<'a> {
+        rows: i64,
+        pages: usize,
+        stream: Option<&'a str>,
+    }
 
-        /// Fetches the rows after a cursor, if none are left. Returns whether there are any.
-        async fn fetch(
-            &mut self,
+    impl Batch {
+        /// Reads rows into `open` and into pages that follow it.
+        async fn read(
             readers: &PgReaders,
             sql: &'static str,
             values: &[Parameter<'_>],
-        ) -> Result<bool, StoreError> {
-            if self.rows.is_empty() && !self.is_end {
-                self.rows = readers.every(sql, values).await?.into();
-                self.is_end = i64::try_from(self.rows.len()).is_ok_and(|rows| rows < self.next);
-                self.next = FETCH[1].min(self.next * 2);
+            bounds: Bounds<'_>,
+            open: PageText,
+        ) -> Result<Self, StoreError> {
+            let (mut rows, mut bytes) = (0, 0);
+            let mut batch = Self { pages: Vec::new(), open, next: None };
+            let take = |row: &_| {
+                let event = event_parts(row, bounds.stream)?;
+                if !batch.open.push(event) {
+                    if bytes >= BATCH_BYTES || batch.pages.len() + 1 >= bounds.pages {
+                        return Ok(false);
+                    }
+                    let next = PageText::new(batch.open.framing, batch.open.cursor);
+                    batch.pages.push(mem::replace(&mut batch.open, next).finish());
+                    batch.open.push(event);
+                }
+                rows += 1;
+                bytes += event.data.len();
+                Ok(true)
+            };
+            let is_all = readers.each(sql, values, take).await?;
+            if !is_all || rows >= bounds.rows {
+                // The next rows are about as large as these.
+                let fitting = BATCH_BYTES.saturating_mul(usize::try_from(rows).unwrap_or(1));
+                let fitting = i64::try_from(fitting / bytes.max(1)).unwrap_or(i64::MAX);
+                batch.next = Some(fitting.clamp(1, ROWS[1]).min(2 * bounds.rows));
             }
-            Ok(!self.rows.is_empty())
+            Ok(batch)
         }
 
-        /// Moves rows into the page until it is full or none are left.
-        fn fill(&mut self, page: &mut PageText, stream: Option<&str>) -> Result<(), StoreError> {
-            while let Some(row) = self.rows.front() {
-                if !page.push(event_parts(row, stream)?) {
-                    break;
-                }
-                self.rows.pop_front();
-            }
-            Ok(())
+        async fn of_stream(
+            readers: PgReaders,
+            stream: i64,
+            name: StreamName,
+            rows: i64,
+            open: PageText,
+        ) -> Result<Self, StoreError> {
+            let cursor = open.cursor;
+            let bounds = Bounds { rows, pages: usize::MAX, stream: Some(name.as_str()) };
+            Self::read(&readers, STREAM_ROWS, bind!(stream, cursor, rows), bounds, open).await
         }
     }
 
@@ -263,29 +290,26 @@ mod server {
         framing: Framing,
         pages: mpsc::Sender<FramePage>,
     ) -> Result<(), StoreError> {
-        let (mut rows, mut cursor) = (FetchedRows::new(), after);
-        for _ in 0..limits::REPLAY_RUN {
-            let next = rows.next;
-            if !rows.fetch(readers, STREAM_ROWS, bind!(stream, cursor, next)).await? {
-                break;
-            }
-            // No connection is held meanwhile, and the rows are fetched. Else the receiver is gone, or
-            // reads slowly.
-            let Ok(Ok(permit)) = timeout(RECEIVER, pages.reserve()).await else { break };
-            let mut page = PageText::new(framing, cursor);
-            loop {
-                rows.fill(&mut page, Some(name.as_str()))?;
-                let (next, at) = (rows.next, page.cursor);
-                if page.is_full
-                    || !rows.fetch(readers, STREAM_ROWS, bind!(stream, at, next)).await?
-                {
-                    break;
+        let read = |rows, open| Batch::of_stream(readers.clone(), stream, name.clone(), rows, open);
+        let mut batch = read(ROWS[0], PageText::new(framing, after)).await?;
+        loop {
+            let (following, last) = match batch.next {
+                Some(rows) => {
+                    let read = tokio::spawn(read(rows, batch.open));
+                    (Some(AbortOnDropHandle::new(read)), None)
                 }
+                None => (None, (!batch.open.text.is_empty()).then(|| batch.open.finish())),
+            };
+            for page in batch.pages.into_iter().chain(last) {
+                // Else the receiver is gone, or reads slowly, and what was read for it is dropped.
+                let Ok(Ok(permit)) = timeout(RECEIVER, pages.reserve()).await else {
+                    return Ok(());
+                };
+                permit.send(page);
             }
-            cursor = page.cursor;
-            permit.send(page.finish());
+            let Some(following) = following else { return Ok(()) };
+            batch = following.await.map_err(|_| StoreError::Stopped)??;
         }
-        Ok(())
     }
 
     pub(super) async fn of_feed(
@@ -295,18 +319,18 @@ mod server {
         until: i64,
         head: i64,
     ) -> Result<PageText, StoreError> {
-        let mut page = PageText::new(Framing::ItemByPosition, after);
         let reader = scope.reader();
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
-        let mut rows = FetchedRows::new();
-        while !page.is_full {
-            let (next, at) = (rows.next, page.cursor);
-            let values = bind!(at, until, lowest, beyond, level, owner, project, next);
-            if !rows.fetch(readers, FEED_ROWS, values).await? {
-                break;
-            }
-            rows.fill(&mut page, None)?;
+        let (mut page, mut following) =
+            (PageText::new(Framing::ItemByPosition, after), Some(ROWS[0]));
+        while let Some(rows) = following {
+            let at = page.cursor;
+            let values = bind!(at, until, lowest, beyond, level, owner, project, rows);
+            let bounds = Bounds { rows, pages: 1, stream: None };
+            let batch = Batch::read(readers, FEED_ROWS, values, bounds, page).await?;
+            page = batch.open;
+            following = batch.next.filter(|_| !page.is_full);
         }
         if !page.is_full {
             // The whole window was read. If it ends in a gap, the cursor skips the gap.
@@ -319,12 +343,15 @@ mod server {
 
 #[cfg(test)]
 mod tests {
-    use super::super::db::Store;
-    use svc_model::{Event, Reader};
+    #[cfg(feature = "postgres")]
+    use std::sync::Arc;
+
+    use svc_model::{Event, ManualClock, Reader};
 
     use super::{super::frame_readers::open, *};
     use crate::{
         PageSize,
+        sqlite::db::Store,
         testing::{TestStore, append, event},
     };
 
@@ -387,7 +414,22 @@ mod tests {
     #[tokio::test]
     async fn joined_pages_contain_every_event_once() {
         let test = TestStore::open().await;
-        let (store, clock) = (&test.store, &test.clock);
+        check_joined_pages(&test.store, &test.clock).await;
+    }
+
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn joined_pages_of_a_server_contain_every_event_once() {
+        if !crate::postgres::testing::is_installed() {
+            return;
+        }
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_000)));
+        let (store, writer) = crate::testing::open_on_server(Arc::clone(&clock)).await;
+        check_joined_pages(&store, &clock).await;
+        writer.close(store).await.unwrap();
+    }
+
+    async fn check_joined_pages(store: &Store, clock: &ManualClock) {
         let (one, two) = (StreamName::new("task", "one"), StreamName::new("peer", "two"));
         let data = |n: usize| match n {
             // Larger than a page: the first, two adjacent ones, and the last.

@@ -17,6 +17,12 @@ use super::{
     db::{Store, Writer},
 };
 use crate::{OpenOptions, StoreError};
+#[cfg(all(test, feature = "postgres"))]
+use crate::{PostgresOptions, postgres::testing::new_database};
+#[cfg(all(test, feature = "postgres"))]
+use std::time::Duration;
+#[cfg(all(test, feature = "postgres"))]
+use svc_sys::config::ListenMode;
 
 #[derive(Debug)]
 pub struct TestStore {
@@ -71,6 +77,21 @@ impl TestStore {
         self.writer.close(self.store).await.unwrap();
         Self::at(self.folder, self.clock, None).await
     }
+}
+
+/// A store in a new database of a server for tests.
+#[cfg(all(test, feature = "postgres"))]
+pub(crate) async fn open_on_server(clock: Arc<ManualClock>) -> (Store, Writer) {
+    let options = PostgresOptions {
+        url: new_database().parse().unwrap(),
+        password: None,
+        schema: "svc".to_owned(),
+        max_connections: 6,
+        connect_timeout: Duration::from_secs(30),
+        listen: ListenMode::Notify,
+        migrate: true,
+    };
+    Store::open_postgres(&options, &test_machine(), clock).await.unwrap()
 }
 
 /// The statements that sqlx checked, and those of a replay.
