@@ -42,8 +42,7 @@ const LOCK_OF_TRIAL: i32 = 1_937_138_534;
 
 /// Looks at the server, migrates the schema if asked, and connects.
 pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReaders), MigrateError> {
-    let connect = connect_options(options)?;
-    let mut conn = reach(&connect, options).await?;
+    let (mut conn, connect) = reach(options).await?;
     check_server(&mut conn).await?;
     check_session(&mut conn, &connect).await?;
     // Held until this daemon ends.
@@ -64,7 +63,7 @@ pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReade
 
 /// Compares a server's schema with ours, without changing anything.
 pub(crate) async fn inspect_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
-    let mut conn = reach(&connect_options(options)?, options).await?;
+    let (mut conn, _) = reach(options).await?;
     let migrations = inspect(&mut conn).await?;
     conn.close().await.map_err(failed)?;
     Ok(migrations)
@@ -73,7 +72,7 @@ pub(crate) async fn inspect_server(options: &PostgresOptions) -> Result<Migratio
 /// Migrates a server's schema to ours, and creates it if it is missing. Refused while a daemon runs
 /// on it.
 pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
-    let mut conn = reach(&connect_options(options)?, options).await?;
+    let (mut conn, _) = reach(options).await?;
     check_server(&mut conn).await?;
     take_database(&mut conn, options).await?;
     let migrations = inspect(&mut conn).await?;
@@ -82,12 +81,17 @@ pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migratio
     Ok(migrations)
 }
 
-/// A connection to a server's schema, migrated, that holds it as a daemon does.
-pub(super) async fn open_alone(options: &PostgresOptions) -> Result<PgConnection, MigrateError> {
-    let mut conn = reach(&connect_options(options)?, options).await?;
+/// A connection to a server's schema that holds it as a daemon does, and has migrated it if asked.
+pub(super) async fn open_alone(
+    options: &PostgresOptions,
+    migrates: bool,
+) -> Result<PgConnection, MigrateError> {
+    let (mut conn, _) = reach(options).await?;
     check_server(&mut conn).await?;
     take_database(&mut conn, options).await?;
-    migrate(&mut conn, options).await?;
+    if migrates {
+        migrate(&mut conn, options).await?;
+    }
     Ok(conn)
 }
 
@@ -95,8 +99,7 @@ pub(super) async fn open_alone(options: &PostgresOptions) -> Result<PgConnection
 pub(crate) async fn look_at_server(
     options: &PostgresOptions,
 ) -> Result<ServerReport, MigrateError> {
-    let connect = connect_options(options)?;
-    let mut conn = reach(&connect, options).await?;
+    let (mut conn, connect) = reach(options).await?;
     check_server(&mut conn).await?;
     check_session(&mut conn, &connect).await?;
     let channel = listener::channel(&options.schema);
@@ -106,7 +109,8 @@ pub(crate) async fn look_at_server(
     Ok(ServerReport { is_listening, ..report })
 }
 
-fn connect_options(options: &PostgresOptions) -> Result<PgConnectOptions, MigrateError> {
+/// How to connect to each host of the address.
+fn connect_options(options: &PostgresOptions) -> Result<Vec<PgConnectOptions>, MigrateError> {
     let schema = &options.schema;
     let is_name = schema.len() <= 40
         && schema.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
@@ -116,18 +120,6 @@ fn connect_options(options: &PostgresOptions) -> Result<PgConnectOptions, Migrat
             "store.schema: {schema:?} is no name of lower-case letters, digits and _"
         )));
     }
-    let parsed = PgConnectOptions::from_str(options.url.reveal());
-    // The error's own text may have parts of the address.
-    let parsed = parsed.map_err(|_| {
-        MigrateError::Refused(format!(
-            "store.url: {} is no address of a database",
-            options.url.shown()
-        ))
-    })?;
-    let parsed = match &options.password {
-        Some(password) => parsed.password(password.reveal()),
-        None => parsed,
-    };
     // A role's own settings may differ.
     let settings = [
         ("search_path", format!("{schema},pg_catalog")),
@@ -138,27 +130,65 @@ fn connect_options(options: &PostgresOptions) -> Result<PgConnectOptions, Migrat
         ("jit", "off".to_owned()),
         ("client_min_messages", "warning".to_owned()),
     ];
-    Ok(parsed
-        .application_name("svc")
-        .statement_cache_capacity(STATEMENTS)
-        .options(settings)
-        // Logging each statement costs more than many of them.
-        .disable_statement_logging())
+    let of_host = |url: &String| {
+        let parsed = PgConnectOptions::from_str(url);
+        // The error's own text may have parts of the address.
+        let parsed = parsed.map_err(|_| {
+            MigrateError::Refused(format!(
+                "store.url: {} is no address of a database",
+                options.url.shown()
+            ))
+        })?;
+        // sqlx looks up the brackets of an IPv6 address, too.
+        let host = parsed.get_host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let parsed = parsed.host(&host);
+        let parsed = match &options.password {
+            Some(password) => parsed.password(password.reveal()),
+            None => parsed,
+        };
+        Ok(parsed
+            .application_name("svc")
+            .statement_cache_capacity(STATEMENTS)
+            .options(settings.clone())
+            // Logging each statement costs more than many of them.
+            .disable_statement_logging())
+    };
+    options.url.of_each_host().iter().map(of_host).collect()
 }
 
-/// Connects, and waits for the server if need be.
+/// Connects, and waits for the server if need be. Of several hosts the first that takes writes
+/// counts, for as long as the daemon runs.
 async fn reach(
-    connect: &PgConnectOptions,
     options: &PostgresOptions,
-) -> Result<PgConnection, MigrateError> {
+) -> Result<(PgConnection, PgConnectOptions), MigrateError> {
+    let hosts = connect_options(options)?;
     let until = Instant::now() + options.connect_timeout;
     loop {
-        let error = match timeout(ATTEMPT, connect.connect()).await {
-            Ok(Ok(conn)) => return Ok(conn),
-            Ok(Err(error)) => error,
-            Err(_) => sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+        let mut error = None;
+        for host in &hosts {
+            let connected = async {
+                let mut conn = host.connect().await?;
+                let standby = "select pg_is_in_recovery()";
+                let is_standby =
+                    hosts.len() > 1 && sqlx::query_scalar(standby).fetch_one(&mut conn).await?;
+                Ok((!is_standby).then_some(conn))
+            };
+            match timeout(ATTEMPT, connected).await {
+                Ok(Ok(Some(conn))) => return Ok((conn, host.clone())),
+                Ok(Ok(None)) => {}
+                Ok(Err(failed)) => error = Some(failed),
+                Err(_) => error = Some(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+            }
+        }
+        let is_late = Instant::now() + PAUSE >= until;
+        let Some(error) = error else {
+            if is_late {
+                return Err(refused("none of the hosts of store.url takes writes"));
+            }
+            sleep(PAUSE).await;
+            continue;
         };
-        if !is_lost(&error) || Instant::now() + PAUSE >= until {
+        if hosts.len() == 1 && !is_lost(&error) || is_late {
             return Err(MigrateError::Refused(format!(
                 "{} does not take us: {}",
                 options.url.shown(),
@@ -259,7 +289,10 @@ async fn take_database(
 }
 
 /// Brings the schema to our version, and refuses one that is newer.
-async fn migrate(conn: &mut PgConnection, options: &PostgresOptions) -> Result<(), MigrateError> {
+pub(super) async fn migrate(
+    conn: &mut PgConnection,
+    options: &PostgresOptions,
+) -> Result<(), MigrateError> {
     let migrations = inspect(conn).await?;
     if !options.migrate && !migrations.pending.is_empty() {
         return Err(MigrateError::Pending(migrations.pending.len()));

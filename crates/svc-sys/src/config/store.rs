@@ -112,23 +112,61 @@ pub struct StoreUrl(String);
 impl FromStr for StoreUrl {
     type Err = String;
 
-    /// The error does not repeat the text, which may have a password.
+    /// The error does not repeat the text, which may have a password. What is not understood is
+    /// refused: it might have a password, too.
     fn from_str(text: &str) -> Result<Self, String> {
-        let is_ours = ["postgres://", "postgresql://"].iter().any(|begin| text.starts_with(begin));
-        if is_ours {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err("is not an address such as postgres://user@host:5432/svc".to_owned())
+        let refused = |why: &str| Err(format!("is not an address such as {EXAMPLE}: {why}"));
+        if !["postgres://", "postgresql://"].iter().any(|begin| text.starts_with(begin)) {
+            return refused("it begins with postgres://");
         }
+        let url = Self(text.to_owned());
+        let (_, _, rest) = url.parts();
+        let place = rest.split('?').next().unwrap_or_default();
+        if text.contains('#') || place.contains('@') || !url.hosts().all(is_host) {
+            return refused("write the characters @ : / ? # of a password as %40 %3A %2F %3F %23");
+        }
+        let query = text.split_once('?').map_or("", |(_, query)| query);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let name = pair.split('=').next().unwrap_or_default();
+            if !PARAMETERS.contains(&name) {
+                return refused(&format!("its parameters are {}", PARAMETERS.join(", ")));
+            }
+        }
+        Ok(url)
     }
 }
 
-impl StoreUrl {
-    /// With the password, if it has one.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
+const EXAMPLE: &str = "postgres://user@host:5432/svc";
 
+/// The parameters that an address may have.
+const PARAMETERS: [&str; 12] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "password",
+    "port",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    TARGET,
+    "user",
+];
+/// Which of several hosts counts. It is always the one that takes writes.
+const TARGET: &str = "target_session_attrs";
+
+/// A host with its port, if it has one.
+fn is_host(text: &str) -> bool {
+    let port = match text.strip_prefix('[').map(|text| text.split_once(']')) {
+        Some(Some((_, port))) => port,
+        Some(None) => return false,
+        None => text.find(':').map_or("", |at| &text[at..]),
+    };
+    port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
+}
+
+impl StoreUrl {
     /// Scheme, user with password, and what follows the user.
     fn parts(&self) -> (&str, Option<&str>, &str) {
         let (scheme, rest) = self.0.split_at(self.0.find("://").map_or(0, |at| at + 3));
@@ -137,6 +175,27 @@ impl StoreUrl {
             Some(at) => (scheme, Some(&rest[..at]), &rest[at + 1..]),
             None => (scheme, None, rest),
         }
+    }
+
+    /// The hosts with their ports, as they are written: one, which may be empty, or several.
+    fn hosts(&self) -> impl Iterator<Item = &str> {
+        let (_, _, rest) = self.parts();
+        rest.split(['/', '?']).next().unwrap_or_default().split(',')
+    }
+
+    /// With the password: an address for each host, in their order.
+    pub fn of_each_host(&self) -> Vec<String> {
+        let (scheme, user, rest) = self.parts();
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let database = rest[end..].split('?').next().unwrap_or_default();
+        let query: Vec<String> = self
+            .query()
+            .filter(|(name, _)| *name != TARGET)
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let user = user.map_or_else(String::new, |user| format!("{user}@"));
+        let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+        self.hosts().map(|host| format!("{scheme}{user}{host}{database}{query}")).collect()
     }
 
     fn query(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -168,7 +227,7 @@ impl StoreUrl {
 
 /// Whether a parameter of an address holds a secret.
 fn is_password(name: &str) -> bool {
-    name == "password" || name == "sslpassword"
+    name == "password"
 }
 
 impl fmt::Debug for StoreUrl {
@@ -198,7 +257,31 @@ mod tests {
             assert_eq!((&*url.shown(), url.has_password()), (shown, has), "{given}");
             assert_eq!(format!("{url:?}"), shown);
         }
-        let error = "mysql://u:s3cret@db".parse::<StoreUrl>().expect_err("another engine's");
-        assert!(!error.contains("s3cret"), "{error}");
+        for refused in [
+            "mysql://u:s3cret@db",
+            "postgres://u:p@s3cret:w/or#d?x@db/svc",
+            "postgres://u:x/s3cret@db/svc",
+            "postgres://u:x#s3cret@db/svc",
+            "postgres://u@db/svc?pass%77ord=s3cret",
+            "postgres://u@db/svc?PASSWORD=s3cret",
+            "postgres://u@db/svc?sslpassword=s3cret",
+            "postgres://u@db/svc?s3cret",
+            "postgres://u@db:s3cret/svc",
+        ] {
+            let error = refused.parse::<StoreUrl>().expect_err(refused);
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_host_has_an_address_of_its_own() {
+        let several =
+            "postgres://u:p@a:1,[::1]:2,b/svc?target_session_attrs=read-write&sslmode=require";
+        let several: StoreUrl = several.parse().expect("an address");
+        let tail = "/svc?sslmode=require";
+        let each = ["a:1", "[::1]:2", "b"].map(|host| format!("postgres://u:p@{host}{tail}"));
+        assert_eq!(several.of_each_host(), each);
+        let socket: StoreUrl = "postgres:///svc?host=/run/pg".parse().expect("an address");
+        assert_eq!(socket.of_each_host(), ["postgres:///svc?host=/run/pg"]);
     }
 }
