@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::daemon::{Daemon, Home, Running, svc};
 use crate::expect::{all_pages, append, frame, new_task};
-use crate::stored::{has_server, is_in_file};
+use crate::stored::{has_server, is_in_file, psql};
 
 const WITHIN: Duration = Duration::from_mins(2);
 /// Enough that a move takes a while.
@@ -43,6 +43,11 @@ fn a_history_moves_to_a_server_and_back() {
 
     let trial = svc(&d.home, &["migrate", "--to", &url, "--dry-run"]);
     assert!(trial.ok().contains("would be moved"), "{trial:?}");
+    assert_eq!(
+        psql(&url, "select to_regclass('svc.event') is null"),
+        "t",
+        "a trial leaves nothing"
+    );
     let moved = svc(&d.home, &["migrate", "--to", &url]);
     let line = format!("url = {url:?}");
     assert!(moved.ok().contains("[store]") && moved.stdout.contains(&line), "{moved:?}");
@@ -55,7 +60,11 @@ fn a_history_moves_to_a_server_and_back() {
     }
     let forced = Daemon::with(|plan| plan.home(&d.home).flag("--force-local"));
     assert_eq!(events(&forced, &task), before);
+    append(&forced, &task, &json!([frame("here alone")]));
     drop(forced);
+    let late = svc(&d.home, &["migrate", "--to", &url]);
+    assert_eq!(late.code, Some(1), "{late:?}");
+    assert!(late.stderr.contains("was written to after it was moved"), "{late:?}");
 
     d.restart_with(|plan| plan.env("SVC_STORE_URL", &url));
     assert_eq!(events(&d, &task), before, "ids, times and texts");
@@ -66,6 +75,8 @@ fn a_history_moves_to_a_server_and_back() {
     let beside = svc(&d.home, &from);
     assert_eq!(beside.code, Some(3), "{beside:?}");
     d.stop();
+    let trial = svc(&d.home, &[&from[..], &["--dry-run"]].concat());
+    assert!(trial.ok().contains("would be moved") && !back.exists(), "{trial:?}");
     let came = svc(&d.home, &from);
     assert!(came.ok().contains("compared"), "{came:?}");
 

@@ -139,6 +139,8 @@ pub enum CopyError {
     },
     #[error("a move of this history to {0} was begun or has ended: repeat that command")]
     Elsewhere(String),
+    #[error("{0} was written to after it was moved: what came later is there alone")]
+    ChangedSince(String),
     #[error(
         "a text in the column {column} of {table} has the character U+0000, which PostgreSQL does not keep"
     )]

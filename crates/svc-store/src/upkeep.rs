@@ -98,6 +98,9 @@ pub(crate) struct MoveMark {
     pub(crate) export: String,
     /// The other side, as a person names it.
     pub(crate) at: String,
+    /// Position of the last event of the source when the move began.
+    #[serde(default)]
+    pub(crate) last: Option<i64>,
 }
 
 impl MoveMark {

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::{
     copy_rows::{Sum, Table, compare, tables},
-    open::open_alone,
+    open::{migrate, open_alone},
 };
 use crate::{CopyError, CopyReport, Migrations, PostgresOptions, StoreError, upkeep::MoveMark};
 
@@ -27,8 +27,20 @@ pub(crate) async fn move_to_server(
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
     Migrations::apply_file(path).await?;
-    let mut conn = open_alone(options).await?;
-    let report = to_server(path, &mut conn, &options.place(), is_trial, progress).await?;
+    let mut conn = open_alone(options, !is_trial).await?;
+    let place = options.place();
+    let report = if is_trial {
+        // The target gets its tables for the comparison, and loses them again.
+        let mut trial = conn.begin().await.map_err(StoreError::from)?;
+        let unhurried = "set local idle_in_transaction_session_timeout = 0";
+        trial.execute(unhurried).await.map_err(StoreError::from)?;
+        migrate(&mut trial, options).await?;
+        let report = to_server(path, &mut trial, &place, is_trial, progress).await?;
+        trial.rollback().await.map_err(StoreError::from)?;
+        report
+    } else {
+        to_server(path, &mut conn, &place, is_trial, progress).await?
+    };
     conn.close().await.map_err(StoreError::from)?;
     Ok(report)
 }
@@ -40,9 +52,14 @@ pub(crate) async fn move_to_file(
     is_trial: bool,
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
-    let mut conn = open_alone(options).await?;
-    Migrations::apply_file(path).await?;
-    let report = to_file(&mut conn, path, &options.place(), is_trial, progress).await?;
+    let mut conn = open_alone(options, !is_trial).await?;
+    // A trial leaves no file.
+    let trial = (is_trial && !path.exists()).then(tempfile::tempdir).transpose();
+    let trial = trial.map_err(|error| StoreError::from(sqlx::Error::from(error)))?;
+    let file =
+        trial.as_ref().map_or_else(|| path.to_owned(), |folder| folder.path().join("svc.db"));
+    Migrations::apply_file(&file).await?;
+    let report = to_file(&mut conn, &file, &options.place(), is_trial, progress).await?;
     conn.close().await.map_err(StoreError::from)?;
     Ok(report)
 }
@@ -68,7 +85,12 @@ pub(super) async fn to_server(
             return Err(CopyError::Elsewhere(mark.at));
         }
         if export_of_server(conn).await?.as_ref() == Some(&mark.export) {
-            finish_file(&mut file, &mark)?;
+            if mark.last < Some(last_of_file(&file)?) {
+                return Err(CopyError::ChangedSince(path.display().to_string()));
+            }
+            if !is_trial {
+                finish_file(&mut file, &mark)?;
+            }
             return Ok(CopyReport { tables: vec![], is_repeat: true });
         }
     }
@@ -82,7 +104,8 @@ pub(super) async fn to_server(
         }
         return Ok(CopyReport { tables: counted, is_repeat: false });
     }
-    let mark = MoveMark { export: new_export(conn).await?, at: target.to_owned() };
+    let last = Some(last_of_file(&file)?);
+    let mark = MoveMark { export: new_export(conn).await?, at: target.to_owned(), last };
     put_mark(&file, MoveMark::MOVING_TO, &mark)?;
     let copied = fill_server(&file, conn, &tables, &mark, path, progress).await;
     match copied {
@@ -123,7 +146,12 @@ pub(super) async fn to_file(
         }
         if mark_of_file(&file, MoveMark::MOVED_FROM)?.is_some_and(|from| from.export == mark.export)
         {
-            finish_server(conn, &mark).await?;
+            if mark.last < Some(last_of_server(conn).await?) {
+                return Err(CopyError::ChangedSince(source.to_owned()));
+            }
+            if !is_trial {
+                finish_server(conn, &mark).await?;
+            }
             return Ok(CopyReport { tables: vec![], is_repeat: true });
         }
     }
@@ -141,9 +169,10 @@ pub(super) async fn to_file(
         }
         return Ok(CopyReport { tables: counted, is_repeat: false });
     }
-    let mark = MoveMark { export: new_export(conn).await?, at: target };
+    let last = Some(last_of_server(conn).await?);
+    let mark = MoveMark { export: new_export(conn).await?, at: target, last };
     put_mark_on_server(conn, MoveMark::MOVING_TO, &mark).await?;
-    let from = MoveMark { export: mark.export.clone(), at: source.to_owned() };
+    let from = MoveMark { at: source.to_owned(), ..mark.clone() };
     let copied = fill_file(conn, &mut file, &tables, &from, progress).await;
     match copied {
         Ok(report) => {
@@ -211,7 +240,7 @@ async fn fill_server(
     for (table, sum) in tables.iter().zip(&sums) {
         require_equal(table, sum, &table.sum_of_server(&mut whole).await?)?;
     }
-    let from = MoveMark { export: mark.export.clone(), at: path.display().to_string() };
+    let from = MoveMark { at: path.display().to_string(), ..mark.clone() };
     put_mark_on_server(&mut whole, MoveMark::MOVED_FROM, &from).await?;
     if let Err(error) = whole.commit().await {
         return Err(Interrupted { error: StoreError::from(error).into(), may_be_there: true });
@@ -303,6 +332,16 @@ async fn refuse_used(
         }
     }
     Ok(())
+}
+
+const LAST: &str = "select coalesce(max(position), 0) from event";
+
+fn last_of_file(file: &Connection) -> rusqlite::Result<i64> {
+    file.query_row(LAST, [], |row| row.get(0))
+}
+
+async fn last_of_server(conn: &mut PgConnection) -> Result<i64, StoreError> {
+    Ok(sqlx::query_scalar(LAST).fetch_one(conn).await?)
 }
 
 async fn new_export(conn: &mut PgConnection) -> Result<String, StoreError> {
