@@ -131,7 +131,7 @@ fn a_denial_counts_when_the_client_shows_that_it_took_it() {
     assert_eq!(open(&d).expect("it is open")["answering"]["option_id"], "deny");
     asking.client.hook(&event("s", "Stop", &json!({ "last_assistant_message": "so" })));
     let answer = until(SOON, || answered(&d));
-    assert_eq!(answer, json!({ "option_id": "deny", "by": "operator" }));
+    assert_eq!(answer, json!({ "option_id": "deny", "text": "use make", "by": "operator" }));
 }
 
 #[test]
@@ -264,6 +264,27 @@ fn a_command_of_the_client_does_not_answer_its_prompts() {
         let told = asking.client.run(&command);
         assert!(told.contains("does not answer its prompts"), "{command}: {told}");
     }
+    assert!(!hook.is_over() && open(&d).is_some());
+}
+
+/// Nor does a command that svc runs for a session, with the tool `Bash` of its own.
+#[test]
+fn a_command_that_svc_runs_does_not_answer_prompts() {
+    let d = with_config("[sources.core]\nenabled = true\n");
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    let hook = asking.ask("interactive");
+    held(&d);
+    let token = json!({ "session": "runner", "project": d.home.user(), "scopes": ["exec"] });
+    let runner = d.with_token(&text(&d.post("/v1/tokens", &token).ok(201), "token"));
+    let svc = d.home.command(&[]);
+    let (program, home) = (svc.get_program().to_string_lossy(), d.home.path(""));
+    let command = format!("SVC_HOME='{}' '{program}' answer allow 2>&1; true", home.display());
+    let call = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": "Bash", "arguments": { "command": command } },
+    });
+    let told = runner.post("/mcp", &call).json().to_string();
+    assert!(told.contains("a command that svc runs for a session does not answer"), "{told}");
     assert!(!hook.is_over() && open(&d).is_some());
 }
 

@@ -129,6 +129,22 @@ pub fn is_below(pid: u32, ancestor: &ProcessIdentity) -> bool {
     true
 }
 
+/// The child of this process that a process is or descends from.
+pub fn child_of_this_above(pid: u32) -> Option<ProcessIdentity> {
+    let mut pid = pid;
+    for _ in 0..MOST_ANCESTORS {
+        let entry = ProcessEntry::read(pid)?;
+        if entry.parent == std::process::id() {
+            return Some(entry.identity(pid));
+        }
+        if entry.parent <= 1 {
+            return None;
+        }
+        pid = entry.parent;
+    }
+    None
+}
+
 /// The process of this user that has a socket open, by the socket's inode.
 pub fn holder_of_socket(inode: u64) -> Option<u32> {
     let wanted = format!("socket:[{inode}]");

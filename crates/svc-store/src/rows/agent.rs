@@ -94,7 +94,17 @@ pub struct RequestAnswerRow {
     /// The option that was chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_id: Option<String>,
+    /// What was answered in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
     /// Who answered: a principal, or `terminal`, `timeout`, `policy`, `interrupt`, `exit`, `lost`,
     /// `gone`.
     pub by: String,
+}
+
+impl RequestAnswerRow {
+    /// The end of a request of which no answer is known.
+    pub fn by(by: &str) -> Self {
+        Self { option_id: None, text: None, by: by.to_owned() }
+    }
 }

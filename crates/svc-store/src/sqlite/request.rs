@@ -47,6 +47,12 @@ impl TryFrom<RawRequest> for RequestRow {
                 why: format!("options: {error}"),
             })?;
         let json = |text: &Option<String>| text.as_deref().map(from_json).transpose();
+        let noted: Option<RequestAnswerRow> =
+            raw.answering.as_deref().map(from_json).transpose()?;
+        let (answering, text) = match raw.closed_at {
+            None => (noted, None),
+            Some(_) => (None, noted.and_then(|noted| noted.text)),
+        };
         Ok(Self {
             owned: Ownership {
                 runner: Some(Principal::Session(raw.session_key.as_str().into())),
@@ -54,7 +60,7 @@ impl TryFrom<RawRequest> for RequestRow {
             },
             tool: json(&raw.tool)?,
             prompt: json(&raw.prompt)?,
-            answering: raw.answering.as_deref().map(from_json).transpose()?,
+            answering,
             request_id: AgentRequestId::from(raw.request_id),
             agent_id: raw.agent_id.map(AgentId::from),
             session_key: raw.session_key,
@@ -66,9 +72,18 @@ impl TryFrom<RawRequest> for RequestRow {
             opened_at: raw.opened_at,
             deadline: raw.deadline,
             closed_at: raw.closed_at,
-            answer: raw.answered_by.map(|by| RequestAnswerRow { option_id: raw.option_id, by }),
+            answer: raw.answered_by.map(|by| RequestAnswerRow {
+                option_id: raw.option_id,
+                text,
+                by,
+            }),
         })
     }
+}
+
+/// What the column `answering` has of a request that is over: the answer, if it has words.
+fn words(answer: &RequestAnswerRow) -> Option<String> {
+    answer.text.is_some().then(|| to_json(answer))
 }
 
 /// Runs a query whose rows are requests.
@@ -239,12 +254,14 @@ impl RequestWrites<'_> {
         id: &AgentRequestId,
         answer: &RequestAnswerRow,
     ) -> Result<(), StoreError> {
-        let key = id.as_str();
+        let (key, words) = (id.as_str(), words(answer));
         let done = change!(
             self.tx,
-            "update request set option_id = ?, answered_by = ? where request_id = ? and closed_at is not null",
+            "update request set option_id = ?, answered_by = ?, answering = ? \
+            where request_id = ? and closed_at is not null",
             answer.option_id,
             answer.by,
+            words,
             key
         );
         changed(done, "request", key)
@@ -256,14 +273,15 @@ impl RequestWrites<'_> {
         id: &AgentRequestId,
         answer: &RequestAnswerRow,
     ) -> Result<(), StoreError> {
-        let key = id.as_str();
+        let (key, words) = (id.as_str(), words(answer));
         let done = change!(
             self.tx,
-            "update request set closed_at = ?, option_id = ?, answered_by = ?, answering = null \
+            "update request set closed_at = ?, option_id = ?, answered_by = ?, answering = ? \
             where request_id = ? and closed_at is null",
             self.tx.now,
             answer.option_id,
             answer.by,
+            words,
             key
         );
         changed(done, "request", key)

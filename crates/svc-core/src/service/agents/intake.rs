@@ -241,7 +241,7 @@ async fn close_request(
     else {
         return Ok(());
     };
-    let answer = RequestAnswerRow { option_id, by };
+    let answer = RequestAnswerRow { option_id, text: None, by };
     tx.requests().close(&request.request_id, &answer).await?;
     withdraw_from_operator(tx, row, &request).await?;
     let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });

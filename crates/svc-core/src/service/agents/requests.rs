@@ -108,8 +108,19 @@ impl Agents {
                 let why = "a command that a session's client started does not answer its prompts";
                 return Err(Error::Forbidden(why.to_owned()));
             }
+            if self.is_run_by_daemon(process).await? {
+                let why = "a command that svc runs for a session does not answer prompts";
+                return Err(Error::Forbidden(why.to_owned()));
+            }
         }
         Ok(())
+    }
+
+    /// Whether this daemon started a process for a session: commands of its tools, child servers
+    /// and what these start. What an agent's host runs is the agent's own.
+    async fn is_run_by_daemon(&self, process: u32) -> Result<bool, Error> {
+        let Some(child) = process_list::child_of_this_above(process) else { return Ok(false) };
+        Ok(self.core.store.agents().of_host(&child).await?.is_none())
     }
 
     /// The process that starts what the asking session runs: the client, or the host of an agent.
@@ -247,13 +258,13 @@ impl Agents {
         let sent = AnswerAgent {
             request_id: request.request_id.clone(),
             option_id: option_id.clone(),
-            text,
+            text: text.clone(),
             by: Some(by.clone()),
             key: self.core.store.agents().answer_key(agent).await?,
         };
         let answered = self.host(agent).answer(&sent).await;
         self.noting_failure(agent, answered).await.map_err(of_host)?;
-        self.close(&request, RequestAnswerRow { option_id, by }).await
+        self.close(&request, RequestAnswerRow { option_id, text, by }).await
     }
 
     /// Stores an answer that the host took. If the host's own event closed the request before, the
@@ -270,8 +281,13 @@ impl Agents {
                 Box::pin(async move {
                     let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
                     let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
-                    if known.closed_at.is_some() {
-                        return Ok(known);
+                    if let Some(noted) = known.answer.clone() {
+                        // The host's event has no words.
+                        if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
+                            return Ok(known);
+                        }
+                        tx.requests().correct(&id, &answer).await?;
+                        return Ok(RequestRow { answer: Some(answer), ..known });
                     }
                     tx.requests().close(&id, &answer).await?;
                     let agent = known.agent_id.clone();
@@ -307,7 +323,7 @@ impl Agents {
             if let Err(error) = self.host(&agent).answer(&answer).await {
                 tracing::debug!(%error, "a host was not told of a denial");
             }
-            let denial = RequestAnswerRow { option_id, by: "timeout".to_owned() };
+            let denial = RequestAnswerRow { option_id, text: None, by: "timeout".to_owned() };
             if let Err(error) = self.close(&request, denial).await {
                 tracing::error!(request = request.request_id.as_str(), %error, "cannot deny it yet");
             }

@@ -87,8 +87,9 @@ impl Prompts {
             })
             .map_err(|refused| invalid(&row, refused))?;
         let told = serde_json::to_value(&answer).unwrap_or_default();
-        let given =
-            RequestAnswerRow { option_id: answer.option_id, by: caller.principal().to_string() };
+        let text = answer.text.or_else(|| answer.answers.as_ref().map(words_of));
+        let by = caller.principal().to_string();
+        let given = RequestAnswerRow { option_id: answer.option_id, text, by };
         self.note_given(&row, given.clone()).await?;
         let Some(mut state) = self.held.answer(&row.request_id, told) else {
             self.withdraw(&row.request_id, true).await?;
@@ -151,6 +152,23 @@ impl Prompts {
             }
         }
     }
+}
+
+/// Answers to several questions as one text, a line for each.
+fn words_of(answers: &Map<String, Value>) -> String {
+    let line = |(question, answer): (&String, &Value)| {
+        let answer = match answer {
+            Value::String(text) => text.clone(),
+            Value::Array(texts) => {
+                let texts: Vec<&str> = texts.iter().filter_map(Value::as_str).collect();
+                texts.join(", ")
+            }
+            other => other.to_string(),
+        };
+        format!("{question}: {answer}")
+    };
+    let lines: Vec<String> = answers.iter().map(line).collect();
+    lines.join("\n")
 }
 
 fn not_taken(row: &RequestRow) -> Error {

@@ -174,16 +174,16 @@ enum Closing<'a> {
 
 /// Stores how a prompt ended, and tells the team.
 async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<(), Error> {
-    let terminal = || RequestAnswerRow { option_id: None, by: TERMINAL.to_owned() };
+    let terminal = || RequestAnswerRow::by(TERMINAL);
     let answer = match (closing, &row.answering) {
         (Closing::Replied(Some(option)), given) => match given {
             Some(given) if given.option_id.as_deref() == Some(option) => given.clone(),
-            _ => RequestAnswerRow { option_id: Some(option.to_owned()), by: TERMINAL.to_owned() },
+            _ => RequestAnswerRow { option_id: Some(option.to_owned()), ..terminal() },
         },
         (Closing::Ran, Some(given)) if is_denial(row, given) => terminal(),
         (Closing::Person, _) | (Closing::Replied(None) | Closing::Ran, None) => terminal(),
         (_, Some(given)) => given.clone(),
-        (Closing::Over(by), None) => RequestAnswerRow { option_id: None, by: by.to_owned() },
+        (Closing::Over(by), None) => RequestAnswerRow::by(by),
     };
     tx.requests().close(&row.request_id, &answer).await?;
     Ok(append_team_event(tx, "request.closed", row, json!({ "by": answer.by })).await?)
@@ -209,7 +209,7 @@ async fn correct_denial(
 
 /// Stores that the person answered a prompt, in place of the answer on record.
 async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
-    let answer = RequestAnswerRow { option_id: None, by: TERMINAL.to_owned() };
+    let answer = RequestAnswerRow::by(TERMINAL);
     tx.requests().correct(&row.request_id, &answer).await?;
     let about = json!({ "by": answer.by, "corrects": true });
     Ok(append_team_event(tx, "request.closed", row, about).await?)
