@@ -205,7 +205,7 @@ impl HandoverWay {
     /// Whether the client tells of a prompt by a hook before it keeps the prompt: killed between
     /// the two, it has lost it.
     pub const fn records_after_hook(self) -> bool {
-        matches!(self, Self::Inbox)
+        matches!(self, Self::Inbox | Self::Plugin)
     }
 }
 

@@ -43,8 +43,8 @@ const WAY_POLL: Duration = limits::RECORDS_POLL;
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long a record may stay unreadable while its client lives: a plugin connects again.
 const UNREADABLE: Duration = Duration::from_secs(30);
-/// The same once its client is gone.
-const GONE: Duration = Duration::from_secs(2);
+/// The same once its client is gone: its person may go on with the conversation at once.
+const GONE: Duration = Duration::from_secs(15);
 /// When messages that may not go now are looked at again: a bound or a lease of theirs may be over.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Pause after a failure of the store.
