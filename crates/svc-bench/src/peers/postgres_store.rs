@@ -132,6 +132,7 @@ fn bare_function(server: &Postgres, database: &str) -> anyhow::Result<GroupCommi
     const DAEMON: &str = "bare";
     let mut socket = connect(server.address(), database)?;
     ask(&mut socket, &format!("set search_path = {SCHEMA}, pg_catalog"))?;
+    ask(&mut socket, "delete from svc_group")?;
     ask(&mut socket, &format!("insert into svc_group values ('{DAEMON}', 0)"))?;
     ask(&mut socket, "update svc_commit set number = 0")?;
     // The streams of the others have one event each at most: none, as `make_streams` only opens them.

@@ -41,7 +41,10 @@ begin
     end if;
     update svc_commit set number = number + 1 returning number into a_commit;
     select coalesce(max(position), 0) into a_position from event;
-    perform pg_notify('svc_' || current_schema(), a_daemon || ':' || a_commit || ':' || a_position);
+    -- A daemon knows its own commits, and the server wakes each listener for a notification.
+    if exists (select 1 from svc_group where daemon_id <> a_daemon) then
+        perform pg_notify('svc_' || current_schema(), a_daemon || ':' || a_commit || ':' || a_position);
+    end if;
 end
 $$;
 
