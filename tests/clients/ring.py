@@ -52,6 +52,9 @@ HOP = re.compile(r"^(?:>|&gt;) hop-(\d+)-of-the-ring", re.M)
 # What was accepted, and when.
 SENT = "select text, at from message where text like 'hop-%-of-the-ring'"
 
+# What became of one.
+STATES = "select s.* from message_state s join message using (message_id) where text = ? order by s.at"
+
 
 class Ring(mock_llm.Script):
     """The model of all of them: it passes on what it was told, and tries again what failed. It notes what it was asked, and when."""
@@ -285,6 +288,8 @@ def in_terminals(members, messages, chance, outcome):
             sent = {text.removesuffix("-of-the-ring"): at / 1000 for text, at in first.query(SENT)}
             outcome.ways.update(dict(first.query("select via, count(*) from message_state join message using (message_id) "
                                                  "where message_state.state = 'offered' and via is not null and idempotency_key is not null group by 1")))
+            for hop in [hop for hop in range(1, messages + 1) if f"hop-{hop}" in sent and hop not in script.asked]:
+                print(f"      hop-{hop} was not read:", *first.query(STATES, f"hop-{hop}-of-the-ring"), flush=True)
     finally:
         server.shutdown()
         server.server_close()
