@@ -80,6 +80,36 @@ fn a_second_daemon_is_refused() {
 }
 
 #[test]
+fn a_server_that_cannot_keep_the_promises_is_refused() {
+    if !has_server() {
+        return;
+    }
+    let home = Home::new();
+    let refuses = |url: &str, why: &str| {
+        for args in [["serve", "--listen", "127.0.0.1:0"].as_slice(), &["doctor", "--json"]] {
+            let ran = home.command(args).env("SVC_STORE_URL", url).output().expect("it runs");
+            let text = [ran.stdout, ran.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            assert_eq!(ran.status.code(), Some(1), "{args:?}: {text}");
+            assert!(text.contains(why), "{args:?}: {text}");
+        }
+    };
+    let server = svc_store::scratch_server::OwnServer::start();
+    let url = server.url();
+    psql(&url, "create database latin template template0 encoding 'LATIN1'");
+    refuses(&url.replace("/postgres?", "/latin?"), "svc needs UTF8");
+
+    psql(&url, "alter system set fsync = off; select pg_reload_conf()");
+    eventually(Duration::from_secs(10), || psql(&url, "show fsync") == "off");
+    refuses(&url, "not on its disk");
+
+    server.stop_at_once();
+    server.start_as_standby();
+    refuses(&url, "it is a standby");
+    assert_eq!(psql(&url, "select to_regclass('svc.event') is null"), "t", "nothing was written");
+}
+
+#[test]
 fn a_password_is_shown_nowhere() {
     let home = Home::new();
     let secret = "postgres://svc:s3cr3t@localhost:1/svc";
@@ -368,6 +398,14 @@ fn requests_fail_soon_while_the_database_is_away() {
         problem(&d.get(&target), 503, "store_unavailable");
         assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     }
+    // Nobody waits for those before.
+    let began = Instant::now();
+    thread::scope(|threads| {
+        for _ in 0..20 {
+            threads.spawn(|| problem(&d.get("/v1/peers"), 503, "store_unavailable"));
+        }
+    });
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     // The first write meets a connection that was cut, and nobody can know whether it went through.
     let path = format!("/v1/tasks/{task}/events");
     for (bound, codes) in

@@ -62,6 +62,16 @@ impl OwnServer {
         self.control(&["--log=log", &format!("--options={options}"), "start"]);
     }
 
+    /// As [`Self::start_again`]; it then takes reads alone.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_as_standby(&self) {
+        let signal = self.0.folder.join("data/standby.signal");
+        std::fs::write(signal, "").expect("its folder takes a file");
+        self.start_again();
+    }
+
     fn control(&self, arguments: &[&str]) {
         let mut shell = unprivileged();
         // The server would keep the test's own output open.
