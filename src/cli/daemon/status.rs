@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, DaemonTarget};
 
+use svc_sys::config::Flags;
+
 use super::super::Context;
 use super::super::output::{self, Screen};
 use super::probe::{DaemonProbe, HealthAnswer, find_daemon, no_socket, not_ready, probe};
@@ -39,7 +41,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
     };
     let running = !report.is_empty();
     if running && discovery.fixed().is_none() {
-        report.entry("db").or_insert_with(|| json!(context.paths.db));
+        report.entry("db").or_insert_with(|| json!(database(context)));
     }
     report.insert("running".to_owned(), json!(running));
     if context.json {
@@ -53,6 +55,12 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
         output::note(&trouble);
     }
     Ok(if running { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The database that the configuration names, of a daemon that does not say.
+fn database(context: &Context) -> String {
+    let url = context.config(&Flags::default()).ok().and_then(|config| config.store.url.value);
+    url.map_or_else(|| context.paths.db.display().to_string(), |url| url.shown())
 }
 
 /// The status for people.
