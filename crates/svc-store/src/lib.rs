@@ -2,9 +2,9 @@
 //! engine holds the rows.
 //!
 //! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
-//! commit, and `version` counts commits. `unfinished` holds, in memory, text of agents that no event has yet. `write_queue_key`
-//! names the queue of a principal's write jobs. `sqlite` is the engine, and the only place with
-//! SQL; `postgres` runs the same statements on a server.
+//! commit, and `version` counts commits. `unfinished` holds, in memory, text of agents that no
+//! event has yet. `write_queue_key` names the queue of a principal's write jobs. `sqlite` is the
+//! engine, and the only place with SQL; `postgres` runs the same statements on a server.
 //!
 //! # Where a row is read and written
 //!
@@ -25,9 +25,9 @@
 //!    through its one connection (`sqlite/direct_connection.rs`). Each job runs once.
 //! 5. A job that fails or panics rolls back only its own changes: where a commit has several jobs
 //!    with statements, each job opens a savepoint before its first statement that writes.
-//! 6. The events of the group are one insert (`sqlite/direct_connection.rs`). The commit syncs the disk.
-//!    Then the writer answers the callers and the [`Bus`] wakes readers. If the commit fails, every
-//!    caller gets the failure, and the writer drops its cached stream states.
+//! 6. The events of the group are one insert (`sqlite/direct_connection.rs`). The commit syncs the
+//!    disk. Then the writer answers the callers and the [`Bus`] wakes readers. If the commit fails,
+//!    every caller gets the failure, and the writer drops its cached stream states.
 //!
 //! No job changes more than about 1,000 rows. A broadcast, retention and sweeps (`sqlite/sweep.rs`)
 //! are many jobs; each job leaves the remaining rows such that the same query finds them. A write

@@ -1,9 +1,9 @@
 //! Moves a history between the engines: `svc migrate --to` and `--from`.
 //!
-//! The source is marked with `moving_to` and the id of this export before, and with `moved_to` after
-//! it. The id is written to the target in the transaction of the copy. So whoever finds a mark can
-//! ask the target whether the copy took place, and the same command finishes a move that was
-//! interrupted, or begins it anew.
+//! The source is marked with `moving_to` and the id of this export before, and with `moved_to`
+//! after it. The id is written to the target in the transaction of the copy. So whoever finds a
+//! mark can ask the target whether the copy took place, and the same command finishes a move that
+//! was interrupted, or begins it anew.
 
 use std::path::Path;
 

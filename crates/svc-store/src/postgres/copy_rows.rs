@@ -167,8 +167,8 @@ impl Table {
         format!("select {names} from {}{}{}", self.name, self.condition(), self.order())
     }
 
-    /// Reads rows of the file as lines of `copy`, as many as fill a chunk. Returns whether there may
-    /// be more. The digest is of lines with the bits of real numbers.
+    /// Reads rows of the file as lines of `copy`, as many as fill a chunk. Returns whether there
+    /// may be more. The digest is of lines with the bits of real numbers.
     fn read_chunk(
         &self,
         rows: &mut rusqlite::Rows<'_>,

@@ -2,8 +2,9 @@
 //!
 //! Statements have one text, in `sqlite`: `translate` carries it over, `own_texts` has the few that
 //! need another one, and the schema (`migrations/postgres`) defines what both engines call alike.
-//! `open` looks at the server and migrates the schema; `write_connection` is the writer's, `listener`
-//! has the one that holds the schema and hears of other connections' commits, `readers` all others.
+//! `open` looks at the server and migrates the schema; `write_connection` is the writer's,
+//! `listener` has the one that holds the schema and hears of other connections' commits, `readers`
+//! all others.
 
 mod connection;
 mod copy;

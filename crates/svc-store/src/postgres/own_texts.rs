@@ -2,7 +2,8 @@
 
 /// A part of SQLite's text that no other statement has, and the text on PostgreSQL.
 pub(super) const OWN: &[(&str, &str)] = &[
-    // A session waits for others: the parameter has the column's collation, as the rows that follow.
+    // A session waits for others: the parameter has the column's collation, as the rows that
+    // follow.
     (
         "with recursive waiter(session)",
         r#"with recursive waiter(session) as (

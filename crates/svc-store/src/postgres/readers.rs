@@ -161,8 +161,8 @@ impl PgReaders {
         first(&mut connection, translated(sql), values).await
     }
 
-    /// Gives the rows of a query as they arrive, until `take` returns false. Returns whether it took
-    /// all of them.
+    /// Gives the rows of a query as they arrive, until `take` returns false. Returns whether it
+    /// took all of them.
     pub(crate) async fn each(
         &self,
         sql: &'static str,

@@ -98,8 +98,9 @@ struct Server {
     _lives: ChildStdin,
 }
 
-/// `$1` is the folder of the programs, `$2` options of the server. Files in memory, where there is such a folder: a commit waits
-/// for the disk with the same settings as everywhere, and need not be slow for it.
+/// `$1` is the folder of the programs, `$2` options of the server. Files in memory, where there is
+/// such a folder: a commit waits for the disk with the same settings as everywhere, and need not be
+/// slow for it.
 const SHELL: &str = r#"
 set -eu
 trap '' INT

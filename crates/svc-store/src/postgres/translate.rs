@@ -2,9 +2,9 @@
 //!
 //! Statements are constants, so this is no translator of SQL in general: it knows what our own
 //! statements use, and a test prepares each of them on a server. What differs and looks the same in
-//! both dialects is defined in the schema instead (`migrations/postgres`): `json_each`, `iif`, `->>`,
-//! `substr` with a negative start, the `sum` of integers, `max` and `min` of two values. A text that
-//! no rule can carry over has another one in `own_texts`.
+//! both dialects is defined in the schema instead (`migrations/postgres`): `json_each`, `iif`,
+//! `->>`, `substr` with a negative start, the `sum` of integers, `max` and `min` of two values. A
+//! text that no rule can carry over has another one in `own_texts`.
 
 use std::borrow::Cow;
 
@@ -128,7 +128,8 @@ impl<'a> Statement<'a> {
         self.tokens.get(at).is_some_and(|token| token.kind == Kind::Word)
     }
 
-    /// The places of these tokens. Those before it may change during the walk, and none may be added.
+    /// The places of these tokens. Those before it may change during the walk, and none may be
+    /// added.
     fn places(&self, texts: &[&str]) -> Vec<usize> {
         (0..self.tokens.len()).filter(|at| self.has(*at, texts)).collect()
     }
@@ -233,7 +234,8 @@ impl<'a> Statement<'a> {
             let is_parameter = end == cast + 5 && self.tokens[cast + 2].kind == Kind::Parameter;
             match &*self.tokens[end - 1].text {
                 "integer" if is_parameter => self.tokens[end - 1].text = Cow::Borrowed("bigint"),
-                // PostgreSQL's cast rounds a fraction, SQLite's drops it, and so does this function.
+                // PostgreSQL's cast rounds a fraction, SQLite's drops it, and so does this
+                // function.
                 "integer" => self.call(cast, "to_integer", end),
                 "real" => self.tokens[end - 1].text = Cow::Borrowed("double precision"),
                 "blob" => {

@@ -158,8 +158,8 @@ impl PgWriter {
         }
     }
 
-    /// A commit that is not answered in time. The server goes on with it, and the next group waits for
-    /// its end: nobody cancels it.
+    /// A commit that is not answered in time. The server goes on with it, and the next group waits
+    /// for its end: nobody cancels it.
     fn stall(&mut self) -> StoreError {
         self.conn = None;
         self.state.set_stalled(true);

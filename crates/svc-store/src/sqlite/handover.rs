@@ -1,4 +1,5 @@
-//! Texts that were handed to a client's own queue or inbox, until the client shows that it has them.
+//! Texts that were handed to a client's own queue or inbox, until the client shows that it has
+//! them.
 
 use svc_model::{
     DeliveryState, HandoverId, HandoverWay, Message, MessageId, MessageType, PeerId, Timestamp,

@@ -183,8 +183,8 @@ impl MemoryReads<'_> {
     }
 
     /// The readable memories with the highest sums of term weights, the best and latest first, each
-    /// with its own terms. How much is read does not depend on the number of memories: of a frequent
-    /// term only the latest count.
+    /// with its own terms. How much is read does not depend on the number of memories: of a
+    /// frequent term only the latest count.
     pub async fn candidates(
         self,
         reader: &Reader,

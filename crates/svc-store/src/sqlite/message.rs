@@ -233,8 +233,8 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Records by which way messages were offered: the last way counts, and the reason of an earlier
-    /// one is gone.
+    /// Records by which way messages were offered: the last way counts, and the reason of an
+    /// earlier one is gone.
     pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<(), StoreError> {
         let list = to_json(ids);
         let done = change!(

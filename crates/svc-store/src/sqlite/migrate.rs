@@ -93,8 +93,8 @@ impl ServerReport {
 
 #[cfg(feature = "postgres")]
 impl CopyReport {
-    /// Moves the history in the file at `path`, which the caller has locked, to a server. `progress`
-    /// gets a table's name and the number of its rows so far. A trial changes nothing.
+    /// Moves the history in the file at `path`, which the caller has locked, to a server.
+    /// `progress` gets a table's name and the number of its rows so far. A trial changes nothing.
     pub async fn to_server(
         path: &Path,
         options: &PostgresOptions,

@@ -1,4 +1,5 @@
-//! Plans of statements that people and hooks wait for: what they read must not grow with the history.
+//! Plans of statements that people and hooks wait for: what they read must not grow with the
+//! history.
 
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
 use svc_model::StreamName;

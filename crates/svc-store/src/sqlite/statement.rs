@@ -1,5 +1,6 @@
-//! Macros for statements that sqlx checks at compile time, on SQLite. SQLite runs those of write jobs
-//! on the writer's thread, short reads on the caller's, and other queries on a connection of a pool.
+//! Macros for statements that sqlx checks at compile time, on SQLite. SQLite runs those of write
+//! jobs on the writer's thread, short reads on the caller's, and other queries on a connection of a
+//! pool.
 
 /// A row struct, read from columns in the order of its fields.
 macro_rules! direct_row {

@@ -23,9 +23,9 @@ pub(super) enum WriteConnection {
     Postgres(Box<PgWriter>),
 }
 
-/// Calls a method of the engine's connection: `$sqlite` of SQLite's, which waits for the disk alone,
-/// and `$postgres` of PostgreSQL's, which waits for a server: a future of its own on the heap, since
-/// it would make the futures of all write jobs some kilobytes larger.
+/// Calls a method of the engine's connection: `$sqlite` of SQLite's, which waits for the disk
+/// alone, and `$postgres` of PostgreSQL's, which waits for a server: a future of its own on the
+/// heap, since it would make the futures of all write jobs some kilobytes larger.
 macro_rules! engine {
     ($connection:expr, $name:ident => $sqlite:expr, await $postgres:expr) => {
         engine!($connection, $name => $sqlite, Box::pin($postgres).await)
@@ -71,8 +71,8 @@ impl WriteConnection {
         engine!(self, connection => { let _ = connection; Ok(()) }, await connection.ready())
     }
 
-    /// Whether what the caller has in memory may differ from the tables. Asked once: the caller then
-    /// reads the tables again.
+    /// Whether what the caller has in memory may differ from the tables. Asked once: the caller
+    /// then reads the tables again.
     pub(super) fn take_stale(&mut self) -> bool {
         engine!(self, connection => { let _ = connection; false }, connection.take_stale())
     }

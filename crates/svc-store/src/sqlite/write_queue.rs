@@ -1,6 +1,7 @@
-//! Write jobs and the writer's queue. Each principal has a queue of its own, and the writer takes jobs from these
-//! queues in turn (round robin): a principal that writes much waits behind its own writes, and
-//! other principals behind one job of each queue. Within a queue the order is that of arrival.
+//! Write jobs and the writer's queue. Each principal has a queue of its own, and the writer takes
+//! jobs from these queues in turn (round robin): a principal that writes much waits behind its own
+//! writes, and other principals behind one job of each queue. Within a queue the order is that of
+//! arrival.
 
 use std::{
     collections::{HashMap, VecDeque},

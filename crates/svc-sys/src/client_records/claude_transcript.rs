@@ -125,8 +125,8 @@ fn limit_end_in(projects: &Path, session_id: &str, now: Timestamp) -> Option<Tim
     (now < end && end <= now.plus(limits::LIMIT_LASTS)).then_some(end)
 }
 
-/// The session's file, if nobody else can write its folder. The session's id is compared with names,
-/// and never becomes part of a path.
+/// The session's file, if nobody else can write its folder. The session's id is compared with
+/// names, and never becomes part of a path.
 pub(super) fn file_of(projects: &Path, session: &str) -> Option<PathBuf> {
     let name = format!("{session}.jsonl");
     let is_it = |entry: &fs::DirEntry| entry.file_name().to_str() == Some(&name);

@@ -57,7 +57,8 @@ pub struct Config {
     pub log_format: Setting<LogFormat>,
     /// What this machine is called; by default as its host.
     pub daemon_name: Setting<Option<String>>,
-    /// How long a machine may be away before its tasks fail, its agents are lost and its tokens end.
+    /// How long a machine may be away before its tasks fail, its agents are lost and its tokens
+    /// end.
     pub team_away: Setting<Duration>,
     /// Largest size of the database in bytes, if limited.
     pub store_max_bytes: Setting<Option<u64>>,

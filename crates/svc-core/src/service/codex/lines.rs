@@ -88,8 +88,8 @@ impl AppServerLines {
         }
     }
 
-    /// Puts a text into a thread's queue, or into the turn under way if it `joins_turn` and the turn
-    /// takes it. `Some(false)`: the app-server certainly has it not; `None`: that is unknown.
+    /// Puts a text into a thread's queue, or into the turn under way if it `joins_turn` and the
+    /// turn takes it. `Some(false)`: the app-server certainly has it not; `None`: that is unknown.
     pub(in crate::service) async fn deliver(
         &self,
         process: &ProcessIdentity,

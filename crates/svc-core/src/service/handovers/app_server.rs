@@ -1,6 +1,7 @@
 //! Codex' app-server: its queue takes a text for a thread, and begins a turn with it as soon as the
-//! thread is idle. The turn under way takes one, too, which its model reads after the next tool. After a person has interrupted a turn, the queue waits for the person's next
-//! prompt. The app-server's own record shows what waits there and what was read.
+//! thread is idle. The turn under way takes one, too, which its model reads after the next tool.
+//! After a person has interrupted a turn, the queue waits for the person's next prompt. The
+//! app-server's own record shows what waits there and what was read.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The messages that a session is given together, as one text. A message is `offered` when it is in
-//! such a text. Of the reply to a hook the session's next event shows that it went on with that, and
-//! the message is `injected`. A message that was read in the inbox is `offered`, too, and no event
-//! shows anything about it.
+//! such a text. Of the reply to a hook the session's next event shows that it went on with that,
+//! and the message is `injected`. A message that was read in the inbox is `offered`, too, and no
+//! event shows anything about it.
 
 use std::time::Duration;
 

@@ -258,8 +258,8 @@ impl Sources {
         if events.is_empty() {
             return Ok(());
         }
-        // The output of a server may be about anybody's calls, so its stream is the operator's; that
-        // of a project's own server is the project's.
+        // The output of a server may be about anybody's calls, so its stream is the operator's;
+        // that of a project's own server is the project's.
         let project = match key.project() {
             Some(folder) => self.core.projects.of_folder(folder).await?,
             None => String::new(),

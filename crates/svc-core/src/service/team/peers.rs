@@ -626,8 +626,8 @@ fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<&WaitingFor> {
     waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit)
 }
 
-/// What somebody waits for next. A limit that is told again is the same: it keeps its start, and the
-/// end that was known.
+/// What somebody waits for next. A limit that is told again is the same: it keeps its start, and
+/// the end that was known.
 fn same_limit(known: Option<&WaitingFor>, mut next: WaitingFor) -> WaitingFor {
     if let (Some(known), WaitingKind::Limit) = (limit_of(known), next.kind) {
         next.since = known.since;
