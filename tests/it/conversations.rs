@@ -319,7 +319,7 @@ fn waiting_in_a_cycle_is_refused() {
                 took
             });
             let took = refusals.min().expect("some");
-            assert!(took < Duration::from_millis(100), "{took:?}");
+            assert!(took < Duration::from_secs(1), "nobody waits for it: {took:?}");
         }
         // A sender that does not wait adds no edge to the cycle.
         assert_eq!(send(&callers[2], "agent:echo:a", "later", 0)["status"], "accepted");

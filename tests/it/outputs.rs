@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::daemon::{Daemon, Home, Ran, svc};
 use crate::expect::{new_task, peer};
 use crate::pages::commands;
+use crate::stored::is_in_file;
 
 /// The prefixes of snapshots' names, one for each test.
 const GROUPS: [&str; 7] = ["help", "usage", "no_daemon", "answer", "set_up", "work", "files"];
@@ -215,6 +216,9 @@ fn usage_errors() {
 
 #[test]
 fn without_a_daemon() {
+    if !is_in_file() {
+        return;
+    }
     let home = Home::new();
     let cases: [(&str, &[&str]); 13] = [
         ("status", &["status"]),
@@ -290,6 +294,9 @@ fn narrow(text: &str) -> String {
 /// The commands for a setup.
 #[test]
 fn setting_up() {
+    if !is_in_file() {
+        return;
+    }
     let home = Home::new();
     let mut snapshots = Snapshots::new("set_up");
     snapshots.check("config_show", &narrow(&shown(&home, &["config", "show"])));
@@ -394,6 +401,9 @@ fn working() {
 /// The database and the token of a running daemon.
 #[test]
 fn files_of_a_running_daemon() {
+    if !is_in_file() {
+        return;
+    }
     let d = Daemon::start();
     let mut snapshots = Snapshots::new("files");
     let cases: [(&str, &[&str]); 9] = [

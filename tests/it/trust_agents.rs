@@ -344,8 +344,13 @@ fn host_accepts_answers_only_from_the_daemon() {
     d.kill9();
     d.restart();
     svc(&d.home, &["agent", "answer", &key, &request, "deny"]).ok();
-    let log = events(&d, &format!("agent/{id}"));
-    let answers: Vec<&Value> = log.iter().filter(|event| event["kind"] == "answer").collect();
+    let answers = || {
+        let mut log = events(&d, &format!("agent/{id}"));
+        log.retain(|event| event["kind"] == "answer");
+        log
+    };
+    // The host tells of it.
+    let answers = until(BOUND, || Some(answers()).filter(|answers| !answers.is_empty()));
     assert_eq!(answers.len(), 1, "{answers:?}");
     assert_eq!(answers[0]["data"]["by"], "operator");
     assert_eq!(answers[0]["data"]["option_id"], "deny");
