@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, Running, eventually, until};
+use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
 use crate::expect::{page, problem};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -398,6 +398,22 @@ fn what_was_told_late_belongs_to_the_process_that_told_it() {
     assert_eq!(c.hook(&elsewhere), "", "of another project");
     let printed = b.hook(&told(prompt("s-a")));
     assert!(printed.contains("a secret word"), "the process that told of it is gone: {printed}");
+}
+
+/// Nothing of such a session is shown anywhere but there.
+#[test]
+fn doctor_names_a_session_that_another_process_began_elsewhere() {
+    let d = Daemon::start();
+    let mut first = FakeClient::start(&d.home, "agent-a", "p", "");
+    first.hook(&start("s-1"));
+    let refused = || {
+        let looked = svc(&d.home, &["doctor", "--json"]).stdout;
+        looked.contains("hooks were refused in the last hour")
+    };
+    assert!(!refused());
+    let mut second = FakeClient::start(&d.home, "agent-b", "q", "");
+    second.hook(&start("s-1"));
+    assert!(refused());
 }
 
 #[test]

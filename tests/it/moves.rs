@@ -58,6 +58,8 @@ fn a_history_moves_to_a_server_and_back() {
     for part in [&url, "--force-local", "[store] url"] {
         assert!(refused.stderr.contains(part), "{refused:?}");
     }
+    let looked = svc(&d.home, &["doctor", "--json"]).stdout;
+    assert!(looked.contains("it moves to") && looked.contains(&url), "{looked}");
     let forced = Daemon::with(|plan| plan.home(&d.home).flag("--force-local"));
     assert_eq!(events(&forced, &task), before);
     append(&forced, &task, &json!([frame("here alone")]));

@@ -81,7 +81,7 @@ pub use sqlite::families;
 pub use sqlite::testing;
 pub use sqlite::{
     DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, UndeliveredChoice, WriteQueueKey,
-    WriteTx, Writer, backup, last_backup, note_backup, prepare_restore, schema_difference,
+    WriteTx, Writer, backup, gone_to, last_backup, note_backup, prepare_restore, schema_difference,
 };
 pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{

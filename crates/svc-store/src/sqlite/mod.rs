@@ -75,7 +75,7 @@ pub use db::{PrincipalWrites, Store, Writer};
 pub use files::{backup, last_backup, note_backup};
 pub use inbox::UndeliveredChoice;
 pub use lock::{DatabaseLock, LockError};
-pub use restore::{prepare_restore, schema_difference};
+pub use restore::{gone_to, prepare_restore, schema_difference};
 pub use search::SearchIndex;
 pub use tx::WriteTx;
 pub use write_queue::WriteQueueKey;

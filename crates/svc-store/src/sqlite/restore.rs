@@ -15,7 +15,7 @@ use super::{
     files::findings,
     migrate::{applied_steps, inspect, model_of},
 };
-use crate::{Migrations, RestoreError, StoreError};
+use crate::{Migrations, RestoreError, StoreError, upkeep::MoveMark};
 
 /// Statements that invalidate state of the time before the restore.
 ///
@@ -60,13 +60,7 @@ pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, 
 /// # Errors
 /// If the file cannot be read, or is of a later version.
 pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreError> {
-    let mut wal = path.as_os_str().to_owned();
-    wal.push("-wal");
-    // Reading a file that nobody has open would otherwise leave a write-ahead log and its index
-    // beside it.
-    let is_alone = !Path::new(&wal).exists();
-    let options = reader_options(path)?.immutable(is_alone);
-    let mut conn = options.connect().await.map_err(StoreError::from)?;
+    let mut conn = read_only(path).await?;
     let migrations = inspect(&mut conn).await?;
     let mut model = model_of(&mut conn, migrations.current).await?;
     let found = difference(&mut conn, &mut model).await.map_err(StoreError::from)?;
@@ -74,6 +68,29 @@ pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreErr
         conn.close().await.map_err(StoreError::from)?;
     }
     Ok(found)
+}
+
+/// The database that has the history of the file at `path`, or will have it when a move ends that
+/// was begun.
+///
+/// # Errors
+/// If the file cannot be read, or has no history.
+pub async fn gone_to(path: &Path) -> Result<Option<String>, StoreError> {
+    let mut conn = read_only(path).await?;
+    let marks =
+        "select value from setting where name in ('moved_to', 'moving_to') order by name limit 1";
+    let mark: Option<String> = sqlx::query_scalar(marks).fetch_optional(&mut conn).await?;
+    conn.close().await?;
+    Ok(mark.map(|mark| MoveMark::read(&mark).map_or(mark, |mark| mark.at)))
+}
+
+/// Reading a file that nobody has open would otherwise leave a write-ahead log and its index beside
+/// it.
+async fn read_only(path: &Path) -> Result<SqliteConnection, StoreError> {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    let is_alone = !Path::new(&wal).exists();
+    Ok(reader_options(path)?.immutable(is_alone).connect().await?)
 }
 
 async fn prepare(
