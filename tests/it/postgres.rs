@@ -99,6 +99,13 @@ fn a_server_that_cannot_keep_the_promises_is_refused() {
     psql(&url, "create database latin template template0 encoding 'LATIN1'");
     refuses(&url.replace("/postgres?", "/latin?"), "svc needs UTF8");
 
+    psql(&url, "create role other login");
+    let other = url.replace("//svc@", "//other@");
+    refuses(&other, "may not create tables in the schema svc");
+    psql(&url, "grant create on database postgres to other");
+    psql(&url, "alter role other set default_transaction_read_only = on");
+    refuses(&other, "the role only reads");
+
     psql(&url, "alter system set fsync = off; select pg_reload_conf()");
     eventually(Duration::from_secs(10), || psql(&url, "show fsync") == "off");
     refuses(&url, "not on its disk");

@@ -43,7 +43,7 @@ const LOCK_OF_TRIAL: i32 = 1_937_138_534;
 /// Looks at the server, migrates the schema if asked, and connects.
 pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReaders), MigrateError> {
     let (mut conn, connect) = reach(options).await?;
-    check_server(&mut conn).await?;
+    check_server(&mut conn, options).await?;
     check_session(&mut conn, &connect).await?;
     // Held until this daemon ends.
     let mut listener = listener::connect(&connect, ATTEMPT).await.map_err(failed)?;
@@ -73,7 +73,7 @@ pub(crate) async fn inspect_server(options: &PostgresOptions) -> Result<Migratio
 /// on it.
 pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migrations, MigrateError> {
     let (mut conn, _) = reach(options).await?;
-    check_server(&mut conn).await?;
+    check_server(&mut conn, options).await?;
     take_database(&mut conn, options).await?;
     let migrations = inspect(&mut conn).await?;
     migrate(&mut conn, options).await?;
@@ -87,7 +87,7 @@ pub(super) async fn open_alone(
     migrates: bool,
 ) -> Result<PgConnection, MigrateError> {
     let (mut conn, _) = reach(options).await?;
-    check_server(&mut conn).await?;
+    check_server(&mut conn, options).await?;
     take_database(&mut conn, options).await?;
     if migrates {
         migrate(&mut conn, options).await?;
@@ -100,7 +100,7 @@ pub(crate) async fn look_at_server(
     options: &PostgresOptions,
 ) -> Result<ServerReport, MigrateError> {
     let (mut conn, connect) = reach(options).await?;
-    check_server(&mut conn).await?;
+    check_server(&mut conn, options).await?;
     check_session(&mut conn, &connect).await?;
     let channel = listener::channel(&options.schema);
     let is_listening = listener::returns(&connect, &channel).await.map_err(failed)?;
@@ -218,11 +218,14 @@ fn failed(error: sqlx::Error) -> MigrateError {
 }
 
 /// What a server must be like to keep what the store promises.
-async fn check_server(conn: &mut PgConnection) -> Result<(), MigrateError> {
+async fn check_server(
+    conn: &mut PgConnection,
+    options: &PostgresOptions,
+) -> Result<(), MigrateError> {
     let look = "select current_setting('server_version_num')::integer, version(),
         pg_is_in_recovery(), current_setting('fsync'), current_setting('server_encoding')";
     let (number, version, in_recovery, fsync, encoding): (i32, String, bool, String, String) =
-        sqlx::query_as(look).fetch_one(conn).await.map_err(failed)?;
+        sqlx::query_as(look).fetch_one(&mut *conn).await.map_err(failed)?;
     if !version.starts_with("PostgreSQL ") {
         return Err(refused(format!("the server is no PostgreSQL: {version}")));
     }
@@ -239,6 +242,19 @@ async fn check_server(conn: &mut PgConnection) -> Result<(), MigrateError> {
     }
     if encoding != "UTF8" {
         return Err(refused(format!("the database has the encoding {encoding}, svc needs UTF8")));
+    }
+    let may = "select current_setting('transaction_read_only') = 'off',
+        case when to_regnamespace($1) is null
+            then has_database_privilege(current_database(), 'create')
+            else has_schema_privilege($1, 'create') end";
+    let may = sqlx::query_as(may).bind(&options.schema).fetch_one(conn).await;
+    let (may_write, may_create): (bool, bool) = may.map_err(failed)?;
+    if !may_write {
+        return Err(refused("the role only reads (default_transaction_read_only)"));
+    }
+    if !may_create {
+        let schema = &options.schema;
+        return Err(refused(format!("the role may not create tables in the schema {schema}")));
     }
     Ok(())
 }
