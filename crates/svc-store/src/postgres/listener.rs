@@ -7,7 +7,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -37,10 +37,21 @@ const PAGE: i64 = 200;
 /// What is known of the connection.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
-    /// The server does not answer it.
-    pub(super) is_away: AtomicBool,
+    /// Since when the server does not answer it.
+    away: Mutex<Option<Instant>>,
     /// The server wakes us.
     pub(super) is_listening: AtomicBool,
+}
+
+impl Keeping {
+    /// How long the server has not answered.
+    pub(super) fn away(&self) -> Option<Duration> {
+        self.lock().map(|since| since.elapsed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Where commits of other connections are told.
@@ -177,7 +188,7 @@ impl Keeper {
         loop {
             let error = match timeout(ANSWER, self.connect_and_take()).await {
                 Ok(Ok(Some(listener))) => {
-                    if told.keeping.is_away.swap(false, Relaxed) {
+                    if told.keeping.lock().take().is_some() {
                         tracing::info!("the database answers again");
                     }
                     return listener;
@@ -189,7 +200,9 @@ impl Keeper {
                 Err(_) => Some(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
             };
             let is_away = error.as_ref().is_some_and(is_lost);
-            if is_away && !told.keeping.is_away.swap(true, Relaxed) {
+            let is_known = told.keeping.away().is_some();
+            if is_away && !is_known {
+                *told.keeping.lock() = Some(Instant::now());
                 let why = error.as_ref().map(|error| svc_sys::telemetry::chain(error));
                 tracing::warn!(error = why, "the database does not answer");
             }

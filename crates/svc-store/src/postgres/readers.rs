@@ -12,7 +12,7 @@ use sqlx::{
     pool::PoolConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -30,6 +30,10 @@ use crate::{
 
 /// How long a read waits for a connection: one that is free, or a server that answers.
 const ACQUIRE: Duration = Duration::from_secs(4);
+/// The same of a server that does not answer: a connection that was cut is made again in less.
+const AWAY: Duration = Duration::from_secs(2);
+/// The same once it has been away for so long.
+const ATTEMPT: Duration = Duration::from_millis(200);
 /// Rows that are read ahead of who takes them.
 const AHEAD: usize = 16;
 
@@ -81,16 +85,15 @@ impl PgReaders {
 
     /// Whether the server did not answer when it was last asked, some seconds ago at most.
     pub(crate) fn is_away(&self) -> bool {
-        self.holder.keeping.is_away.load(Relaxed)
+        self.holder.keeping.away().is_some()
     }
 
-    /// A connection. Nobody waits for one while the server is known to be away: the connection that
-    /// holds the schema finds out soon when it is back.
+    /// A connection. When the server has been away for some time, nobody waits long for one: those
+    /// behind would wait as well.
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
-        if self.is_away() {
-            return Err(sqlx::Error::PoolTimedOut);
-        }
-        self.pool.acquire().await
+        let Some(away) = self.holder.keeping.away() else { return self.pool.acquire().await };
+        let bound = AWAY.saturating_sub(away).max(ATTEMPT);
+        timeout(bound, self.pool.acquire()).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
     pub(crate) async fn close(&self) {
