@@ -30,7 +30,7 @@ pub(crate) async fn move_to_server(
     let mut conn = open_alone(options, !is_trial).await?;
     let place = options.place();
     let report = if is_trial {
-        // The target gets its tables for the comparison, and loses them again.
+        // The comparison needs the tables on the server. The rollback removes them.
         let mut trial = conn.begin().await.map_err(StoreError::from)?;
         let unhurried = "set local idle_in_transaction_session_timeout = 0";
         trial.execute(unhurried).await.map_err(StoreError::from)?;
@@ -85,7 +85,8 @@ pub(super) async fn to_server(
             return Err(CopyError::Elsewhere(mark.at));
         }
         if export_of_server(conn).await?.as_ref() == Some(&mark.export) {
-            if mark.last < Some(last_of_file(&file)?) {
+            let last = last_of_file(&file)?;
+            if mark.last.is_some_and(|moved| moved < last) {
                 return Err(CopyError::ChangedSince(path.display().to_string()));
             }
             if !is_trial {
@@ -146,7 +147,8 @@ pub(super) async fn to_file(
         }
         if mark_of_file(&file, MoveMark::MOVED_FROM)?.is_some_and(|from| from.export == mark.export)
         {
-            if mark.last < Some(last_of_server(conn).await?) {
+            let last = last_of_server(conn).await?;
+            if mark.last.is_some_and(|moved| moved < last) {
                 return Err(CopyError::ChangedSince(source.to_owned()));
             }
             if !is_trial {

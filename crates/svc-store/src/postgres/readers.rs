@@ -30,9 +30,10 @@ use crate::{
 
 /// How long a read waits for a connection: one that is free, or a server that answers.
 const ACQUIRE: Duration = Duration::from_secs(4);
-/// The same of a server that does not answer: a connection that was cut is made again in less.
+/// How long reads wait for a connection after the server stopped answering. A connection that was
+/// cut is made again in less.
 const AWAY: Duration = Duration::from_secs(2);
-/// The same once it has been away for so long.
+/// How long a read waits for a connection after [`AWAY`].
 const ATTEMPT: Duration = Duration::from_millis(200);
 /// Rows that are read ahead of who takes them.
 const AHEAD: usize = 16;
@@ -88,8 +89,8 @@ impl PgReaders {
         self.holder.keeping.away().is_some()
     }
 
-    /// A connection. When the server has been away for some time, nobody waits long for one: those
-    /// behind would wait as well.
+    /// A connection. While the server is away, a read waits for it only briefly: reads that came
+    /// together were seen to wait one after another, so that their times added up.
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
         let Some(away) = self.holder.keeping.away() else { return self.pool.acquire().await };
         let bound = AWAY.saturating_sub(away).max(ATTEMPT);

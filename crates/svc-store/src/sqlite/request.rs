@@ -81,7 +81,7 @@ impl TryFrom<RawRequest> for RequestRow {
     }
 }
 
-/// What the column `answering` has of a request that is over: the answer, if it has words.
+/// The value of the column `answering` of a closed request: its answer, if that has a text.
 fn words(answer: &RequestAnswerRow) -> Option<String> {
     answer.text.is_some().then(|| to_json(answer))
 }

@@ -282,7 +282,7 @@ impl Agents {
                     let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
                     let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
                     if let Some(noted) = known.answer.clone() {
-                        // The host's event has no words.
+                        // The host's own event closed the request, and has no text of the answer.
                         if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
                             return Ok(known);
                         }
