@@ -30,8 +30,6 @@ use super::{Context, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// How long hooks that were refused are told of.
-const LATELY: Duration = Duration::from_hours(1);
 /// The check warns so long before writes are refused.
 const SOON: Duration = Duration::from_hours(30 * 24);
 /// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
@@ -98,7 +96,6 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     findings.extend(changed_servers(context).await);
     findings.extend(moved_remotes(context).await);
     findings.extend(sessions(context).await);
-    findings.extend(refused_hooks(context));
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -583,27 +580,6 @@ async fn sessions(context: &Context) -> Vec<Finding> {
 fn process_of(peer: &Value) -> Option<ProcessIdentity> {
     let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
     Some(ProcessEntry::read(pid)?.identity(pid))
-}
-
-/// Hooks of a session that is another's, which the daemon refused: such a session is shown nowhere
-/// else.
-fn refused_hooks(context: &Context) -> Option<Finding> {
-    let log = std::fs::read_to_string(context.paths.home.join("hooks.log")).ok()?;
-    let since = SystemClock.now().minus(LATELY);
-    let is_recent = |line: &&str| {
-        let at = line.split(' ').next().and_then(Timestamp::parse);
-        at.is_some_and(|at| at >= since)
-    };
-    // The event's name, and what the daemon said: of the field `session_id`, or of a session.
-    let said = log.lines().filter(is_recent).filter_map(|line| line.split_once(": "));
-    let refused: Vec<&str> =
-        said.map(|(_, why)| why).filter(|why| why.starts_with("session")).collect();
-    let why = refused.last()?;
-    let detail =
-        format!("{} hooks were refused in the last hour, the last with: {why}", refused.len());
-    let advice = "such a session is not shown: begin a new conversation, or go on with this one in the folder \
-        where it began, after the process that has it has ended";
-    Some(warn("sessions", detail, advice))
 }
 
 fn unread_record(peer: &Value) -> Option<Finding> {

@@ -346,7 +346,7 @@ fn a_session_goes_over_when_its_owner_is_gone() {
     let inbox = format!("/v1/peers/{}/messages", id_of(&peer));
     d.post(&inbox, &json!({ "text": "a secret word" })).ok(200);
 
-    // While it lives nobody else is told anything, and nothing changes.
+    // While it lives nobody else is told anything, and nothing of it changes.
     let before = d.get("/v1/sessions/s-a").ok(200);
     let elsewhere = |payload: Value| {
         let mut payload = payload;
@@ -354,15 +354,20 @@ fn a_session_goes_over_when_its_owner_is_gone() {
         payload
     };
     for payload in [prompt("s-a"), start("s-a"), event("s-a", "SessionEnd", &json!({}))] {
-        assert_eq!(b.hook(&payload), "");
-        assert_eq!(c.hook(&elsewhere(payload)), "");
+        assert!(!b.hook(&payload).contains("a secret word"));
+        assert!(!c.hook(&elsewhere(payload)).contains("a secret word"));
     }
     assert_eq!(d.get("/v1/sessions/s-a").ok(200), before);
     assert_eq!(d.get(&format!("{inbox}?peek=true")).ok(200)["messages"][0]["state"], "queued");
 
     a.kill();
-    assert_eq!(c.hook(&elsewhere(prompt("s-a"))), "", "it works in another project");
-    let printed = b.hook(&event("s-a", "SessionStart", &json!({ "source": "resume" })));
+    let printed = c.hook(&elsewhere(prompt("s-a")));
+    assert!(!printed.contains("a secret word"), "it works in another project: {printed}");
+    let resume = event("s-a", "SessionStart", &json!({ "source": "resume" }));
+    let printed = b.hook(&resume);
+    assert!(!printed.contains("a secret word"), "it has a session of its own: {printed}");
+    let mut b = FakeClient::start(&d.home, "agent-d", "p", "");
+    let printed = b.hook(&resume);
     assert!(printed.contains("a secret word"), "{printed}");
     assert_eq!(peer_of(&d, "s-a")["peer_id"], peer["peer_id"], "the peer goes on");
     let sent = b.ok("peer_send", &json!({ "to": "operator", "text": "x" }));
@@ -400,20 +405,40 @@ fn what_was_told_late_belongs_to_the_process_that_told_it() {
     assert!(printed.contains("a secret word"), "the process that told of it is gone: {printed}");
 }
 
-/// Nothing of such a session is shown anywhere but there.
 #[test]
-fn doctor_names_a_session_that_another_process_began_elsewhere() {
+fn sessions_of_two_processes_with_one_id_are_two() {
     let d = Daemon::start();
     let mut first = FakeClient::start(&d.home, "agent-a", "p", "");
-    first.hook(&start("s-1"));
-    let refused = || {
-        let looked = svc(&d.home, &["doctor", "--json"]).stdout;
-        looked.contains("hooks were refused in the last hour")
-    };
-    assert!(!refused());
     let mut second = FakeClient::start(&d.home, "agent-b", "q", "");
-    second.hook(&start("s-1"));
-    assert!(refused());
+    first.hook(&start("s-1"));
+    for _ in 0..2 {
+        second.hook(&start("s-1"));
+    }
+    let peers = page(&d.get("/v1/peers"), "peers");
+    let sessions: Vec<_> = peers.iter().filter_map(|peer| peer["session_id"].as_str()).collect();
+    assert_eq!(sessions.len(), 2, "{peers:?}");
+    let kept_apart = sessions.iter().find(|id| id.starts_with("s-1@")).expect("the second one's");
+    let peer = peer_of(&d, kept_apart);
+    assert_eq!(peer["pid"], json!(second.pid()));
+    assert_eq!(peer_of(&d, "s-1")["pid"], json!(first.pid()));
+    // The client knows no other id than its own.
+    for arguments in [json!({}), json!({ "session_id": "s-1" })] {
+        assert_eq!(second.ok("get_session", &arguments)["session_id"], **kept_apart);
+        assert_eq!(first.ok("get_session", &arguments)["session_id"], "s-1");
+    }
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer));
+    d.post(&inbox, &json!({ "text": "a word for the second" })).ok(200);
+    assert!(!first.hook(&prompt("s-1")).contains("a word for the second"));
+    assert!(second.hook(&prompt("s-1")).contains("a word for the second"));
+    // Nobody begins a session under the id of another process.
+    let mut third = FakeClient::start(&d.home, "agent-c", "q", "");
+    third.hook(&start(&kept_apart.replacen("s-1", "s-2", 1)));
+    let peers = page(&d.get("/v1/peers"), "peers");
+    assert_eq!(peers.iter().filter(|peer| peer["session_id"].is_string()).count(), 2, "{peers:?}");
+    // It goes on where it was, although the first one's id is free now.
+    first.kill();
+    second.hook(&prompt("s-1"));
+    assert_eq!(second.ok("get_session", &json!({}))["session_id"], **kept_apart);
 }
 
 #[test]

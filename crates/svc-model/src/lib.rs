@@ -128,8 +128,8 @@ pub use project::{MovedFolder, Project, ProjectFolder, is_remote_name, remote_na
 pub use retention::Retention;
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{
-    KnownOwner, SessionContact, SessionStanding, is_daemons_session_id, is_own_session,
-    own_session_ids,
+    KnownOwner, SessionContact, SessionStanding, client_session_id, is_daemons_session_id,
+    is_own_session, own_session_ids, session_id_in_process,
 };
 pub use start_allowance::{StartAllowance, StartRefusal, StartRequester, StartSettings};
 pub use task::{

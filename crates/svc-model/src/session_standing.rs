@@ -5,7 +5,7 @@
 
 use unicode_normalization::UnicodeNormalization as _;
 
-use super::{Principal, TokenHash, is_reserved_name, quote};
+use super::{Principal, ProcessIdentity, TokenHash, is_reserved_name, quote, token_hash};
 
 /// By what a caller speaks of a session.
 #[derive(Debug, Clone, Copy, Default)]
@@ -121,6 +121,34 @@ pub fn own_session_ids(key: &str) -> [String; 2] {
 /// Begins the id of a principal's own session whose first id is another's.
 const OWN: &str = "own";
 
+/// The id of a client's session whose own id a session of another process has: the client's id,
+/// and the process that runs the session. A session is a process and the client's id, and the
+/// client's id alone is the key of the first one only.
+pub fn session_id_in_process(client_id: &str, process: &ProcessIdentity) -> String {
+    let start = token_hash(&process.started);
+    format!("{client_id}{IN_PROCESS}{}-{}", process.pid, hex::encode(&start[..START_BYTES]))
+}
+
+/// The client's own id of a session, which its process and its files know it by.
+pub fn client_session_id(session_id: &str) -> &str {
+    let is_process = |text: &str| {
+        text.split_once('-').is_some_and(|(pid, start)| {
+            pid.parse::<u32>().is_ok()
+                && start.len() == 2 * START_BYTES
+                && start.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    };
+    match session_id.rsplit_once(IN_PROCESS) {
+        Some((client_id, process)) if is_process(process) => client_id,
+        _ => session_id,
+    }
+}
+
+/// Stands between the client's id of a session and its process.
+const IN_PROCESS: char = '@';
+/// Bytes of the hash of a process's start, which tells it from others that had its number.
+const START_BYTES: usize = 4;
+
 /// Whether an id has a form of those that the daemon gives: the key of a hosted agent, the id of an
 /// MCP session, and that of a principal's own session. In any case, and in letters that look the
 /// same.
@@ -149,6 +177,18 @@ mod tests {
             same_project: true,
             same_process: false,
             is_proven: false,
+        }
+    }
+
+    #[test]
+    fn id_in_a_process_keeps_the_clients_id() {
+        let process = |pid, started: &str| ProcessIdentity { pid, started: started.to_owned() };
+        let (one, later) = (process(7, "100@boot"), process(7, "200@boot"));
+        for client_id in ["s", "a@b", "ses_1@7-x", ""] {
+            let id = session_id_in_process(client_id, &one);
+            assert_eq!(client_session_id(&id), client_id);
+            assert_eq!(client_session_id(client_id), client_id);
+            assert_ne!(id, session_id_in_process(client_id, &later), "another with its number");
         }
     }
 

@@ -164,7 +164,7 @@ impl SessionSearch<'_> {
         let team = &server.services.team;
         match (caller.session(), session_in_header(headers)?) {
             (_, Some(named)) => match team.check_named(caller, named).await {
-                Ok(()) => Ok(Some(named.into())),
+                Ok(session_id) => Ok(Some(session_id.into())),
                 Err(Error::NotYours { why, .. }) => {
                     let text = format!("Svc-Session-Id: {why}");
                     Err(RpcError::new(INVALID_REQUEST, text).status(403))
@@ -217,6 +217,8 @@ impl SessionSearch<'_> {
         let Self { server, caller, origin, .. } = self;
         let Some(client_session) = self.named_by(params) else { return Ok(named) };
         let team = &server.services.team;
+        let client_session: Arc<str> =
+            team.session_of_client(caller, &client_session).await?.into();
         if !team.owns(caller, &client_session).await? {
             if thread_of(params).is_none() {
                 return Ok(named);

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 use std::path::PathBuf;
 
-use svc_model::{ClientRecord, ProcessIdentity, Timestamp};
+use svc_model::{ClientRecord, ProcessIdentity, Timestamp, client_session_id};
 
 use crate::connection_owner;
 
@@ -43,13 +43,15 @@ pub fn limit_end(
     session_id: &str,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    if backend == CLAUDE { claude_transcript::limit_end(process, session_id, now) } else { None }
+    let client_id = client_session_id(session_id);
+    if backend == CLAUDE { claude_transcript::limit_end(process, client_id, now) } else { None }
 }
 
 /// Whether a client has a person at its terminal, by its own record.
 pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str) -> bool {
     backend == CLAUDE
-        && ClaudeSession::read(process, session_id).is_some_and(|entry| entry.is_interactive())
+        && ClaudeSession::read(process, client_session_id(session_id))
+            .is_some_and(|entry| entry.is_interactive())
 }
 
 /// Why the record of a session does not count; `None` if it does, or there is none.
@@ -57,7 +59,7 @@ pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Opti
     if backend != CLAUDE {
         return None;
     }
-    match ClaudeSession::look(process, session_id) {
+    match ClaudeSession::look(process, client_session_id(session_id)) {
         Ok(Some(entry)) if entry.record().is_none() => Some(RecordFault::Form),
         Ok(_) => None,
         Err(fault) => Some(fault),
@@ -82,10 +84,11 @@ pub fn socket(backend: &str, process: &ProcessIdentity, session_id: &str) -> Opt
 
 /// `None` if nothing on record counts.
 pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
+    let client_id = client_session_id(session_id);
     match backend {
-        CLAUDE => ClaudeSession::read(process, session_id)?.record(),
-        CODEX => codex::read(process, session_id),
-        GEMINI => gemini::read(process, session_id),
+        CLAUDE => ClaudeSession::read(process, client_id)?.record(),
+        CODEX => codex::read(process, client_id),
+        GEMINI => gemini::read(process, client_id),
         _ => None,
     }
 }

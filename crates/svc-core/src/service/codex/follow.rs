@@ -204,7 +204,8 @@ impl<'a> AppServerFollower<'a> {
             }
             CodexObservation::Settled { thread } => {
                 let connected = self.open.rows_of(&thread);
-                let left = self.servers.prompts.left_of(&thread, self.process, &connected).await?;
+                let session = team.session_in_process(self.process, &thread).await?;
+                let left = self.servers.prompts.left_of(&session, self.process, &connected).await?;
                 left.into_iter().map(|id| (id, PromptEnd::Answered)).collect()
             }
             CodexObservation::Interrupted { thread } => {
@@ -268,7 +269,8 @@ impl<'a> AppServerFollower<'a> {
         let cwd = prompt.cwd().map(str::to_owned);
         let asked = ClientPrompt::Codex(prompt);
         let prompts = &self.servers.prompts;
-        let row = prompts.connect(&thread, self.process, asked, cwd, takes_answers).await?;
+        let session = self.servers.team.session_in_process(self.process, &thread).await?;
+        let row = prompts.connect(&session, self.process, asked, cwd, takes_answers).await?;
         let Some(row) = row else { return Ok(()) };
         let answer = row.answer();
         let id = request.clone();

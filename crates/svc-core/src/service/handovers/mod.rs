@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 
 use svc_model::{
     Caller, DeliveryState, HandoverId, HandoverWay, Ids, Message, MessageId, Peer, PeerId,
-    ProcessState, Timestamp, hook::HookClient, is_agent_key, stamp,
+    ProcessState, Timestamp, client_session_id, hook::HookClient, is_agent_key, stamp,
 };
 use svc_store::{HandoverRow, PeerRow, StoreError, WriteTx};
 
@@ -112,7 +112,7 @@ impl Handovers {
         Ok(Some(NativeSession {
             peer: row.peer.peer_id.clone(),
             backend: row.peer.backend.clone(),
-            session_id: session,
+            session_id: client_session_id(&session).to_owned(),
             process: process.process,
             owner: owned.and_then(|owned| owned.owner),
         }))

@@ -72,9 +72,8 @@ impl Hooks {
     /// Takes in an event, and composes the reply.
     ///
     /// # Errors
-    /// [`Error::NotYours`] if the session is another principal's, and the hook does not show that
-    /// it is its client's; [`Error::Conflict`] if it does, and another process of that client
-    /// lives. Then nothing is changed or given.
+    /// [`Error::NotYours`] if the session is another principal's and the caller is no client's
+    /// process, which has its own session of that id. Then nothing is changed or given.
     pub async fn hook(
         &self,
         caller: &Caller,
@@ -82,8 +81,15 @@ impl Hooks {
         call: HookCall,
     ) -> Result<HookReply, Error> {
         check_call(&event, &call)?;
+        check::key("session_id", Some(&event.session_id))?;
+        let mut is_own = self.team.owns(caller, &event.session_id).await?;
+        if !is_own {
+            event.session_id =
+                self.team.session_of_hook(caller, &event.session_id, call.secret).await?;
+            is_own = self.team.owns(caller, &event.session_id).await?;
+        }
         let told = self.earlier_words.take_off(&caller.principal(), &mut event);
-        let known = self.recognise(caller, &event).await?;
+        let known = self.recognise(&event, is_own).await?;
         let caller = &self.in_its_project(caller, &event, &known, call.names_folder).await?;
         let is_small = call.lost.is_empty() && known.is_own;
         if is_small && self.changes_nothing(&event, &known).await? {
@@ -107,13 +113,11 @@ impl Hooks {
 
     /// The session of an event, and its peer, as they are known so far. Whose it is, the write job
     /// decides.
-    async fn recognise(&self, caller: &Caller, event: &HookEvent) -> Result<KnownSession, Error> {
+    async fn recognise(&self, event: &HookEvent, is_own: bool) -> Result<KnownSession, Error> {
         let arrived = self.core.now();
         let session_id = event.session_id.clone();
-        check::key("session_id", Some(&session_id))?;
         let sub_agent = event.is_of_sub_agent().then_some(event.agent_id.as_str());
         check::short("agent_id", sub_agent)?;
-        let is_own = self.team.owns(caller, &session_id).await?;
         let (peer, calls) = match self.core.store.peers().of_session(&session_id).await? {
             Some(row) => (Some(row.peer), row.open_calls),
             None => (None, OpenCalls::default()),

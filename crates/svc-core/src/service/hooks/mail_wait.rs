@@ -69,6 +69,7 @@ impl Hooks {
         end: impl Future<Output = ()> + Send,
     ) -> Result<MailWait, Error> {
         check::key("session_id", Some(session_id))?;
+        let session_id = &*self.team.session_of_client(caller, session_id).await?;
         let unknown = || Error::not_found(ResourceKind::PeerOfSession, session_id);
         match self.team.standing(caller, session_id).await? {
             SessionStanding::Own => {}

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use svc_model::{
-    Caller, KnownOwner, MachineId, Ownership, Peer, Principal, ProcessState, SessionContact,
-    SessionStanding, StreamName, StreamVisibility, is_own_session, limits, own_session_ids,
+    Caller, KnownOwner, MachineId, Ownership, Peer, Principal, ProcessIdentity, ProcessState,
+    SessionContact, SessionStanding, StreamName, StreamVisibility, TokenHash, client_session_id,
+    is_own_session, limits, own_session_ids, session_id_in_process,
 };
 use svc_store::{StoreError, SubjectHolders, WriteTx};
 use svc_sys::process_list;
@@ -28,15 +29,74 @@ impl Team {
         if self.owns(caller, session_id).await? {
             return Ok(SessionStanding::Own);
         }
+        self.standing_by(caller, session_id, SessionContact::Call).await
+    }
+
+    async fn standing_by(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+        contact: SessionContact,
+    ) -> Result<SessionStanding, Error> {
         let (caller, id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
             .on_behalf_of(&caller)
             .write(move |tx| {
-                let by_call = SessionContact::Call;
-                Box::pin(async move { Ok(standing(tx, &caller, &id, by_call).await?) })
+                Box::pin(async move { Ok(standing(tx, &caller, &id, contact).await?) })
             })
             .await
+    }
+
+    /// The id under which the daemon keeps the session that a client's process calls `client_id`:
+    /// that one, unless it is the id of a session of another process.
+    pub(in crate::service) async fn session_in_process(
+        &self,
+        process: &ProcessIdentity,
+        client_id: &str,
+    ) -> Result<String, Error> {
+        let in_process = session_id_in_process(client_id, process);
+        let is_kept_apart = self.core.store.sessions().owner(&in_process).await?.is_some();
+        Ok(if is_kept_apart { in_process } else { client_id.to_owned() })
+    }
+
+    /// The same for the process of a caller.
+    pub async fn session_of_client(
+        &self,
+        caller: &Caller,
+        client_id: &str,
+    ) -> Result<String, Error> {
+        match caller.process().filter(|_| caller.is_client_process()) {
+            Some(process) if !self.owns(caller, client_id).await? => {
+                self.session_in_process(process, client_id).await
+            }
+            _ => Ok(client_id.to_owned()),
+        }
+    }
+
+    /// The id of the session that a hook of a caller's client calls `client_id`, where that is not
+    /// the caller's. Unless it becomes the caller's by this hook, it is the id of a session of
+    /// another process: then the caller's session has an id of its own.
+    pub(in crate::service) async fn session_of_hook(
+        &self,
+        caller: &Caller,
+        client_id: &str,
+        secret: Option<TokenHash>,
+    ) -> Result<String, Error> {
+        let Some(process) = caller.process().filter(|_| caller.is_client_process()) else {
+            return Ok(client_id.to_owned());
+        };
+        let session_id = self.session_in_process(process, client_id).await?;
+        if session_id != client_id {
+            return Ok(session_id);
+        }
+        let by_hook = SessionContact::Hook(secret);
+        Ok(match self.standing_by(caller, client_id, by_hook).await? {
+            SessionStanding::Absent | SessionStanding::Occupied | SessionStanding::Foreign => {
+                session_id_in_process(client_id, process)
+            }
+            _ => session_id,
+        })
     }
 
     /// Whether a session is this caller's. The operator may act in every session on record.
@@ -66,15 +126,16 @@ impl Team {
         }
     }
 
-    /// Checks that a caller may act for a session that it names. Every id of a session that a
+    /// The id of a session that a caller names, and may act for. Every id of a session that a
     /// caller names is checked here or by `claim`.
     ///
     /// # Errors
     /// [`Error::NotYours`] if it may not.
-    pub async fn check_named(&self, caller: &Caller, session_id: &str) -> Result<(), Error> {
-        match self.standing(caller, session_id).await? {
-            SessionStanding::Own => Ok(()),
-            standing => Err(refusal(caller, session_id, standing)),
+    pub async fn check_named(&self, caller: &Caller, named: &str) -> Result<String, Error> {
+        let session_id = self.session_of_client(caller, named).await?;
+        match self.standing(caller, &session_id).await? {
+            SessionStanding::Own => Ok(session_id),
+            standing => Err(refusal(caller, &session_id, standing)),
         }
     }
 
@@ -180,6 +241,14 @@ async fn standing(
 ) -> Result<SessionStanding, StoreError> {
     let principal = caller.principal();
     let Some(row) = tx.sessions().owner(session_id).await? else {
+        let client_id = client_session_id(session_id);
+        if client_id != session_id && !caller.is_operator() {
+            let own = caller.process().map(|process| session_id_in_process(client_id, process));
+            return Ok(match own {
+                Some(own) if own == session_id => SessionStanding::Unclaimed,
+                _ => SessionStanding::Reserved,
+            });
+        }
         let is_subject = !caller.is_operator() && tx.tokens().is_subject(session_id).await?;
         let standing = SessionStanding::decide(&principal, session_id, None, is_subject);
         return Ok(match (standing, caller.session()) {

@@ -44,7 +44,7 @@ impl Team {
         check_input(&input)?;
         check_rank(caller, &input)?;
         match given(input.session_id.as_deref()) {
-            Some(named) => self.check_named(caller, named).await?,
+            Some(named) => input.session_id = Some(self.check_named(caller, named).await?),
             None => input.session_id = session.map(str::to_owned),
         }
         // Reads the disk, which a write job must not do.

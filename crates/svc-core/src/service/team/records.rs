@@ -190,7 +190,8 @@ impl Team {
         session: &str,
         process: &ProcessIdentity,
     ) -> Result<Option<PeerId>, Error> {
-        let row = self.core.store.peers().of_session(session).await?;
+        let session = self.session_in_process(process, session).await?;
+        let row = self.core.store.peers().of_session(&session).await?;
         let own = row.filter(|row| {
             let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
             !is_hosted && row.is_in(process)

@@ -93,9 +93,10 @@ impl Team {
         let session_id = match named.or(own) {
             Some(id) => {
                 if named.is_some() || !caller.is_operator() {
-                    self.check_named(caller, id).await?;
+                    self.check_named(caller, id).await?
+                } else {
+                    id.to_owned()
                 }
-                id.to_owned()
             }
             None => {
                 if let Some(default) = self.default_session(caller).await? {
