@@ -91,8 +91,17 @@ const follow = (path, onWord) =>
 /** Holds a prompt until the daemon has an answer to it, or it is over; gives the answer. */
 const hold = (id) =>
   new Promise((resolve) => {
-    const over = follow(`/v1/prompts/${id}/hold`, (word) => word.state === "answer" && resolve(word.answer))
-    over.then(() => resolve())
+    const begin = async () => {
+      let isOver = false
+      const status = await follow(`/v1/prompts/${id}/hold`, (word) => {
+        if (word.state === "answer") resolve(word.answer)
+        isOver ||= word.state !== "open"
+      })
+      // A daemon that was away offers the options again to whoever holds the prompt again.
+      if (isOver || (status && status !== 200 && status < 429)) return resolve()
+      setTimeout(begin, 1000).unref?.()
+    }
+    void begin()
   })
 
 /** Tells the daemon what became of something that it asked for. */

@@ -220,6 +220,31 @@ fn an_idle_session_of_opencode_is_woken_and_a_busy_one_reads_in_its_turn() {
 }
 
 #[test]
+fn a_prompt_of_opencode_is_answered_here_after_the_daemon_was_killed() {
+    let mut d = Daemon::start();
+    let Some(mut client) = Client::opencode(&d.home) else { return };
+    client.run("busy");
+    client.run("ask");
+    let offered = |d: &Daemon| {
+        let open = d.get("/v1/requests?open=true").ok(200);
+        let request = open["requests"][0].clone();
+        request["options"][0].is_object().then_some(request)
+    };
+    let first = until(SOON, || offered(&d));
+    d.kill9();
+    d.restart();
+    let again = until(SOON, || offered(&d));
+    assert_eq!(
+        (&again["request_id"], &again["options"]),
+        (&first["request_id"], &first["options"])
+    );
+    let path = format!("/v1/requests/{}/answer", again["request_id"].as_str().expect("an id"));
+    d.post(&path, &json!({ "option_id": "once" }));
+    let posted = until(SOON, || fs::read_to_string(client.folder.join("posted.jsonl")).ok());
+    assert!(posted.contains("/permission/per_1/reply") && posted.contains("once"), "{posted}");
+}
+
+#[test]
 fn a_text_that_opencode_has_is_given_once_although_the_daemon_is_killed() {
     let mut d = Daemon::start();
     let Some(mut client) = Client::opencode(&d.home) else { return };

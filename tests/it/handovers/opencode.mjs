@@ -26,7 +26,7 @@ const admit = async (parts) => {
 const event = (type, more) => plugin.event({ event: { type, properties: { sessionID: session, ...more } } })
 
 const client = {
-  _client: { post: async () => ({}) },
+  _client: { post: async (call) => (fs.appendFileSync("posted.jsonl", JSON.stringify(call) + "\n"), {}) },
   session: {
     promptAsync: async ({ path, body }) => {
       if (path.id !== session || how.refuse) return { error: { name: "Refused" } }

@@ -147,7 +147,7 @@ impl Prompts {
 }
 
 /// Offers a prompt again that the client asks again: what was answered did not arrive.
-async fn take_up(
+pub(super) async fn take_up(
     tx: &mut WriteTx,
     id: &AgentRequestId,
     asked: &ClientPrompt,
