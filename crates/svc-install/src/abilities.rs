@@ -130,6 +130,16 @@ impl Abilities {
         Self { state, messages, answering, limits, proven }
     }
 
+    /// What the person's configuration leaves of them.
+    pub fn restrict(&mut self, may_wake: bool, may_answer: bool) {
+        if !may_wake && self.messages == MessageAbility::WakesAndJoins {
+            self.messages = MessageAbility::Joins;
+        }
+        if !may_answer && self.answering == PromptAbility::Here {
+            self.answering = PromptAbility::Seen;
+        }
+    }
+
     /// Each with its words for people.
     pub const fn texts(&self) -> [(&'static str, &'static str); 4] {
         let state = match self.state {
@@ -210,6 +220,23 @@ mod tests {
         ] {
             let version = agents["dependencies"][package].as_str().and_then(ClientVersion::parse);
             assert!(is_proven(client, version.unwrap()), "{package} {version:?}");
+        }
+    }
+
+    #[test]
+    fn configuration_takes_abilities_away_and_adds_none() {
+        let now = |client| Abilities::of_client(client, None);
+        let left = |client, may_wake, may_answer| {
+            let mut left = now(client);
+            left.restrict(may_wake, may_answer);
+            (left.messages, left.answering)
+        };
+        let claude = KnownClient::ClaudeCode;
+        assert_eq!(left(claude, true, true), (now(claude).messages, now(claude).answering));
+        assert_eq!(left(claude, false, false), (MessageAbility::Joins, PromptAbility::Seen));
+        for may in [true, false] {
+            let cursor = now(KnownClient::Cursor);
+            assert_eq!(left(KnownClient::Cursor, may, may), (cursor.messages, cursor.answering));
         }
     }
 

@@ -11,8 +11,11 @@ use svc_install::{
     Abilities, ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
     ToolApprovals,
 };
-use svc_model::HARMLESS_TOOLS;
-use svc_sys::config::Flags;
+use svc_model::{
+    HARMLESS_TOOLS,
+    hook::{AttendedPrompts, HookClient},
+};
+use svc_sys::config::{Flags, WakeMode};
 
 use super::here;
 use crate::cli::output::Screen;
@@ -36,12 +39,20 @@ pub(super) async fn status(
     verbose: bool,
 ) -> anyhow::Result<ExitCode> {
     let expectation = expectation(context)?;
+    let config = context.config(&Flags::default()).ok();
     let clients_to_show = here::chosen(clients, |_| true);
     // Concurrent: the slowest client decides the duration.
     let mut inspections: FuturesOrdered<_> =
         clients_to_show.into_iter().map(|client| expectation.inspect(client)).collect();
     let mut statuses = Vec::new();
-    while let Some(status) = inspections.next().await {
+    while let Some(mut status) = inspections.next().await {
+        if let (Some(abilities), Some(config)) = (&mut status.abilities, &config) {
+            let is_off = |off: &HookClient| off.as_str() == status.client.name();
+            let may_wake =
+                !config.wake_off.iter().any(is_off) && config.hooks_wake.value != WakeMode::Never;
+            let may_answer = config.approvals_attended.value == AttendedPrompts::Answer;
+            abilities.restrict(may_wake, may_answer);
+        }
         // Clients that are not on this machine are shown only if they are named.
         if clients.is_empty() && !status.found && status.is_absent() {
             continue;
