@@ -22,7 +22,7 @@ const LIST: Listing = Listing {
         Column::text("MACHINE", "machine").rare(),
         Column::path("FOLDER", "folder").rank(2),
         Column::name("KEY", "key").rank(5).least(40),
-        Column::time("SINCE", "since_at").rank(3),
+        Column::time("SINCE", "since").rank(3),
     ],
     empty: "nobody is here: `svc install` connects the agents that you open, `svc agent start INSTANCE` starts one",
     next: Some("--cursor"),
@@ -225,8 +225,10 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
     };
     let mut row = agent.as_object().cloned().unwrap_or_default();
     row.extend(common(key, name, "hosted", status));
-    if let Some(evidence) = own.and_then(|peer| peer.get("evidence")) {
-        row.insert("evidence".to_owned(), evidence.clone());
+    for member in ["evidence", "since"] {
+        if let Some(value) = own.and_then(|peer| peer.get(member)) {
+            row.insert(member.to_owned(), value.clone());
+        }
     }
     row.into()
 }
@@ -252,8 +254,9 @@ fn common(key: &str, name: &str, kind: &str, status: &str) -> Map<String, Value>
 /// Adds the members that the two kinds of rows name differently.
 fn name_columns(page: &mut Value) {
     for agent in page["agents"].as_array_mut().into_iter().flatten() {
+        // Of one that has ended no status has a beginning.
         for (column, names) in
-            [("folder", ["worktree", "path"]), ("since_at", ["started_at", "registered_at"])]
+            [("folder", ["worktree", "path"]), ("since", ["since", "started_at"])]
         {
             let value = names.iter().map(|name| &agent[*name]).find(|value| !value.is_null());
             if let Some(value) = value.cloned() {
