@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, request::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header, request::Parts};
 use serde_json::{Value, value::RawValue};
 use svc_core::service::process::RequestSender;
 use svc_model::{Caller, limits};
@@ -75,7 +75,11 @@ pub(super) fn parse_messages(body: &[u8]) -> Result<ClientBody, UnreadableMessag
 
 /// The answer with an error.
 pub(super) fn refusal(id: Option<&RawValue>, error: &RpcError, forms: AnswerForms) -> Response {
-    whole_response(error_message(id, error), error.status, forms)
+    let mut response = whole_response(error_message(id, error), error.status, forms);
+    if let 429 | 503 = error.status {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
 }
 
 pub(super) fn no_session() -> RpcError {
