@@ -75,7 +75,7 @@ fn a_second_daemon_is_refused() {
     let second = command.output().expect("it runs");
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     let text = String::from_utf8_lossy(&second.stderr);
-    assert!(text.contains("another daemon runs on"), "{text}");
+    assert!(text.contains("another daemon runs on") && text.contains(", process "), "{text}");
     new_task(&d);
 }
 

@@ -294,14 +294,24 @@ async fn take_database(
     let until = Instant::now() + PREDECESSOR;
     while !try_take(keeper).await.map_err(failed)? {
         if Instant::now() >= until {
+            let which = living_daemon(keeper).await;
             return Err(MigrateError::InUse(format!(
-                "another daemon runs on {}: stop it first",
+                "another daemon runs on {}{which}: stop it first",
                 options.place()
             )));
         }
         sleep(PAUSE).await;
     }
     Ok(())
+}
+
+/// The daemon that has the schema, for a person; nothing if its row cannot be read.
+async fn living_daemon(keeper: &mut PgConnection) -> String {
+    let sql = "select m.name, d.pid from daemon d join machine m on m.machine_id = d.machine_id \
+        order by d.lease_until desc limit 1";
+    let row: Result<Option<(String, i64)>, _> = sqlx::query_as(sql).fetch_optional(keeper).await;
+    let row = row.ok().flatten();
+    row.map_or_else(String::new, |(machine, pid)| format!(", process {pid} on {machine}"))
 }
 
 /// Brings the schema to our version, and refuses one that is newer.

@@ -70,8 +70,11 @@ pub(super) fn connections(number: u64) -> Result<u64, String> {
     if is_enough { Ok(number) } else { Err("must be from 3 to 1000".to_owned()) }
 }
 
-/// A name that needs no quotation marks.
+/// A name that needs no quotation marks, and that the server does not keep for itself.
 pub(super) fn schema(text: &str) -> Result<String, String> {
+    if text.starts_with("pg_") {
+        return Err(format!("`{text}`: names that begin with pg_ are the server's own"));
+    }
     let is_name = (1..=40).contains(&text.len())
         && text
             .bytes()
