@@ -1,25 +1,23 @@
 //! `svc agent`: agents that the daemon runs. [`super::agent_attach`] follows one.
 
-use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use svc_client::{ClientError, with_query};
 use svc_sys::private_file;
 use svc_wire::host_protocol::{HistoryQuery, SendMode, StopAgent};
 
 use super::agent_attach::host;
-use super::agent_list::AgentListArgs;
-use super::agent_view::{print_agent, print_history, print_sent, print_stopped};
+use super::agent_list::{AgentListArgs, print_agent, print_history, print_sent, print_stopped};
+use super::context::members;
 use super::naming::{self, AdvisedError};
 use super::output;
-use super::{Context, agent_attach, agent_away, agent_list};
+use super::{Context, ExitResult, agent_attach, agent_away, agent_list};
 
-/// `svc agent …`.
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum AgentCommand {
     /// Start an agent, which outlives the daemon
@@ -28,9 +26,8 @@ pub(super) enum AgentCommand {
         svc agent start --resume agent:claude:main --prompt 'and now the docs'")]
     Start(Box<StartArgs>),
     /// List all who take part: agents that svc runs, then sessions that you opened
-    #[command(
-        after_help = "Examples:\n  svc agent list\n  svc agent list --instances    what can be started"
-    )]
+    #[command(after_help = "Examples:\n  svc agent list\n  \
+        svc agent list --instances    what can be started")]
     List(AgentListArgs),
     /// Show one agent, and what it needs permission for
     #[command(after_help = "Example:\n  svc agent status agent:claude:main")]
@@ -113,7 +110,6 @@ pub(super) enum AgentCommand {
     },
 }
 
-/// Arguments of `svc agent start`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StartArgs {
     /// The instance: a configured way to run an agent
@@ -145,7 +141,7 @@ pub(super) struct StartArgs {
     args: Vec<String>,
 }
 
-pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult {
     let command = match command {
         // Standard input is read once.
         AgentCommand::Send { agent, input, steer } => {
@@ -166,12 +162,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
     }
 }
 
-/// Asks the hosts of agents directly, or reports that no daemon runs.
-async fn via_hosts(
-    context: &Context,
-    command: AgentCommand,
-    away: anyhow::Error,
-) -> anyhow::Result<ExitCode> {
+async fn via_hosts(context: &Context, command: AgentCommand, away: anyhow::Error) -> ExitResult {
     match command {
         AgentCommand::List(args) => agent_away::list(context, &args, away).await,
         AgentCommand::Status { agent } => agent_away::status(context, &agent, away).await,
@@ -193,7 +184,7 @@ async fn via_hosts(
     }
 }
 
-async fn via_daemon(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
+async fn via_daemon(context: &Context, command: AgentCommand) -> ExitResult {
     match command {
         AgentCommand::Start(args) => start(context, *args).await,
         AgentCommand::List(args) => agent_list::list(context, &args).await,
@@ -206,13 +197,9 @@ async fn via_daemon(context: &Context, command: AgentCommand) -> anyhow::Result<
         AgentCommand::Answer { agent, request, option } => {
             let body = json!({ "request_id": request, "option_id": option });
             let answered: Value = context.client()?.post(&host(&agent, "/answer"), &body).await?;
-            if context.json {
-                output::json(&answered)?;
-            } else {
-                let title = output::visible(&output::cell(&answered, "title"));
-                output::line(&format!("answered {title}: {}", output::visible(&option)))?;
-            }
-            Ok(ExitCode::SUCCESS)
+            let title = output::visible(&output::cell(&answered, "title"));
+            let line = format!("answered {title}: {}", output::visible(&option));
+            context.print_line(&answered, &line)
         }
         AgentCommand::Interrupt { agent } => {
             let path = host(&agent, "/interrupt");
@@ -231,15 +218,18 @@ async fn via_daemon(context: &Context, command: AgentCommand) -> anyhow::Result<
             print_stopped(context, &agent, &stopped)
         }
         AgentCommand::History { agent, limit, no_tools } => {
-            history(context, &agent, limit, no_tools).await
+            let limit = limit.to_string();
+            let tools = no_tools.then_some("false");
+            let query = [("limit", Some(limit.as_str())), ("include_tools", tools)];
+            let path = with_query(&host(&agent, "/history"), &query);
+            print_history(context, &context.client()?.get(&path).await?)
         }
         AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
         AgentCommand::Attach { agent } => agent_attach::attach(context, &agent).await,
     }
 }
 
-/// Shows an agent, and below it its open requests.
-async fn status(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
+async fn status(context: &Context, agent: &str) -> ExitResult {
     let client = context.client()?;
     let mut view: Value = client.get(&host(agent, "")).await?;
     let page: Value = client.get("/v1/requests?open=true&limit=500").await?;
@@ -266,22 +256,15 @@ fn request_text(context: &Context, key: &str, request: &Value) -> String {
     let mut text = format!("\nit asks: {} ({id}, {at})\n", cell("title"));
     for option in output::items(request, "options") {
         let part = |key| output::visible(&output::cell(option, key));
-        writeln!(text, "  {}: {}", part("option_id"), part("name"))
-            .expect("writing to a string does not fail");
+        text.extend(["  ", &part("option_id"), ": ", &part("name"), "\n"]);
     }
-    writeln!(text, "  -> svc agent answer {} {id} OPTION", output::visible(key))
-        .expect("writing to a string does not fail");
-    text
+    text + &format!("  -> svc agent answer {} {id} OPTION\n", output::visible(key))
 }
 
-async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
-    let cwd = match args.cwd {
-        Some(cwd) => Some(std::path::absolute(cwd)?),
-        None => None,
-    };
+async fn start(context: &Context, args: StartArgs) -> ExitResult {
+    let cwd = args.cwd.map(std::path::absolute).transpose()?;
     let prompt = args.prompt.map(text).transpose()?;
-    let mut body = Map::new();
-    let fields = [
+    let mut body = members([
         ("instance", args.instance),
         ("backend", args.backend),
         ("name", args.name),
@@ -290,12 +273,7 @@ async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
         ("description", args.description),
         ("prompt", prompt),
         ("resume", args.resume),
-    ];
-    for (name, value) in fields {
-        if let Some(value) = value {
-            body.insert(name.to_owned(), value.into());
-        }
-    }
+    ]);
     if !args.args.is_empty() {
         body.insert("args".to_owned(), args.args.into());
     }
@@ -336,20 +314,6 @@ fn has_instance(config: &str, name: &str) -> bool {
     })
 }
 
-async fn history(
-    context: &Context,
-    agent: &str,
-    limit: u64,
-    no_tools: bool,
-) -> anyhow::Result<ExitCode> {
-    let limit = limit.to_string();
-    let query = [("limit", Some(limit.as_str())), ("include_tools", no_tools.then_some("false"))];
-    let path = with_query(&host(agent, "/history"), &query);
-    let page: Value = context.client()?.get(&path).await?;
-    print_history(context, &page)
-}
-
-/// The argument, or standard input if the argument is `-`.
 pub(super) fn text(given: String) -> anyhow::Result<String> {
     if given != "-" {
         return Ok(given);

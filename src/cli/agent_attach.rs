@@ -1,6 +1,5 @@
 //! Follows an agent on the terminal and sends it input.
 
-use std::fmt::Write as _;
 use std::io::BufRead as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,33 +9,22 @@ use svc_client::{ClientError, FollowItem, Follower, encode, with_query};
 use tokio::sync::mpsc;
 
 use super::events::note;
-use super::{Context, output};
+use super::{Context, ExitResult, output};
 
 /// Attempts to reach a daemon that restarts, and the wait between two attempts.
 const ATTEMPTS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The path of an agent's resource.
 pub(super) fn host(agent: &str, rest: &str) -> String {
     format!("/v1/hosts/{}{rest}", encode(agent))
 }
 
-/// Prints the output of an agent until the agent ends.
-pub(super) async fn watch(
-    context: &Context,
-    agent: &str,
-    after: Option<u64>,
-) -> anyhow::Result<ExitCode> {
+pub(super) async fn watch(context: &Context, agent: &str, after: Option<u64>) -> ExitResult {
     let view: Value = context.client()?.get(&host(agent, "")).await?;
     let mut follower = follower(context, &view, after.unwrap_or(0))?;
     let mut printer = Printer::from_agent(&view);
     while let Some(item) = follower.next().await? {
-        let FollowItem::Event { data, .. } = &item else {
-            note(&item);
-            printer.note(&item);
-            continue;
-        };
-        let event: Value = serde_json::from_str(data)?;
+        let Some(event) = printer.event_of(&item)? else { continue };
         if context.json {
             output::ndjson(&event)?;
         } else {
@@ -51,7 +39,7 @@ pub(super) async fn watch(
 }
 
 /// Sends lines of standard input to an agent until the input or the agent ends.
-pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
+pub(super) async fn attach(context: &Context, agent: &str) -> ExitResult {
     let view: Value = context.client()?.get(&host(agent, "")).await?;
     let id = output::cell(&view, "id");
     if view["ended_at"].is_string() {
@@ -78,12 +66,7 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
         tokio::select! {
             item = follower.next() => {
                 let Some(item) = item? else { return Ok(ExitCode::SUCCESS) };
-                let FollowItem::Event { data, .. } = &item else {
-                    note(&item);
-                    printer.note(&item);
-                    continue;
-                };
-                let event: Value = serde_json::from_str(data)?;
+                let Some(event) = printer.event_of(&item)? else { continue };
                 printer.show(&event)?;
                 if let Some(end) = end_of(&event["data"]) {
                     return Ok(end);
@@ -94,24 +77,23 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
                     output::note("svc: detached; the agent keeps running");
                     return Ok(ExitCode::SUCCESS);
                 };
-                if line.trim().is_empty() {
-                    continue;
-                }
-                if printer.asked_for_confirmation(&line) {
+                if line.trim().is_empty() || printer.asked_for_confirmation(&line) {
                     continue;
                 }
                 sent += 1;
                 let (path, body) = printer.request_for_line(&id, &line, sent);
-                if let Err(error) = post(context, &path, &body).await {
-                    output::note(&format!("svc: {}", output::visible(&error.to_string())));
-                }
+                note_failure(post(context, &path, &body).await);
             }
             _ = tokio::signal::ctrl_c() => {
-                if let Err(error) = post(context, &host(&id, "/interrupt"), &json!({})).await {
-                    output::note(&format!("svc: {}", output::visible(&error.to_string())));
-                }
+                note_failure(post(context, &host(&id, "/interrupt"), &json!({})).await);
             }
         }
+    }
+}
+
+pub(super) fn note_failure<T>(done: Result<T, impl std::fmt::Display>) {
+    if let Err(error) = done {
+        output::note(&format!("svc: {}", output::visible(&error.to_string())));
     }
 }
 
@@ -120,22 +102,21 @@ async fn post(context: &Context, path: &str, body: &Value) -> Result<Value, Clie
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let reply = match context.client() {
-            Ok(client) => client.post(path, body).await,
-            Err(_) if attempt < ATTEMPTS => {
-                tokio::time::sleep(PAUSE).await;
-                continue;
+        let (reply, may_pass) = match context.client() {
+            Ok(client) => {
+                let reply = client.post(path, body).await;
+                let is_away = matches!(
+                    reply,
+                    Err(ClientError::NotRunning { .. } | ClientError::Connection { .. })
+                );
+                (reply, is_away)
             }
-            Err(error) => return Err(ClientError::Foreign(format!("{error:#}"))),
+            Err(error) => (Err(ClientError::Foreign(format!("{error:#}"))), true),
         };
-        match reply {
-            Err(ClientError::NotRunning { .. } | ClientError::Connection { .. })
-                if attempt < ATTEMPTS =>
-            {
-                tokio::time::sleep(PAUSE).await;
-            }
-            reply => return reply,
+        if !may_pass || attempt == ATTEMPTS {
+            return reply;
         }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -145,7 +126,6 @@ fn follower(context: &Context, view: &Value, after: u64) -> anyhow::Result<Follo
     Ok(Follower::new(context.discovery()?, path).after(after).patient())
 }
 
-/// Prints a text on lines of its own.
 pub(super) fn paragraph(text: &str) -> anyhow::Result<()> {
     output::block(&format!("{}\n", text.strip_suffix('\n').unwrap_or(text)))
 }
@@ -168,24 +148,20 @@ pub(super) fn typed_lines() -> mpsc::UnboundedReceiver<String> {
 pub(super) struct Printer {
     /// The backend is a program whose every line of output is an event.
     is_exec: bool,
-    /// The open request and its options.
     asked: Option<AskedRequest>,
     /// The entry whose beginning was printed.
     said: Option<PrintedEntry>,
 }
 
-/// An unfinished entry.
 struct PrintedEntry {
     of: String,
-    /// Bytes of the entry that were printed.
     printed: usize,
-    /// Nothing else was printed after it.
+    /// Whether the last output was this entry, without a line feed.
     is_open: bool,
-    /// Whether the next delta repeats the entry from its beginning.
+    /// The next delta repeats the entry from its beginning.
     is_told_again: bool,
 }
 
-/// An open request.
 struct AskedRequest {
     id: String,
     title: String,
@@ -194,8 +170,6 @@ struct AskedRequest {
     chosen: Option<String>,
 }
 
-/// An option of an open request.
-#[derive(Debug)]
 struct AskedOption {
     id: String,
     name: String,
@@ -207,13 +181,12 @@ impl Printer {
         Self { is_exec: view["backend"] == "exec", asked: None, said: None }
     }
 
-    /// Shows the requests that are open already.
     async fn open_requests(&mut self, context: &Context, id: &str) {
         let Ok(client) = context.client() else { return };
         let Ok(page) = client.get::<Value>("/v1/requests?open=true").await else { return };
         for request in output::items(&page, "requests") {
             if request["agent_id"] == id {
-                // A row of the list has no type.
+                // Items of the list have no type.
                 let mut request = request.clone();
                 request["type"] = "request".into();
                 self.remember(&request);
@@ -222,19 +195,23 @@ impl Printer {
         }
     }
 
-    /// Prints an event.
     fn show(&mut self, item: &Value) -> anyhow::Result<()> {
         if item["kind"] == "delta" { self.speak(&item["data"]) } else { self.print(&item["data"]) }
     }
 
-    /// A stream that begins again repeats an unfinished entry from its beginning.
-    fn note(&mut self, item: &FollowItem) {
+    /// The event of an item; notes gaps and reconnections.
+    fn event_of(&mut self, item: &FollowItem) -> anyhow::Result<Option<Value>> {
+        if let FollowItem::Event { data, .. } = item {
+            return Ok(Some(serde_json::from_str(data)?));
+        }
+        note(item);
+        // A stream that resumes repeats an unfinished entry from its beginning.
         if let (FollowItem::Resumed, Some(said)) = (item, &mut self.said) {
             said.is_told_again = true;
         }
+        Ok(None)
     }
 
-    /// Appends the text of a delta to the entry that it belongs to.
     pub(super) fn speak(&mut self, delta: &Value) -> anyhow::Result<()> {
         // Each line of an `exec` program is an event; there are no deltas to join.
         if self.is_exec {
@@ -259,7 +236,6 @@ impl Printer {
         }
     }
 
-    /// Ends an open line, so that the next output begins on a new line.
     fn end_open_line(&mut self) -> anyhow::Result<()> {
         let is_open = self.said.as_mut().is_some_and(|said| std::mem::take(&mut said.is_open));
         if is_open { output::block("\n") } else { Ok(()) }
@@ -309,16 +285,13 @@ impl Printer {
         Ok(())
     }
 
-    /// The line that says who answered a request, and with what.
     fn answered(&self, event: &Value) -> String {
         let option = output::cell(event, "option_id");
         let offered = self.asked.iter().flat_map(|asked| &asked.options);
         let name = offered.into_iter().find(|it| it.id == option).map(|it| it.name.as_str());
         let said = name.unwrap_or(if option.is_empty() { "no option" } else { &option });
         match output::cell(event, "by").as_str() {
-            "interrupt" => {
-                "svc: the request was withdrawn, as the turn was interrupted\n".to_owned()
-            }
+            "interrupt" => "svc: the request was withdrawn, as the turn was interrupted\n".into(),
             by => format!("svc: answered by {by}: {said}\n"),
         }
     }
@@ -327,15 +300,14 @@ impl Printer {
     pub(super) fn remember(&mut self, event: &Value) {
         match event["type"].as_str() {
             Some("request") => {
-                let options = output::items(event, "options").iter();
-                let options = options
-                    .map(|it| AskedOption {
-                        id: output::cell(it, "option_id"),
-                        name: output::cell(it, "name"),
-                        is_permanent: is_permanent(&output::cell(it, "kind")),
-                    })
-                    .collect();
-                let (id, title) = (output::cell(event, "request_id"), output::cell(event, "title"));
+                let option = |it| AskedOption {
+                    id: output::cell(it, "option_id"),
+                    name: output::cell(it, "name"),
+                    is_permanent: is_permanent(&output::cell(it, "kind")),
+                };
+                let options = output::items(event, "options").iter().map(option).collect();
+                let cell = |key| output::cell(event, key);
+                let (id, title) = (cell("request_id"), cell("title"));
                 self.asked = Some(AskedRequest { id, title, options, chosen: None });
             }
             Some("answer" | "exit") => self.asked = None,
@@ -343,13 +315,11 @@ impl Printer {
         }
     }
 
-    /// Shows the open request.
     pub(super) fn show_request(&self) {
         let Some(asked) = &self.asked else { return };
         let mut text = format!("svc: it asks: {}\n", asked.title);
         for (number, option) in asked.options.iter().enumerate() {
-            writeln!(text, "  {}: {}", number + 1, option.name)
-                .expect("writing to a string does not fail");
+            text.extend(["  ", &(number + 1).to_string(), ": ", &option.name, "\n"]);
         }
         output::notes(&text);
     }
@@ -358,7 +328,6 @@ impl Printer {
         self.asked.is_some()
     }
 
-    /// The request and the option whose number was typed.
     pub(super) fn chosen(&self, line: &str) -> Option<(&str, &str)> {
         let asked = self.asked.as_ref()?;
         Some((&asked.id, &asked.option(line)?.id))
@@ -382,18 +351,16 @@ impl Printer {
     }
 }
 
-/// Whether a client asks no more after an option of this kind.
+/// Whether an option of this kind ends further questions.
 pub(super) fn is_permanent(kind: &str) -> bool {
     kind == "allow_always"
 }
 
-/// The question that confirms a permanent option of this name and number.
 pub(super) fn confirmation(name: &str, number: impl std::fmt::Display) -> String {
     format!("{name}: this holds from now on; {number} again answers")
 }
 
 impl AskedRequest {
-    /// The option whose number was typed.
     fn option(&self, line: &str) -> Option<&AskedOption> {
         let number: usize = line.trim().parse().ok()?;
         self.options.get(number.checked_sub(1)?)
@@ -413,7 +380,6 @@ impl AskedRequest {
     }
 }
 
-/// The exit code for the end of an agent.
 pub(super) fn end_of(event: &Value) -> Option<ExitCode> {
     (event["type"] == "exit")
         .then(|| if event["final_state"] == "done" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -422,13 +388,12 @@ pub(super) fn end_of(event: &Value) -> Option<ExitCode> {
 pub(super) fn entry_text(entry: &Value) -> String {
     let cell = |key| entry.get(key).and_then(Value::as_str);
     let role = cell("role").unwrap_or("?");
+    let result = cell("tool_result").unwrap_or_default();
     let text = match (cell("content"), cell("tool_name")) {
         (Some(content), _) => content.to_owned(),
-        (None, Some(tool)) if entry.get("tool_result").is_some() => {
-            format!("{tool} -> {}", cell("tool_result").unwrap_or_default())
-        }
+        (None, Some(tool)) if entry.get("tool_result").is_some() => format!("{tool} -> {result}"),
         (None, Some(tool)) => format!("{tool} {}", cell("tool_summary").unwrap_or_default()),
-        (None, None) => cell("tool_result").unwrap_or_default().to_owned(),
+        (None, None) => result.to_owned(),
     };
     format!("{role}: {text}")
 }

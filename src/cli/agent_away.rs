@@ -1,21 +1,22 @@
 //! Agents while no daemon runs: finds their hosts by their sockets and asks the hosts directly.
 
+use std::fs;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, HostNews};
-use svc_model::LATEST;
 use svc_model::agent::{AgentInfo, AgentState};
+use svc_model::{AgentId, LATEST};
 use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode, StopAgent};
+use tokio::task::JoinSet;
 
-use super::agent_attach::{Printer, end_of, entry_text, paragraph, typed_lines};
-use super::agent_list::{self, AgentListArgs};
-use super::agent_view::{print_agent, print_history, print_sent, print_stopped};
-use super::living_hosts::{FoundHost, living_hosts};
-use super::{Context, output};
+use super::agent_attach::{Printer, end_of, entry_text, note_failure, paragraph, typed_lines};
+use super::agent_list::{
+    self, AgentListArgs, print_agent, print_history, print_sent, print_stopped,
+};
+use super::{Context, ExitResult, output};
 
-/// The error for requests that only a daemon can serve.
 const NEEDS_A_DAEMON: &str =
     "svc: answering needs a daemon: `svc start`, then `svc agent answer` or attach again";
 
@@ -24,27 +25,22 @@ pub(super) async fn list(
     context: &Context,
     args: &AgentListArgs,
     away: anyhow::Error,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     let found = living_hosts(context).await;
-    if found.is_empty() || args.is_of_instances() {
+    if found.is_empty() || args.instances {
         return Err(away);
     }
     let mut agents: Vec<Value> = found.iter().map(view).collect();
     // The order of the daemon's list: the latest first.
     agents.sort_by_key(|agent| std::cmp::Reverse(output::cell(agent, "started_at")));
-    agent_list::print_hosts(context, args, &agents)?;
+    let printed = agent_list::print_hosts(context, args, &agents)?;
     output::note(&format!("svc: {ONLY_HOSTS}"));
-    Ok(ExitCode::SUCCESS)
+    Ok(printed)
 }
 
-/// The note for options that a list of hosts cannot serve.
 const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as their hosts tell; `svc start` shows all who take part";
 
-pub(super) async fn status(
-    context: &Context,
-    named: &str,
-    away: anyhow::Error,
-) -> anyhow::Result<ExitCode> {
+pub(super) async fn status(context: &Context, named: &str, away: anyhow::Error) -> ExitResult {
     let found = find(context, named, away).await?;
     print_agent(context, view(&found))
 }
@@ -54,7 +50,7 @@ pub(super) async fn send(
     named: &str,
     (input, mode): (String, SendMode),
     away: anyhow::Error,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     let (host, _) = find_answering(context, named, away).await?;
     let sent = host.send(&input_of(input, mode)).await?;
     print_sent(context, &serde_json::to_value(sent)?, mode == SendMode::Steer)
@@ -65,30 +61,25 @@ pub(super) async fn stop(
     named: &str,
     stop: &StopAgent,
     away: anyhow::Error,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     let (host, _) = find_answering(context, named, away).await?;
     let stopped = host.stop(stop).await?;
     print_stopped(context, named, &serde_json::to_value(stopped)?)
 }
 
-/// Prints a page of an agent's history, read from its host.
 pub(super) async fn history(
     context: &Context,
     named: &str,
     query: &HistoryQuery,
     away: anyhow::Error,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     let (host, _) = find_answering(context, named, away).await?;
     let page = host.history(query).await?;
     print_history(context, &serde_json::to_value(page)?)
 }
 
 /// Sends lines of standard input to an agent until the input or the agent ends.
-pub(super) async fn attach(
-    context: &Context,
-    named: &str,
-    away: anyhow::Error,
-) -> anyhow::Result<ExitCode> {
+pub(super) async fn attach(context: &Context, named: &str, away: anyhow::Error) -> ExitResult {
     let (host, status) = find_answering(context, named, away).await?;
     let info = status.agent;
     let history = host.history(&HistoryQuery { limit: 10, ..HistoryQuery::default() }).await?;
@@ -133,7 +124,6 @@ pub(super) async fn attach(
                         has_caught_up = true;
                     }
                 }
-                // Once for each request.
                 if has_caught_up && printer.has_request() && !is_told {
                     output::note(NEEDS_A_DAEMON);
                 }
@@ -152,16 +142,10 @@ pub(super) async fn attach(
                     output::note(NEEDS_A_DAEMON);
                     continue;
                 }
-                tell(host.send(&input_of(line, SendMode::Queue)).await);
+                note_failure(host.send(&input_of(line, SendMode::Queue)).await);
             }
-            _ = tokio::signal::ctrl_c() => tell(host.interrupt().await),
+            _ = tokio::signal::ctrl_c() => note_failure(host.interrupt().await),
         }
-    }
-}
-
-fn tell<T>(done: Result<T, HostError>) {
-    if let Err(error) = done {
-        output::note(&format!("svc: {}", output::visible(&error.to_string())));
     }
 }
 
@@ -185,7 +169,6 @@ fn view(found: &FoundHost) -> Value {
     }
 }
 
-/// Like `find`, but the host must respond.
 async fn find_answering(
     context: &Context,
     named: &str,
@@ -229,7 +212,6 @@ async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Re
     }
 }
 
-/// Whether a text is an id, or enough of the beginning of an id.
 fn is_beginning(id: &str, named: &str) -> bool {
     named.len() >= 6 && id.starts_with(&named.to_ascii_lowercase())
 }
@@ -241,4 +223,34 @@ fn is_named(info: &AgentInfo, named: &str) -> bool {
         || info.session_key == named
         || short == named
         || short.strip_suffix(":main") == Some(&*named)
+}
+
+/// A host whose socket exists.
+pub(super) struct FoundHost {
+    /// The agent's id, from the name of the socket.
+    pub(super) id: AgentId,
+    pub(super) client: HostClient,
+    pub(super) said: Result<HostStatus, HostError>,
+}
+
+/// All hosts with a listening socket, in the order of their agents' ids. They are asked
+/// concurrently, so that one which does not respond delays no other.
+pub(super) async fn living_hosts(context: &Context) -> Vec<FoundHost> {
+    let mut asked = JoinSet::new();
+    for entry in fs::read_dir(&context.paths.agents).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_socket = path.extension().is_some_and(|extension| extension == "sock");
+        let id = path.file_stem().and_then(|stem| stem.to_str()).and_then(AgentId::parse);
+        let Some(id) = id.filter(|_| is_socket) else { continue };
+        let client = HostClient::new(id.clone(), path);
+        asked.spawn(async move {
+            let said = client.status().await;
+            FoundHost { id, client, said }
+        });
+    }
+    let mut found = asked.join_all().await;
+    // A host that was killed leaves its socket.
+    found.retain(|host| !matches!(host.said, Err(HostError::Absent)));
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    found
 }

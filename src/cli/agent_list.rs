@@ -1,4 +1,5 @@
-//! `svc agent list`: hosted agents and attended sessions.
+//! Prints agents: `svc agent list` with hosted agents and attended sessions, and one agent with its
+//! end, its history and what became of an input.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,10 +8,12 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, with_object, with_query};
 use svc_model::{AgentFilter, ListQuery, PageQuery};
-use svc_sys::project_folder::project_root;
+use svc_sys::git_repository::project_root;
 
-use super::Context;
+use super::agent_attach::{entry_text, paragraph};
+use super::naming::all_items;
 use super::output::{self, Column, Listing};
+use super::{Context, ExitResult};
 
 const LIST: Listing = Listing {
     items: "agents",
@@ -41,16 +44,15 @@ const INSTANCES: Listing = Listing {
     next: None,
 };
 
-/// The name of an attended session's client in a session key.
+/// The backend of attended sessions, and its name in session keys.
 const CLAUDE_CODE: (&str, &str) = ("claude-code", "claude");
 
-/// Arguments of `svc agent list`.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct AgentListArgs {
     /// The configured ways to run agents, and whether each can be started
     #[arg(long, conflicts_with_all = ["state", "instance", "backend", "project", "hosted", "all", "limit", "cursor"])]
-    instances: bool,
+    pub(super) instances: bool,
     /// Only agents that svc runs
     #[arg(long)]
     hosted: bool,
@@ -71,11 +73,6 @@ pub(super) struct AgentListArgs {
 }
 
 impl AgentListArgs {
-    /// Whether the list is one of instances and not of agents.
-    pub(super) const fn is_of_instances(&self) -> bool {
-        self.instances
-    }
-
     /// The project filter: a root or a name, or the last part of either.
     fn project(&self) -> anyhow::Result<Option<String>> {
         let Some(named) = &self.filter.project else { return Ok(None) };
@@ -93,19 +90,18 @@ impl AgentListArgs {
     }
 }
 
-/// Whether a project root is equal to the filter, or ends with it.
+/// Whether the filter is a project root, or the last part of one.
 fn is_project(root: &str, named: Option<&str>) -> bool {
     named.is_none_or(|named| {
         root == named || Path::new(root).file_name().is_some_and(|name| name == named)
     })
 }
 
-pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn list(context: &Context, args: &AgentListArgs) -> ExitResult {
     let client = context.client()?;
     if args.instances {
         let all: Value = client.get("/v1/agents").await?;
-        INSTANCES.print(context, &all)?;
-        return Ok(ExitCode::SUCCESS);
+        return INSTANCES.print(context, &all);
     }
     let is_living = !args.all && args.filter.state.is_none();
     let project = args.project()?;
@@ -126,19 +122,14 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Res
         let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
         agents.extend(peers.iter().filter(is_here).map(attended));
     }
-    print(context, &agents, hosts.get("next_cursor"))?;
+    let printed = print_rows(context, &agents, hosts.get("next_cursor"))?;
     if is_living && context.screen.is_for_people() {
         output::note("`svc agent list --all` also shows those that have ended");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(printed)
 }
 
-/// Prints the agents of living hosts that pass the filter.
-pub(super) fn print_hosts(
-    context: &Context,
-    args: &AgentListArgs,
-    agents: &[Value],
-) -> anyhow::Result<()> {
+pub(super) fn print_hosts(context: &Context, args: &AgentListArgs, agents: &[Value]) -> ExitResult {
     let project = args.project()?;
     let wanted = json!(args.filter);
     let is_wanted = |agent: &&Value| {
@@ -147,15 +138,15 @@ pub(super) fn print_hosts(
             .all(|member| wanted[*member].is_null() || agent[*member] == wanted[*member])
             && is_project(agent["project"].as_str().unwrap_or_default(), project.as_deref())
     };
-    // The host of an agent that has ended stays for some seconds.
+    // The host of an ended agent stays for some seconds.
     let is_shown =
         |row: &Value| args.all || args.filter.state.is_some() || row["status"] != "offline";
     let rows = agents.iter().filter(is_wanted).map(|agent| hosted(agent, &[])).filter(is_shown);
     let rows: Vec<Value> = rows.take(args.limit.unwrap_or(500) as usize).collect();
-    print(context, &rows, None)
+    print_rows(context, &rows, None)
 }
 
-fn print(context: &Context, agents: &[Value], cursor: Option<&Value>) -> anyhow::Result<()> {
+fn print_rows(context: &Context, agents: &[Value], cursor: Option<&Value>) -> ExitResult {
     let mut page = json!({ "count": agents.len(), "agents": agents });
     if let Some(cursor) = cursor {
         page["next_cursor"] = cursor.clone();
@@ -166,7 +157,6 @@ fn print(context: &Context, agents: &[Value], cursor: Option<&Value>) -> anyhow:
     LIST.print(context, &page)
 }
 
-/// Whether a participant's folder belongs to a project.
 fn is_within(peer: &Value, project: Option<&str>) -> bool {
     let folder = Path::new(peer["path"].as_str().unwrap_or_default());
     is_project(&project_root(folder).to_string_lossy(), project)
@@ -179,26 +169,12 @@ async fn peers(
 ) -> Result<Vec<Value>, ClientError> {
     let backend = args.filter.backend.as_deref();
     let backend = backend.map(|it| if it == CLAUDE_CODE.1 { CLAUDE_CODE.0 } else { it });
-    let (mut peers, mut cursor) = (Vec::new(), None::<String>);
-    loop {
-        let query = [
-            ("live", is_living.then_some("true")),
-            ("limit", Some("500")),
-            ("cursor", cursor.as_deref()),
-        ];
-        let page: Value = client.get(&with_query("/v1/peers", &query)).await?;
-        let is_wanted = |peer: &&Value| {
-            is_hosted(peer) || backend.is_none_or(|backend| peer["backend"] == backend)
-        };
-        peers.extend(output::items(&page, "peers").iter().filter(is_wanted).cloned());
-        cursor = page["next_cursor"].as_str().map(str::to_owned);
-        if cursor.is_none() {
-            return Ok(peers);
-        }
-    }
+    let path = with_query("/v1/peers", &[("live", is_living.then_some("true"))]);
+    let is_wanted =
+        |peer: &Value| is_hosted(peer) || backend.is_none_or(|backend| peer["backend"] == backend);
+    all_items(client, &path, "peers", usize::MAX, is_wanted).await
 }
 
-/// Whether a participant is an agent that the daemon runs.
 pub(super) fn is_hosted(peer: &Value) -> bool {
     peer["agent"].is_string()
 }
@@ -208,7 +184,6 @@ fn is_attended(peer: &Value) -> bool {
     !is_hosted(peer) && peer["role"] != "human"
 }
 
-/// A row for a hosted agent, from its agent document and its peer document.
 fn hosted(agent: &Value, peers: &[Value]) -> Value {
     // For a host that does not respond only the id may be known.
     let key = agent["session_key"].as_str().or(agent["id"].as_str()).unwrap_or_default();
@@ -233,7 +208,6 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
     row.into()
 }
 
-/// A row for an attended session.
 fn attended(peer: &Value) -> Value {
     let backend = output::cell(peer, "backend");
     let kind = if backend == CLAUDE_CODE.0 { CLAUDE_CODE.1 } else { &backend };
@@ -251,7 +225,7 @@ fn common(key: &str, name: &str, kind: &str, status: &str) -> Map<String, Value>
         .collect()
 }
 
-/// Adds the members that the two kinds of rows name differently.
+/// Adds columns for members that the two kinds of rows name differently.
 fn name_columns(page: &mut Value) {
     for agent in page["agents"].as_array_mut().into_iter().flatten() {
         // Of one that has ended no status has a beginning.
@@ -266,8 +240,98 @@ fn name_columns(page: &mut Value) {
     }
 }
 
+const AGENT_FIELDS: [&str; 8] =
+    ["agent", "state", "session key", "instance", "backend", "folder", "started", "pid"];
+
+pub(super) fn print_agent(context: &Context, agent: Value) -> ExitResult {
+    let agent = if context.json { agent } else { labelled(agent) };
+    context.print_object(&agent, &AGENT_FIELDS)
+}
+
+/// Names fields by labels, and omits a process that has ended.
+fn labelled(agent: Value) -> Value {
+    let Value::Object(fields) = agent else { return agent };
+    let is_stopped = fields.get("state").is_some_and(|state| state == "done");
+    let fields = fields.into_iter().filter(|(key, value)| key != "pid" || *value != 0);
+    let fields = fields.map(|(key, value)| {
+        if key == "signal" {
+            return ("ended by".to_owned(), ended_by(&value, is_stopped).into());
+        }
+        let label = match key.as_str() {
+            "id" => "agent".to_owned(),
+            "worktree" => "folder".to_owned(),
+            "host_pid" => "host's pid".to_owned(),
+            "socket_path" => "socket".to_owned(),
+            "started_at" => "started".to_owned(),
+            "ended_at" => "ended".to_owned(),
+            other => other.replace('_', " "),
+        };
+        (label, value)
+    });
+    fields.collect::<Map<String, Value>>().into()
+}
+
+/// The name of the signal that ended an agent's program, and who sent it.
+fn ended_by(signal: &Value, is_stopped: bool) -> String {
+    let name = match signal.as_i64() {
+        Some(2) => "SIGINT",
+        Some(9) => "SIGKILL",
+        Some(15) => "SIGTERM",
+        _ => return format!("signal {signal}"),
+    };
+    let by_svc = if is_stopped { "svc" } else { "another program, or the system" };
+    format!("{by_svc} ({name})")
+}
+
+pub(super) fn print_stopped(context: &Context, agent: &str, stopped: &Value) -> ExitResult {
+    context.print_line(stopped, &stopped_in_words(agent, stopped))
+}
+
+fn stopped_in_words(agent: &str, stopped: &Value) -> String {
+    let agent = output::visible(agent);
+    if stopped["stopped"] != true {
+        return format!("{agent} has not ended yet: `svc agent status {agent}` says how it is");
+    }
+    let how = match (stopped["exit_code"].as_i64(), &stopped["signal"]) {
+        (Some(code), _) => format!("; its program ended with exit code {code}"),
+        (None, Value::Null) => String::new(),
+        (None, signal) => format!("; it was stopped by {}", ended_by(signal, true)),
+    };
+    let state = match stopped["final_state"].as_str() {
+        None | Some("done") => String::new(),
+        Some(state) => format!("; its state is {}", output::visible(state)),
+    };
+    format!("{agent} has ended{how}{state}")
+}
+
+pub(super) fn print_history(context: &Context, page: &Value) -> ExitResult {
+    if context.json {
+        output::json(page)?;
+    } else {
+        for entry in output::items(page, "entries") {
+            paragraph(&entry_text(entry))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn print_sent(context: &Context, sent: &Value, is_steering: bool) -> ExitResult {
+    let printed = context.print_object(sent, &["message_id", "queued"])?;
+    if let Some(note) = not_steered(sent, is_steering).filter(|_| !context.json) {
+        output::note(note);
+    }
+    Ok(printed)
+}
+
+fn not_steered(sent: &Value, is_steering: bool) -> Option<&'static str> {
+    let is_queued = is_steering && sent["queued"] == true;
+    is_queued.then_some("svc: this agent takes nothing in a turn: the input begins its next one")
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -301,5 +365,54 @@ mod tests {
         let row = &others[0];
         assert_eq!((&row["key"], &row["kind"]), (&json!("agent:claude:s"), &json!("attended")));
         assert_eq!((&row["name"], &row["status"]), (&json!("claude-code@web"), &json!("busy")));
+    }
+
+    #[test]
+    fn late_steering_input_is_reported() {
+        let sent = |queued: bool| json!({ "message_id": "m", "queued": queued });
+        assert!(not_steered(&sent(true), true).is_some_and(|note| note.contains("next one")));
+        assert_eq!(not_steered(&sent(false), true), None);
+        assert_eq!(not_steered(&sent(true), false), None);
+    }
+
+    #[test]
+    fn ended_agent_is_shown_without_its_process() {
+        let shown = labelled(json!({
+            "id": "ag_1", "worktree": "/srv", "pid": 0, "host_pid": 7, "started_at": "x", "exit_code": 1,
+        }));
+        let wanted = json!({
+            "agent": "ag_1", "folder": "/srv", "host's pid": 7, "started": "x", "exit code": 1,
+        });
+        assert_eq!(shown, wanted);
+        assert_eq!(labelled(json!({ "pid": 5 })), json!({ "pid": 5 }));
+        let ended =
+            |state: &str| labelled(json!({ "state": state, "signal": 9 }))["ended by"].clone();
+        assert_eq!(ended("done"), "svc (SIGKILL)");
+        assert_eq!(ended("error"), "another program, or the system (SIGKILL)");
+    }
+
+    #[test]
+    fn stop_is_reported_in_a_sentence() {
+        let told = |stopped: &Value| stopped_in_words("agent:claude:main", stopped);
+        for (stopped, sentence) in [
+            (
+                json!({ "stopped": true, "exit_code": 0, "graceful": true, "final_state": "done" }),
+                "agent:claude:main has ended; its program ended with exit code 0",
+            ),
+            (
+                json!({ "stopped": true, "signal": 9, "final_state": "done" }),
+                "agent:claude:main has ended; it was stopped by svc (SIGKILL)",
+            ),
+            (
+                json!({ "stopped": true, "exit_code": 3, "final_state": "error" }),
+                "agent:claude:main has ended; its program ended with exit code 3; its state is error",
+            ),
+            (
+                json!({ "stopped": false }),
+                "agent:claude:main has not ended yet: `svc agent status agent:claude:main` says how it is",
+            ),
+        ] {
+            assert_eq!(told(&stopped), sentence);
+        }
     }
 }

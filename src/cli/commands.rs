@@ -5,16 +5,15 @@ use std::io;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-use super::context::Context;
-use super::global_flags::GlobalFlags;
-use super::output::OutputClosed;
-use super::people::which_one;
+use super::context::{Context, GlobalFlags};
+use super::output::{self, OutputClosed};
+use super::people::{self, which_one};
 use super::{
-    ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
-    install, mcp, mcp_config, message, migrate, open, peer, people, project, send, serve,
-    service_unit, session, stdio, task, token, tools, top,
+    ExitResult, ServeArgs, agent, config, daemon, database, doctor, events, exit, ghap, hook,
+    install, mcp, mcp_config, message, open, peer, project, send, serve, service_unit, session,
+    stdio, task, token, tools, top,
 };
 
 /// All commands in groups, in the order of the help: the most important first.
@@ -202,9 +201,8 @@ enum Command {
     #[command(subcommand, after_help = "Example:\n  svc project list")]
     Project(project::ProjectCommand),
     /// Manage MCP servers that svc starts once for all agents
-    #[command(
-        after_help = "Examples:\n  svc mcp\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv"
-    )]
+    #[command(after_help = "Examples:\n  svc mcp\n  \
+        svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv")]
     Mcp(mcp::McpArgs),
     /// Print an --mcp-config document with a token for one session
     #[command(after_help = mcp_config::EXAMPLES)]
@@ -229,24 +227,22 @@ enum Command {
     #[command(subcommand, after_help = "Example:\n  svc config show")]
     Config(config::ConfigCommand),
     /// Find problems of this installation, and say what to do
-    #[command(
-        after_help = "Example:\n  svc doctor\n\nExit code 1 if anything fails; warnings do not count."
-    )]
+    #[command(after_help = "Example:\n  svc doctor\n\n\
+        Exit code 1 if anything fails; warnings do not count.")]
     Doctor,
     /// Copy the database to a file while the daemon runs
     #[command(after_help = "Example:\n  svc backup /backups/svc.db")]
-    Backup(backup::BackupArgs),
+    Backup(database::BackupArgs),
     /// Replace the database by a backup; the daemon must not run
     #[command(after_help = "Example:\n  svc restore /backups/svc.db")]
-    Restore(backup::RestoreArgs),
+    Restore(database::RestoreArgs),
     /// Apply pending migrations, or list them with --check (exit code 4 if there are any)
     #[command(after_help = "Example:\n  svc migrate --check")]
-    Migrate(migrate::MigrateArgs),
+    Migrate(database::MigrateArgs),
     /// Print a completion script for your shell
-    #[command(
-        after_help = "Example:\n  svc completions bash > ~/.local/share/bash-completion/completions/svc"
-    )]
-    Completions(completions::CompletionsArgs),
+    #[command(after_help = "Example:\n  \
+        svc completions bash > ~/.local/share/bash-completion/completions/svc")]
+    Completions(CompletionsArgs),
 }
 
 impl Cli {
@@ -262,7 +258,7 @@ pub(super) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
 
 /// Runs the program without a command. A hook that lost its arguments gets no output, a terminal
 /// gets the view of the team, and everything else the help.
-pub(super) fn without_command(global: GlobalFlags) -> anyhow::Result<ExitCode> {
+pub(super) fn without_command(global: GlobalFlags) -> ExitResult {
     if hook::is_called_without_arguments(global.home.as_deref()) {
         // A client that drops a hook's arguments runs this; it would read an exit code other than 0
         // as a decision.
@@ -275,7 +271,7 @@ pub(super) fn without_command(global: GlobalFlags) -> anyhow::Result<ExitCode> {
 }
 
 /// The exit code after a help was printed. A closed pipe is no error.
-pub(super) fn printed(result: io::Result<()>) -> anyhow::Result<ExitCode> {
+pub(super) fn printed(result: io::Result<()>) -> ExitResult {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
         result => Ok(result.map(|()| ExitCode::SUCCESS)?),
@@ -308,15 +304,14 @@ pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Op
     is_argument.then(|| exit::code(printed(command.print_long_help()), false))
 }
 
-pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+pub(super) fn dispatch(cli: Cli) -> ExitResult {
     let Cli { global, command } = cli;
     let Some(command) = command else { return without_command(global) };
     if let Command::Hook(args) = command {
         return Ok(hook::run(global, args, std::time::Instant::now()));
     }
-    // Commands that need no home.
     if let Command::Completions(args) = &command {
-        return completions::run(args, Cli::command());
+        return print_completions(args, Cli::command());
     }
     let context = Context::new(global)?;
     match command {
@@ -329,27 +324,20 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             }
             serve::run(&context.config(&args.flags())?, &context.env)
         }
-        Command::Migrate(args) => migrate::run(&context, &args),
-        Command::Backup(args) => backup::backup(&context, &args),
-        Command::Restore(args) => backup::restore(&context, &args),
+        Command::Migrate(args) => database::migrate(&context, &args),
+        Command::Backup(args) => database::backup(&context, &args),
+        Command::Restore(args) => database::restore(&context, &args),
         Command::Config(command) => config::run(&context, command),
         command => on_runtime(client_command(context, command)),
     }
 }
 
-async fn client_command(context: Context, command: Command) -> anyhow::Result<ExitCode> {
+async fn client_command(context: Context, command: Command) -> ExitResult {
     let context = &context;
     // The other commands report a bad configuration file themselves, or have no person to report
     // to.
-    let does_without_file = !matches!(
-        command,
-        Command::Start(_)
-            | Command::Restart(_)
-            | Command::Stdio(_)
-            | Command::Doctor
-            | Command::Mcp(_)
-    );
-    if does_without_file {
+    let is_of_daemon = matches!(command, Command::Start(_) | Command::Restart(_));
+    if !is_of_daemon && !matches!(command, Command::Stdio(_) | Command::Doctor | Command::Mcp(_)) {
         context.warn_of_file();
     }
     match command {
@@ -394,9 +382,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
     }
 }
 
-fn on_runtime(
-    work: impl Future<Output = anyhow::Result<ExitCode>> + Send,
-) -> anyhow::Result<ExitCode> {
+fn on_runtime(work: impl Future<Output = ExitResult> + Send) -> ExitResult {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // Boxed: the program has the code of all commands once, and not in each place that polls them.
@@ -405,6 +391,19 @@ fn on_runtime(
     // A write to an output that nobody reads must not delay the exit.
     runtime.shutdown_background();
     result
+}
+
+#[derive(Debug, Clone, Args)]
+struct CompletionsArgs {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+fn print_completions(args: &CompletionsArgs, mut command: clap::Command) -> ExitResult {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "svc", &mut script);
+    output::exact(&script)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

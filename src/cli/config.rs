@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 use svc_sys::config::{Config, ConfigError, Env, FileConfig, Flags};
 
 use super::output::{self, Column};
-use super::{Context, ServeArgs, UsageError};
+use super::{Context, ExitResult, ServeArgs, UsageError};
 
 const COLUMNS: &[Column] =
     &[Column::text("KEY", ""), Column::text("VALUE", ""), Column::text("ORIGIN", "").rank(1)];
 
-/// `svc config …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
     /// Print every key with its value and its origin: flag, env, file or default
@@ -28,46 +27,41 @@ pub(super) enum ConfigCommand {
     },
 }
 
-pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<ExitCode> {
+pub(super) fn run(context: &Context, command: ConfigCommand) -> ExitResult {
     match command {
         ConfigCommand::Show(args) => show(context, &args.flags()),
         ConfigCommand::Check { file } => check(context, file),
     }
 }
 
-fn show(context: &Context, flags: &Flags) -> anyhow::Result<ExitCode> {
+fn show(context: &Context, flags: &Flags) -> ExitResult {
     let config = context.config(flags)?;
     let rows = config.rows();
     let file = &config.paths.config_file;
     if context.json {
         output::json(&json!({
-            "home": config.paths.home,
-            "config_file": file,
-            "config_file_exists": file.exists(),
+            "home": config.paths.home, "config_file": file, "config_file_exists": file.exists(),
             "settings": rows,
         }))?;
     } else {
-        let origin = |home: bool| if home { "chosen" } else { "default" }.to_owned();
-        let state = if file.exists() { "read" } else { "absent" }.to_owned();
+        let origin = if config.paths.explicit_home { "chosen" } else { "default" };
+        let state = if file.exists() { "read" } else { "absent" };
+        let row = |key: &str, value: String, origin: String| {
+            vec![Some(key.to_owned()), Some(value), Some(origin)]
+        };
         let mut cells = vec![
-            vec![
-                "(home)".to_owned(),
-                config.paths.home.display().to_string(),
-                origin(config.paths.explicit_home),
-            ],
-            vec!["(config file)".to_owned(), file.display().to_string(), state],
+            row("(home)", config.paths.home.display().to_string(), origin.to_owned()),
+            row("(config file)", file.display().to_string(), state.to_owned()),
         ];
-        cells.extend(rows.iter().map(|row| {
-            vec![row.key.to_owned(), shown(row.key, &row.value), row.origin.to_string()]
-        }));
-        let cells: Vec<_> =
-            cells.into_iter().map(|row| row.into_iter().map(Some).collect()).collect();
+        cells.extend(
+            rows.iter().map(|it| row(it.key, shown(it.key, &it.value), it.origin.to_string())),
+        );
         output::table(&context.screen, COLUMNS, &cells, "")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(context: &Context, named: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+fn check(context: &Context, named: Option<PathBuf>) -> ExitResult {
     let is_named = named.is_some();
     let file = named.unwrap_or_else(|| context.paths.config_file.clone());
     if is_named && !file.exists() {
@@ -93,12 +87,8 @@ fn check(context: &Context, named: Option<PathBuf>) -> anyhow::Result<ExitCode> 
         let text = problems.join("; ");
         return Err(UsageError(format!("{}: {text}", file.display())).into());
     }
-    if context.json {
-        output::json(&json!({ "file": file, "valid": true }))?;
-    } else {
-        output::line(&format!("{} is valid", file.display()))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let line = format!("{} is valid", file.display());
+    context.print_line(&json!({ "file": file, "valid": true }), &line)
 }
 
 fn shown(key: &str, value: &Value) -> String {

@@ -1,31 +1,72 @@
-//! The environment, the paths and the connection to the daemon that commands share.
+//! The flags of every command, and the environment, paths and connection that commands share.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use svc_client::{Client, ClientError, Discovery};
 use svc_install::ClientLocations;
 use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 
-use super::global_flags::GlobalFlags;
-use super::output::{self, Screen};
+use super::ExitResult;
+use super::output::{self, ColorChoice, Screen};
+
+#[derive(Debug, Default, Args)]
+pub(super) struct GlobalFlags {
+    /// Print JSON: one document, or one line per item where the output is endless
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    /// Print exact times instead of how long ago
+    #[arg(long, global = true)]
+    pub(super) utc: bool,
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = true,
+        help = "Use colours: auto, always or never [default: auto; NO_COLOR is never]"
+    )]
+    pub(super) color: ColorChoice,
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help = "The data folder [env: SVC_HOME] [default: ~/.local/share/svc]"
+    )]
+    pub(super) home: Option<PathBuf>,
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        help = "The daemon's URL [env: SVC_URL] [default: the socket in the data folder]"
+    )]
+    pub(super) url: Option<String>,
+}
+
+/// An object of the members that are set.
+pub(super) fn members<const N: usize>(fields: [(&str, Option<String>); N]) -> Map<String, Value> {
+    let set = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
+    set.collect()
+}
 
 /// What the program reads of its process, once, and passes down.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The environment at the start of the process.
     pub env: Env,
     pub paths: Paths,
     pub json: bool,
-    /// The properties of standard output.
     pub(super) screen: Screen,
     url: Option<String>,
 }
 
 impl Context {
-    /// Reads the environment of this process and resolves the paths.
-    ///
     /// Fails if neither a flag nor the environment gives the data folder.
     pub(super) fn new(flags: GlobalFlags) -> anyhow::Result<Self> {
         let GlobalFlags { json, utc, color, home, url } = flags;
@@ -35,7 +76,6 @@ impl Context {
         Ok(Self { env, paths, json, screen, url })
     }
 
-    /// The configuration, with these flags on top.
     pub fn config(&self, flags: &Flags) -> anyhow::Result<Config> {
         Ok(Config::resolve(self.paths.clone(), &self.env, flags)?)
     }
@@ -51,7 +91,6 @@ impl Context {
         Discovery::for_agent(&self.paths, &self.env, self.url.as_deref())
     }
 
-    /// Folders of this person's clients and of the project in the current folder.
     pub(super) fn client_locations(&self) -> anyhow::Result<ClientLocations> {
         let home = self.env.os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         Ok(ClientLocations::new(
@@ -82,8 +121,24 @@ impl Context {
         Config::from_sources(self.paths.clone(), &self.env, &Flags::default(), &file).ok()
     }
 
-    /// A client of the daemon, with the caller's token.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::new(self.discovery()?.target()?))
+    }
+
+    /// Prints a document: with `--json` as it is, else as this line.
+    pub(super) fn print_line(&self, document: &impl Serialize, line: &str) -> ExitResult {
+        let printed = if self.json { output::json(document) } else { output::line(line) };
+        printed.map(|()| ExitCode::SUCCESS)
+    }
+
+    /// Prints an object: with `--json` as it is, else a line for each member, those of `first`
+    /// first.
+    pub(super) fn print_object(&self, object: &Value, first: &[&str]) -> ExitResult {
+        let printed = if self.json {
+            output::json(object)
+        } else {
+            output::object(&self.screen, object, first)
+        };
+        printed.map(|()| ExitCode::SUCCESS)
     }
 }

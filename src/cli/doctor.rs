@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, Endpoint, Token, Url, with_query};
+use svc_client::{ClientError, Endpoint, Token, Url, with_query};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
 use svc_store::{PostgresOptions, ServerReport, ServerSync};
 use svc_sys::config::{
@@ -18,7 +18,7 @@ use svc_sys::config::{
     sources::{SourceStanding, SourceVault},
 };
 use svc_sys::{
-    client_records, disk,
+    client_records,
     local_socket::{self, ConnectError},
     private_file,
     process_list::ProcessEntry,
@@ -26,11 +26,11 @@ use svc_sys::{
 };
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
-use super::{Context, install, output};
+use super::{Context, ExitResult, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// The check warns so long before writes are refused.
+/// How long before writes are refused the check warns.
 const SOON: Duration = Duration::from_hours(30 * 24);
 /// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
@@ -54,8 +54,7 @@ struct Finding {
     advice: Option<String>,
 }
 
-/// Runs every check; exit code 1 if one fails.
-pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context) -> ExitResult {
     let mut findings = Vec::new();
     let config = match context.config(&Flags::default()) {
         Ok(config) => {
@@ -67,11 +66,8 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
             Some(config)
         }
         Err(error) => {
-            findings.push(fail(
-                "configuration",
-                format!("{error:#}"),
-                "correct it; the daemon does not start before",
-            ));
+            let advice = "correct it; the daemon does not start before";
+            findings.push(fail("configuration", format!("{error:#}"), advice));
             None
         }
     };
@@ -100,7 +96,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     print(context, &findings)
 }
 
-fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<ExitCode> {
+fn print(context: &Context, findings: &[Finding]) -> ExitResult {
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     if context.json {
         output::json(&json!({ "ok": !failed, "checks": findings }))?;
@@ -111,11 +107,8 @@ fn print(context: &Context, findings: &[Finding]) -> anyhow::Result<ExitCode> {
                 Level::Warn => "warn",
                 Level::Fail => "FAIL",
             };
-            output::line(&format!(
-                "{mark}  {}: {}",
-                finding.check,
-                output::visible(&finding.detail)
-            ))?;
+            let detail = output::visible(&finding.detail);
+            output::line(&format!("{mark}  {}: {detail}", finding.check))?;
             if let Some(advice) = &finding.advice {
                 output::line(&format!("      -> {advice}"))?;
             }
@@ -183,13 +176,17 @@ fn servers(config: &Config) -> Vec<Finding> {
     findings
 }
 
+/// What a running daemon answers.
+async fn ask(context: &Context, path: &str) -> Option<Value> {
+    context.client().ok()?.get(path).await.ok()
+}
+
 /// Child MCP servers whose definitions differ from those that a person approved. Only a running
 /// daemon knows them.
 async fn changed_servers(context: &Context) -> Vec<Finding> {
     let here = std::env::current_dir().ok().map(|here| here.display().to_string());
     let target = with_query("/v1/sources", &[("project", here.as_deref())]);
-    let Ok(client) = context.client() else { return Vec::new() };
-    let Ok(page) = client.get::<Value>(&target).await else { return Vec::new() };
+    let page = ask(context, &target).await.unwrap_or_default();
     let sources = output::items(&page, "sources").iter();
     let changed =
         sources.filter_map(|source| Some((source["name"].as_str()?, source["changed"].as_u64()?)));
@@ -204,8 +201,7 @@ async fn changed_servers(context: &Context) -> Vec<Finding> {
 
 /// Folders whose repositories have another remote than when their project was decided.
 async fn moved_remotes(context: &Context) -> Vec<Finding> {
-    let Ok(client) = context.client() else { return Vec::new() };
-    let Ok(page) = client.get::<Value>("/v1/projects?limit=500").await else { return Vec::new() };
+    let page = ask(context, "/v1/projects?limit=500").await.unwrap_or_default();
     let mut findings = Vec::new();
     for project in output::items(&page, "projects") {
         for folder in output::items(project, "folders") {
@@ -223,11 +219,10 @@ fn home(context: &Context) -> Finding {
     const CHECK: &str = "data folder";
     let home = &context.paths.home;
     match std::fs::metadata(home) {
-        Ok(meta) if !meta.is_dir() => fail(
-            CHECK,
-            format!("{} is not a folder", home.display()),
-            "move it away, or choose another with SVC_HOME",
-        ),
+        Ok(meta) if !meta.is_dir() => {
+            let advice = "move it away, or choose another with SVC_HOME";
+            fail(CHECK, format!("{} is not a folder", home.display()), advice)
+        }
         Ok(meta) => match private_file::check_folder(home) {
             Ok(()) => private(CHECK, home, &meta, 0o700),
             Err(error) => fail(CHECK, error.to_string(), "nothing starts before"),
@@ -235,11 +230,10 @@ fn home(context: &Context) -> Finding {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             ok(CHECK, format!("{} does not exist yet; `svc start` makes it", home.display()))
         }
-        Err(error) => fail(
-            CHECK,
-            format!("{}: {error}", home.display()),
-            "run as the user who runs the daemon",
-        ),
+        Err(error) => {
+            let detail = format!("{}: {error}", home.display());
+            fail(CHECK, detail, "run as the user who runs the daemon")
+        }
     }
 }
 
@@ -269,7 +263,7 @@ fn private(check: &'static str, path: &Path, meta: &Metadata, wanted: u32) -> Fi
 #[cfg(target_os = "linux")]
 fn filesystem(home: &Path) -> Option<Finding> {
     const CHECK: &str = "file system";
-    let stat = rustix::fs::statfs(disk::existing(home)).ok()?;
+    let stat = rustix::fs::statfs(private_file::existing_folder(home)).ok()?;
     // Only the low 32 bits are the magic number, whatever the type's width and sign.
     let magic = u64::from_ne_bytes(stat.f_type.to_ne_bytes()) & 0xFFFF_FFFF;
     let name = match magic {
@@ -291,23 +285,20 @@ fn filesystem(_home: &Path) -> Option<Finding> {
     None
 }
 
-/// The space that is left, and when it will be used up. Only a running daemon knows how fast the
+/// The space that is left, and when it will be used up: a running daemon knows how fast the
 /// database grows.
 async fn space(context: &Context) -> Option<Finding> {
     const CHECK: &str = "disk space";
-    let free = disk::free_bytes(&context.paths.home)?;
-    let health = match context.client() {
-        Ok(client) => client.get::<Value>("/v1/health").await.ok(),
-        Err(_) => None,
-    };
-    let growth = health.map(|health| health["store"]["growth"].clone()).unwrap_or_default();
-    let forecast = forecast(&growth).map(|text| format!("; {text}")).unwrap_or_default();
+    let free = private_file::free_bytes(&context.paths.home)?;
+    let health = ask(context, "/v1/health").await.unwrap_or_default();
+    let growth = &health["store"]["growth"];
+    let forecast = forecast(growth).map(|text| format!("; {text}")).unwrap_or_default();
     let detail = format!("{} MiB free{forecast}", free / (1024 * 1024));
     let advice = "free some; writes are refused when it runs out, nothing is lost";
     Some(match free {
         _ if free < LITTLE_SPACE / 10 => fail(CHECK, detail, advice),
         _ if free < LITTLE_SPACE => warn(CHECK, detail, advice),
-        _ if is_soon_full(&growth) => {
+        _ if is_soon_full(growth) => {
             warn(CHECK, detail, "free some, raise store.max_bytes, or let [retention] remove more")
         }
         _ => ok(CHECK, detail),
@@ -342,11 +333,8 @@ fn clock() -> Finding {
     let now = SystemClock.now();
     let text = now.to_string();
     if now < EARLIEST {
-        return fail(
-            "clock",
-            format!("it says {text}"),
-            "set the clock; times in the log and expiries depend on it",
-        );
+        let advice = "set the clock; times in the log and expiries depend on it";
+        return fail("clock", format!("it says {text}"), advice);
     }
     ok("clock", text)
 }
@@ -356,23 +344,16 @@ fn wal(context: &Context) -> Option<Finding> {
     let path = context.paths.home.join("svc.db-wal");
     let size = std::fs::metadata(&path).ok()?.len();
     let detail = format!("{} KiB", size / 1024);
-    if size > LARGE_WAL {
-        return Some(warn(
-            CHECK,
-            detail,
-            "some program keeps a read transaction open on svc.db; end it (a sqlite3 shell?)",
-        ));
-    }
-    Some(ok(CHECK, detail))
+    let advice = "some program keeps a read transaction open on svc.db; end it (a sqlite3 shell?)";
+    Some(if size > LARGE_WAL { warn(CHECK, detail, advice) } else { ok(CHECK, detail) })
 }
 
 const DATABASE: &str = "database";
-/// A statement that takes longer there and back slows every write.
+/// A longer round trip slows every write.
 const FAR: Duration = Duration::from_millis(5);
-/// Times of the server and of this machine may differ by this, in milliseconds.
+/// Largest difference of the server's clock and this machine's, in milliseconds.
 const SKEW: u64 = 2_000;
 
-/// The server of PostgreSQL that has the rows.
 async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     server.connect_timeout = Duration::from_secs(5);
     let report = match ServerReport::look(&server).await {
@@ -390,11 +371,8 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     }
     if report.skew_ms.unsigned_abs() > SKEW {
         let differs = format!("the server's clock differs by {} ms", report.skew_ms);
-        findings.push(warn(
-            DATABASE,
-            differs,
-            "let both machines take their time from the network",
-        ));
+        let advice = "let both machines take their time from the network";
+        findings.push(warn(DATABASE, differs, advice));
     }
     if report.sync == ServerSync::Async {
         let advice =
@@ -420,7 +398,7 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     findings
 }
 
-/// The database that has the history of `svc.db` by now: a daemon does not start on the file.
+/// The database to which the history of `svc.db` was moved: a daemon does not start on the file.
 async fn moved(context: &Context) -> Option<Finding> {
     let place = svc_store::gone_to(&context.paths.db).await.ok()??;
     let advice =
@@ -472,11 +450,8 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     let mut findings = vec![if health.is_healthy() {
         ok(CHECK, format!("running at {} (pid {})", daemon.url, daemon.pid))
     } else {
-        warn(
-            CHECK,
-            format!("{} answers {}", daemon.url, health.status),
-            "it starts or stops; look again in a moment",
-        )
+        let detail = format!("{} answers {}", daemon.url, health.status);
+        warn(CHECK, detail, "it starts or stops; look again in a moment")
     }];
     let (theirs, ours) = (health.document.version.as_str(), env!("CARGO_PKG_VERSION"));
     findings.push(if theirs == ours {
@@ -487,11 +462,8 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     let started = health.document.started_at.as_deref().and_then(Timestamp::parse);
     let latest = SystemClock.now().plus(Duration::from_secs(5));
     if started.is_some_and(|started| started > latest) {
-        findings.push(warn(
-            "clock",
-            "the daemon started in the future".to_owned(),
-            "the clock was set back; check time synchronisation",
-        ));
+        let advice = "the clock was set back; check time synchronisation";
+        findings.push(warn("clock", "the daemon started in the future".to_owned(), advice));
     }
     if may_ask {
         findings.push(access(context).await);
@@ -505,24 +477,17 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     let ours = svc_server::daemon::live_file(&context.paths);
     let address = config.listen.iter().find(|address| address.port() != 0)?;
     let url = Url::from_listener(*address);
+    let advice = "to use this address, end that program; otherwise choose another with --listen or in config.toml";
     let health = match probe(Endpoint::Tcp(url.clone())).await {
         Ok(health) => health,
         // Nobody listens, or not with HTTP.
         Err(ClientError::NotRunning { .. }) => return None,
         Err(error) => {
-            return Some(warn(
-                CHECK,
-                format!("the program at {url} is not svc: {error}"),
-                "to use this address, end that program; otherwise choose another with --listen or in config.toml",
-            ));
+            return Some(warn(CHECK, format!("the program at {url} is not svc: {error}"), advice));
         }
     };
     if health.document.server != "svc" {
-        return Some(warn(
-            CHECK,
-            format!("the program at {url} is not svc"),
-            "to use this address, end that program; otherwise choose another with --listen or in config.toml",
-        ));
+        return Some(warn(CHECK, format!("the program at {url} is not svc"), advice));
     }
     let theirs = health.document.pid;
     if ours.as_ref().is_some_and(|ours| theirs == Some(ours.pid)) {
@@ -550,23 +515,19 @@ async fn clients(context: &Context) -> Vec<Finding> {
             vec![ok(CHECK, "no client is connected; `svc install` connects them".to_owned())]
         }
         Ok((count, drift)) if drift.is_empty() => vec![ok(CHECK, format!("{count} know svc"))],
-        Ok((_, drift)) => drift
-            .into_iter()
-            .map(|drift| {
-                let detail = format!("{}: {}", drift.client, drift.problem);
-                warn(CHECK, detail, &drift.advice)
-            })
-            .collect(),
+        Ok((_, drift)) => {
+            let finding = |drift: install::Drift| {
+                warn(CHECK, format!("{}: {}", drift.client, drift.problem), &drift.advice)
+            };
+            drift.into_iter().map(finding).collect()
+        }
     }
 }
 
 /// Sessions whose clients' own records or sockets do not count, and clients that take connections
 /// from everybody on this machine. Only a running daemon knows the sessions.
 async fn sessions(context: &Context) -> Vec<Finding> {
-    let Ok(client) = context.client() else { return Vec::new() };
-    let Ok(page) = client.get::<Value>("/v1/peers?live=true&limit=500").await else {
-        return Vec::new();
-    };
+    let page = ask(context, "/v1/peers?live=true&limit=500").await.unwrap_or_default();
     let mut findings = Vec::new();
     for peer in output::items(&page, "peers") {
         findings.extend(unread_record(peer));
@@ -591,14 +552,14 @@ fn unread_record(peer: &Value) -> Option<Finding> {
     Some(warn("sessions", detail, advice))
 }
 
-/// The socket of a session's client that is there and that the daemon does not use.
+/// A client's socket that exists and that the daemon refuses.
 async fn refused_socket(peer: &Value) -> Option<Finding> {
     let process = process_of(peer)?;
     let (backend, session) = (peer["backend"].as_str()?, peer["session_id"].as_str()?);
     let socket = client_records::socket(backend, &process, session)?;
     let error = match local_socket::connect_to_process(&socket, &process).await {
         Ok(_) => return None,
-        // A Codex need not have an app-server, and may be beside that of others.
+        // A Codex need not have an app-server, and the socket may be that of another Codex.
         Err(ConnectError::Absent(_) | ConnectError::OtherProcess { .. })
             if backend == client_records::CODEX =>
         {
@@ -626,20 +587,17 @@ fn open_server(peer: &Value) -> Option<Finding> {
 
 async fn access(context: &Context) -> Finding {
     const CHECK: &str = "access";
-    let answer: Result<Value, String> =
-        match context.discovery().and_then(|found| Ok(found.target()?)) {
-            Ok(target) => {
-                Client::new(target).get("/v1/health").await.map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error.to_string()),
-        };
+    let answer: Result<Value, String> = match context.client() {
+        Ok(client) => client.get("/v1/health").await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
     match answer {
         Ok(_) => ok(CHECK, "the token is accepted".to_owned()),
-        Err(problem) => fail(
-            CHECK,
-            problem,
-            "compare `svc token show` with the daemon's token_file (`svc config show`)",
-        ),
+        Err(problem) => {
+            let advice =
+                "compare `svc token show` with the daemon's token_file (`svc config show`)";
+            fail(CHECK, problem, advice)
+        }
     }
 }
 

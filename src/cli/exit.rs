@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use svc_client::{ClientError, ClientProblem};
 use svc_sys::config::ConfigError;
 
-use super::database_lock::DatabaseInUse;
 use super::naming::{self, AdvisedError};
 use super::output::{self, OutputClosed};
 use super::terminal;
@@ -24,16 +23,23 @@ const USAGE: u8 = 2;
 #[error("{0}")]
 pub struct UsageError(pub String);
 
+/// What a command ends with: its exit code, or the error that becomes one.
+pub type ExitResult = anyhow::Result<ExitCode>;
+
+/// Another process holds the database. Exit code 3.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct DatabaseInUse(pub(super) String);
+
 /// Prints the error, if there is one, and returns the exit code. With `is_json` the error is one
 /// line of JSON.
-pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode {
+pub(super) fn code(result: ExitResult, is_json: bool) -> ExitCode {
     let error = match result {
         Ok(code) => return code,
         Err(error) => error,
     };
     if error.is::<OutputClosed>() {
-        // A closed pipe, as in `svc …
-        // head`, is no failure.
+        // A closed pipe, as in `svc … | head`, is no failure.
         return ExitCode::SUCCESS;
     }
     let is_usage = error.is::<UsageError>()
@@ -149,7 +155,7 @@ fn problem_of(code: &str, title: &str, text: &str, retryable: bool) -> Value {
     })
 }
 
-/// Prints one line of JSON on standard error: standard output has results only.
+/// JSON on standard error: standard output has results only.
 fn document(problem: &Value) {
     output::note(&problem.to_string());
 }

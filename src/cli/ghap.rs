@@ -1,14 +1,12 @@
 //! `svc ghap`: records of attempts.
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{encode, with_object};
 use svc_model::{GhapFilter, GhapSearch, ListQuery};
 
-use super::Context;
-use super::output::{self, Column, Listing};
+use super::output::{Column, Listing};
+use super::{Context, ExitResult};
 
 const LIST: Listing = Listing {
     items: "ghap",
@@ -33,7 +31,6 @@ const COLUMNS: &[Column] = &[
     Column::time("CREATED", "created_at").rank(1),
 ];
 
-/// `svc ghap …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum GhapCommand {
     /// List records, the latest first
@@ -63,46 +60,28 @@ pub(super) enum GhapCommand {
     },
 }
 
-pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: GhapCommand) -> ExitResult {
     let client = context.client()?;
     match command {
         GhapCommand::List(query) => {
             let page: Value = client.get(&with_object("/v1/ghap", &query)).await?;
-            LIST.print(context, &page)?;
+            LIST.print(context, &page)
         }
         GhapCommand::Search(search) => {
             let page: Value = client.get(&with_object("/v1/ghap/search", &search)).await?;
-            FOUND.print(context, &page)?;
+            FOUND.print(context, &page)
         }
         GhapCommand::Show { id } => {
-            let record: Value = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
-            if context.json {
-                output::json(&record)?;
-            } else {
-                let first = [
-                    "id",
-                    "status",
-                    "domain",
-                    "strategy",
-                    "goal",
-                    "hypothesis",
-                    "action",
-                    "prediction",
-                    "result",
-                ];
-                output::object(&context.screen, &record, &first)?;
-            }
+            let record = client.get(&format!("/v1/ghap/{}", encode(&id))).await?;
+            let of_attempt = ["goal", "hypothesis", "action", "prediction", "result"];
+            let first = [&["id", "status", "domain", "strategy"][..], &of_attempt].concat();
+            context.print_object(&record, &first)
         }
         GhapCommand::Abandon { id, reason } => {
             let path = format!("/v1/ghap/{}/abandon", encode(&id));
             let record: Value = client.post(&path, &json!({ "reason": reason })).await?;
-            if context.json {
-                output::json(&record)?;
-            } else {
-                let text = |name: &str| record[name].as_str().unwrap_or_default();
-                output::line(&format!("gave up {}: {}", text("id"), text("goal")))?;
-            }
+            let text = |name: &str| record[name].as_str().unwrap_or_default();
+            context.print_line(&record, &format!("gave up {}: {}", text("id"), text("goal")))
         }
     }
-    Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use svc_model::limits;
 use svc_sys::{bounded_file, private_file};
 
 use super::daemon::daemon_url;
-use super::{Context, UsageError, output, program};
+use super::{Context, ExitResult, UsageError, output, program};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +28,6 @@ session's identity: whoever has it acts as the session.";
 /// Folder, below the data folder, for tokens without a file of their own.
 const TOKENS: &str = "session-tokens";
 
-/// Arguments of `svc mcp-config`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct McpConfigArgs {
     /// The session that the token stands for
@@ -63,20 +62,19 @@ pub(super) struct McpConfigArgs {
 
 /// A token, which the daemon shows once.
 #[derive(Debug, Deserialize)]
-struct FreshToken {
-    token_id: String,
-    token: String,
+pub(super) struct FreshToken {
+    pub(super) token_id: String,
+    pub(super) token: String,
     expires_at: String,
 }
 
-pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> ExitResult {
     if let Some(name) = &args.env
         && !is_variable(name)
     {
-        return Err(UsageError(format!(
+        bail!(UsageError(format!(
             "--env {name}: not the name of a variable (letters, digits and _)"
-        ))
-        .into());
+        )));
     }
     if let Some(path) = &args.write {
         refuse_foreign(path, &args.name)?;
@@ -107,21 +105,13 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
             let text = format!("{}\n", serde_json::to_string_pretty(&document)?);
             private_file::replace(path, text.as_bytes())
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            if context.json {
-                output::json(&json!({
-                    "path": path,
-                    "session": args.session,
-                    "token_id": minted.token_id,
-                    "token_file": token_file,
-                    "expires_at": minted.expires_at,
-                }))?;
-            } else {
-                output::line(&format!(
-                    "wrote {}; the token expires at {}",
-                    path.display(),
-                    minted.expires_at
-                ))?;
-            }
+            let FreshToken { token_id, expires_at, .. } = &minted;
+            let report = json!({
+                "path": path, "session": args.session, "token_id": token_id,
+                "token_file": token_file, "expires_at": expires_at,
+            });
+            let line = format!("wrote {}; the token expires at {expires_at}", path.display());
+            context.print_line(&report, &line)?;
         }
         None => output::json(&document)?,
     }
@@ -162,7 +152,6 @@ fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> anyhow:
     Ok(file)
 }
 
-/// Removes files whose tokens have expired.
 fn remove_expired(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let age = entry.metadata().and_then(|meta| meta.modified()).ok();
@@ -172,7 +161,6 @@ fn remove_expired(folder: &Path) {
     }
 }
 
-/// The server as a program that the client starts.
 fn program_server(context: &Context, token_file: &Path) -> anyhow::Result<Value> {
     let mut arguments = vec!["stdio".to_owned()];
     if let Some(url) = context.discovery()?.fixed() {
@@ -186,7 +174,6 @@ fn program_server(context: &Context, token_file: &Path) -> anyhow::Result<Value>
     Ok(server)
 }
 
-/// The server as a URL.
 fn url_server(url: &str, env: Option<&str>, token: &str) -> Value {
     let credential = env.map_or_else(|| token.to_owned(), |name| format!("${{{name}}}"));
     json!({
@@ -196,7 +183,7 @@ fn url_server(url: &str, env: Option<&str>, token: &str) -> Value {
     })
 }
 
-fn is_variable(name: &str) -> bool {
+pub(super) fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }

@@ -1,20 +1,20 @@
-//! `svc message`: messages between participants.
+//! `svc message`: messages between participants, what becomes of them, and one message for a
+//! person.
 
-use std::fmt::Write as _;
 use std::io::Read as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use svc_client::{Client, encode, with_object};
-use svc_model::{ListQuery, MessageFilter, PageQuery};
+use svc_model::{ListQuery, MessageFilter, PageQuery, PeerId};
 
+use super::context::members;
 use super::naming::{message_found, peer_found, peer_names};
-use super::output::{self, Column, Listing};
-use super::{Context, delivery, message_view};
+use super::output::{self, Column, Listing, Screen};
+use super::{Context, ExitResult};
 
-/// How many receivers with a full inbox are named.
 const NAMED: usize = 10;
 
 const LIST: Listing = Listing {
@@ -46,17 +46,14 @@ const ALL: Listing = Listing {
     next: Some("--cursor"),
 };
 
-/// The text for an empty list under a filter.
 const SOME: Listing = Listing { empty: "no such messages", ..ALL };
 const OPEN: Listing = Listing { empty: "no open questions", ..ALL };
 
-/// `svc message …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum MessageCommand {
     /// Send a message to a peer's inbox
-    #[command(
-        after_help = "Examples:\n  svc message send peer_… 'the build is green'\n  git diff | svc message send peer_… - --type query"
-    )]
+    #[command(after_help = "Examples:\n  svc message send peer_… 'the build is green'\n  \
+        git diff | svc message send peer_… - --type query")]
     Send {
         /// The receiver: a name, an id or its beginning, or a session's key
         peer: String,
@@ -73,14 +70,12 @@ pub(super) enum MessageCommand {
         circle: Option<String>,
     },
     /// List messages from everybody to everybody, the latest first
-    #[command(
-        after_help = "Examples:\n  svc message list --peer peer_…\n  svc message list --open    unanswered questions"
-    )]
+    #[command(after_help = "Examples:\n  svc message list --peer peer_…\n  \
+        svc message list --open    unanswered questions")]
     List(ListQuery<MessageFilter>),
     /// Look at what waits in an inbox, or take it
-    #[command(
-        after_help = "Examples:\n  svc message inbox reviewer\n  svc message inbox reviewer --take"
-    )]
+    #[command(after_help = "Examples:\n  svc message inbox reviewer\n  \
+        svc message inbox reviewer --take")]
     Inbox {
         /// The reader: a name, an id or its beginning, or a session's key
         peer: String,
@@ -110,7 +105,6 @@ pub(super) enum MessageCommand {
     },
 }
 
-/// What a message is made of.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Compose {
     /// The text; `-` reads it from standard input
@@ -129,14 +123,16 @@ pub(super) struct Compose {
     idempotency_key: Option<String>,
 }
 
-pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: MessageCommand) -> ExitResult {
     let client = context.client()?;
     match command {
         MessageCommand::Send { peer, message } => {
             let body = message.body(None)?;
             let sent = client.post(&format!("/v1/peers/{}/messages", encode(&peer)), &body).await;
             let sent: Value = peer_found(&client, &peer, sent).await?;
-            print(context, &sent)?;
+            let first =
+                ["id", "type", "from_peer", "to_peer", "timestamp", "state", "delivery", "text"];
+            return context.print_object(&sent, &first);
         }
         MessageCommand::Broadcast { message, circle } => {
             let answer: Value = client.post("/v1/peers/broadcast", &message.body(circle)?).await?;
@@ -150,8 +146,6 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             let mut page: Value = client.get(&with_object("/v1/messages", &query)).await?;
             if !context.json {
                 name_both_ends(&mut page);
-            }
-            if !context.json {
                 mark_questions(&mut page);
             }
             let MessageFilter { peer, kind, open, .. } = query.filter;
@@ -175,16 +169,13 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             let path = format!("/v1/peers/{}/messages/ack", encode(&peer));
             let answer = client.post(&path, &json!({ "ids": ids })).await;
             let answer: Value = peer_found(&client, &peer, answer).await?;
-            if context.json {
-                output::json(&answer)?;
-            } else {
-                output::line(&format!("acknowledged {}", output::cell(&answer, "count")))?;
-            }
+            let line = format!("acknowledged {}", output::cell(&answer, "count"));
+            return context.print_line(&answer, &line);
         }
         MessageCommand::Show { id } => {
             let message = client.get(&format!("/v1/messages/{}", encode(&id))).await;
             let message: Value = message_found(&client, &id, message).await?;
-            message_view::show(context, &client, &message).await?;
+            show(context, &client, &message).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -212,7 +203,7 @@ async fn name_senders(client: &Client, page: &mut Value) {
 /// In a table the state of a question is `open` or `answered`, which a person wants to know first.
 fn mark_questions(page: &mut Value) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
-        if delivery::is_open(message) {
+        if is_open(message) {
             message["state"] = "open".into();
         } else if message["type"] == "query" && message["answered"] == true {
             message["state"] = "answered".into();
@@ -220,7 +211,6 @@ fn mark_questions(page: &mut Value) {
     }
 }
 
-/// Who got a broadcast, and who did not.
 async fn reached(client: &Client, answer: &Value) -> String {
     let cell = |key| output::cell(answer, key);
     let (all, now, later) = (cell("delivered_to"), cell("now"), cell("later"));
@@ -234,36 +224,32 @@ async fn reached(client: &Client, answer: &Value) -> String {
             names.push(output::visible(name.unwrap_or(&id)));
         }
         let more = if full.len() > NAMED { ", …" } else { "" };
-        write!(
-            text,
-            "; not taken by {}, whose inbox is full: {}{more}",
-            full.len(),
-            names.join(", ")
-        )
-        .expect("writing to a string does not fail");
+        let count = full.len().to_string();
+        text.extend([
+            "; not taken by ",
+            &count,
+            ", whose inbox is full: ",
+            &names.join(", "),
+            more,
+        ]);
     }
     text
 }
 
 impl Compose {
     fn body(self, circle: Option<String>) -> anyhow::Result<Value> {
-        let fields = [
+        let body = members([
             ("text", Some(text_or_input(self.text)?)),
             ("from_peer", self.from),
             ("type", self.kind),
             ("correlation_id", self.correlation_id),
             ("idempotency_key", self.idempotency_key),
             ("circle", circle),
-        ];
-        let body: Map<String, Value> = fields
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
-            .collect();
-        Ok(Value::Object(body))
+        ]);
+        Ok(body.into())
     }
 }
 
-/// The text of a message, from standard input if it is `-`.
 pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
     if text != "-" {
         return Ok(text);
@@ -276,10 +262,207 @@ pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
     Ok(text.trim_end_matches('\n').to_owned())
 }
 
-fn print(context: &Context, message: &Value) -> anyhow::Result<()> {
+async fn show(context: &Context, client: &Client, message: &Value) -> anyhow::Result<()> {
     if context.json {
         return output::json(message);
     }
-    let first = ["id", "type", "from_peer", "to_peer", "timestamp", "state", "delivery", "text"];
-    output::object(&context.screen, message, &first)
+    let (from, to) =
+        tokio::join!(party(client, message, "from_peer"), party(client, message, "to_peer"));
+    output::wrapped_fields(&context.screen, &rows(&context.screen, message, from, to))
+}
+
+fn rows(screen: &Screen, message: &Value, from: String, to: String) -> Vec<(&'static str, String)> {
+    // The value of a field must not contain colour codes.
+    let screen = &Screen { color: false, ..*screen };
+    let kind = match message["type"].as_str() {
+        Some("query") => "question".to_owned(),
+        Some("response") => "answer".to_owned(),
+        _ => output::cell(message, "type"),
+    };
+    let mut rows = vec![
+        ("message", format!("{} ({kind})", output::cell(message, "id"))),
+        ("from", from),
+        ("to", to),
+        ("sent", screen.time(&output::cell(message, "timestamp"))),
+        ("state", delivery_state(&output::cell(message, "state")).to_owned()),
+    ];
+    let way: Vec<String> = output::items(message, "states")
+        .iter()
+        .map(|step| {
+            let why =
+                step["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let at = output::clock(screen, &output::cell(step, "at"));
+            format!("{at}  {}{why}", delivery_state(&output::cell(step, "state")))
+        })
+        .collect();
+    if !way.is_empty() {
+        rows.push(("delivery", way.join("\n")));
+    }
+    if let Some(answered) = message["correlation_id"].as_str() {
+        rows.push(("answers", answered.to_owned()));
+    }
+    if let Some(source) = delivery_source(&message["provenance"]) {
+        rows.push(("came by", source));
+    }
+    rows.push(("text", output::cell(message, "text")));
+    rows
+}
+
+async fn party(client: &Client, message: &Value, end: &str) -> String {
+    let id = output::cell(message, end);
+    let known: Option<Value> = client.get(&format!("/v1/peers/{}", encode(&id))).await.ok();
+    match known.as_ref().and_then(|peer| peer["display_name"].as_str()) {
+        Some(name) if id != PeerId::OPERATOR => format!("{name} ({id})"),
+        Some(name) => name.to_owned(),
+        None => id,
+    }
+}
+
+/// When a message that was just sent reaches its receiver, as a clause. Empty if the daemon is an
+/// earlier version that does not say.
+pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
+    let status = output::cell(receiver, "status");
+    match sent["delivery"].as_str().unwrap_or_default() {
+        "wakes" => "the message wakes it now",
+        "now" => "it gets the message in its present turn",
+        "next_turn" if status == "idle" => {
+            "it reads the message when somebody types there: the message does not wake it"
+        }
+        "next_turn" if receiver["waiting_for"]["kind"] == "limit" => {
+            "it reads the message when its usage limit is over"
+        }
+        // In a terminal OpenCode has no hook at the end of a turn that delivers messages.
+        "next_turn" if receiver["backend"] == "opencode" && receiver["agent"].is_null() => {
+            "it reads the message with its next tool call, or when somebody types there"
+        }
+        "next_turn" => "it reads the message in its next turn",
+        "when_back" => "it gets the message when it is back",
+        "never" => "its agent has ended, and the message cannot be delivered",
+        // A state of a later daemon.
+        other => other,
+    }
+}
+
+/// Like `when`, after the state of the receiver, and with what a person has to do before the
+/// receiver goes on.
+pub(super) fn expected(sent: &Value, receiver: &Value) -> String {
+    let status = output::cell(receiver, "status");
+    let mut words = match when(sent, receiver) {
+        "" => format!("which is {status}"),
+        when => format!("which is {status}: {when}"),
+    };
+    if let Some(needs) = needs(receiver) {
+        words.push_str("; ");
+        words.push_str(&needs);
+    }
+    words
+}
+
+pub(super) fn needs(receiver: &Value) -> Option<String> {
+    let is_asked =
+        matches!(receiver["waiting_for"]["kind"].as_str(), Some("permission" | "question"));
+    if receiver["status"] != "waiting" || !is_asked {
+        return None;
+    }
+    Some(match receiver["agent"].as_str() {
+        Some(key) => {
+            format!(
+                "it needs your answer first: svc agent answer {} latest OPTION",
+                output::visible(key)
+            )
+        }
+        None => "somebody has to answer at its terminal first".to_owned(),
+    })
+}
+
+fn delivery_state(state: &str) -> &str {
+    match state {
+        "accepted" => "taken by the daemon",
+        "queued" => "waits in the inbox",
+        "offered" => "was given to the receiver's client",
+        "injected" => "the receiver has it",
+        "acked" => "acknowledged",
+        "expired" => "waited too long and is gone",
+        "refused" => "not taken",
+        "undeliverable" => "cannot be delivered",
+        other => other,
+    }
+}
+
+fn delivery_source(provenance: &Value) -> Option<String> {
+    let call = match provenance.get("sourceTool").and_then(Value::as_str)? {
+        "peer_send" => "a message to one peer",
+        "peer_broadcast" => "a message to all",
+        "sessions_send" => "a message from session to session",
+        "sessions_spawn" => "the end of an agent that was started for it",
+        "SendMessage" => "the end of work that was asked for",
+        "agent_request" => "a request of an agent for permission",
+        other => other,
+    };
+    Some(match provenance.get("sourceSessionKey").and_then(Value::as_str) {
+        Some(session) => format!("{call}, from {session}"),
+        None => call.to_owned(),
+    })
+}
+
+/// Whether a message in a list is an unanswered question.
+pub(super) fn is_open(message: &Value) -> bool {
+    message["type"] == "query"
+        && message["answered"] == false
+        && !matches!(&*output::cell(message, "state"), "expired" | "refused" | "undeliverable")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_delivery_kind_has_a_text() {
+        for (delivery, words) in [
+            ("wakes", "wakes it now"),
+            ("now", "in its present turn"),
+            ("next_turn", "does not wake it"),
+            ("when_back", "when it is back"),
+            ("never", "its agent has ended, and the message cannot be delivered"),
+        ] {
+            let said = expected(&json!({ "delivery": delivery }), &json!({ "status": "idle" }));
+            assert!(said.starts_with("which is idle: ") && said.ends_with(words), "{said}");
+        }
+        let next = json!({ "delivery": "next_turn" });
+        let busy = expected(&next, &json!({ "status": "busy" }));
+        assert_eq!(busy, "which is busy: it reads the message in its next turn");
+        let idle = json!({ "status": "idle" });
+        assert_eq!(expected(&json!({}), &idle), "which is idle", "of an earlier daemon");
+    }
+
+    #[test]
+    fn blocked_receiver_says_what_it_needs() {
+        let waiting = |kind: &str, agent: Option<&str>| {
+            let receiver =
+                json!({ "status": "waiting", "waiting_for": { "kind": kind }, "agent": agent });
+            expected(&json!({ "delivery": "next_turn" }), &receiver)
+        };
+        let hosted = waiting("permission", Some("agent:claude:main"));
+        assert!(
+            hosted.ends_with(
+                "; it needs your answer first: svc agent answer agent:claude:main latest OPTION"
+            ),
+            "{hosted}"
+        );
+        let attended = waiting("question", None);
+        assert!(attended.ends_with("; somebody has to answer at its terminal first"), "{attended}");
+        let limited = waiting("limit", Some("agent:claude:main"));
+        assert!(limited.ends_with("when its usage limit is over"), "{limited}");
+    }
+
+    #[test]
+    fn question_is_open_until_answered_or_undeliverable() {
+        let message = |kind: &str, answered: bool, state: &str| json!({ "type": kind, "answered": answered, "state": state });
+        assert!(is_open(&message("query", false, "acked")));
+        assert!(!is_open(&message("query", true, "acked")));
+        assert!(!is_open(&message("query", false, "undeliverable")));
+        assert!(!is_open(&message("notification", false, "queued")));
+    }
 }

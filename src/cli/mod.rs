@@ -10,41 +10,29 @@ mod agent;
 mod agent_attach;
 mod agent_away;
 mod agent_list;
-mod agent_view;
-pub mod backup;
 mod commands;
-mod completions;
 mod config;
 mod context;
 mod daemon;
-mod database_lock;
-mod delivery;
+mod database;
 mod doctor;
 mod events;
 mod exit;
-mod feed;
 mod ghap;
-mod global_flags;
 mod hook;
 mod install;
-mod living_hosts;
 mod mcp;
 mod mcp_config;
 mod message;
-mod message_view;
-pub mod migrate;
 mod naming;
 mod open;
 mod output;
 mod peer;
 mod people;
-mod presence;
-mod process;
 mod program;
 mod project;
 mod send;
-pub mod serve;
-mod serve_args;
+mod serve;
 mod service_unit;
 mod session;
 mod stdio;
@@ -59,20 +47,18 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use global_flags::GlobalFlags;
-
+use context::GlobalFlags;
 use svc_sys::server_process;
 
 pub use context::Context;
-pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
-pub use serve_args::ServeArgs;
+pub use exit::{ALREADY_RUNNING, ExitResult, MIGRATIONS_PENDING, UsageError};
+pub use serve::ServeArgs;
 
 /// All commands with their arguments, for manual pages and completion scripts.
 pub fn command() -> clap::Command {
     commands::Cli::command()
 }
 
-/// Runs the program with the arguments of this process and returns the exit code.
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     // First, since a client waits for each hook. It has exit codes of its own.

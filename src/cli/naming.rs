@@ -1,7 +1,6 @@
 //! Errors for names that match nothing or several things: similar names and candidates.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 
 use http::StatusCode;
 use serde_json::Value;
@@ -25,6 +24,27 @@ pub(super) struct AdvisedError {
 impl AdvisedError {
     pub(super) fn new(source: ClientError, advice: &str) -> Self {
         Self { text: format!("{}; {advice}", visible(&source.to_string())), source }
+    }
+}
+
+/// The items of all pages of a list that are `wanted`, at most `most` of them.
+pub(super) async fn all_items(
+    client: &Client,
+    path: &str,
+    key: &str,
+    most: usize,
+    wanted: impl Fn(&Value) -> bool,
+) -> Result<Vec<Value>, ClientError> {
+    let (mut all, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let query = [("limit", Some("500")), ("cursor", cursor.as_deref())];
+        let page: Value = client.get(&with_query(path, &query)).await?;
+        let found = items(&page, key).iter().filter(|item| wanted(item));
+        all.extend(found.take(most - all.len()).cloned());
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() || all.len() == most {
+            return Ok(all);
+        }
     }
 }
 
@@ -94,8 +114,9 @@ pub(super) async fn message_found<T>(
     if !is_ambiguous_error(&error) {
         return Err(error.into());
     }
-    let path = with_query("/v1/messages", &[("limit", Some("500"))]);
-    let Ok(page) = client.get::<Value>(&path).await else { return Err(error.into()) };
+    let Ok(page) = client.get::<Value>("/v1/messages?limit=500").await else {
+        return Err(error.into());
+    };
     let messages = items(&page, "messages");
     let rows = messages.iter().filter(|message| is_named(message, "id", name)).map(|message| {
         let end = |name: &str, id: &str| {
@@ -113,7 +134,6 @@ pub(super) async fn message_found<T>(
     Err(choice(error, name, "message", &rows.collect::<Vec<_>>()).into())
 }
 
-/// Whether the daemon found several matches for a name.
 fn is_ambiguous_error(error: &ClientError) -> bool {
     error.problem().is_some_and(|problem| is_ambiguous(&problem.detail))
 }
@@ -151,12 +171,11 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
     let last = entries.len().saturating_sub(1);
     for (index, entry) in entries.iter().enumerate() {
         let end = if index < last { ")" } else { "" };
-        write!(text, "\n  {}{end}", visible(entry)).expect("writing to a string does not fail");
+        text.extend(["\n  ", &visible(entry), end]);
     }
     Some(text)
 }
 
-/// The error for an unknown server, with similar names among the known ones.
 pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) -> AdvisedError {
     let near: Vec<&str> = known
         .iter()
@@ -188,7 +207,7 @@ fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> Advis
     let name = visible(name);
     let mut text = format!("{name:?} names {} {kind}s; name one by its id:", rows.len());
     for row in rows.iter().take(CANDIDATES) {
-        write!(text, "\n  {}", visible(row)).expect("writing to a string does not fail");
+        text.extend(["\n  ", &visible(row)]);
     }
     if rows.len() > CANDIDATES {
         text.push_str("\n  …");

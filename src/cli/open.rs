@@ -7,7 +7,8 @@ use clap::Args;
 use serde_json::{Value, json};
 use svc_server::daemon;
 
-use super::{Context, daemon::daemon_url, output};
+use super::daemon::daemon_url;
+use super::{Context, ExitResult, output};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +20,6 @@ Examples:
 The link signs one browser in, within 60 seconds, for 12 hours. `svc token list` shows who is signed in, and `svc token \
 revoke` signs out.";
 
-/// Arguments of `svc open`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct OpenArgs {
     /// Print the link, and start no browser
@@ -31,7 +31,7 @@ pub(super) struct OpenArgs {
     plain: bool,
 }
 
-pub(super) async fn run(context: &Context, args: &OpenArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, args: &OpenArgs) -> ExitResult {
     let url = page_url(context, &daemon_url(context).await?, args.plain)?;
     let client = context.client()?;
     let minted: Value = client.post("/v1/login_codes", &json!({})).await?;

@@ -9,7 +9,7 @@ use svc_model::{PeerFilter, PeerId, RegisterInput};
 
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
-use super::{Context, UsageError};
+use super::{Context, ExitResult, UsageError};
 
 const LIST: Listing = Listing {
     items: "peers",
@@ -29,7 +29,6 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
-/// `svc peer …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum PeerCommand {
     /// List who is here
@@ -70,7 +69,6 @@ pub(super) enum PeerCommand {
     },
 }
 
-/// Arguments of `svc peer register`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RegisterArgs {
     #[command(flatten)]
@@ -80,17 +78,17 @@ pub(super) struct RegisterArgs {
     metadata: Vec<String>,
 }
 
-pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: PeerCommand) -> ExitResult {
     let client = context.client()?;
     let peer: Value = match command {
         PeerCommand::List { all, filter } => {
             let path =
                 if all || filter.status.is_some() { "/v1/peers" } else { "/v1/peers?live=true" };
             let mut page: Value = client.get(&with_object(path, &filter)).await?;
-            if !context.json && client.target().token_source != TokenSource::Env {
-                mark_operator(&mut page);
-            }
             if !context.json {
+                if client.target().token_source != TokenSource::Env {
+                    mark_operator(&mut page);
+                }
                 let requests: Result<Value, ClientError> =
                     client.get("/v1/requests?open=true&limit=500").await;
                 // The token of a session may not read requests.
@@ -141,27 +139,15 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
         PeerCommand::Remove { peer } => {
             let answer = client.delete(&format!("/v1/peers/{}", encode(&peer))).await;
             let removed: Value = peer_found(&client, &peer, answer).await?;
-            if !context.json {
-                let cell = |key| output::visible(&output::cell(&removed, key));
-                output::line(&format!("removed {} ({})", cell("display_name"), cell("peer_id")))?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            removed
+            let cell = |key| output::visible(&output::cell(&removed, key));
+            let line = format!("removed {} ({})", cell("display_name"), cell("peer_id"));
+            return context.print_line(&removed, &line);
         }
     };
-    if context.json {
-        output::json(&peer)?;
-    } else {
-        output::object(
-            &context.screen,
-            &peer,
-            &["peer_id", "display_name", "status", "backend", "circle", "role", "path"],
-        )?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let first = ["peer_id", "display_name", "status", "backend", "circle", "role", "path"];
+    context.print_object(&peer, &first)
 }
 
-/// Marks the operator's own peer.
 fn mark_operator(page: &mut Value) {
     let peers = page["peers"].as_array_mut();
     for peer in peers.into_iter().flatten().filter(|peer| peer["peer_id"] == PeerId::OPERATOR) {
@@ -185,12 +171,12 @@ fn mark_waiting(page: &mut Value, requests: &Value) {
     }
 }
 
-/// Whether nobody can answer a request but who sits at the terminal of its session.
+/// Whether a request can be answered only at the terminal of its session.
 pub(super) fn only_at_terminal(request: &Value) -> bool {
     request["agent_id"].is_null() && request["options"].as_array().is_some_and(Vec::is_empty)
 }
 
-/// What a peer waits for that only a person at its terminal, or time, can give, if it waits.
+/// What a peer waits for, if only a person at its terminal or the end of a limit ends the wait.
 pub(super) fn waits_at_terminal(peer: &Value) -> Option<String> {
     let waits = &peer["waiting_for"];
     let asked = match waits["kind"].as_str()? {
@@ -207,7 +193,7 @@ pub(super) fn waits_at_terminal(peer: &Value) -> Option<String> {
     Some(format!("{asked}, at its terminal{title}"))
 }
 
-/// Whether a name is that of an agent which was started for one task and ends with it.
+/// Whether a name is that of an agent of one task, which ends with the task.
 pub(super) fn is_of_task(name: &str) -> bool {
     name.contains(":task-")
 }
@@ -224,7 +210,6 @@ fn leave_out_tasks(page: &mut Value) {
     }
 }
 
-/// Sorts offline peers by the time they were last seen, the latest first.
 fn latest_offline_first(page: &mut Value) {
     if let Some(peers) = page["peers"].as_array_mut() {
         let is_offline = |peer: &Value| peer["status"] == "offline";
@@ -235,13 +220,11 @@ fn latest_offline_first(page: &mut Value) {
     }
 }
 
-/// The earlier name of a peer, if it differs.
 fn former_name<'a>(page: &'a Value, peer: &Value) -> Option<&'a str> {
     let known = output::items(page, "peers").iter().find(|it| it["peer_id"] == peer["peer_id"])?;
     known["display_name"].as_str().filter(|name| peer["display_name"] != *name)
 }
 
-/// Another living peer of this name.
 fn living_namesake<'a>(page: &'a Value, peer: &Value) -> Option<&'a Value> {
     output::items(page, "peers").iter().find(|it| {
         it["peer_id"] != peer["peer_id"]

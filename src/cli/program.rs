@@ -1,4 +1,4 @@
-//! The path of this program for files that outlive this version.
+//! The path of this program for files that outlive this version, and the client that started it.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use svc_sys::config::Env;
+use svc_sys::process_list;
 
 /// The running program, by the path with which the person runs it: after an upgrade a link on the
 /// PATH leads to the new version, and the present target may be gone.
@@ -31,13 +32,22 @@ fn lasting_name(running: &Path, invoked: Option<&OsStr>, paths: Option<&OsStr>) 
         .unwrap_or_else(|| running.to_path_buf())
 }
 
-/// The executable of this name in one of `paths`.
 fn find(name: &str, paths: Option<&OsStr>) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         std::fs::metadata(path)
             .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
     std::env::split_paths(paths?).map(|folder| folder.join(name)).find(is_program)
+}
+
+/// The client's process for a request on the socket; this process if the client's is unknown.
+pub(super) fn client_or_own() -> u32 {
+    client().unwrap_or_else(std::process::id)
+}
+
+/// The process that started this one, past the shell between them.
+pub(super) fn client() -> Option<u32> {
+    process_list::client_of_this().map(|process| process.pid)
 }
 
 #[cfg(test)]

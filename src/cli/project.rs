@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -10,12 +9,9 @@ use serde_json::{Value, json};
 use svc_client::with_object;
 use svc_model::{MovedFolder, PageQuery};
 
-use super::{
-    Context,
-    output::{self, Column, Listing},
-};
+use super::output::{self, Column, Listing};
+use super::{Context, ExitResult};
 
-/// `svc project …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ProjectCommand {
     /// List projects with their folders, by name
@@ -55,17 +51,13 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
-pub(super) async fn run(context: &Context, command: ProjectCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: ProjectCommand) -> ExitResult {
     let client = context.client()?;
     match command {
         ProjectCommand::List { limit, cursor } => {
             let query = PageQuery { limit, cursor };
             let page: Value = client.get(&with_object("/v1/projects", &query)).await?;
-            if context.json {
-                output::json(&page)?;
-            } else {
-                print(context, &page)?;
-            }
+            LIST.print(context, &if context.json { page } else { by_folder(&page) })
         }
         ProjectCommand::Move { folder } => {
             let folder = folder
@@ -74,18 +66,13 @@ pub(super) async fn run(context: &Context, command: ProjectCommand) -> anyhow::R
             let folder = folder.to_str().context("the folder's name is not UTF-8")?;
             let moved: MovedFolder =
                 client.post("/v1/projects/move", &json!({ "folder": folder })).await?;
-            if context.json {
-                output::json(&moved)?;
-            } else {
-                output::line(&said(&moved))?;
-            }
+            context.print_line(&moved, &said(&moved))
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a row for each folder.
-fn print(context: &Context, page: &Value) -> anyhow::Result<()> {
+/// The page with a row for each folder.
+fn by_folder(page: &Value) -> Value {
     let (mut rows, mut machines) = (Vec::new(), BTreeSet::new());
     for project in output::items(page, LIST.items) {
         let aliases = output::items(project, "aliases").iter().filter_map(Value::as_str);
@@ -109,7 +96,7 @@ fn print(context: &Context, page: &Value) -> anyhow::Result<()> {
     if let Some(cursor) = page.get("next_cursor") {
         table["next_cursor"] = cursor.clone();
     }
-    LIST.print(context, &table)
+    table
 }
 
 fn said(moved: &MovedFolder) -> String {

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use svc_client::{Client, TokenSource};
 use svc_model::PeerId;
 
-use super::people::which_one;
-use super::presence::say as present;
-use super::{Context, agent, output, task};
+use super::context::members;
+use super::people::{present, which_one};
+use super::{Context, ExitResult, agent, output, task};
 
 pub(super) const EXAMPLES: &str = concat!(
     "Examples:
@@ -23,7 +23,6 @@ NAME is an instance, which starts an agent for this work, or else anybody who is
     which_one!()
 );
 
-/// Arguments of `svc send`.
 #[derive(Debug, Clone, Args)]
 #[command(allow_missing_positional = true)]
 pub(super) struct SendArgs {
@@ -54,7 +53,7 @@ pub(super) struct SendArgs {
     prompt: String,
 }
 
-pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
     let by_environment = || context.env.text("SVC_AGENT").ok().flatten().map(str::to_owned);
     let instance = match (args.name.or(args.agent), &args.tag) {
         (None, None) => by_environment(),
@@ -64,22 +63,17 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
         Some(cwd) => ("cwd", std::path::absolute(cwd)?),
         None => ("default_cwd", std::env::current_dir()?),
     };
-    let mut opts = Map::new();
+    let mut opts = members([
+        (member, Some(cwd.to_string_lossy().into_owned())),
+        ("mode", args.mode),
+        ("model", args.model),
+        ("idempotency_key", args.idempotency_key),
+    ]);
     opts.insert("async".to_owned(), true.into());
-    opts.insert(member.to_owned(), cwd.to_string_lossy().into());
-    let given =
-        [("mode", args.mode), ("model", args.model), ("idempotency_key", args.idempotency_key)];
-    for (name, value) in given {
-        if let Some(value) = value {
-            opts.insert(name.to_owned(), value.into());
-        }
-    }
-    let mut body = json!({ "prompt": agent::text(args.prompt)?, "opts": opts });
-    for (name, value) in [("instance", instance), ("tag", args.tag)] {
-        if let Some(value) = value {
-            body[name] = value.into();
-        }
-    }
+    let prompt = Some(agent::text(args.prompt)?);
+    let mut body =
+        Value::from(members([("prompt", prompt), ("instance", instance), ("tag", args.tag)]));
+    body["opts"] = opts.into();
     let client = context.client()?;
     if args.is_async && client.target().token_source != TokenSource::Env {
         // Nobody waits here, so the operator's inbox gets the reply.
@@ -87,10 +81,8 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
         body["opts"]["from_peer_id"] = PeerId::OPERATOR.into();
     }
     let instance = body["instance"].as_str();
-    let sent: Value = match client.post("/v1/send_message", &body).await {
-        Ok(sent) => sent,
-        Err(error) => return Err(agent::unread(context, instance, error)),
-    };
+    let sent = client.post("/v1/send_message", &body).await;
+    let sent: Value = sent.map_err(|error| agent::unread(context, instance, error))?;
     if let Some(name) = instance.filter(|name| sent["instance"] == *name) {
         note_namesake(&client, name, &body["opts"]["mode"]).await;
     }
@@ -106,7 +98,7 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
     task::watch(context, &output::cell(&sent, "task_id"), None).await
 }
 
-/// Notes a living agent that has the name of the instance, since the work starts a new agent.
+/// Notes a living agent with the name of the instance: the work starts a new agent.
 async fn note_namesake(client: &Client, name: &str, mode: &Value) {
     if !mode.is_null() && mode != "spawn-only" {
         return;

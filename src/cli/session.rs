@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use svc_client::{Client, ClientError, encode, with_object, with_query};
 use svc_model::{ListQuery, SessionFilter, limits};
 
-use super::Context;
 use super::agent;
 use super::naming::{AdvisedError, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::tools::structured;
+use super::{Context, ExitResult};
 
 const LIST: Listing = Listing {
     items: "sessions",
@@ -52,10 +52,8 @@ const TREE: &[Column] = &[
     Column::time("HEARD", "updatedAt").rank(2),
 ];
 
-/// The code of `sessions_send` for a key that no session has.
 const UNKNOWN: &str = "unknown_session";
 
-/// `svc session …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
     /// List sessions, the most recently active first
@@ -115,7 +113,7 @@ pub(super) enum SessionCommand {
     },
 }
 
-pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResult {
     let client = context.client()?;
     match command {
         SessionCommand::List(mut query) => {
@@ -158,11 +156,9 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
                 }
                 found => found?,
             };
-            if context.json {
-                output::json(&history)?;
-            } else {
-                print_history(&history)?;
-            }
+            let printed =
+                if context.json { output::json(&history) } else { print_history(&history) };
+            printed?;
         }
         SessionCommand::Tree => {
             let limit = limits::SESSIONS_MAX;
@@ -202,13 +198,12 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
                     format!("{} {goal}", output::cell(&active, "id")),
                 )])?;
             }
-            TOOLS.print_table(&context.screen, &serde_json::json!({ "tools": tools }))?;
+            TOOLS.print_table(&context.screen, &json!({ "tools": tools }))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds the participant's name to each session whose participant is known.
 async fn name_sessions(client: &Client, page: &mut Value) {
     let names = peer_names(client, "session_id").await;
     for session in page.get_mut("sessions").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -218,12 +213,11 @@ async fn name_sessions(client: &Client, page: &mut Value) {
     }
 }
 
-/// Whether nothing has the requested name.
 fn is_unknown(error: &ClientError) -> bool {
     error.status() == Some(StatusCode::NOT_FOUND)
 }
 
-/// The participant of this name, if no session has it. `unknown` is the error for the session.
+/// The participant of a name that no session has. `unknown` is the error for the session.
 async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::Result<Value> {
     match client.get(&format!("/v1/peers/{}", encode(name))).await {
         Err(error) if is_unknown(&error) => {
@@ -235,11 +229,7 @@ async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::R
 }
 
 /// Sends a message and prints only the reply; notes about it go to standard error.
-async fn send(
-    context: &Context,
-    client: &Client,
-    mut arguments: Value,
-) -> anyhow::Result<ExitCode> {
+async fn send(context: &Context, client: &Client, mut arguments: Value) -> ExitResult {
     let mut sent = structured(client, "sessions_send", arguments.clone()).await?;
     if sent["reason"] == UNKNOWN {
         let name = output::cell(&arguments, "sessionKey");
@@ -278,8 +268,8 @@ async fn send(
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The text with a line feed at its end.
-fn ended(text: &str) -> String {
+/// A text by others, with a line feed at its end.
+pub(super) fn ended(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(output::visible).collect();
     format!("{}\n", lines.join("\n"))
 }
@@ -301,13 +291,11 @@ fn print_history(history: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The note below a tree of this many sessions, if there may be more.
 fn truncation_note(sessions: usize) -> Option<String> {
     (sessions >= limits::SESSIONS_MAX as usize)
         .then(|| format!("the {sessions} heard of last: `svc session list` lists all"))
 }
 
-/// Prints sessions, each below the one that started it.
 fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
     let sessions = output::items(page, "sessions");
     let mut rows: Vec<Vec<Option<String>>> = Vec::new();

@@ -6,14 +6,15 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 use svc_client::{Client, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{ListQuery, NewTask, TaskFilter};
 
-use super::events::note;
+use super::events::{ending, note};
 use super::output::{self, Column, Listing};
 use super::peer::metadata;
-use super::{Context, task_run};
+use super::session::ended;
+use super::{Context, ExitResult, task_run};
 
 const LIST: Listing = Listing {
     items: "tasks",
@@ -30,11 +31,10 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
-/// Words of the prompt that stand in for a missing title.
+/// Limits of the part of the prompt that stands in for a missing title.
 const TITLE_WORDS: usize = 12;
 const TITLE_CHARS: usize = 80;
 
-/// `svc task …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
     /// Create a task that another program runs
@@ -92,7 +92,6 @@ pub(super) enum TaskCommand {
     },
 }
 
-/// Arguments of `svc task create`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct CreateArgs {
     #[command(flatten)]
@@ -102,7 +101,6 @@ pub(super) struct CreateArgs {
     metadata: Vec<String>,
 }
 
-/// The part of a frame that is printed.
 #[derive(Debug, Deserialize)]
 struct PrintedFrame {
     line: String,
@@ -113,27 +111,29 @@ struct PrintedFrame {
     partial: bool,
 }
 
-pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
     match command {
         TaskCommand::Create(args) => {
             let CreateArgs { mut task, metadata: pairs } = *args;
             task.metadata = metadata(&pairs)?;
             let task: Value = context.client()?.post("/v1/tasks", &task).await?;
-            print(context, &task)?;
-            Ok(ExitCode::SUCCESS)
+            print(context, &task)
         }
-        TaskCommand::List(query) => list(context, &query).await,
+        TaskCommand::List(query) => {
+            let mut page: Value = context.client()?.get(&with_object("/v1/tasks", &query)).await?;
+            if !context.json {
+                title_by_prompt(&mut page);
+            }
+            LIST.print(context, &page)
+        }
         TaskCommand::Show { id } => {
             let client = context.client()?;
             let id = identified(&client, id).await?;
-            print(context, &fetch(&client, &id).await?)?;
-            Ok(ExitCode::SUCCESS)
+            print(context, &fetch(&client, &id).await?)
         }
         TaskCommand::Cancel { id } => {
             let path = format!("/v1/tasks/{}/cancel", encode(&id));
-            let task: Value = context.client()?.post(&path, &Map::new()).await?;
-            print(context, &task)?;
-            Ok(ExitCode::SUCCESS)
+            print(context, &context.client()?.post(&path, &json!({})).await?)
         }
         TaskCommand::Watch { id, after } => {
             let id = identified(&context.client()?, id).await?;
@@ -160,20 +160,7 @@ async fn identified(client: &Client, id: String) -> anyhow::Result<String> {
     }
 }
 
-async fn list(context: &Context, query: &ListQuery<TaskFilter>) -> anyhow::Result<ExitCode> {
-    let mut page: Value = context.client()?.get(&with_object("/v1/tasks", query)).await?;
-    if !context.json {
-        title_by_prompt(&mut page);
-    }
-    LIST.print(context, &page)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(super) async fn watch(
-    context: &Context,
-    id: &str,
-    after: Option<u64>,
-) -> anyhow::Result<ExitCode> {
+pub(super) async fn watch(context: &Context, id: &str, after: Option<u64>) -> ExitResult {
     let mut follower = subscription(context, id, after)?;
     let mut has_words = after.is_some_and(|after| after > 0);
     while let Some(item) = follower.next().await? {
@@ -181,7 +168,7 @@ pub(super) async fn watch(
             if context.json
                 && let FollowItem::Gap(gap) = &item
             {
-                output::ndjson(&serde_json::json!({ "kind": "gap", "data": gap }))?;
+                output::ndjson(&json!({ "kind": "gap", "data": gap }))?;
             }
             note(&item);
             continue;
@@ -189,7 +176,7 @@ pub(super) async fn watch(
         let data: Value =
             serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
         if context.json {
-            output::ndjson(&serde_json::json!({ "id": id, "kind": kind, "data": data }))?;
+            output::ndjson(&json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
             let frame = PrintedFrame::deserialize(&data)
                 .context("the daemon sent a frame without a line")?;
@@ -208,7 +195,7 @@ pub(super) async fn watch(
                 if let Some(result) = data["result"].as_str().filter(|_| !has_words) {
                     output::block(&ended(result))?;
                 }
-                output::note(&format!("svc: {}", ending(&data)));
+                output::note(&format!("svc: task {}", output::visible(&ending(&data))));
             }
             return Ok(exit_code(&data));
         }
@@ -217,13 +204,7 @@ pub(super) async fn watch(
     Ok(exit_code(&fetch(&context.client()?, id).await?))
 }
 
-/// A text by others, with a line feed at its end.
-fn ended(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(output::visible).collect();
-    format!("{}\n", lines.join("\n"))
-}
-
-async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> anyhow::Result<ExitCode> {
+async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> ExitResult {
     let ended = wait_for_end(context, id);
     let task = match timeout {
         None => ended.await?,
@@ -279,15 +260,9 @@ fn show(frame: &PrintedFrame) -> anyhow::Result<()> {
     output::line(&frame.line)
 }
 
-fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
-    if context.json {
-        return output::json(task);
-    }
-    output::object(
-        &context.screen,
-        task,
-        &["task_id", "status", "title", "agent", "from", "exit_code", "signal", "error"],
-    )
+fn print(context: &Context, task: &Value) -> ExitResult {
+    let first = ["task_id", "status", "title", "agent", "from", "exit_code", "signal", "error"];
+    context.print_object(task, &first)
 }
 
 /// Sets a missing title in a table to the first words of the prompt.
@@ -311,40 +286,16 @@ fn reply_text(reply: &Value) -> String {
     format!("{head} {body}")
 }
 
-/// How a task ended, in words.
-fn ending(task: &Value) -> String {
-    let mut text = format!("task {}", output::visible(&output::cell(task, "status")));
-    for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
-        // The error has the reason. The signal may be the daemon's own, for a task that cannot go
-        // on.
-        let is_explained = key == "signal" && task["error"].is_string();
-        if !is_explained && task.get(key).is_some_and(|value| !value.is_null()) {
-            let value = output::visible(&output::cell(task, key));
-            text.extend([", ", label, " ", &value]);
-        }
-    }
-    text
-}
-
 fn is_terminal(task: &Value) -> bool {
-    matches!(
-        task.get("status").and_then(Value::as_str),
-        Some("done" | "failed" | "cancelled" | "expired")
-    )
+    matches!(task["status"].as_str(), Some("done" | "failed" | "cancelled" | "expired"))
 }
 
 fn exit_code(task: &Value) -> ExitCode {
-    if task.get("status").and_then(Value::as_str) == Some("done") {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if task["status"] == "done" { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -361,8 +312,8 @@ mod tests {
     #[test]
     fn signal_is_shown_only_without_an_error() {
         let failed = json!({ "status": "failed", "signal": "SIGKILL", "error": "not logged in" });
-        assert_eq!(ending(&failed), "task failed, error not logged in");
+        assert_eq!(ending(&failed), "failed, error not logged in");
         let killed = json!({ "status": "failed", "signal": "SIGKILL" });
-        assert_eq!(ending(&killed), "task failed, signal SIGKILL");
+        assert_eq!(ending(&killed), "failed, signal SIGKILL");
     }
 }

@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
@@ -13,23 +12,18 @@ use svc_sys::config::Flags;
 use svc_sys::private_file;
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
-use super::{
-    Context,
-    output::{self, Column, Listing},
-};
+use super::output::{self, Column, Listing};
+use super::{Context, ExitResult};
 
-/// `svc token …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
     /// Print the operator token
-    #[command(
-        after_help = "Example:\n  curl -H \"Authorization: Bearer $(svc token show)\" http://127.0.0.1:6334/v1/peers"
-    )]
+    #[command(after_help = "Example:\n  \
+        curl -H \"Authorization: Bearer $(svc token show)\" http://127.0.0.1:6334/v1/peers")]
     Show,
     /// Replace the operator token; the old one stops working at once, in a running daemon too
-    #[command(
-        after_help = "Example:\n  svc token rotate\n\nSession tokens stay as they are; browsers are signed out."
-    )]
+    #[command(after_help = "Example:\n  svc token rotate\n\n\
+        Session tokens stay as they are; browsers are signed out.")]
     Rotate,
     /// Write a new token to a file that must not exist, for --token-file
     #[command(after_help = "Example:\n  svc token init /etc/svc/token")]
@@ -39,9 +33,8 @@ pub(super) enum TokenCommand {
     },
     /// Tokens of sessions and of clients' processes, and browsers that are signed in, the latest
     /// first
-    #[command(
-        after_help = "Examples:\n  svc token list --limit 10\n  svc token list --all\n\nIt shows no token: the daemon keeps only hashes."
-    )]
+    #[command(after_help = "Examples:\n  svc token list --limit 10\n  \
+        svc token list --all\n\nIt shows no token: the daemon keeps only hashes.")]
     List {
         /// Also those that were taken back or have ended
         #[arg(long)]
@@ -77,7 +70,7 @@ const LIST: Listing = Listing {
     next: Some("--cursor"),
 };
 
-pub(super) async fn run(context: &Context, command: TokenCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: TokenCommand) -> ExitResult {
     match command {
         TokenCommand::Show => show(context),
         TokenCommand::Rotate => rotate(context).await,
@@ -89,7 +82,7 @@ pub(super) async fn run(context: &Context, command: TokenCommand) -> anyhow::Res
     }
 }
 
-fn show(context: &Context) -> anyhow::Result<ExitCode> {
+fn show(context: &Context) -> ExitResult {
     let config = context.config(&Flags::default())?;
     let path = config.token_file.value;
     private_file::check_folder(&context.paths.home)?;
@@ -102,7 +95,7 @@ fn show(context: &Context) -> anyhow::Result<ExitCode> {
     }
 }
 
-async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
+async fn rotate(context: &Context) -> ExitResult {
     let path = context.config(&Flags::default())?.token_file.value;
     let discovery = context.discovery()?;
     let is_running = match find_daemon(context).await {
@@ -117,10 +110,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
     };
     if is_running {
         let answer: Value = context.client()?.post("/v1/token/rotate", &json!({})).await?;
-        let token = answer
-            .get("token")
-            .and_then(Value::as_str)
-            .context("the daemon answered without a token")?;
+        let token = answer["token"].as_str().context("the daemon answered without a token")?;
         return print(context, token, &path);
     }
     private_file::check_folder(&context.paths.home)?;
@@ -133,7 +123,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
     print(context, &token, &path)
 }
 
-fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
+fn init(context: &Context, path: &Path) -> ExitResult {
     private_file::check_above_file(path)?;
     let token = svc_model::new_secret();
     match private_file::create_new(path, format!("{token}\n").as_bytes()) {
@@ -148,20 +138,11 @@ fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
             return Err(error).with_context(|| format!("cannot create {}", path.display()));
         }
     }
-    if context.json {
-        output::json(&json!({ "path": path }))?;
-    } else {
-        output::line(&format!("wrote a new token to {}", path.display()))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let line = format!("wrote a new token to {}", path.display());
+    context.print_line(&json!({ "path": path }), &line)
 }
 
-async fn list(
-    context: &Context,
-    all: bool,
-    limit: u32,
-    cursor: Option<&str>,
-) -> anyhow::Result<ExitCode> {
+async fn list(context: &Context, all: bool, limit: u32, cursor: Option<&str>) -> ExitResult {
     let client = context.client()?;
     let mut cursor = cursor.map(str::to_owned);
     let mut tokens: Vec<Value> = Vec::new();
@@ -183,34 +164,22 @@ async fn list(
     if let Some(cursor) = cursor {
         page["next_cursor"] = cursor.into();
     }
-    LIST.print(context, &page)?;
-    Ok(ExitCode::SUCCESS)
+    LIST.print(context, &page)
 }
 
-/// Whether a token is neither revoked nor expired.
 fn is_good(token: &Value, now: Timestamp) -> bool {
     let end = token["expires_at"].as_str().and_then(Timestamp::parse);
     token["revoked_at"].is_null() && end.is_none_or(|end| end > now)
 }
 
-async fn revoke(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
+async fn revoke(context: &Context, id: &str) -> ExitResult {
     let path = format!("/v1/tokens/{}", encode(id));
-    let token: Value = context.client()?.delete(&path).await?;
-    if context.json {
-        output::json(&token)?;
-    } else {
-        output::object(&context.screen, &token, &["token_id", "kind", "session"])?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let token = context.client()?.delete(&path).await?;
+    context.print_object(&token, &["token_id", "kind", "session"])
 }
 
-fn print(context: &Context, token: &str, path: &Path) -> anyhow::Result<ExitCode> {
-    if context.json {
-        output::json(&json!({ "token": token, "path": path }))?;
-    } else {
-        output::line(token)?;
-    }
-    Ok(ExitCode::SUCCESS)
+fn print(context: &Context, token: &str, path: &Path) -> ExitResult {
+    context.print_line(&json!({ "token": token, "path": path }), token)
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! `svc tools`: the tools that models call, called by hand.
 
-use std::fmt::Write as _;
-use std::io::Read as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -13,8 +11,9 @@ use svc_model::source::BUILTIN_CORE;
 use svc_wire::json_rpc::JsonRpcWriter;
 use svc_wire::mcp_request;
 
+use super::naming::all_items;
 use super::output::{self, Column, Screen, plain};
-use super::{Context, UsageError};
+use super::{Context, ExitResult, UsageError, agent};
 
 const TOOLS: &[Column] = &[
     Column::text("TOOL", ""),
@@ -29,7 +28,6 @@ const ARGUMENTS: &[Column] = &[
     Column::text("WHAT IT IS", ""),
 ];
 
-/// `svc tools …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ToolsCommand {
     /// List the tools that you may call
@@ -40,9 +38,8 @@ pub(super) enum ToolsCommand {
         family: Option<String>,
     },
     /// Show what a tool does, and its arguments
-    #[command(
-        after_help = "Examples:\n  svc tools show peer_send\n  svc tools show peer_send --json | jq .input_schema"
-    )]
+    #[command(after_help = "Examples:\n  svc tools show peer_send\n  \
+        svc tools show peer_send --json | jq .input_schema")]
     Show {
         /// The tool's name
         name: String,
@@ -62,7 +59,6 @@ Examples:
 Values get the types that the tool asks for (`svc tools show NAME`): a list takes several --arg, or one that is JSON; \
 an object is JSON. A text that begins with @ itself goes into --args.";
 
-/// Arguments of `svc tools call`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct CallArgs {
     /// The tool's name
@@ -81,57 +77,38 @@ pub(super) struct CallArgs {
 /// Header that names the session on whose behalf the operator calls.
 const SESSION: &str = "svc-session-id";
 
-pub(super) async fn run(context: &Context, command: ToolsCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult {
     match command {
         ToolsCommand::List { family } => {
             let tools = fetch(&context.client()?, family.as_deref()).await?;
-            if context.json {
-                output::json(&json!({ "count": tools.len(), "tools": tools }))?;
+            let printed = if context.json {
+                output::json(&json!({ "count": tools.len(), "tools": tools }))
             } else {
                 let rows: Vec<_> = tools.iter().map(row).collect();
-                output::table(
-                    &context.screen,
-                    TOOLS,
-                    &rows,
-                    "no tools; `svc tools list` shows all families",
-                )?;
-            }
-            Ok(ExitCode::SUCCESS)
+                let empty = "no tools; `svc tools list` shows all families";
+                output::table(&context.screen, TOOLS, &rows, empty)
+            };
+            printed.map(|()| ExitCode::SUCCESS)
         }
         ToolsCommand::Show { name } => {
             let tool = find(&context.client()?, &name).await?;
-            if context.json {
-                output::json(&tool)?;
-            } else {
-                show(&context.screen, &tool)?;
-            }
-            Ok(ExitCode::SUCCESS)
+            let printed =
+                if context.json { output::json(&tool) } else { show(&context.screen, &tool) };
+            printed.map(|()| ExitCode::SUCCESS)
         }
         ToolsCommand::Call(args) => call(context, &context.client()?, *args).await,
     }
 }
 
-/// All tools, page by page.
-async fn fetch(client: &Client, family: Option<&str>) -> Result<Vec<Value>, ClientError> {
-    let mut tools = Vec::new();
-    let mut cursor: Option<String> = None;
-    loop {
-        let query = [("family", family), ("limit", Some("500")), ("cursor", cursor.as_deref())];
-        let page: Value = client.get(&with_query("/v1/tools", &query)).await?;
-        tools.extend(output::items(&page, "tools").iter().cloned());
-        match page.get("next_cursor").and_then(Value::as_str) {
-            Some(next) => cursor = Some(next.to_owned()),
-            None => return Ok(tools),
-        }
-    }
+/// All tools, or those of one family.
+pub(super) async fn fetch(
+    client: &Client,
+    family: Option<&str>,
+) -> Result<Vec<Value>, ClientError> {
+    let path = with_query("/v1/tools", &[("family", family)]);
+    all_items(client, &path, "tools", usize::MAX, |_| true).await
 }
 
-/// The tools of all child MCP servers.
-pub(super) async fn of_sources(client: &Client) -> Result<Vec<Value>, ClientError> {
-    fetch(client, Some("sources")).await
-}
-
-/// Whether a tool belongs to this child server.
 pub(super) fn is_of_source(tool: &Value, name: &str) -> bool {
     let tool = output::cell(tool, "name");
     let rest = tool.strip_prefix(name);
@@ -140,19 +117,17 @@ pub(super) fn is_of_source(tool: &Value, name: &str) -> bool {
         || (name == BUILTIN_CORE && !tool.contains("__"))
 }
 
-/// The tools of one child server.
 pub(super) async fn of_source(client: &Client, name: &str) -> Result<Vec<Value>, ClientError> {
-    let all = of_sources(client).await?;
+    let all = fetch(client, Some("sources")).await?;
     Ok(all.into_iter().filter(|tool| is_of_source(tool, name)).collect())
 }
 
-/// Calls a tool by its name, with the arguments of `--arg`.
 pub(super) async fn call_by_name(
     context: &Context,
     client: &Client,
     name: String,
     each: Vec<String>,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     call(context, client, CallArgs { name, each, all: None, session: None }).await
 }
 
@@ -251,7 +226,7 @@ fn value_type(property: &Value) -> String {
     text
 }
 
-async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Result<ExitCode> {
+async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult {
     let mut arguments = all_arguments(&args)?;
     let pairs = args.each.iter().map(|pair| split(pair)).collect::<Result<Vec<_>, _>>()?;
     let mut session = None;
@@ -275,7 +250,6 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Res
     print_answer(context, &answer)
 }
 
-/// Sends the request and finds its response.
 async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Result<Value> {
     let stream = client.open("/mcp", request).await?;
     if !stream.status.is_success() {
@@ -297,7 +271,7 @@ async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Resu
     bail!("the daemon closed the connection before the tool's answer; see `svc logs`")
 }
 
-fn print_answer(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
+fn print_answer(context: &Context, answer: &Value) -> ExitResult {
     if let Some(error) = answer.get("error") {
         if context.json {
             output::json(&json!({ "error": error }))?;
@@ -326,16 +300,12 @@ fn print_answer(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An error of a tool or of the protocol as text.
 fn failure(error: &Value) -> String {
     let mut text = output::visible(&output::cell(error, "message"));
     for key in ["type", "code", "field", "allowed", "data"] {
         if let Some(value) = error.get(key) {
             let value = match value {
-                Value::Array(words) => {
-                    let words: Vec<String> = words.iter().map(plain).collect();
-                    words.join(", ")
-                }
+                Value::Array(words) => words.iter().map(plain).collect::<Vec<_>>().join(", "),
                 value => plain(value),
             };
             text.extend(["\n  ", key, ": ", &output::visible(&value)]);
@@ -361,8 +331,7 @@ fn readable(value: &Value) -> String {
         let margin = " ".repeat(indent);
         let mut line = |rest: &str| {
             let rest = format!("{label}{rest}");
-            writeln!(text, "{margin}{}", rest.trim_end())
-                .expect("writing to a string does not fail");
+            text.extend([&*margin, rest.trim_end(), "\n"]);
         };
         match value {
             Value::Object(members) if !members.is_empty() => {
@@ -380,8 +349,7 @@ fn readable(value: &Value) -> String {
             Value::String(words) if words.contains('\n') => {
                 line("");
                 for part in words.lines() {
-                    let part = output::visible(part);
-                    writeln!(text, "{margin}  {part}").expect("writing to a string does not fail");
+                    text.extend([&*margin, "  ", &output::visible(part), "\n"]);
                 }
             }
             Value::Array(_) => line("none"),
@@ -400,14 +368,13 @@ fn readable(value: &Value) -> String {
     text
 }
 
-/// The object of `--args`.
 fn all_arguments(args: &CallArgs) -> anyhow::Result<Map<String, Value>> {
     let from_input = args.each.iter().filter(|pair| pair.ends_with("=@-")).count();
     if from_input + usize::from(args.all.as_deref() == Some("-")) > 1 {
         return Err(UsageError("standard input can be read only once".to_owned()).into());
     }
     let Some(text) = &args.all else { return Ok(Map::new()) };
-    let text = if text == "-" { input()? } else { text.clone() };
+    let text = agent::text(text.clone())?;
     match serde_json::from_str(&text) {
         Ok(Value::Object(arguments)) => Ok(arguments),
         Ok(_) => Err(UsageError("--args: not a JSON object".to_owned()).into()),
@@ -425,15 +392,9 @@ fn split(pair: &str) -> Result<(&str, &str), UsageError> {
 fn read(value: &str) -> anyhow::Result<String> {
     match value.strip_prefix('@') {
         None => Ok(value.to_owned()),
-        Some("-") => input(),
+        Some("-") => agent::text("-".to_owned()),
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {path}")),
     }
-}
-
-fn input() -> anyhow::Result<String> {
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-    Ok(text)
 }
 
 /// Adds a value of the type in the tool's schema. For a list each `--arg` appends one element.

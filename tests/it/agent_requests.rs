@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agents::{agent, ended, events, with_config};
+use crate::agents::{agent, dispatch, ended, events, over, with_config};
 use crate::daemon::{Daemon, Running, eventually, svc, until};
 use crate::expect::{problem, text};
 use crate::wire::Caller;
@@ -101,23 +101,11 @@ pub(crate) fn asked(d: &Caller) -> Value {
     until(BOUND, || open(d).pop())
 }
 
-pub(crate) fn minted(d: &Daemon, session: &str, project: &str, scopes: &[&str]) -> Caller {
-    let input = json!({ "session": session, "project": project, "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
-}
-
 #[track_caller]
 fn says(d: &Caller, key: &str, words: &str) {
     eventually(BOUND, || {
         d.get(&format!("/v1/hosts/{key}/history")).ok(200).to_string().contains(words)
     });
-}
-
-#[track_caller]
-pub(crate) fn tool(d: &Caller, name: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": name, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    d.post("/mcp", &body).ok(200)["result"].clone()
 }
 
 #[test]
@@ -164,16 +152,16 @@ fn request_is_a_row_that_is_answered_once() {
     problem(&d.post("/v1/requests/req_none/answer", &allow), 404, "not_found");
     let project = text(&agent(&d, &key), "project");
     problem(&d.session("stranger").post(&path, &allow), 404, "not_found");
-    problem(&minted(&d, "reader", &project, &[]).post(&path, &allow), 403, "forbidden");
-    let itself = minted(&d, &key, &project, &["approve", "agents"]);
+    problem(&d.mint("reader", &project, &[]).post(&path, &allow), 403, "forbidden");
+    let itself = d.mint(&key, &project, &["approve", "agents"]);
     problem(&itself.post(&path, &allow), 403, "forbidden");
     let steered = format!("/v1/hosts/{key}/answer");
     let input = json!({ "request_id": id, "option_id": "allow" });
     problem(&itself.post(&steered, &input), 403, "forbidden");
-    let agents_alone = minted(&d, "starter", &project, &["agents"]);
+    let agents_alone = d.mint("starter", &project, &["agents"]);
     problem(&agents_alone.post(&path, &allow), 403, "forbidden");
 
-    let approver = Arc::new(minted(&d, "approver", &project, &["approve"]));
+    let approver = Arc::new(d.mint("approver", &project, &["approve"]));
     assert_eq!(open(&approver).len(), 1, "who may read the agent sees what it asks");
     let answers: Vec<u16> = (0..6)
         .map(|number| {
@@ -218,17 +206,17 @@ fn request_can_be_answered_by_command_by_tool_and_after_a_restart() {
     let second = text(&asked(&d), "request_id");
     let arguments = json!({ "request_id": second, "option_id": "allow" });
     // A caller without the scope is told which scope it needs.
-    let refused = tool(&minted(&d, "r", &project, &[]), "RequestAnswer", &arguments);
+    let refused = d.mint("r", &project, &[]).tool("RequestAnswer", &arguments);
     let error = &refused["structuredContent"]["error"];
     assert_eq!(error["type"], "forbidden", "{refused}");
     assert!(error["message"].as_str().is_some_and(|it| it.contains("`approve`")), "{refused}");
     assert_eq!(open(&d).len(), 1);
-    let own = tool(&minted(&d, &key, &project, &["approve"]), "RequestAnswer", &arguments);
+    let own = d.mint(&key, &project, &["approve"]).tool("RequestAnswer", &arguments);
     assert_eq!(own["structuredContent"]["error"]["type"], "forbidden", "{own}");
-    let approver = minted(&d, "a", &project, &["approve"]);
-    let given = tool(&approver, "RequestAnswer", &arguments);
+    let approver = d.mint("a", &project, &["approve"]);
+    let given = approver.tool("RequestAnswer", &arguments);
     assert!(given["isError"].is_null(), "{given}");
-    let again = tool(&approver, "RequestAnswer", &arguments);
+    let again = approver.tool("RequestAnswer", &arguments);
     assert_eq!(again["structuredContent"]["error"]["type"], "conflict", "{again}");
     says(&d, &key, "allowed 2");
 
@@ -308,12 +296,8 @@ fn failed_start_says_what_to_do() {
         let log = events(&d, &format!("agent/{}", text(&end, "id")));
         assert_eq!(log.last().expect("some")["kind"], "exit", "it is on record");
         // Work for it fails with the same reason.
-        let body = json!({ "instance": instance, "prompt": "x", "opts": { "async": true } });
-        let task = text(&d.post("/v1/send_message", &body).ok(202), "task_id");
-        let task = until(BOUND, || {
-            let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
-            task["closed_at"].is_string().then_some(task)
-        });
+        let body = json!({ "instance": instance, "prompt": "x", "opts": {} });
+        let task = over(&d, &dispatch(&d, body));
         if instance != "brief" {
             assert_eq!(task["status"], "failed", "{task}");
             assert!(text(&task, "error").contains(word), "{instance}: {task}");

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::agents::{
-    agent, ask_host, dispatch, ended, events, is_dense, kill, runs, start, with_config,
+    agent, ask_host, dispatch, ended, events, is_dense, kill, over_within, runs, start, with_config,
 };
 use crate::daemon::{Daemon, Home, eventually, until};
 use crate::expect::{problem, text};
@@ -42,7 +42,7 @@ fn live(d: &Caller) -> Vec<Value> {
 }
 
 /// Processes whose command line contains this word.
-fn bearers(word: &str) -> Vec<u64> {
+pub(crate) fn bearers(word: &str) -> Vec<u64> {
     let entries = fs::read_dir("/proc").expect("Linux").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u64>().ok());
     pids.filter(|pid| {
@@ -53,7 +53,7 @@ fn bearers(word: &str) -> Vec<u64> {
 }
 
 /// Kills the processes that a failed test would leave behind.
-struct Broom(String);
+pub(crate) struct Broom(pub(crate) String);
 
 impl Drop for Broom {
     fn drop(&mut self) {
@@ -122,10 +122,7 @@ fn kill_nine_of_any_process_leaves_each_prompt_one_end() {
     }
     let mut ends = BTreeSet::new();
     for (task, prompt) in &tasks {
-        let end = until(Duration::from_mins(3), || {
-            let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
-            task["closed_at"].is_string().then_some(task)
-        });
+        let end = over_within(Duration::from_mins(3), &d, task);
         let status = text(&end, "status");
         match &*status {
             "done" => assert!(text(&end, "result").contains(&format!("did {prompt}")), "{end}"),

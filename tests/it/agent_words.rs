@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agents::{ask_host, dispatch, events, with_config};
+use crate::agents::{ask_host, dispatch, events, over_within, with_config};
 use crate::daemon::{Daemon, Running, until};
 use crate::expect::text;
-use crate::picture_hosted::call;
 use crate::wire::{Caller, Sse};
 
 const BOUND: Duration = Duration::from_mins(1);
@@ -126,10 +125,7 @@ fn task_frames_have_the_agents_text_as_it_streams_and_once() {
     d.kill9();
     d.restart();
     go(&d);
-    let shown = until(BOUND, || {
-        let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
-        task["closed_at"].is_string().then_some(task)
-    });
+    let shown = over_within(BOUND, &d, &task);
     assert_eq!((&shown["status"], &shown["result"]), (&json!("done"), &json!("one\ntwo three")));
     let [one, two] = begun;
     assert_eq!(frames(&d, &task), [one, two, (" three".to_owned(), false)]);
@@ -142,7 +138,7 @@ fn task_frames_have_the_agents_text_as_it_streams_and_once() {
 fn truncated_text_is_marked() {
     let d = with_config(CONFIG);
     let input = json!({ "agent": "long", "prompt": "x", "async": false, "cwd": d.home.user() });
-    let said = call(&d, "SendMessage", &input);
+    let said = d.done("SendMessage", &input);
     assert_eq!((&said["status"], &said["truncated"]), (&json!("done"), &json!(true)));
     let content = text(&said, "content");
     assert!(content.len() > 1024 * 1024 && content.ends_with("are in the stream]"));

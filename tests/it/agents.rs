@@ -99,7 +99,6 @@ fn invalid(reply: &Reply, field: &str) -> Value {
     refusal
 }
 
-/// All events of a stream.
 pub(crate) fn events(d: &Caller, stream: &str) -> Vec<Value> {
     let (mut all, mut after) = (Vec::new(), 0);
     loop {
@@ -156,7 +155,12 @@ pub(crate) fn dispatch(d: &Caller, body: Value) -> String {
 /// Waits for a task's end.
 #[track_caller]
 pub(crate) fn over(d: &Caller, task: &str) -> Value {
-    until(BOUND, || {
+    over_within(BOUND, d, task)
+}
+
+#[track_caller]
+pub(crate) fn over_within(bound: Duration, d: &Caller, task: &str) -> Value {
+    until(bound, || {
         let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
         task["closed_at"].is_string().then_some(task)
     })
@@ -432,7 +436,7 @@ fn dispatched_work_is_a_task_with_the_agents_output_as_frames() {
     let input = json!({ "agent": "gone", "prompt": "you", "async": false, "idempotency_key": "f",
         "cwd": d.home.user() });
     for _ in 0..2 {
-        let said = crate::picture_hosted::call(&d, "SendMessage", &input);
+        let said = d.done("SendMessage", &input);
         assert_eq!(
             (&said["instance"], &said["backend"], &said["content"]),
             (&json!("hello"), &json!("exec"), &json!("hello you")),
@@ -575,7 +579,7 @@ fn prompt_queued_in_an_agent_can_be_cancelled() {
 fn end_of_work_is_sent_to_the_asker() {
     let d = world();
     let input = json!({ "session": "asker", "project": d.home.user(), "scopes": ["agents"] });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
+    let asker = d.minted(&input);
     let own = json!({ "display_name": "asker", "backend": "test", "session_id": "asker" });
     let peer = text(&asker.post("/v1/peers/register", &own).ok(200), "peer_id");
     let task = dispatch(&asker, json!({ "instance": "hello", "prompt": "you" }));
@@ -655,10 +659,7 @@ fn kill_nine_of_the_daemon_repeats_no_prompt_and_leaves_none_open() {
 /// Agents whose launch a killed daemon did not finish are given up after a while, and retried after
 /// those that wait, which takes up to `behind` seconds.
 fn wait_for_late_end(d: &Caller, task: &str, behind: u64) -> Value {
-    until(Duration::from_secs(120 + behind), || {
-        let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
-        task["closed_at"].is_string().then_some(task)
-    })
+    over_within(Duration::from_secs(120 + behind), d, task)
 }
 
 fn read(path: &Path) -> String {

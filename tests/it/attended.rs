@@ -1,14 +1,12 @@
 //! Work for sessions that a person started and that hooks made known.
 
-use std::io::Write as _;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::agents::{dispatch, over, with_config};
-use crate::daemon::{Daemon, Running, eventually, until};
-use crate::expect::{problem, text};
+use crate::daemon::{Daemon, eventually, hook_payload, until};
+use crate::expect::{self, problem, state, text};
 use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -31,17 +29,8 @@ fn hook(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
 /// What a hook of a client's session prints.
 #[track_caller]
 fn hook_of(d: &Daemon, client: &str, session: &str, event: &str, more: &Value) -> String {
-    let mut payload =
-        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
-    let members = payload.as_object_mut().expect("one");
-    members.extend(more.as_object().expect("one").clone());
-    let mut command = d.home.command(&["hook", client]);
-    command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
-    let ran = running.wait(BOUND);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    ran.stdout
+    let payload = hook_payload(session, event, "/nowhere/p", more);
+    d.home.hook(client, &payload).stdout
 }
 
 fn using() -> Value {
@@ -49,9 +38,7 @@ fn using() -> Value {
 }
 
 fn peer_of(d: &Caller, session: &str) -> String {
-    let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
-    let found = peers.iter().find(|peer| peer["session_id"] == session).expect("it is known");
-    text(found, "peer_id")
+    text(&expect::peer_of(d, session).expect("it is known"), "peer_id")
 }
 
 /// The question that a session has in its inbox.
@@ -138,7 +125,7 @@ fn a_session_of_another_project_is_not_asked() {
     let d = with_config(CONFIG);
     hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
     let input = json!({ "session": "asker", "project": "/elsewhere", "scopes": ["agents"] });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
+    let asker = d.minted(&input);
     let work = |target: &str| json!({ "instance": target, "prompt": "x", "opts": { "mode": "peer-only" } });
     problem(&asker.post("/v1/send_message", &work("coder")), 503, "unavailable");
     problem(&asker.post("/v1/send_message", &work("agent:claude:s-1")), 422, "invalid_request");
@@ -154,7 +141,7 @@ fn whoever_asks_without_a_peer_gets_the_answer_of_a_turn() {
     let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
     let project = peers.iter().find(|it| it["session_id"] == "s-1").expect("it")["path"].clone();
     let input = json!({ "session": "stranger", "project": project, "scopes": ["agents"] });
-    let stranger = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
+    let stranger = d.minted(&input);
     let work =
         json!({ "instance": "coder", "prompt": "DO-THE-WORK", "opts": { "mode": "peer-only" } });
     let task = dispatch(&stranger, work);
@@ -202,10 +189,7 @@ fn the_last_words_of_a_turn_answer_what_a_person_asked() {
         (&answer["text"], &answer["type"], &answer["correlation_id"], &answer["from_peer"]),
         (&json!("Yes: all 12 tests pass."), &json!("response"), &asked["id"], &json!(peer))
     );
-    let state = |asked: &Value| {
-        d.get(&format!("/v1/messages/{}", text(asked, "id"))).ok(200)["state"].clone()
-    };
-    assert_eq!(state(&asked), "acked");
+    assert_eq!(state(&d, &asked), "acked");
 
     // An answer by a call is the answer, and one turn answers once.
     let asked = ask("and now?");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, svc};
 use crate::expect::{append, each, frame, instant, new_task, page, peer, problem, text};
-use crate::wire::{Caller, Conn, exchange};
+use crate::wire::{Caller, Conn, exchange, tool_call};
 
 #[test]
 fn only_the_right_token_is_accepted() {
@@ -276,8 +276,7 @@ fn token_gets_only_scopes_that_something_requires() {
 fn session_tokens_end_with_their_session() {
     let mut d = Daemon::start();
     let call = |caller: &Caller, name: &str, arguments: &Value| {
-        let params = json!({ "name": name, "arguments": arguments });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let body = tool_call(name, arguments);
         let answer = caller.post("/mcp", &body).ok(200);
         assert_ne!(answer["result"]["isError"], true, "{answer}");
     };

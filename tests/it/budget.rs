@@ -10,22 +10,24 @@ use crate::daemon::{Daemon, eventually, svc, until};
 use crate::wire::{Caller, Reply};
 
 /// Memory of the daemon, in bytes.
-fn resident(d: &Daemon) -> u64 {
+pub(crate) fn resident(d: &Daemon) -> u64 {
     resident_of(d.pid())
 }
 
 /// Memory of a process, in bytes.
 pub(crate) fn resident_of(pid: u32) -> u64 {
+    kib(pid, "VmRSS:") * 1024
+}
+
+fn kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("is running");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("its memory");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
 /// Memory of the daemon that is not its program's file, in MiB.
 fn anonymous_mib(d: &Daemon) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("is running");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+    kib(d.pid(), "RssAnon:") / 1024
 }
 
 fn initialize(caller: &Caller, capabilities: &str) -> Reply {
@@ -139,9 +141,7 @@ fn make(caller: &Caller) -> Reply {
 }
 
 fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
-    let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
-        "params": { "name": tool, "arguments": arguments } });
-    caller.post("/mcp", &call).ok(200)["result"]["structuredContent"].take()
+    caller.tool(tool, arguments)["structuredContent"].take()
 }
 
 #[test]

@@ -16,7 +16,6 @@ use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// The only task.
 #[track_caller]
 fn only_task(d: &Caller) -> Value {
     let mut tasks = page(&d.get("/v1/tasks"), "tasks");

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::agents::{events, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
-use crate::expect::{page, seconds_of};
+use crate::expect::{detail, page, seconds_of};
 use crate::identity::{event, id_of, peer_of, prompt, start};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -29,7 +29,6 @@ struct AppServer {
     told: RefCell<Vec<Value>>,
 }
 
-/// Codex' folder in a home.
 fn codex_home(home: &Home) -> PathBuf {
     home.user().join(".codex")
 }
@@ -50,6 +49,14 @@ impl AppServer {
         let server = Self::at(&d.home, &codex, &control_socket(&codex).display().to_string());
         server.heard("listening");
         server
+    }
+
+    /// With an open request of the first thread.
+    fn asking(d: &Daemon) -> (Self, Value) {
+        let mut codex = Self::start(d);
+        codex.begin_followed(THREAD);
+        codex.ask(0, THREAD);
+        (codex, asked(d, THREAD))
     }
 
     /// A process whose environment names a folder of Codex, and that listens elsewhere, or nowhere.
@@ -201,10 +208,7 @@ fn status_of(d: &Daemon, thread: &str) -> Value {
 #[test]
 fn a_prompt_of_codex_is_answered_beside_its_dialog() {
     let d = Daemon::start();
-    let mut codex = AppServer::start(&d);
-    codex.begin_followed(THREAD);
-    codex.ask(0, THREAD);
-    let request = asked(&d, THREAD);
+    let (mut codex, request) = AppServer::asking(&d);
     assert_eq!(request["agent_id"], Value::Null);
     assert_eq!(request["cwd"], "/nowhere/p");
     let input = &request["tool"]["input"];
@@ -242,10 +246,7 @@ fn a_prompt_of_codex_is_answered_beside_its_dialog() {
 #[test]
 fn a_denial_of_a_prompt_of_codex_counts_when_its_item_is_declined() {
     let d = Daemon::start();
-    let mut codex = AppServer::start(&d);
-    codex.begin_followed(THREAD);
-    codex.ask(0, THREAD);
-    let request = asked(&d, THREAD);
+    let (mut codex, request) = AppServer::asking(&d);
     let sent = d.post(&answer_path(&request), &json!({ "option_id": "decline" })).ok(202);
     assert_eq!(
         (&sent["state"], &sent["answering"]["option_id"]),
@@ -275,10 +276,7 @@ fn a_denial_of_a_prompt_of_codex_counts_when_its_item_is_declined() {
 #[test]
 fn the_person_at_the_terminal_of_codex_answers_first() {
     let d = Daemon::start();
-    let mut codex = AppServer::start(&d);
-    codex.begin_followed(THREAD);
-    codex.ask(0, THREAD);
-    let request = asked(&d, THREAD);
+    let (mut codex, request) = AppServer::asking(&d);
     codex.order(&json!({ "resolve": 0 }));
     assert_eq!(ended(&d, &request), json!({ "by": "terminal" }));
     assert_eq!(d.post(&answer_path(&request), &json!({ "option_id": "accept" })).status(), 409);
@@ -445,8 +443,7 @@ fn woken(d: &Daemon, codex: &AppServer, text: &str) -> (Value, Value) {
 
 /// The last state of a message, with its way.
 fn state_of(d: &Daemon, message: &Value) -> (Value, Value) {
-    let id = message["id"].as_str().expect("an id");
-    let detail = d.get(&format!("/v1/messages/{id}")).ok(200);
+    let detail = detail(d, message);
     let states = detail["states"].as_array().expect("states").clone();
     let via = states.iter().find_map(|it| it.get("via")).cloned().unwrap_or_default();
     (states.last().expect("a state")["state"].clone(), via)
@@ -561,10 +558,7 @@ fn prompts_of_codex_are_watched_or_left_alone_as_configured() {
 #[test]
 fn a_command_of_codex_does_not_answer_its_prompts() {
     let d = Daemon::start();
-    let mut codex = AppServer::start(&d);
-    codex.begin_followed(THREAD);
-    codex.ask(0, THREAD);
-    let request = asked(&d, THREAD);
+    let (mut codex, request) = AppServer::asking(&d);
     let (url, path) = (d.url(), answer_path(&request));
     let token = d.home.token().expect("a token");
     let told = codex.order(&json!({ "run": format!(

@@ -26,8 +26,7 @@ const SHORT_LIFE: u64 = 150;
 #[test]
 fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(12);
-    let seed = number("SVC_CRASH_SEED")
-        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
+    let seed = seed();
     eprintln!("SVC_CRASH_SEED={seed} SVC_CRASH_ROUNDS={rounds}");
     let mut chance = Chance(seed);
     let life = if rounds > BATCH { SHORT_LIFE } else { LIFE };
@@ -272,6 +271,11 @@ fn stored(d: &Daemon, task: &str) -> Vec<(u64, String, String)> {
         (row[0].as_u64().expect("a number"), kind, line)
     };
     d.home.rows(&sql).into_iter().map(row).collect()
+}
+
+pub(crate) fn seed() -> u64 {
+    number("SVC_CRASH_SEED")
+        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"))
 }
 
 pub(crate) fn number(name: &str) -> Option<u64> {

@@ -15,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -85,13 +86,11 @@ impl Home {
         Self::below(&std::env::temp_dir())
     }
 
-    /// A home below a folder.
     pub(crate) fn below(folder: &Path) -> Self {
         let dir = TempDir::new_in(folder).expect("a temporary folder");
         Self(Arc::new(Folder { dir, store: new_store() }))
     }
 
-    /// A home whose rows are in this database.
     pub(crate) fn in_store(url: &str) -> Self {
         let dir = TempDir::new().expect("a temporary folder");
         Self(Arc::new(Folder { dir, store: Some(url.to_owned()) }))
@@ -100,6 +99,13 @@ impl Home {
     /// The user's home; the data folder is below it and is not created here.
     pub(crate) fn user(&self) -> &Path {
         self.0.dir.path()
+    }
+
+    /// Makes the folder of a project.
+    pub(crate) fn project(&self) -> PathBuf {
+        let project = self.user().join("project");
+        fs::create_dir_all(project.join(".git")).expect("a folder");
+        project
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
@@ -123,7 +129,6 @@ impl Home {
         fs::write(self.path(name), text).expect("the file can be written");
     }
 
-    /// The address of the database, if it is no file of the folder.
     pub(crate) fn store(&self) -> Option<&str> {
         self.0.store.as_deref()
     }
@@ -136,6 +141,16 @@ impl Home {
     pub(crate) fn token(&self) -> Option<String> {
         let text = fs::read_to_string(self.path("token")).ok()?;
         Some(text.trim().to_owned())
+    }
+
+    /// Runs a hook with a deadline that a busy machine keeps.
+    #[track_caller]
+    pub(crate) fn hook(&self, client: &str, payload: &Value) -> Ran {
+        let mut command = self.command(&["hook", client]);
+        command.env("SVC_HOOK_DEADLINE_MS", "20000");
+        let ran = Running::fed(command, payload.to_string().as_bytes()).wait(COMMAND_WITHIN);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
     }
 
     /// The program with a clean environment in this home.
@@ -227,7 +242,6 @@ pub(crate) fn all_pids() -> Vec<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The options of a daemon's start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     flags: Vec<String>,
@@ -246,6 +260,11 @@ impl Plan {
         self.env.retain(|(known, _)| known != name);
         self.env.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Starts these servers.
+    pub(crate) fn servers(self, servers: &Value) -> Self {
+        self.flag("--mcp-config").flag(&json!({ "mcpServers": servers }).to_string())
     }
 
     /// Limits the daemon's open files and sockets.
@@ -308,7 +327,6 @@ impl Daemon {
         self.child.as_ref().expect("the daemon runs").signal(signal);
     }
 
-    /// Kills it with SIGKILL.
     pub(crate) fn kill9(&mut self) {
         let mut child = self.child.take().expect("the daemon runs");
         child.child.kill().expect("our own child can be killed");
@@ -344,7 +362,6 @@ impl Daemon {
         self.caller.token = self.home.token();
     }
 
-    /// Its standard error so far.
     pub(crate) fn stderr(&self) -> String {
         self.child.as_ref().map(|child| child.stderr.text()).unwrap_or_default()
     }
@@ -352,15 +369,29 @@ impl Daemon {
     /// Mints a session token that reads the things of every project.
     #[track_caller]
     pub(crate) fn reader(&self, session: &str) -> Caller {
-        let input = serde_json::json!({ "session": session, "scopes": ["read_all"] });
-        let minted = self.post("/v1/tokens", &input).ok(201);
-        self.with_token(minted["token"].as_str().expect("a token"))
+        self.minted(&json!({ "session": session, "scopes": ["read_all"] }))
+    }
+
+    /// Mints a session token in a project.
+    #[track_caller]
+    pub(crate) fn mint(
+        &self,
+        session: &str,
+        project: &(impl Serialize + ?Sized),
+        scopes: &[&str],
+    ) -> Caller {
+        self.minted(&json!({ "session": session, "project": project, "scopes": scopes }))
     }
 
     /// Mints a session token, as an agent's launcher does.
     #[track_caller]
     pub(crate) fn session(&self, session: &str) -> Caller {
-        let minted = self.post("/v1/tokens", &serde_json::json!({ "session": session })).ok(201);
+        self.minted(&json!({ "session": session }))
+    }
+
+    #[track_caller]
+    pub(crate) fn minted(&self, input: &Value) -> Caller {
+        let minted = self.post("/v1/tokens", input).ok(201);
         self.with_token(minted["token"].as_str().expect("a token"))
     }
 }
@@ -431,7 +462,6 @@ fn launch(home: &Home, plan: &Plan, port: u16) -> (Running, String) {
     panic!("no readiness line within {READY_WITHIN:?}; stderr:\n{}", child.stderr.text());
 }
 
-/// The outcome of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Ran {
     /// `None` if a signal ended it.
@@ -441,6 +471,13 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
+    /// What a hook of Claude Code adds to the context.
+    #[track_caller]
+    pub(crate) fn context(&self) -> String {
+        let printed: Value = serde_json::from_str(self.ok()).unwrap_or_default();
+        printed["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_default().to_owned()
+    }
+
     /// Its standard output; asserts success.
     #[track_caller]
     pub(crate) fn ok(&self) -> &str {
@@ -458,23 +495,22 @@ impl Ran {
     }
 }
 
-/// Runs a command to its end.
 #[track_caller]
 pub(crate) fn svc(home: &Home, args: &[&str]) -> Ran {
     Running::spawn(home.command(args)).wait(COMMAND_WITHIN)
 }
 
-/// Runs a command with this standard input.
 #[track_caller]
 pub(crate) fn svc_with_input(home: &Home, args: &[&str], input: &[u8]) -> Ran {
-    let mut command = home.command(args);
-    command.stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    let mut stdin = running.stdin();
-    // A command that does not read its input may have closed it.
-    drop(stdin.write_all(input));
-    drop(stdin);
-    running.wait(COMMAND_WITHIN)
+    Running::fed(home.command(args), input).wait(COMMAND_WITHIN)
+}
+
+/// The payload of a hook, with these members beside the usual ones.
+pub(crate) fn hook_payload(session: &str, event: &str, cwd: &str, more: &Value) -> Value {
+    let mut payload = json!({ "session_id": session, "hook_event_name": event, "cwd": cwd });
+    let members = payload.as_object_mut().expect("an object");
+    members.extend(more.as_object().expect("an object").clone());
+    payload
 }
 
 /// A running command. Dropping it kills it.
@@ -487,6 +523,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// A command with this standard input.
+    pub(crate) fn fed(mut command: Command, input: &[u8]) -> Self {
+        command.stdin(Stdio::piped());
+        let mut running = Self::spawn(command);
+        // A command that does not read its input may have closed it.
+        drop(running.stdin().write_all(input));
+        running
+    }
+
     pub(crate) fn spawn(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");

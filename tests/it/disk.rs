@@ -40,15 +40,21 @@ fn lines(d: &Daemon, task: &str) -> usize {
     frames.len()
 }
 
+/// A daemon with little room, and a task.
+fn small() -> (Daemon, String) {
+    let home = Home::new();
+    home.write("config.toml", SMALL);
+    let d = Daemon::with(|plan| plan.home(&home));
+    let task = new_task(&d);
+    (d, task)
+}
+
 #[test]
 fn full_database_refuses_writes_and_serves_reads() {
     if !is_in_file() {
         return;
     }
-    let home = Home::new();
-    home.write("config.toml", SMALL);
-    let mut d = Daemon::with(|plan| plan.home(&home));
-    let task = new_task(&d);
+    let (mut d, task) = small();
     let (acknowledged, refused) = fill(&d, &task);
     let problem_body = problem(&refused, 507, "storage_full");
     assert!(acknowledged > 5, "something went in before: {problem_body}");
@@ -66,7 +72,7 @@ fn full_database_refuses_writes_and_serves_reads() {
     }
     assert_eq!(lines(&d, &task), acknowledged);
 
-    home.write("config.toml", LARGE);
+    d.home.write("config.toml", LARGE);
     d.kill9();
     d.restart();
     assert_eq!(lines(&d, &task), acknowledged, "what was acknowledged outlives the crash");
@@ -80,10 +86,7 @@ fn daemon_starts_on_a_full_database_and_serves_reads() {
     if !is_in_file() {
         return;
     }
-    let home = Home::new();
-    home.write("config.toml", SMALL);
-    let mut d = Daemon::with(|plan| plan.home(&home));
-    let task = new_task(&d);
+    let (mut d, task) = small();
     let (acknowledged, _) = fill(&d, &task);
     d.stop();
     d.restart();
@@ -95,10 +98,7 @@ fn refused_append_among_many_stores_nothing() {
     if !is_in_file() {
         return;
     }
-    let home = Home::new();
-    home.write("config.toml", SMALL);
-    let mut d = Daemon::with(|plan| plan.home(&home));
-    let task = new_task(&d);
+    let (mut d, task) = small();
     let path = format!("/v1/tasks/{task}/events");
     let filling = "x".repeat(5_000);
     let told: Vec<(String, Option<u64>)> = thread::scope(|scope| {

@@ -8,7 +8,7 @@ pub(crate) use crate::shapes::{
     all_pages, append, done, each, escape, frame, instant, invalid, new_task, page, peer, problem,
     register, text,
 };
-use crate::wire::Event;
+use crate::wire::{Caller, Event};
 
 /// Events with ids from `first` on, without a gap.
 #[track_caller]
@@ -21,6 +21,22 @@ pub(crate) fn dense(events: &[Event], first: u64) {
 /// The path of a task's stream.
 pub(crate) fn subscribe(task: &str) -> String {
     format!("/v1/biam/subscribe?task_id={task}")
+}
+
+/// A message, with its states.
+#[track_caller]
+pub(crate) fn detail(d: &Caller, message: &Value) -> Value {
+    d.get(&format!("/v1/messages/{}", text(message, "id"))).ok(200)
+}
+
+#[track_caller]
+pub(crate) fn state(d: &Caller, message: &Value) -> String {
+    text(&detail(d, message), "state")
+}
+
+pub(crate) fn peer_of(d: &Caller, session: &str) -> Option<Value> {
+    let peers = d.get("/v1/peers").ok(200);
+    peers["peers"].as_array()?.iter().find(|peer| peer["session_id"] == session).cloned()
 }
 
 /// Inserts ended records into a daemon's journal, with the given times. Members that a record does

@@ -13,9 +13,12 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, Ran, Running, eventually, svc, svc_with_input, until};
+use crate::daemon::{
+    Daemon, Home, Ran, Running, eventually, hook_payload, svc, svc_with_input, until,
+};
+use crate::expect::{detail, each, peer_of, state};
 use crate::identity::process_token;
-use crate::wire::Caller;
+use crate::wire::{Caller, tool_call};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -23,58 +26,19 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hooks")
 }
 
-/// Runs a hook with a long deadline: tests of the deadline set their own.
-#[track_caller]
-fn hook(home: &Home, client: &str, payload: &Value) -> Ran {
-    let ran = hook_with(home, &["hook", client], payload.to_string().as_bytes(), 20_000);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    ran
-}
-
 #[track_caller]
 fn hook_with(home: &Home, args: &[&str], input: &[u8], deadline_ms: u32) -> Ran {
     let mut command = home.command(args);
-    command.env("SVC_HOOK_DEADLINE_MS", deadline_ms.to_string()).stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    let mut stdin = running.stdin();
-    drop(stdin.write_all(input));
-    drop(stdin);
-    running.wait(SOON)
+    command.env("SVC_HOOK_DEADLINE_MS", deadline_ms.to_string());
+    Running::fed(command, input).wait(SOON)
 }
 
 fn claude(session: &str, event: &str, more: &Value) -> Value {
-    let mut payload =
-        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
-    payload
-        .as_object_mut()
-        .expect("it is there")
-        .extend(more.as_object().expect("it is there").clone());
-    payload
+    hook_payload(session, event, "/nowhere/p", more)
 }
 
 fn using(id: &str) -> Value {
     json!({ "tool_name": "Bash", "tool_use_id": id, "tool_input": { "command": "ls" } })
-}
-
-/// The text that a hook printed for the model.
-fn context(ran: &Ran) -> String {
-    let printed: Value = serde_json::from_str(ran.ok()).unwrap_or_default();
-    printed["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_default().to_owned()
-}
-
-#[track_caller]
-fn tool(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": name, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let result = d.post("/mcp", &body).ok(200)["result"].clone();
-    assert!(result["isError"].is_null(), "{name}: {result}");
-    result["structuredContent"].clone()
-}
-
-fn peer_of(d: &Daemon, session: &str) -> Option<Value> {
-    let peers = d.get("/v1/peers").ok(200);
-    let peers = peers["peers"].as_array().expect("it is there");
-    peers.iter().find(|peer| peer["session_id"] == session).cloned()
 }
 
 fn calls(d: &Daemon, session: &str) -> i64 {
@@ -124,14 +88,14 @@ fn every_payload_of_every_client_has_its_answer() {
         let d = Daemon::start();
         let first = ["SessionStart-startup.json", "event-session.created.json"];
         let first = first.into_iter().find(|name| names.iter().any(|it| it == name)).unwrap();
-        assert_eq!(hook(&d.home, client, &read(first)["input"]).stdout, "", "nothing waits yet");
+        assert_eq!(d.home.hook(client, &read(first)["input"]).stdout, "", "nothing waits yet");
         let peers = d.get("/v1/peers").ok(200);
         let peer = peers["peers"][0]["peer_id"].as_str().unwrap().to_owned();
         let inbox = format!("/v1/peers/{peer}/messages");
         let mut answers = serde_json::Map::new();
         for name in &names {
             d.post(&inbox, &json!({ "text": "MESSAGE" })).ok(200);
-            let ran = hook(&d.home, client, &read(name)["input"]);
+            let ran = d.home.hook(client, &read(name)["input"]);
             assert_eq!(ran.stderr, "", "{name}");
             let printed: Value = match ran.stdout.as_str() {
                 "" => Value::Null,
@@ -236,7 +200,7 @@ fn endless_input_does_not_block_the_client() {
 #[test]
 fn hanging_daemon_costs_one_deadline_and_loses_nothing() {
     let d = Daemon::with(|plan| plan.env("SVC_MAINTENANCE_MS", "100"));
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     d.signal(Signal::STOP);
     for n in 0..3 {
         let payload = claude("s", "PreToolUse", &using(&n.to_string())).to_string();
@@ -250,7 +214,7 @@ fn hanging_daemon_costs_one_deadline_and_loses_nothing() {
         !d.home.path("hooks.spool").exists() && !d.home.path("hooks.spool.taken").exists()
     });
     eventually(SOON, || calls(&d, "s") == 3);
-    hook(&d.home, "claude", &claude("s", "PreToolUse", &using("last")));
+    d.home.hook("claude", &claude("s", "PreToolUse", &using("last")));
     assert_eq!(calls(&d, "s"), 4);
 }
 
@@ -284,7 +248,7 @@ fn hook_starts_the_daemon_without_waiting() {
     assert_eq!(home.daemon_json().unwrap()["pid"], daemon["pid"], "there is one, and it stays");
     svc(&home, &["stop"]).ok();
     // Tool calls do not start a stopped daemon: a person may have stopped it on purpose.
-    hook(&home, "claude", &claude("s0", "PreToolUse", &using("t")));
+    home.hook("claude", &claude("s0", "PreToolUse", &using("t")));
     assert!(home.daemon_json().is_none());
     assert!(home.path("hooks.spool").exists());
 }
@@ -327,7 +291,7 @@ fn tool_calls_across_crashes_are_counted_exactly() {
 #[test]
 fn repeated_event_counts_once_and_gets_no_output() {
     let mut d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({})));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({})));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
     let message = d.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "hi" })).ok(200);
     let again = |home: &Home, id: &str| {
@@ -351,14 +315,14 @@ fn repeated_event_counts_once_and_gets_no_output() {
 #[test]
 fn late_event_does_not_override_later_ones() {
     let mut d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     d.stop();
-    hook(&d.home, "claude", &claude("s", "SessionEnd", &json!({ "reason": "other" })));
+    d.home.hook("claude", &claude("s", "SessionEnd", &json!({ "reason": "other" })));
     let late = String::from_utf8(d.home.read("hooks.spool")).unwrap();
     d.restart();
     eventually(SOON, || d.get("/v1/sessions/s").ok(200)["end_reason"] == "other");
     assert_eq!(peer_of(&d, "s").unwrap()["status"], "offline");
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
     // The same payload with another id: as if it were late and from elsewhere.
     let mut event: Value = serde_json::from_str(&late).unwrap();
     event["id"] = json!("another");
@@ -376,16 +340,16 @@ fn late_event_does_not_override_later_ones() {
 #[test]
 fn whole_session_can_be_reported_late() {
     let mut d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     d.stop();
     for session in ["s", "t"] {
         if session == "t" {
             // Not by its beginning, which would start a daemon.
-            hook(&d.home, "claude", &claude(session, "Stop", &json!({})));
+            d.home.hook("claude", &claude(session, "Stop", &json!({})));
         }
-        hook(&d.home, "claude", &claude(session, "PreToolUse", &using("one")));
-        hook(&d.home, "claude", &claude(session, "PreToolUse", &using("two")));
-        hook(&d.home, "claude", &claude(session, "SessionEnd", &json!({ "reason": "other" })));
+        d.home.hook("claude", &claude(session, "PreToolUse", &using("one")));
+        d.home.hook("claude", &claude(session, "PreToolUse", &using("two")));
+        d.home.hook("claude", &claude(session, "SessionEnd", &json!({ "reason": "other" })));
     }
     let last = d.home.read("hooks.spool");
     let last = String::from_utf8(last).unwrap().lines().last().unwrap().to_owned();
@@ -424,7 +388,7 @@ fn shapes_for_scripts() {
         "session_id": "s", "domain": "testing", "strategy": "ask-user", "goal": "g", "hypothesis": "h because of i",
         "action": "a", "prediction": "p",
     });
-    tool(&d, "start_ghap", &record);
+    d.done("start_ghap", &record);
     let mut reminders = Vec::new();
     for n in 0..10 {
         reminders.push(tell(&d, "PreToolUse", &using(&n.to_string())));
@@ -480,11 +444,11 @@ fn script_begins_a_session_before_the_daemon_is_up() {
 #[test]
 fn prompt_starts_the_daemon_and_waits_for_it() {
     let mut d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").expect("a peer")["peer_id"].as_str().expect("an id").to_owned();
     d.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "good morning" })).ok(200);
     d.stop();
-    let said = context(&hook(&d.home, "claude", &prompt("s", "hello")));
+    let said = d.home.hook("claude", &prompt("s", "hello")).context();
     assert!(said.contains("good morning"), "{said}");
     svc(&d.home, &["stop"]).ok();
     // A script gets the daemon's response, too, and not the one without a daemon.
@@ -507,14 +471,14 @@ fn hook_settings_are_respected() {
         "session_id": "s", "domain": "testing", "strategy": "ask-user", "goal": "g", "hypothesis": "h because of i",
         "action": "a", "prediction": "p",
     });
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
-    tool(&d, "start_ghap", &record);
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.done("start_ghap", &record);
     for agent in ["", "beneath"] {
         let reminded: Vec<bool> = (0..7)
             .map(|n| {
                 let mut call = using(&format!("{agent}{n}"));
                 call["agent_id"] = json!(agent);
-                !context(&hook(&d.home, "claude", &claude("s", "PreToolUse", &call))).is_empty()
+                !d.home.hook("claude", &claude("s", "PreToolUse", &call)).context().is_empty()
             })
             .collect();
         assert_eq!(reminded, [false, false, true, false, false, true, false], "{agent}");
@@ -547,18 +511,18 @@ fn connection_is_linked_to_its_session_by_hook_events() {
     let connection = open(&d);
     let about =
         json!({ "tool_name": "mcp__svc__get_session", "tool_use_id": "toolu_1", "tool_input": {} });
-    hook(&d.home, "claude", &claude("conversation", "PreToolUse", &about));
+    d.home.hook("claude", &claude("conversation", "PreToolUse", &about));
     let meta = json!({ "_meta": { "claudecode/toolUseId": "toolu_1" } });
     assert_eq!(whose(&d, &connection, &meta), "conversation");
     assert_eq!(whose(&d, &connection, &json!({})), "conversation", "the latest of this client");
     // Codex sends the session itself; its row comes with its hook.
-    hook(&d.home, "codex", &claude("thread", "SessionStart", &json!({})));
+    d.home.hook("codex", &claude("thread", "SessionStart", &json!({})));
     let other = open(&d);
     assert_eq!(whose(&d, &other, &json!({ "_meta": { "threadId": "thread" } })), "thread");
     // Gemini: by the call itself.
     let third = open(&d);
     let about = json!({ "tool_name": "mcp_svc_get_session", "tool_input": {} });
-    hook(&d.home, "gemini", &claude("chat", "BeforeTool", &about));
+    d.home.hook("gemini", &claude("chat", "BeforeTool", &about));
     assert_eq!(whose(&d, &third, &json!({})), "chat");
     eventually(SOON, || {
         // A background task writes it.
@@ -583,8 +547,7 @@ fn connection_is_linked_to_its_session_by_the_clients_process() {
         caller.post("/mcp", &hello).header("mcp-session-id").expect("a session").to_owned()
     };
     let whose = |caller: &Caller, connection: &str| {
-        let params = json!({ "name": "get_session", "arguments": {} });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let body = tool_call("get_session", &json!({}));
         let process = std::process::id().to_string();
         let request = caller.request("POST", "/mcp").header("mcp-session-id", connection);
         let reply = request.header("svc-client-process", &process).json(&body).send().ok(200);
@@ -594,14 +557,14 @@ fn connection_is_linked_to_its_session_by_the_clients_process() {
     let client = d.with_token(&process_token(&d.home));
     let (connection, operators) = (open(&client), open(&d));
     assert_eq!(whose(&client, &connection), "none");
-    hook(&d.home, "gemini", &claude("chat", "SessionStart", &json!({})));
+    d.home.hook("gemini", &claude("chat", "SessionStart", &json!({})));
     assert_eq!(whose(&client, &connection), "chat");
     assert_eq!(whose(&d, &operators), "none", "whoever names the process is not the client");
     // The same process continues with another conversation.
-    hook(&d.home, "gemini", &claude("chat", "SessionEnd", &json!({})));
-    hook(&d.home, "gemini", &claude("next", "SessionStart", &json!({})));
+    d.home.hook("gemini", &claude("chat", "SessionEnd", &json!({})));
+    d.home.hook("gemini", &claude("next", "SessionStart", &json!({})));
     assert_eq!(whose(&client, &connection), "next");
-    hook(&d.home, "gemini", &claude("next", "SessionEnd", &json!({})));
+    d.home.hook("gemini", &claude("next", "SessionEnd", &json!({})));
     assert_eq!(whose(&client, &connection), "none");
 }
 
@@ -614,16 +577,10 @@ fn waiter(home: &Home, session: &str) -> Running {
     running
 }
 
-/// The state of a message.
-fn state(d: &Daemon, message: &Value) -> String {
-    let id = message["id"].as_str().expect("it is there");
-    d.get(&format!("/v1/messages/{id}")).ok(200)["state"].as_str().expect("it is there").to_owned()
-}
-
 #[test]
 fn message_wakes_an_idle_session_through_the_latest_waiter_only() {
     let mut d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
     let inbox = format!("/v1/peers/{peer}/messages");
     // The newer waiter replaces the older, also across a restart. On a busy machine the order of
@@ -643,17 +600,17 @@ fn message_wakes_an_idle_session_through_the_latest_waiter_only() {
         "{ran:?}"
     );
     assert_eq!(state(&d, &message), "offered");
-    let next = hook(&d.home, "claude", &claude("s", "UserPromptSubmit", &json!({ "prompt": "x" })));
-    assert_eq!(context(&next), "", "it was given once");
+    let next = d.home.hook("claude", &claude("s", "UserPromptSubmit", &json!({ "prompt": "x" })));
+    assert_eq!(next.context(), "", "it was given once");
     assert_eq!(state(&d, &message), "injected");
     // A message that waits already wakes the session when its turn ends; an ended session is not
     // woken.
-    hook(&d.home, "claude", &claude("s", "Stop", &json!({ "stop_hook_active": false })));
+    d.home.hook("claude", &claude("s", "Stop", &json!({ "stop_hook_active": false })));
     let waiting = d.post(&inbox, &json!({ "text": "still here" })).ok(200);
     assert_eq!(waiter(&d.home, "s").wait(SOON).code, Some(2));
     assert_eq!(state(&d, &waiting), "offered");
     let last = waiter(&d.home, "s");
-    hook(&d.home, "claude", &claude("s", "SessionEnd", &json!({ "reason": "other" })));
+    d.home.hook("claude", &claude("s", "SessionEnd", &json!({ "reason": "other" })));
     d.post(&inbox, &json!({ "text": "too late" })).ok(200);
     assert_eq!(last.wait(SOON).code, Some(0));
 }
@@ -661,34 +618,32 @@ fn message_wakes_an_idle_session_through_the_latest_waiter_only() {
 #[test]
 fn unconfirmed_messages_are_repeated_when_a_session_resumes() {
     let d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
     let inbox = format!("/v1/peers/{peer}/messages");
     let one = d.post(&inbox, &json!({ "text": "the first" })).ok(200);
-    let given = hook(&d.home, "claude", &claude("s", "PostToolUse", &using("1")));
-    assert!(context(&given).contains("the first"));
+    let given = d.home.hook("claude", &claude("s", "PostToolUse", &using("1")));
+    assert!(given.context().contains("the first"));
     // Its client was killed before the model saw it.
-    let given =
-        hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
-    assert!(context(&given).contains("the first"), "{given:?}");
-    hook(&d.home, "claude", &claude("s", "Stop", &json!({})));
+    let given = d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
+    assert!(given.context().contains("the first"), "{given:?}");
+    d.home.hook("claude", &claude("s", "Stop", &json!({})));
     assert_eq!(state(&d, &one), "injected");
-    let given =
-        hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
-    assert_eq!(context(&given), "");
+    let given = d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "resume" })));
+    assert_eq!(given.context(), "");
     // A sub-agent gets no message, and confirms none.
     let two = d.post(&inbox, &json!({ "text": "the second" })).ok(200);
     let mut beneath = using("2");
     beneath["agent_id"] = json!("a");
-    let given = hook(&d.home, "claude", &claude("s", "PreToolUse", &beneath));
-    assert_eq!((context(&given), state(&d, &two)), (String::new(), "queued".to_owned()));
+    let given = d.home.hook("claude", &claude("s", "PreToolUse", &beneath));
+    assert_eq!((given.context(), state(&d, &two)), (String::new(), "queued".to_owned()));
 }
 
 /// Messages beyond a client's limit wait for the next event, in order.
 #[test]
 fn many_messages_arrive_in_parts_and_in_order() {
     let d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
     let inbox = format!("/v1/peers/{peer}/messages");
     for n in 0..12 {
@@ -701,7 +656,7 @@ fn many_messages_arrive_in_parts_and_in_order() {
     let mut found = Vec::new();
     for n in 0..20 {
         let given =
-            context(&hook(&d.home, "claude", &claude("s", "PostToolUse", &using(&n.to_string()))));
+            d.home.hook("claude", &claude("s", "PostToolUse", &using(&n.to_string()))).context();
         assert!(given.chars().count() <= 10_000, "{}", given.chars().count());
         for part in given.split("number-").skip(1) {
             found.push(part.split('.').next().unwrap().parse::<u32>().unwrap());
@@ -799,10 +754,8 @@ fn pass(mut client: TcpStream, port: u16, left: &Mutex<(usize, Vec<TcpStream>)>,
 fn hook_by(d: &Daemon, url: &str, payload: &Value, deadline_ms: u32) -> Ran {
     let mut command = d.home.command(&["hook", "claude"]);
     command.env("SVC_URL", url).env("SVC_TOKEN", d.home.token().expect("a token"));
-    command.env("SVC_HOOK_DEADLINE_MS", deadline_ms.to_string()).stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
-    let ran = running.wait(SOON);
+    command.env("SVC_HOOK_DEADLINE_MS", deadline_ms.to_string());
+    let ran = Running::fed(command, payload.to_string().as_bytes()).wait(SOON);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     ran
 }
@@ -813,30 +766,26 @@ fn prompt(session: &str, text: &str) -> Value {
 
 /// A session with a participant, and a function that sends to it.
 fn begin(d: &Daemon, session: &str) -> (String, impl Fn(&str) -> Value + use<>) {
-    hook(&d.home, "claude", &claude(session, "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude(session, "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(d, session).expect("a peer")["peer_id"].as_str().expect("an id").to_owned();
     let (caller, inbox) =
         (d.with_token(&d.home.token().expect("a token")), format!("/v1/peers/{peer}/messages"));
     (inbox.clone(), move |text: &str| caller.post(&inbox, &json!({ "text": text })).ok(200))
 }
 
-/// All states of a message.
 fn states(d: &Daemon, message: &Value) -> Vec<String> {
-    let id = message["id"].as_str().expect("it is there");
-    let found = d.get(&format!("/v1/messages/{id}")).ok(200);
-    let states = found["states"].as_array().expect("it is there");
-    states.iter().map(|it| it["state"].as_str().expect("a state").to_owned()).collect()
+    each(detail(d, message)["states"].as_array().expect("states"), "state")
 }
 
 /// The next hook of the session prints the message, and only the hook after that confirms it.
 #[track_caller]
 fn assert_delivered_again(d: &Daemon, session: &str, message: &Value, text: &str) {
     assert_eq!(states(d, message), ["accepted", "queued", "offered"]);
-    let given = hook(&d.home, "claude", &claude(session, "PostToolUse", &using("next")));
-    assert!(context(&given).contains(text), "{given:?}");
+    let given = d.home.hook("claude", &claude(session, "PostToolUse", &using("next")));
+    assert!(given.context().contains(text), "{given:?}");
     assert_eq!(state(d, message), "offered");
-    let given = hook(&d.home, "claude", &prompt(session, "go on"));
-    assert_eq!((context(&given), state(d, message)), (String::new(), "injected".to_owned()));
+    let given = d.home.hook("claude", &prompt(session, "go on"));
+    assert_eq!((given.context(), state(d, message)), (String::new(), "injected".to_owned()));
 }
 
 #[test]
@@ -849,12 +798,12 @@ fn message_in_a_late_response_is_repeated() {
         assert_eq!(ran.stdout, "", "{session}");
         eventually(SOON, || state(&d, &message) == "offered");
         // Events of another session confirm nothing.
-        hook(&d.home, "claude", &prompt("another", "hello"));
+        d.home.hook("claude", &prompt("another", "hello"));
         assert_delivered_again(&d, session, &message, "precious");
         // The note of the lost response stays for a while, and must not affect what was printed.
         let later = send("the second");
-        assert!(context(&hook(&d.home, "claude", &prompt(session, "x"))).contains("the second"));
-        hook(&d.home, "claude", &claude(session, "Stop", &json!({})));
+        assert!(d.home.hook("claude", &prompt(session, "x")).context().contains("the second"));
+        d.home.hook("claude", &claude(session, "Stop", &json!({})));
         assert_eq!(
             (state(&d, &message), state(&d, &later)),
             ("injected".into(), "injected".into())
@@ -883,9 +832,9 @@ fn message_survives_a_stopped_daemon() {
             assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
         }
         d.signal(Signal::CONT);
-        let given = context(&hook(&d.home, "claude", &prompt("s", "hello")));
+        let given = d.home.hook("claude", &prompt("s", "hello")).context();
         assert!(given.contains("precious"), "{maintenance}: {given}");
-        hook(&d.home, "claude", &claude("s", "Stop", &json!({})));
+        d.home.hook("claude", &claude("s", "Stop", &json!({})));
         assert_eq!(state(&d, &message), "injected");
         // The note is kept until the daemon has it, and no longer.
         if maintenance == "20" {
@@ -918,23 +867,23 @@ fn read_by_another_does_not_confirm_a_hook_delivery() {
     for n in 0..3 {
         // These events never print anything.
         let event = json!({ "notification_type": "idle_prompt", "message": n.to_string() });
-        hook(&d.home, "claude", &claude("s", "Notification", &event));
+        d.home.hook("claude", &claude("s", "Notification", &event));
         assert_eq!(state(&d, &message), "offered");
     }
     // It was never acknowledged, so a hook prints it when the lease has expired.
     let mut given = String::new();
     eventually(SOON, || {
         assert_eq!(state(&d, &message), "offered");
-        given = context(&hook(&d.home, "claude", &claude("s", "PostToolUse", &using("1"))));
+        given = d.home.hook("claude", &claude("s", "PostToolUse", &using("1"))).context();
         !given.is_empty()
     });
     assert!(given.contains("precious"), "{given}");
-    hook(&d.home, "claude", &prompt("s", "go on"));
+    d.home.hook("claude", &prompt("s", "go on"));
     assert_eq!(state(&d, &message), "injected");
     // Messages that a reader took are acknowledged as usual.
     let other = send("for the reader");
     assert_eq!(d.get(&inbox).ok(200)["count"], 1);
-    hook(&d.home, "claude", &prompt("s", "go on"));
+    d.home.hook("claude", &prompt("s", "go on"));
     assert_eq!(state(&d, &other), "offered");
     d.post(&format!("{inbox}/ack"), &json!({ "ids": [other["id"]] })).ok(200);
     assert_eq!(states(&d, &other), ["accepted", "queued", "offered", "injected", "acked"]);
@@ -978,29 +927,29 @@ fn context_and_reminders_of_a_lost_response_are_repeated() {
         "hypothesis": "the websocket heartbeat drops as the proxy is impatient", "action": "a", "prediction": "p",
     });
     // In the project that the hooks run in.
-    tool(&d, "start_session", &json!({ "session_id": "before", "cwd": "/nowhere/p" }));
-    tool(&d, "start_ghap", &record);
+    d.done("start_session", &json!({ "session_id": "before", "cwd": "/nowhere/p" }));
+    d.done("start_ghap", &record);
     let end = json!({
         "session_id": "before", "status": "confirmed", "result": "r", "lesson": { "what_worked": "ping every 20 s" },
     });
-    tool(&d, "resolve_ghap", &end);
+    d.done("resolve_ghap", &end);
     drop(begin(&d, "s"));
     let asked = prompt("s", "websocket heartbeat drops");
     let way = swallowing(&d, 2, Fate::Cut);
     assert_eq!(hook_by(&d, &way, &asked, 20_000).stdout, "");
-    assert!(context(&hook(&d.home, "claude", &asked)).contains("ping every 20 s"));
-    assert_eq!(context(&hook(&d.home, "claude", &asked)), "", "once");
+    assert!(d.home.hook("claude", &asked).context().contains("ping every 20 s"));
+    assert_eq!(d.home.hook("claude", &asked).context(), "", "once");
 
     let mut open = record;
     open["session_id"] = json!("s");
-    tool(&d, "start_ghap", &open);
+    d.done("start_ghap", &open);
     let call = |n: u32| claude("s", "PreToolUse", &using(&n.to_string()));
     for n in 0..9 {
-        assert_eq!(hook(&d.home, "claude", &call(n)).stdout, "");
+        assert_eq!(d.home.hook("claude", &call(n)).stdout, "");
     }
     assert_eq!(hook_by(&d, &way, &call(9), 20_000).stdout, "");
-    assert!(context(&hook(&d.home, "claude", &call(10))).contains("repair websocket heartbeat"));
-    assert_eq!(hook(&d.home, "claude", &call(11)).stdout, "", "once");
+    assert!(d.home.hook("claude", &call(10)).context().contains("repair websocket heartbeat"));
+    assert_eq!(d.home.hook("claude", &call(11)).stdout, "", "once");
 }
 
 /// A waiter whose response was lost asks again, and gets the same message.
@@ -1018,8 +967,8 @@ fn waiter_with_a_lost_response_still_wakes() {
     let ran = running.wait(SOON);
     assert!(ran.code == Some(2) && ran.stderr.contains("precious"), "{ran:?}");
     assert_eq!(state(&d, &message), "offered");
-    let next = hook(&d.home, "claude", &prompt("s", "x"));
-    assert_eq!((context(&next), state(&d, &message)), (String::new(), "injected".to_owned()));
+    let next = d.home.hook("claude", &prompt("s", "x"));
+    assert_eq!((next.context(), state(&d, &message)), (String::new(), "injected".to_owned()));
 }
 
 /// Versions of Claude Code before 2.1.139 drop the arguments of a hook that an earlier version of
@@ -1059,7 +1008,7 @@ fn svc_without_arguments_is_silent_for_a_client_and_prints_help_for_a_person() {
 #[test]
 fn waiter_exits_at_once_for_clients_that_would_wait() {
     let d = Daemon::start();
-    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    d.home.hook("claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let transcript = d.home.path("transcript.jsonl");
     for version in ["2.0.0", "2.0.60", "2.1.50"] {
         let record = json!({ "type": "user", "version": version });

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::agent_storms::{Broom, bearers};
 use crate::agents::{agent, ended, kill, runs};
-use crate::daemon::{Daemon, Home, eventually, svc, until};
+use crate::daemon::{Daemon, Home, eventually, hook_payload, svc, until};
 use crate::expect::text;
 use crate::wire::Caller;
 
@@ -95,10 +96,7 @@ impl Obedient {
 
     #[track_caller]
     fn hook_of(&mut self, d: &Caller, session: &str, event: &str, more: &Value) -> String {
-        let mut payload =
-            json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
-        let members = payload.as_object_mut().expect("one");
-        members.extend(more.as_object().expect("one").clone());
+        let payload = hook_payload(session, event, "/nowhere/p", more);
         self.run(d, "\"$SVC\" hook claude", &payload.to_string())
     }
 
@@ -143,10 +141,7 @@ fn subjects(d: &Caller) -> Vec<String> {
 
 /// A number that occurs only in command lines of this test's processes.
 fn lives(mark: &str) -> bool {
-    fs::read_dir("/proc").expect("Linux").flatten().any(|entry| {
-        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        words.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
-    })
+    !bearers(mark).is_empty()
 }
 
 #[test]
@@ -296,24 +291,6 @@ fn hosted_agent_starts_no_daemon() {
     assert_eq!(subjects(&d), ["agent:coder:main"], "also after a restart");
 }
 
-/// Kills the processes that a failed test would leave behind.
-struct Broom(String);
-
-impl Drop for Broom {
-    fn drop(&mut self) {
-        for entry in fs::read_dir("/proc").expect("Linux").flatten() {
-            let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let pid = entry.file_name().to_string_lossy().parse::<i32>().ok();
-            if words.split(|byte| *byte == 0).any(|word| word == self.0.as_bytes())
-                && let Some(pid) = pid.and_then(rustix::process::Pid::from_raw)
-            {
-                let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-    }
-}
-
-/// The parent of a process.
 fn parent(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let fields = stat.rsplit(')').next().expect("fields");

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
-use crate::expect::{page, problem};
+use crate::daemon::{Daemon, Home, Running, eventually, hook_payload, until};
+use crate::expect::{self, page, problem, text};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -111,7 +111,6 @@ impl FakeClient {
         fs::read_to_string(path("out")).expect("what it printed")
     }
 
-    /// Starts a hook, and lets it run.
     pub(crate) fn begin_hook(&mut self, payload: &Value) -> PendingHook {
         self.count += 1;
         let path = |name: &str| self.folder.join(format!("{}.{name}", self.count));
@@ -147,7 +146,6 @@ impl FakeClient {
         writeln!(self.control, "exec {command}").expect("it reads");
     }
 
-    /// Sends a request.
     pub(crate) fn send(&mut self, method: &str, params: &Value) -> u32 {
         self.count += 1;
         let request =
@@ -157,7 +155,6 @@ impl FakeClient {
         self.count
     }
 
-    /// Sends a call of a tool.
     pub(crate) fn begin(&mut self, name: &str, arguments: &Value, meta: &Value) -> u32 {
         let mut all = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -207,11 +204,7 @@ impl FakeClient {
 }
 
 pub(crate) fn event(session: &str, event: &str, more: &Value) -> Value {
-    let mut payload =
-        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
-    let members = payload.as_object_mut().expect("one");
-    members.extend(more.as_object().expect("one").clone());
-    payload
+    hook_payload(session, event, "/nowhere/p", more)
 }
 
 pub(crate) fn start(session: &str) -> Value {
@@ -223,8 +216,7 @@ pub(crate) fn prompt(session: &str) -> Value {
 }
 
 pub(crate) fn peer_of(d: &Daemon, session: &str) -> Value {
-    let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
-    peers.into_iter().find(|peer| peer["session_id"] == session).expect("it is registered")
+    expect::peer_of(d, session).expect("it is registered")
 }
 
 pub(crate) fn id_of(peer: &Value) -> &str {
@@ -535,9 +527,7 @@ fn only_the_operators_bare_calls_mean_what_the_operator_started() {
 
 /// The structured answer to a bare call of a tool with this token.
 pub(crate) fn bare(caller: &crate::wire::Caller, name: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": name, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    caller.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone()
+    caller.tool(name, arguments)["structuredContent"].clone()
 }
 
 #[test]
@@ -644,7 +634,7 @@ fn a_process_is_who_the_socket_says() {
 /// What the daemon calls the peer of a session, and how it is.
 fn name_and_status(d: &Daemon, session: &str) -> (String, String) {
     let peer = peer_of(d, session);
-    (crate::expect::text(&peer, "display_name"), crate::expect::text(&peer, "status"))
+    (text(&peer, "display_name"), text(&peer, "status"))
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Ran, svc};
 use crate::expect::{each, text};
+use crate::wire::tool_call;
 
 /// A bare `tools/call`, as hooks make it.
 #[track_caller]
@@ -21,10 +22,7 @@ fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
 
 #[track_caller]
 fn try_call(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": name, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let answer = d.post("/mcp", &body).ok(200);
-    answer["result"].clone()
+    d.tool(name, arguments)
 }
 
 fn attempt(session: &str) -> Value {
@@ -116,8 +114,7 @@ fn crash_leaves_a_record_active_or_resolved() {
         call(&d, "start_session", &json!({ "session_id": session, "cwd": "/nowhere/p" }));
         let id = call(&d, "start_ghap", &attempt(&session))["id"].clone();
         let end = json!({ "session_id": session, "status": "confirmed", "result": "it parses" });
-        let params = json!({ "name": "resolve_ghap", "arguments": end });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let body = tool_call("resolve_ghap", &end);
         let request = d.request("POST", "/mcp").json(&body);
         let sent =
             std::thread::spawn(move || request.try_send().is_ok_and(|reply| reply.status() == 200));

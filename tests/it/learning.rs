@@ -5,14 +5,11 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, svc};
 use crate::expect::{escape, put_records};
+use crate::wire::tool_call;
 
-/// The result of a bare `tools/call`.
 #[track_caller]
 fn result(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": name, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let answer = d.post("/mcp", &body).ok(200);
-    let result = answer["result"].clone();
+    let result = d.tool(name, arguments);
     let text = result["content"][0]["text"].as_str().expect("a text");
     let text: Value = serde_json::from_str(text).expect("an object");
     assert_eq!(text, result["structuredContent"]);
@@ -360,8 +357,7 @@ fn oversized_input_is_refused_and_stores_nothing() {
         call(&d, name, &with("é".repeat(most)));
         let error = refuse(&d, name, &with("é".repeat(most + 1)), "validation_error");
         assert_eq!(error["field"], field);
-        let params = json!({ "name": name, "arguments": with("x".repeat(4 * 1024 * 1024)) });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let body = tool_call(name, &with("x".repeat(4 * 1024 * 1024)));
         assert_eq!(d.post("/mcp", &body).status(), 413, "{name}");
     }
     assert_eq!(call(&d, "list_memories", &json!({}))["total"], 1);

@@ -1,7 +1,7 @@
 //! Black-box tests: each starts the real program and talks to it as a client does.
 //!
-//! `daemon` owns processes and folders, `stored` reads and changes their rows, `wire` has HTTP and SSE
-//! byte by byte, `expect` and `shapes` check responses. Every other file tests one promise.
+//! `daemon` owns processes and folders, `stored` reads and changes their rows, `wire` has HTTP and
+//! SSE byte by byte, `expect` and `shapes` check responses. Every other file tests one promise.
 
 mod daemon;
 mod expect;

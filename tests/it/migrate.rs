@@ -16,7 +16,7 @@ fn open(path: &Path) -> Connection {
 }
 
 #[track_caller]
-fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> T {
+pub(crate) fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> T {
     file.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 

@@ -89,7 +89,6 @@ fn a_history_moves_to_a_server_and_back() {
     assert_eq!(events(&d, &task), after);
 }
 
-/// A home whose history has many events.
 fn long_history() -> (Home, String) {
     let mut d = Daemon::start();
     let task = new_task(&d);

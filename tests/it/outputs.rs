@@ -18,7 +18,6 @@ use crate::stored::is_in_file;
 /// The prefixes of snapshots' names, one for each test.
 const GROUPS: [&str; 7] = ["help", "usage", "no_daemon", "answer", "set_up", "work", "files"];
 
-/// The snapshots of one test.
 struct Snapshots {
     group: &'static str,
     made: BTreeSet<String>,
@@ -291,7 +290,6 @@ fn narrow(text: &str) -> String {
     out
 }
 
-/// The commands for a setup.
 #[test]
 fn setting_up() {
     if !is_in_file() {

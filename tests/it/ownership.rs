@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home};
 use crate::expect::{all_pages, done, each, page, peer, problem, put_records, register, text};
-use crate::wire::{Caller, Reply};
+use crate::wire::{Caller, Reply, tool_call};
 
 /// A word of every text of the owner's, and of nothing else.
 const SECRET: &str = "zanzibar";
@@ -27,11 +27,6 @@ struct World {
     cluster: String,
 }
 
-fn mint(d: &Daemon, session: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
-    let input = json!({ "session": session, "project": project, "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
-}
-
 impl World {
     fn new() -> Self {
         let home = Home::new();
@@ -42,10 +37,10 @@ impl World {
         let d = Daemon::with(|plan| plan.home(&home));
         let callers = [
             d.with_token(d.token.as_deref().expect("a token")),
-            mint(&d, "maker", Some("/p"), &[]),
-            mint(&d, "mate", Some("/p"), &[]),
-            mint(&d, "other", Some("/q"), &[]),
-            mint(&d, "read_all", None, &["read_all"]),
+            d.mint("maker", "/p", &[]),
+            d.mint("mate", "/p", &[]),
+            d.mint("other", "/q", &[]),
+            d.mint("read_all", &Value::Null, &["read_all"]),
         ];
         let owner = &callers[1];
         let begin = json!({ "session_id": "maker", "cwd": "/elsewhere", "client": SECRET });
@@ -80,9 +75,8 @@ impl World {
         Self { callers, peer: peer_id, message, task, ghap, cluster, d }
     }
 
-    /// A new agent of the owner.
     fn fresh_agent(&self, name: &str) -> String {
-        let owner = mint(&self.d, "maker", Some("/p"), &["agents"]);
+        let owner = self.d.mint("maker", "/p", &["agents"]);
         let input = json!({ "instance": "cat", "name": name, "cwd": "/", "description": SECRET });
         text(&owner.post("/v1/hosts", &input).ok(201), "id")
     }
@@ -91,14 +85,13 @@ impl World {
         &self.callers[1]
     }
 
-    /// A new task of the owner.
     fn fresh_task(&self) -> String {
         text(&self.owner().post("/v1/tasks", &json!({ "title": SECRET })).ok(201), "task_id")
     }
 
     /// A record that an ended session of the owner's project left open.
     fn orphan(&self, session: &str) -> String {
-        let gone = mint(&self.d, session, Some("/p"), &[]);
+        let gone = self.d.mint(session, "/p", &[]);
         let id = text(&ok(&gone, "start_ghap", &attempt("left open")), "id");
         ok(&gone, "end_session", &json!({}));
         id
@@ -121,8 +114,7 @@ fn try_it(caller: &Caller, session: &str) -> String {
 
 /// The result of a bare call of a tool.
 fn result(caller: &Caller, tool: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": tool, "arguments": arguments });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let call = tool_call(tool, arguments);
     let reply = caller.request("POST", "/mcp").header("Svc-Expose", "all").json(&call).send();
     assert_eq!(reply.status(), 200, "{tool} {arguments}: {reply:?}");
     let answer = reply.json();
@@ -156,7 +148,6 @@ fn sees(reply: &Reply) -> bool {
 /// A request, with a path that may be created anew for each caller.
 type Row<'a> = (&'a str, Box<dyn Fn() -> (String, Option<Value>) + 'a>, [u16; 5]);
 
-/// Makes the arguments of a call.
 type Make<'a> = Box<dyn Fn() -> Value + 'a>;
 
 /// A read, which can be repeated.
@@ -707,8 +698,7 @@ fn every_tool_applies_the_access_rule_to_every_caller() {
     ] {
         known.insert(tool);
         // A caller without the scope is told which scope it needs.
-        let params = json!({ "name": tool, "arguments": arguments });
-        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let call = tool_call(tool, &arguments);
         for caller in &world.callers[1..] {
             let reply = caller.post("/mcp", &call).json();
             let error = &reply["result"]["structuredContent"]["error"];
@@ -874,7 +864,7 @@ fn resources_and_prompts_have_only_what_the_caller_may_read() {
 #[test]
 fn earlier_registration_does_not_take_anothers_place() {
     let d = Daemon::start();
-    let [first, second] = ["s-1", "s-2"].map(|key| mint(&d, key, Some("/p"), &[]));
+    let [first, second] = ["s-1", "s-2"].map(|key| d.mint(key, "/p", &[]));
     let body = json!({ "display_name": "x", "backend": "tool", "path": "/p" });
     let squat = text(&register(&first, &body), "peer_id");
     let early = json!({ "text": "for the first" });
@@ -950,8 +940,7 @@ fn only_the_operator_registers_people() {
 #[test]
 fn only_owner_runner_and_operator_can_end_a_task() {
     let d = Daemon::start();
-    let [maker, runner, mate] =
-        ["maker", "runner", "mate"].map(|key| mint(&d, key, Some("/p"), &[]));
+    let [maker, runner, mate] = ["maker", "runner", "mate"].map(|key| d.mint(key, "/p", &[]));
     let runs = peer(&runner, "runner");
     let task = |caller: &Caller, agent: &str| {
         text(&caller.post("/v1/tasks", &json!({ "agent": agent })).ok(201), "task_id")
@@ -966,8 +955,8 @@ fn only_owner_runner_and_operator_can_end_a_task() {
     }
     // The runner reads the task's log, too, by name and in a feed, also from another project; a
     // session that does not run it does not.
-    let far = mint(&d, "far", Some("/q"), &[]);
-    let stranger = mint(&d, "stranger", Some("/r"), &[]);
+    let far = d.mint("far", "/q", &[]);
+    let stranger = d.mint("stranger", "/r", &[]);
     let far_peer = peer(&far, "far");
     for owner in [&maker, &*d] {
         let id = task(owner, &far_peer);
@@ -996,7 +985,7 @@ fn only_owner_runner_and_operator_can_end_a_task() {
 fn session_cannot_choose_its_project() {
     let d = Daemon::start();
     let [spy, victim] =
-        [("spy", "/q"), ("victim", "/p")].map(|(key, project)| mint(&d, key, Some(project), &[]));
+        [("spy", "/q"), ("victim", "/p")].map(|(key, project)| d.mint(key, project, &[]));
     ok(&spy, "start_session", &json!({ "cwd": "/p", "client": "test" }));
     assert_eq!(ok(&spy, "get_session", &json!({}))["project"], "/q");
     ok(&spy, "start_ghap", &attempt("planted"));

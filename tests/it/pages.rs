@@ -15,7 +15,6 @@ pub(crate) struct Page {
     pub(crate) text: String,
 }
 
-/// A fenced block.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
     /// The text after the opening fence, such as `sh check`.
@@ -192,11 +191,9 @@ pub(crate) struct Described {
     pub(crate) subcommands: Vec<String>,
     /// By names such as `--json` and `-n`.
     pub(crate) options: BTreeMap<String, Opt>,
-    /// Names of positional arguments.
     pub(crate) arguments: Vec<String>,
 }
 
-/// An option of a command.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Opt {
     /// Name of its value.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Running, svc, svc_with_input, until};
+use crate::daemon::{Daemon, Running, hook_payload, svc, svc_with_input, until};
 use crate::expect::{each, page, peer, problem, register, text};
 use crate::shapes::{ack, peek, read};
-use crate::wire::Caller;
+use crate::wire::{Caller, tool_call};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -72,15 +72,8 @@ fn answers_reach_only_the_operator() {
     d.kill9();
     d.restart();
     assert_eq!(each(&peek(&d, "operator"), "text"), ["yes", "by tool"]);
-    let inbox = d.post("/mcp", &call("peer_inbox", &json!({}))).ok(200);
+    let inbox = d.post("/mcp", &tool_call("peer_inbox", &json!({}))).ok(200);
     assert_eq!(inbox["result"]["structuredContent"]["count"], 2, "the operator's own: {inbox}");
-}
-
-fn call(tool: &str, arguments: &Value) -> Value {
-    json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": tool, "arguments": arguments },
-    })
 }
 
 #[test]
@@ -116,7 +109,7 @@ fn peer_is_addressable_by_name_id_and_session() {
         ("peer_inbox", json!({ "peer_id": "bob" })),
         ("peer_heartbeat", json!({ "peer_id": "bob" })),
     ] {
-        let answer = d.post("/mcp", &call(tool, &arguments)).ok(200);
+        let answer = d.post("/mcp", &tool_call(tool, &arguments)).ok(200);
         assert_ne!(answer["result"]["isError"], json!(true), "{tool}: {answer}");
     }
     assert_eq!(svc(&d.home, &["peer", "show", "bob", "--json"]).json()["peer_id"], json!(bob));
@@ -144,7 +137,7 @@ fn living_peer_wins_a_name_and_two_are_ambiguous() {
     assert!(at(&ann) < at(&dead) && at(&bob) < at(&dead), "the living first: {detail}");
     assert!(at("(online, gemini in /repo/app since 20") > at(&ann), "{detail}");
     let send = json!({ "to": "reviewer", "text": "a" });
-    let answer = d.post("/mcp", &call("peer_send", &send)).ok(200);
+    let answer = d.post("/mcp", &tool_call("peer_send", &send)).ok(200);
     let error = &answer["result"]["structuredContent"]["error"];
     assert_eq!((&error["type"], &error["field"]), (&json!("validation_error"), &json!("to")));
     let allowed = error["allowed"].as_array().expect("the choices");
@@ -414,11 +407,9 @@ fn removal_is_confirmed_and_message_errors_suggest_no_peers() {
 
 /// Reports an event of a Claude Code session in the project of these tests.
 fn session_event(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
-    let mut payload =
-        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/web" });
-    payload.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
+    let payload = hook_payload(session, event, "/nowhere/web", more);
     let arguments = json!({ "client": "claude-code", "event": event, "payload": payload });
-    d.post("/mcp", &call("hook_event", &arguments)).ok(200);
+    d.post("/mcp", &tool_call("hook_event", &arguments)).ok(200);
     let peers = page(&d.get("/v1/peers"), "peers");
     let own = peers.iter().find(|peer| peer["session_id"] == session).expect("its peer");
     text(own, "display_name")

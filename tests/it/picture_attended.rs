@@ -8,13 +8,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, eventually, svc, until};
-use crate::expect::{page, text};
+use crate::expect::{detail, page};
 use crate::identity::{FakeClient, event, id_of, peer_of, prompt, start};
 use crate::registry::{RegistryFile, started};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// An event of a session that works in a folder of the user's.
 fn event_in(d: &Daemon, folder: &str, session: &str, name: &str, more: &Value) -> Value {
     let mut payload = event(session, name, more);
     payload["cwd"] = json!(d.home.user().join(folder));
@@ -215,24 +214,18 @@ fn what_claude_has_on_record_corrects_what_its_hooks_told() {
     let tool = json!({ "tool_name": "Bash", "tool_input": { "command": "make" } });
     client.hook(&event("s", "PreToolUse", &tool));
     record("idle", None);
-    let came_to = || {
-        let question = d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200);
-        let states = question["states"].as_array()?.clone();
+    let came_to = |sent: &Value| {
+        let states = detail(&d, sent)["states"].as_array()?.clone();
         states.last()?["reason"].as_str().map(str::to_owned)
     };
-    assert_eq!(until(SOON, came_to), "the turn was interrupted");
+    assert_eq!(until(SOON, || came_to(&sent)), "the turn was interrupted");
 
     // So it is when the turn is over before another hook shows that the session has the question.
     client.hook(&prompt("s"));
     let sent = d.post(&format!("/v1/peers/{}/messages", id_of(&peer_of(&d, "s"))), &ask).ok(200);
     client.hook(&event("s", "Stop", &json!({ "last_assistant_message": "so" })));
     record("idle", None);
-    let came_to = || {
-        let question = d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200);
-        let states = question["states"].as_array()?.clone();
-        states.last()?["reason"].as_str().map(str::to_owned)
-    };
-    assert_eq!(until(SOON, came_to), "the turn was interrupted");
+    assert_eq!(until(SOON, || came_to(&sent)), "the turn was interrupted");
 }
 
 /// The best that its client gives, and what is left where that tells nothing.
@@ -501,7 +494,7 @@ fn a_turn_of_codex_that_failed_is_over_and_who_asked_is_told() {
     let name = format!("rollout-2026-11-26T23-02-23-{SESSION}.jsonl");
     fs::rename(&new, day.join(name)).expect("it moves");
     eventually(SOON, || status(&d, SESSION) == "idle");
-    let question = d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200);
+    let question = detail(&d, &sent);
     let states = question["states"].as_array().expect("states");
     assert_eq!(question["state"], "injected", "{question}");
     assert_eq!(states.last().expect("one")["reason"], "no credit", "{question}");

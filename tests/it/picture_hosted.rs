@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agents::{dispatch, ended, kill, over, with_config};
-use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
+use crate::daemon::{Daemon, Home, Running, eventually, hook_payload, svc, until};
 use crate::expect::text;
-use crate::wire::{Caller, Reply};
+use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -72,61 +72,25 @@ fn signal(pid: &Value, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("it can be signalled");
 }
 
-/// The result of a call, whether or not it succeeded.
-fn result(caller: &Caller, tool: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": tool, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    answer(&caller.post("/mcp", &body))["result"].clone()
-}
-
-/// The response in a reply; a slow one is a stream.
-#[track_caller]
-fn answer(reply: &Reply) -> Value {
-    assert_eq!(reply.status(), 200, "{reply:?}");
-    if reply.header("content-type") != Some("text/event-stream") {
-        return reply.json();
-    }
-    let body = String::from_utf8_lossy(&reply.body);
-    let last = body.lines().rev().find_map(|line| line.strip_prefix("data: "));
-    serde_json::from_str(last.expect("a message")).expect("JSON")
-}
-
-#[track_caller]
-pub(crate) fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
-    let result = result(caller, tool, arguments);
-    assert_ne!(result["isError"], true, "{tool} {arguments}: {result}");
-    result["structuredContent"].clone()
-}
-
 /// Reports an event of a client's session, and returns the hook's output.
 #[track_caller]
 fn hook(caller: &Caller, client: &str, event: &str, more: &Value) -> String {
-    let mut payload = json!({ "session_id": "s", "hook_event_name": event, "cwd": "/nowhere/p" });
-    let members = payload.as_object_mut().expect("an object");
-    members.extend(more.as_object().expect("an object").clone());
+    let payload = hook_payload("s", event, "/nowhere/p", more);
     let arguments = json!({ "client": client, "payload": payload });
-    call(caller, "hook_event", &arguments).to_string()
-}
-
-/// A token of a session in the project of the test's agents.
-#[track_caller]
-fn mint(d: &Daemon, session: &str, scopes: &[&str]) -> Caller {
-    let input = json!({ "session": session, "project": d.home.user(), "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
+    caller.done("hook_event", &arguments).to_string()
 }
 
 /// A session with a participant, which gets answers.
 #[track_caller]
 fn asker(d: &Daemon) -> Caller {
-    let asker = mint(d, "s-1", &[]);
+    let asker = d.mint("s-1", d.home.user(), &[]);
     asker.post("/v1/peers/register", &json!({ "display_name": "ann", "backend": "codex" })).ok(200);
     asker
 }
 
-/// The texts that wait for a caller.
 #[track_caller]
 fn inbox(caller: &Caller) -> Vec<String> {
-    let inbox = call(caller, "peer_inbox", &json!({ "peek": true }));
+    let inbox = caller.done("peer_inbox", &json!({ "peek": true }));
     inbox["messages"].as_array().expect("messages").iter().map(|it| text(it, "text")).collect()
 }
 
@@ -275,7 +239,7 @@ fn question_to_a_killed_agent_is_not_acknowledged() {
     let asker = asker(&d);
     let to = peer_of(&d, "agent:stays:main");
     let ask = json!({ "to": to, "text": "is it green?", "type": "query" });
-    let sent = text(&call(&asker, "peer_send", &ask), "id");
+    let sent = text(&asker.done("peer_send", &ask), "id");
     eventually(SOON, || message(&d, &sent)["state"] == "injected");
     let id = text(&agent, "id");
     kill(d.get(&format!("/v1/hosts/{id}")).ok(200)["pid"].as_u64().expect("a program"));
@@ -298,7 +262,7 @@ fn question_of_a_failed_turn_is_not_acknowledged() {
     let asker = asker(&d);
     let to = peer_of(&d, "agent:fails:main");
     let ask = json!({ "to": to, "text": "is it green?", "type": "query" });
-    let sent = text(&call(&asker, "peer_send", &ask), "id");
+    let sent = text(&asker.done("peer_send", &ask), "id");
     let told = until(SOON, || inbox(&asker).pop());
     assert!(told.starts_with("No answer to ") && told.contains("no credit"), "{told}");
     let question = message(&d, &sent);
@@ -307,7 +271,7 @@ fn question_of_a_failed_turn_is_not_acknowledged() {
     let reason = states.last().expect("one")["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("no credit"), "{question}");
     // The next one is a turn of its own.
-    let again = text(&call(&asker, "peer_send", &ask), "id");
+    let again = text(&asker.done("peer_send", &ask), "id");
     eventually(SOON, || inbox(&asker).len() == 2);
     assert_eq!(message(&d, &again)["state"], "injected");
 }
@@ -325,7 +289,7 @@ fn only_the_turn_that_a_question_began_answers_it() {
         hook(&d, client, "SessionStart", &json!({ "source": "startup" }));
         let to = peer_of(&d, "s");
         let ask = |text: &str| {
-            call(&asker, "peer_send", &json!({ "to": to, "text": text, "type": "query" }))
+            asker.done("peer_send", &json!({ "to": to, "text": text, "type": "query" }))
         };
         let first = text(&ask("is it green?"), "id");
         let given = hook(&d, client, prompt, &json!({ "prompt": "tidy up" }));
@@ -371,7 +335,7 @@ fn begin_turn(d: &Daemon, asker: &Caller, client: &str, (prompt, stop): (&str, &
     let to = peer_of(d, "s");
     hook(d, client, prompt, &json!({ "prompt": "go on" }));
     let ask = json!({ "to": to, "text": "is it green?", "type": "query" });
-    let question = text(&call(asker, "peer_send", &ask), "id");
+    let question = text(&asker.done("peer_send", &ask), "id");
     let given =
         hook(d, client, stop, &json!({ "last_assistant_message": "so", "prompt_response": "so" }));
     assert!(given.contains("is it green?") && given.contains("last words"), "{client}: {given}");
@@ -486,7 +450,7 @@ fn failed_question_prints_no_answer() {
 #[test]
 fn waiting_call_fails_with_the_attended_turn() {
     let d = Daemon::start();
-    let asker = mint(&d, "s-1", &["agents"]);
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
     hook(&d, "claude-code", "SessionStart", &json!({ "source": "startup", "cwd": d.home.user() }));
     hook(&d, "claude-code", "UserPromptSubmit", &json!({ "prompt": "go on" }));
     for (tool, arguments) in [
@@ -501,9 +465,7 @@ fn waiting_call_fails_with_the_attended_turn() {
     ] {
         let waits = {
             let asker = asker.clone();
-            std::thread::spawn(move || {
-                result(&asker, tool, &arguments)["structuredContent"].clone()
-            })
+            std::thread::spawn(move || asker.tool(tool, &arguments)["structuredContent"].clone())
         };
         let stop = json!({ "last_assistant_message": "so" });
         eventually(SOON, || hook(&d, "claude-code", "Stop", &stop).contains("is it green?"));
@@ -523,12 +485,12 @@ fn waiting_call_fails_with_the_attended_turn() {
 #[test]
 fn answer_returned_by_a_call_is_not_sent_again() {
     let d = world();
-    let asker = mint(&d, "s-1", &["agents"]);
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
     let input = |is_async: bool| json!({ "agent": "task", "prompt": "this", "async": is_async });
-    let said = call(&asker, "SendMessage", &input(false));
+    let said = asker.done("SendMessage", &input(false));
     assert_eq!((&said["status"], &said["content"]), (&json!("done"), &json!("did this")), "{said}");
     assert!(inbox(&asker).is_empty(), "{:?}", inbox(&asker));
-    let later = call(&asker, "SendMessage", &input(true));
+    let later = asker.done("SendMessage", &input(true));
     let told = until(SOON, || Some(inbox(&asker)).filter(|told| !told.is_empty()));
     assert!(told.len() == 1 && told[0].contains(&text(&later, "task_id")), "{told:?}");
 }

@@ -1,6 +1,6 @@
-//! PostgreSQL as the store: what the configuration refuses, what a daemon answers while the server is
-//! away, that each answer about a write is true, wherever the connection breaks, and that commits of
-//! other connections are heard of.
+//! PostgreSQL as the store: what the configuration refuses, what a daemon answers while the server
+//! is away, that each answer about a write is true, wherever the connection breaks, and that
+//! commits of other connections are heard of.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::crash::{Chance, SetOnDrop, number, survive};
+use crate::crash::{Chance, SetOnDrop, number, seed, survive};
 use crate::daemon::{Daemon, Home, eventually, quickly, svc, svc_with_input};
 use crate::expect::{all_pages, append, done, frame, new_task, page, peer, problem, subscribe};
 use crate::stored::{has_server, psql};
@@ -30,7 +30,6 @@ fn on(url: &str) -> Daemon {
     Daemon::with(|plan| plan.home(&Home::in_store(url)))
 }
 
-/// The lines of a task's stream.
 #[track_caller]
 fn lines(d: &Daemon, task: &str) -> Vec<String> {
     let target = format!("/v1/events?stream=task/{task}&kind=frame&limit=100");
@@ -229,7 +228,6 @@ impl Proxy {
         *self.faults.next.lock().expect("no holder panics") = Some(fault);
     }
 
-    /// Whether a write has met the fault.
     fn has_failed(&self) -> bool {
         self.faults.next.lock().expect("no holder panics").is_none()
     }
@@ -257,8 +255,8 @@ impl Faults {
         }
     }
 
-    /// Passes on what both ends send, and the fault that is due once the writer's connection is about
-    /// to commit.
+    /// Passes on what both ends send, and the fault that is due once the writer's connection is
+    /// about to commit.
     fn serve(self: &Arc<Self>, client: UnixStream) {
         let Ok(server) = UnixStream::connect(&self.server) else { return };
         let copies = [&client, &server].map(|stream| stream.try_clone().expect("a second handle"));
@@ -333,14 +331,27 @@ fn pass_answers(mut server: UnixStream, mut client: UnixStream, cut: &AtomicBool
     drop(client.shutdown(Shutdown::Both));
 }
 
+fn behind_a_proxy() -> (Proxy, Daemon) {
+    let (proxy, url) = Proxy::before(&database());
+    let d = on(&url);
+    (proxy, d)
+}
+
+/// A daemon that is told of commits, and its database.
+fn listening() -> (String, Daemon) {
+    let url = database();
+    let d = on(&url);
+    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    (url, d)
+}
+
 /// Each answer says what happened, for appends and for jobs.
 #[test]
 fn answers_are_true_wherever_a_commit_is_cut() {
     if !has_server() {
         return;
     }
-    let (proxy, url) = Proxy::before(&database());
-    let d = on(&url);
+    let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("marked 0")]));
     let path = format!("/v1/tasks/{task}/events");
@@ -393,8 +404,7 @@ fn requests_fail_soon_while_the_database_is_away() {
     if !has_server() {
         return;
     }
-    let (proxy, url) = Proxy::before(&database());
-    let d = on(&url);
+    let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     append(&d, &task, &json!([frame("before")]));
     let mut stream = d.follow(&subscribe(&task));
@@ -479,8 +489,8 @@ fn state_of_store(d: &Daemon) -> serde_json::Value {
     svc(&d.home, &["status", "--json"]).json()["store"].clone()
 }
 
-/// Each event of another connection reaches a subscriber, of the task and of all streams, within the
-/// bound. What this daemon appends meanwhile follows on it.
+/// Each event of another connection reaches a subscriber, of the task and of all streams, within
+/// the bound. What this daemon appends meanwhile follows on it.
 fn hears_of_others(d: &Daemon, url: &str, bound: Duration) {
     let task = new_task(d);
     let mut stream = d.follow(&subscribe(&task));
@@ -516,9 +526,7 @@ fn a_commit_of_another_connection_wakes_subscribers_at_once() {
     if !has_server() {
         return;
     }
-    let url = database();
-    let d = on(&url);
-    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    let (url, d) = listening();
     hears_of_others(&d, &url, Duration::from_millis(50));
 }
 
@@ -540,9 +548,7 @@ fn a_commit_of_another_connection_ends_what_lists_remember() {
     if !has_server() {
         return;
     }
-    let url = database();
-    let d = on(&url);
-    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    let (url, d) = listening();
     let task = new_task(&d);
     let title = || d.get("/v1/tasks").ok(200)["tasks"][0]["title"].clone();
     let before = title();
@@ -562,9 +568,7 @@ fn nothing_is_missed_while_the_listening_connection_is_ended() {
     if !has_server() {
         return;
     }
-    let url = database();
-    let d = on(&url);
-    eventually(Duration::from_secs(10), || state_of_store(&d)["listen"] == "notify");
+    let (url, d) = listening();
     let task = new_task(&d);
     let mut stream = d.follow(&subscribe(&task));
     stream.events(1);
@@ -616,8 +620,7 @@ fn an_unknown_outcome_says_whether_a_repeat_is_harmless() {
     if !has_server() {
         return;
     }
-    let (proxy, url) = Proxy::before(&database());
-    let d = on(&url);
+    let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
     let other = format!("/v1/tasks/{}/events", new_task(&d));
@@ -648,8 +651,7 @@ fn hooks_end_in_time_and_spool_while_the_database_is_away() {
     if !has_server() {
         return;
     }
-    let (proxy, url) = Proxy::before(&database());
-    let d = on(&url);
+    let (proxy, d) = behind_a_proxy();
     new_task(&d);
     let before = d.stderr().lines().count();
     proxy.go_away();
@@ -683,8 +685,7 @@ fn a_commit_that_is_not_answered_holds_up_nobody() {
     if !has_server() {
         return;
     }
-    let (proxy, url) = Proxy::before(&database());
-    let d = on(&url);
+    let (proxy, d) = behind_a_proxy();
     let task = new_task(&d);
     let path = format!("/v1/tasks/{task}/events");
     append(&d, &task, &json!([frame("before")]));
@@ -717,8 +718,7 @@ fn immediate_stops_of_the_server_lose_and_repeat_nothing() {
         return;
     }
     let stops = number("SVC_STORE_STOPS").unwrap_or(3);
-    let seed = number("SVC_CRASH_SEED")
-        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
+    let seed = seed();
     let server = svc_store::scratch_server::OwnServer::start();
     let mut d = on(&server.url());
     let told = survive(&mut d, stops, 600, &mut Chance(seed), |d| {

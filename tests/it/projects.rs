@@ -51,9 +51,7 @@ fn project_of(d: &Daemon, folder: &Path) -> String {
 
 /// Leaves a session with a word of its own in a caller's project.
 fn leave(caller: &Caller, session: &str) {
-    let begin = json!({ "name": "start_session", "arguments": { "session_id": session } });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": begin });
-    caller.post("/mcp", &call).ok(200);
+    caller.tool("start_session", &json!({ "session_id": session }));
 }
 
 fn sees(caller: &Caller, session: &str) -> bool {

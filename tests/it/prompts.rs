@@ -31,6 +31,13 @@ impl AskingClient {
         Some(asking)
     }
 
+    /// In a dialog, with the hook beside it and its request.
+    fn asked(d: &Daemon) -> Option<(Self, PendingHook, Value)> {
+        let mut asking = Self::start(d, "interactive")?;
+        let hook = asking.ask("interactive");
+        Some((asking, hook, held(d)))
+    }
+
     /// Writes the state of the session.
     fn record(&mut self, kind: &str, state: &str, asks: Option<&str>) {
         self.registry.entry["kind"] = json!(kind);
@@ -78,9 +85,7 @@ fn answered(d: &Daemon) -> Option<Value> {
 #[test]
 fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     let d = Daemon::start();
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    let request = held(&d);
+    let Some((_asking, hook, request)) = AskingClient::asked(&d) else { return };
     assert_eq!((&request["session_key"], &request["agent_id"]), (&json!("s"), &Value::Null));
     assert_eq!(request["tool"], json!({ "name": "Bash", "input": bash()["tool_input"] }));
     let options: Vec<_> =
@@ -120,9 +125,7 @@ fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
 #[test]
 fn a_denial_counts_when_the_client_shows_that_it_took_it() {
     let d = Daemon::start();
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    let request = held(&d);
+    let Some((mut asking, hook, request)) = AskingClient::asked(&d) else { return };
     let denial = json!({ "option_id": "deny", "text": "use make" });
     let sent = d.post(&answer_path(&request), &denial).ok(202);
     assert_eq!(sent["state"], "sent");
@@ -138,9 +141,7 @@ fn a_denial_counts_when_the_client_shows_that_it_took_it() {
 #[test]
 fn what_the_person_answers_first_counts_and_ends_the_hook() {
     let d = Daemon::start();
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    held(&d);
+    let Some((mut asking, hook, _)) = AskingClient::asked(&d) else { return };
     asking.record("interactive", "busy", None);
     let answer = until(SOON, || answered(&d));
     assert_eq!(answer, json!({ "by": "terminal" }));
@@ -239,9 +240,7 @@ fn a_prompt_without_a_dialog_beside_it_is_shown_and_not_held() {
 #[test]
 fn a_command_of_the_client_does_not_answer_its_prompts() {
     let d = Daemon::start();
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    let request = held(&d);
+    let Some((mut asking, hook, request)) = AskingClient::asked(&d) else { return };
     let (url, path) = (d.url(), answer_path(&request));
     let token = d.home.token().expect("a token");
     let body = json!({ "option_id": "allow" });
@@ -272,19 +271,12 @@ fn a_command_of_the_client_does_not_answer_its_prompts() {
 #[test]
 fn a_command_that_svc_runs_does_not_answer_prompts() {
     let d = with_config("[sources.core]\nenabled = true\n");
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    held(&d);
-    let token = json!({ "session": "runner", "project": d.home.user(), "scopes": ["exec"] });
-    let runner = d.with_token(&text(&d.post("/v1/tokens", &token).ok(201), "token"));
+    let Some((_asking, hook, _)) = AskingClient::asked(&d) else { return };
+    let runner = d.mint("runner", d.home.user(), &["exec"]);
     let svc = d.home.command(&[]);
     let (program, home) = (svc.get_program().to_string_lossy(), d.home.path(""));
     let command = format!("SVC_HOME='{}' '{program}' answer allow 2>&1; true", home.display());
-    let call = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": "Bash", "arguments": { "command": command } },
-    });
-    let told = runner.post("/mcp", &call).json().to_string();
+    let told = runner.tool("Bash", &json!({ "command": command })).to_string();
     assert!(told.contains("a command that svc runs for a session does not answer"), "{told}");
     assert!(!hook.is_over() && open(&d).is_some());
 }
@@ -292,13 +284,9 @@ fn a_command_that_svc_runs_does_not_answer_prompts() {
 #[test]
 fn another_session_neither_sees_nor_holds_nor_answers_a_prompt() {
     let d = Daemon::start();
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    let request = held(&d);
+    let Some((_asking, hook, request)) = AskingClient::asked(&d) else { return };
     let id = request["request_id"].as_str().expect("an id");
-    let input = json!({ "session": "stranger", "project": "/elsewhere", "scopes": ["agents"] });
-    let minted = d.post("/v1/tokens", &input).ok(201);
-    let stranger = d.with_token(minted["token"].as_str().expect("a token"));
+    let stranger = d.mint("stranger", "/elsewhere", &["agents"]);
     assert_eq!(page(&stranger.get("/v1/requests"), "requests"), Vec::<Value>::new());
     for path in [format!("/v1/prompts/{id}/hold"), format!("/v1/prompts/{id}/printed")] {
         assert_eq!(stranger.post(&path, &json!({})).status(), 404, "{path}");
@@ -311,9 +299,7 @@ fn another_session_neither_sees_nor_holds_nor_answers_a_prompt() {
 #[test]
 fn a_daemon_that_is_killed_leaves_the_prompt_to_the_terminal() {
     let mut d = Daemon::start();
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    held(&d);
+    let Some((_asking, hook, _)) = AskingClient::asked(&d) else { return };
     d.kill9();
     assert_eq!(hook.output(), "");
     d.restart();
@@ -332,12 +318,13 @@ fn a_prompt_that_is_held_again_has_its_options_again() {
     d.restart();
     let id = text(&first, "request_id");
     let said = thread::scope(|threads| {
+        let d = &d;
         let hold = format!("/v1/prompts/{id}/hold");
-        let line = threads.spawn(|| format!("{:?}", d.post(&hold, &json!({}))));
-        let request = held(&d);
+        let line = threads.spawn(move || format!("{:?}", d.post(&hold, &json!({}))));
+        let request = held(d);
         assert_eq!(request["options"], first["options"]);
         let path = answer_path(&request);
-        threads.spawn(|| d.post(&path, &json!({ "option_id": "allow" })));
+        threads.spawn(move || d.post(&path, &json!({ "option_id": "allow" })));
         let printed = format!("/v1/prompts/{id}/printed");
         until(SOON, || (d.post(&printed, &json!({})).status() == 200).then_some(()));
         line.join().expect("it ends")

@@ -18,7 +18,6 @@ use crate::stored::is_in_file;
 struct Differences(Vec<String>);
 
 impl Differences {
-    /// Names that are on one side only.
     fn names<'a>(
         &mut self,
         of: &str,
@@ -33,7 +32,6 @@ impl Differences {
         self.0.extend(page.difference(&program).map(|name| format!("{of}: there is no `{name}`")));
     }
 
-    /// Asserts that a cell of a row contains these words.
     fn cell(&mut self, of: &str, row: &[String], column: usize, expected: &[String]) {
         let cell = row.get(column).map(String::as_str).unwrap_or_default();
         for word in expected {

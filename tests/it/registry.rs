@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::daemon::Home;
 use crate::identity::FakeClient;
 
-/// The file of one process.
 pub(crate) struct RegistryFile {
     pub(crate) folder: PathBuf,
     pub(crate) entry: Value,

@@ -10,7 +10,6 @@ use crate::expect::{new_task, peer, register, text};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Runs a command with these variables.
 pub(crate) fn with(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Ran {
     let mut command: Command = home.command(args);
     command.envs(env.iter().copied());

@@ -104,7 +104,6 @@ pub(crate) fn each(items: &[Value], member: &str) -> Vec<String> {
     items.iter().map(|item| text(item, member)).collect()
 }
 
-/// A frame event's body.
 pub(crate) fn frame(line: &str) -> Value {
     json!({ "kind": "frame", "data": { "line": line, "kind": "stdout" } })
 }
@@ -114,7 +113,6 @@ pub(crate) fn done() -> Value {
     json!({ "kind": "terminal", "data": { "status": "done", "exit_code": 0 } })
 }
 
-/// Creates a task and returns its id.
 #[track_caller]
 pub(crate) fn new_task(caller: &Caller) -> String {
     text(&caller.post("/v1/tasks", &json!({ "title": "a task" })).ok(201), "task_id")
@@ -128,7 +126,6 @@ pub(crate) fn append(caller: &Caller, task: &str, events: &Value) -> (u64, u64) 
     (id("first_id"), id("last_id"))
 }
 
-/// Registers a participant and returns it.
 #[track_caller]
 pub(crate) fn register(caller: &Caller, body: &Value) -> Value {
     caller.post("/v1/peers/register", body).ok(200)

@@ -1,16 +1,14 @@
 //! Work from a terminal to its end: the receiver of `svc send`, where its end is reported, when a
 //! message arrives, what goes on after an agent's end, and `latest`.
 
-use std::io::Write as _;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::agents::{ended, with_config};
-use crate::daemon::{Daemon, Running, eventually, svc, until};
-use crate::expect::text;
-use crate::wire::Caller;
+use crate::daemon::{Daemon, Running, eventually, hook_payload, svc, until};
+use crate::expect::{peer_of, text};
+use crate::wire::{Caller, tool_call};
 
 const BOUND: Duration = Duration::from_mins(1);
 
@@ -44,25 +42,12 @@ fn home_start(d: &Daemon, instance: &str, name: &str) -> Value {
 /// The output of a hook of an attended session.
 #[track_caller]
 fn hook(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
-    let mut payload =
-        json!({ "session_id": session, "hook_event_name": event, "cwd": d.home.user() });
-    let members = payload.as_object_mut().expect("one");
-    members.extend(more.as_object().expect("one").clone());
-    let mut command = d.home.command(&["hook", "claude"]);
-    command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
-    let ran = running.wait(BOUND);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    ran.stdout
+    let payload = hook_payload(session, event, &d.home.user().display().to_string(), more);
+    d.home.hook("claude", &payload).stdout
 }
 
-/// The participant of a session.
 fn peer(d: &Caller, session: &str) -> Value {
-    until(BOUND, || {
-        let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
-        peers.into_iter().find(|peer| peer["session_id"] == session)
-    })
+    until(BOUND, || peer_of(d, session))
 }
 
 /// Waits until the daemon shows a hosted agent in a state.
@@ -214,12 +199,11 @@ fn send_reports_when_its_message_arrives() {
     home_start(&d, "echo", "main");
     let held = home_start(&d, "held", "main");
     let input = json!({ "session": "asker", "project": held["project"] });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
+    let asker = d.minted(&input);
     let send = |to: &str, mode: &str| {
         let arguments =
             json!({ "sessionKey": to, "message": "hello", "timeoutSeconds": 0, "mode": mode });
-        let params = json!({ "name": "sessions_send", "arguments": arguments });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let body = tool_call("sessions_send", &arguments);
         let sent = asker.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone();
         assert!(
             sent["delivery"]["state"].is_string() && sent["delivery"]["at"].is_string(),

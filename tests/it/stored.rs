@@ -55,14 +55,12 @@ impl Home {
         }
     }
 
-    /// The rows of a query.
     #[track_caller]
     pub(crate) fn rows(&self, sql: &str) -> Vec<Vec<Value>> {
         let rows = self.named_rows(sql).into_iter();
         rows.map(|row| row.into_iter().map(|(_, value)| value).collect()).collect()
     }
 
-    /// The single value of a query.
     #[track_caller]
     pub(crate) fn value(&self, sql: &str) -> Value {
         let rows = self.rows(sql);

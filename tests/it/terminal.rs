@@ -39,9 +39,7 @@ fn shown(d: &Daemon, args: &[&str]) -> (Ran, Value) {
 }
 
 fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": name, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    d.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone()
+    d.tool(name, arguments)["structuredContent"].clone()
 }
 
 #[test]

@@ -256,7 +256,7 @@ mod called {
 
     use super::*;
     use crate::daemon::{Running, eventually};
-    use crate::expect::{append, frame, peer, subscribe};
+    use crate::expect::{append, detail, frame, peer, state, subscribe};
     use crate::wire::Caller;
 
     const SOON: Duration = Duration::from_secs(20);
@@ -326,13 +326,13 @@ mod called {
             (text(&sent, "from_peer"), text(&sent, "to_peer")),
             (ann.clone(), bob_id.clone())
         );
-        assert_eq!(d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200)["text"], "ready?");
+        assert_eq!(detail(&d, &sent)["text"], "ready?");
         d.kill9();
         d.restart();
         let inbox = call(&bob, "peer_inbox", &json!({}));
         assert_eq!(inbox["messages"][0]["id"], sent["id"]);
         call(&bob, "peer_ack", &json!({ "ids": [sent["id"]] }));
-        assert_eq!(d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200)["state"], "acked");
+        assert_eq!(state(&d, &sent), "acked");
         refuse(&bob, "peer_inbox", &json!({ "peer_id": ann }), "forbidden");
         refuse(
             &bob,

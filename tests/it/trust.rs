@@ -393,10 +393,8 @@ fn forged_hook_decision_does_not_reach_the_client() {
         });
         fs::set_permissions(home.path("token"), fs::Permissions::from_mode(0o600)).expect("ours");
         let mut command = home.command(&["hook", "claude"]);
-        command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
-        let mut running = Running::spawn(command);
-        running.stdin().write_all(payload.as_bytes()).expect("it reads");
-        let ran = running.wait(SOON);
+        command.env("SVC_HOOK_DEADLINE_MS", "20000");
+        let ran = Running::fed(command, payload.as_bytes()).wait(SOON);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         serving.join().expect("it has answered");
         if is_printed {

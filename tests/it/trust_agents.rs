@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agent_requests::{CONFIG as REQUESTS, asked, minted, send, start, tool};
+use crate::agent_requests::{CONFIG as REQUESTS, asked, send, start};
 use crate::agents::{agent, ask_host, ended, events, over};
 use crate::daemon::{Daemon, Home, Running, eventually, svc, svc_with_input, until};
 use crate::expect::{problem, text};
@@ -57,7 +57,7 @@ allow_env = ["REVIEW", "LD_PRELOAD"]
 
 /// A session of the project `own`.
 fn own(d: &Daemon, session: &str, scopes: &[&str]) -> Caller {
-    minted(d, session, &d.home.user().join("own").display().to_string(), scopes)
+    d.mint(session, &d.home.user().join("own"), scopes)
 }
 
 fn hosts(d: &Caller) -> u64 {
@@ -65,7 +65,7 @@ fn hosts(d: &Caller) -> u64 {
 }
 
 fn refusal(d: &Caller, name: &str, arguments: &Value) -> String {
-    let answer = tool(d, name, arguments);
+    let answer = d.tool(name, arguments);
     text(&answer["structuredContent"]["error"], "type")
 }
 
@@ -277,7 +277,7 @@ fn session_cannot_answer_for_itself_or_its_children() {
     problem(&starter.post(&format!("/v1/requests/{id}/answer"), &allow), 403, "forbidden");
     // A session that sees it from another project cannot answer it.
     let project = d.home.user().join("other").display().to_string();
-    refused(&minted(&d, "far", &project, &["approve", "read_all"]), &request);
+    refused(&d.mint("far", &project, &["approve", "read_all"]), &request);
     own(&d, "peer", &["approve"]).post(&format!("/v1/requests/{id}/answer"), &allow).ok(200);
 
     // An agent that its own agent started counts as started by it.

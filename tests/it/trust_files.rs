@@ -4,12 +4,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::daemon::{Daemon, Home, svc};
-use crate::wire::Caller;
 
-/// A home with a token.
 fn home_with_token() -> Home {
     let mut d = Daemon::start();
     d.stop();
@@ -115,15 +113,12 @@ fn hard_link_of_the_token_in_a_project_is_not_read() {
     fs::set_permissions(home.path("config.toml"), fs::Permissions::from_mode(0o600))
         .expect("is ours");
     let d = Daemon::with(|plan| plan.home(&home));
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("a folder");
+    let project = home.project();
     // After the start: a check of the token at the start alone would not help.
     fs::hard_link(home.path("token"), project.join("notes.txt")).expect("is linked");
     let input = json!({ "session": "s", "project": project, "scopes": ["read", "exec"] });
-    let minted = d.post("/v1/tokens", &input).ok(201);
-    let model = d.with_token(minted["token"].as_str().expect("a token"));
-    let started = call(&model, "start_session", &json!({ "cwd": project }));
-    assert!(started.get("error").is_none_or(Value::is_null), "{started}");
+    let model = d.minted(&input);
+    model.done("start_session", &json!({ "cwd": project }));
     let token = home.token().expect("is there");
     for (tool, arguments) in [
         ("Read", json!({ "path": "notes.txt" })),
@@ -131,7 +126,7 @@ fn hard_link_of_the_token_in_a_project_is_not_read() {
         ("Write", json!({ "path": "notes.txt", "content": "x" })),
         ("Edit", json!({ "path": "notes.txt", "old_string": "a", "new_string": "b" })),
     ] {
-        let answer = call(&model, tool, &arguments);
+        let answer = model.tool(tool, &arguments)["structuredContent"].take();
         assert!(!answer.to_string().contains(&token), "{tool} gave the token away");
         if tool == "Grep" {
             assert_eq!(answer["count"], 0, "{answer}");
@@ -140,11 +135,4 @@ fn hard_link_of_the_token_in_a_project_is_not_read() {
         }
     }
     assert_eq!(home.token().as_deref(), Some(&*token));
-}
-
-/// The result of a bare call.
-fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": tool, "arguments": arguments });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    caller.post("/mcp", &call).ok(200)["result"]["structuredContent"].take()
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, until};
 use crate::expect::text;
+use crate::sources::call;
 use crate::wire::{Caller, Reply};
 
 /// The most memory that the daemon may use, whatever is requested.
@@ -135,21 +136,6 @@ impl Held {
             Err(_) => Some(Vec::new()),
         }
     }
-}
-
-/// The response to a bare call of a tool.
-#[track_caller]
-fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": tool, "arguments": arguments });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let reply = caller.post("/mcp", &call);
-    if reply.header("content-type") != Some("text/event-stream") {
-        return reply.json();
-    }
-    // A slow response is a stream, and on a busy machine any may be slow.
-    let text = String::from_utf8_lossy(&reply.body).into_owned();
-    let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
-    serde_json::from_str(last.expect("an answer")).expect("JSON")
 }
 
 #[test]
@@ -442,8 +428,7 @@ fn with_flooding_child(noise: &str) -> (Daemon, Neighbour) {
     let program = home.user().join("noisy.py");
     fs::write(&program, NOISY).expect("can be written");
     let server = json!({ "command": "python3", "args": [program.display().to_string(), noise] });
-    let document = json!({ "mcpServers": { "noisy": server } }).to_string();
-    let d = Daemon::with(|plan| plan.home(&home).flag("--mcp-config").flag(&document));
+    let d = Daemon::with(|plan| plan.home(&home).servers(&json!({ "noisy": server })));
     until(SOON, || {
         let source = d.get("/v1/sources/noisy").ok(200);
         (source["state"] == "connected").then_some(())

@@ -1,7 +1,6 @@
 //! Connections: readers that do not read, clients without a credential, streams whose credential
 //! has ended.
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -11,19 +10,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::budget::resident;
 use crate::daemon::{Daemon, eventually};
 use crate::expect::subscribe;
 use crate::shapes::{append, done, frame, new_task};
 use crate::wire::{Caller, Conn, Sse, exchange};
 
 const SOON: Duration = Duration::from_secs(20);
-
-/// Memory of the daemon, in bytes.
-fn resident(d: &Daemon) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("is running");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
-}
 
 /// The budget of one kind that all sessions hold.
 fn held(d: &Daemon, kind: &str) -> u64 {

@@ -407,7 +407,7 @@ fn codex_thread_of_another_process_is_forbidden() {
 
 fn spawner(d: &Daemon) -> Caller {
     let input = json!({ "session": "spawner", "project": d.home.user(), "scopes": ["agents"] });
-    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
+    d.minted(&input)
 }
 
 #[test]

@@ -2,14 +2,15 @@
 //! nothing, and change nothing that a person has approved.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, until};
+use crate::sources::commands::{fails, ok};
 use crate::sources::{
-    SOON, body, call, in_session, in_state, of_project, said, session, source, with_servers,
+    SOON, body, call, in_session, in_state, of_project, project_file, said, session, source,
+    with_servers,
 };
 use crate::wire::Caller;
 
@@ -69,30 +70,10 @@ fn described(caller: &Caller) -> Vec<String> {
         .collect()
 }
 
-fn mcp(home: &Home, folder: &Path, args: &[&str]) -> Output {
-    home.command(&["mcp"]).args(args).current_dir(folder).output().expect("it runs")
-}
-
-#[track_caller]
-fn ok(home: &Home, folder: &Path, args: &[&str]) -> String {
-    let output = mcp(home, folder, args);
-    assert!(output.status.success(), "{args:?}: {output:?}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-#[track_caller]
-fn fails(home: &Home, folder: &Path, args: &[&str]) -> String {
-    let output = mcp(home, folder, args);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
-    String::from_utf8(output.stderr).expect("text")
-}
-
 /// A project whose file names the server `evil`.
 fn project(home: &Home, evil: &Evil) -> PathBuf {
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    let servers = json!({ "mcpServers": { "evil": evil.entry } });
-    fs::write(project.join(".mcp.json"), servers.to_string()).expect("can be written");
+    let project = home.project();
+    project_file(&project, &json!({ "evil": evil.entry }));
     project
 }
 
@@ -316,8 +297,7 @@ fn change_of_a_users_server_is_applied_and_reported() {
 #[test]
 fn project_file_is_not_written_through_a_link() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = home.project();
     let theirs = r#"{"mcpServers":{"mine":{"command":"/bin/true"}}}"#;
     let (far, near) = (home.user().join("settings.json"), project.join("other.json"));
     let file = project.join(".mcp.json");
@@ -325,9 +305,9 @@ fn project_file_is_not_written_through_a_link() {
         fs::write(target, theirs).expect("can be written");
         fs::remove_file(&file).ok();
         std::os::unix::fs::symlink(target, &file).expect("is linked");
-        let said = fails(&home, &project, &["add", "--scope", "project", "x", "--", "/bin/sh"]);
+        let said = fails(&home, &project, &["add", "--scope", "project", "x", "--", "/bin/sh"], 1);
         assert!(said.contains("is a link to"), "{said}");
-        let said = fails(&home, &project, &["remove", "mine"]);
+        let said = fails(&home, &project, &["remove", "mine"], 1);
         assert!(said.contains("is a link to"), "{said}");
         assert_eq!(fs::read_to_string(target).expect("is there"), theirs);
     }
@@ -335,15 +315,14 @@ fn project_file_is_not_written_through_a_link() {
     fs::remove_file(&far).expect("is there");
     fs::remove_file(&file).expect("is there");
     std::os::unix::fs::symlink(&far, &file).expect("is linked");
-    fails(&home, &project, &["add", "--scope", "project", "x", "--", "/bin/sh"]);
+    fails(&home, &project, &["add", "--scope", "project", "x", "--", "/bin/sh"], 1);
     assert!(!far.exists());
 }
 
 #[test]
 fn concurrent_edits_all_apply() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = home.project();
     for scope in ["user", "project"] {
         let started: Vec<_> = (0..8)
             .map(|number| {
@@ -369,8 +348,7 @@ fn concurrent_edits_all_apply() {
 #[test]
 fn file_with_too_many_servers_is_one_error() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = home.project();
     let d = with_servers(&home, &json!({}));
     let root = project.display().to_string();
     for (count, reason) in [(60_000, "is larger than 256 KiB"), (5_000, "names 5000 servers")] {
@@ -384,6 +362,6 @@ fn file_with_too_many_servers_is_one_error() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].as_str().is_some_and(|it| it.contains(reason)), "{problems:?}");
         assert!(ok(&home, &project, &["list"]).contains("no servers"));
-        assert!(fails(&home, &project, &["approve"]).contains(reason));
+        assert!(fails(&home, &project, &["approve"], 1).contains(reason));
     }
 }

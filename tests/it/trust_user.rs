@@ -23,7 +23,6 @@ const SOON: Duration = Duration::from_secs(30);
 /// `www-data` on many systems. It need not have a name.
 const OTHER_USER: u32 = 33;
 
-/// A response to `curl`.
 #[derive(Debug)]
 struct Answer {
     status: u16,

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::daemon::{Daemon, Home, svc};
 use crate::expect::{new_task, page, peer, problem};
+use crate::migrate::one;
 use crate::stored::is_in_file;
 
 fn folder(name: &str) -> PathBuf {
@@ -123,11 +124,6 @@ fn schema_check(home: &Home) -> serde_json::Value {
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     let checks = report["checks"].as_array().expect("checks").clone();
     checks.into_iter().find(|check| check["check"] == "schema").expect("it is checked")
-}
-
-#[track_caller]
-fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> T {
-    file.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
 #[test]

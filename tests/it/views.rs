@@ -6,14 +6,6 @@ use serde_json::{Value, json};
 use crate::daemon::Daemon;
 use crate::expect::{peer, register, text};
 
-fn call(d: &Daemon, tool: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": tool, "arguments": arguments });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let answer = d.post("/mcp", &call).ok(200);
-    assert_ne!(answer["result"]["isError"], true, "{answer}");
-    answer["result"]["structuredContent"].clone()
-}
-
 #[test]
 fn conversation_view_pairs_questions_with_answers() {
     let d = Daemon::start();
@@ -61,13 +53,13 @@ fn conversation_view_pairs_questions_with_answers() {
 #[test]
 fn outcome_view_has_attempt_and_result() {
     let d = Daemon::start();
-    call(&d, "start_session", &json!({ "session_id": "s-1", "cwd": "/work", "client": "claude" }));
+    d.done("start_session", &json!({ "session_id": "s-1", "cwd": "/work", "client": "claude" }));
     let record = |goal: &str| {
         let record = json!({
             "session_id": "s-1", "domain": "testing", "strategy": "ask-user", "goal": goal,
             "hypothesis": "The cache is stale", "action": "Empty it", "prediction": "The tests pass",
         });
-        text(&call(&d, "start_ghap", &record), "id")
+        text(&d.done("start_ghap", &record), "id")
     };
     let end = |status: &str, result: &str| {
         let mut end = json!({ "session_id": "s-1", "status": status, "result": result });
@@ -76,7 +68,7 @@ fn outcome_view_has_attempt_and_result() {
             end["root_cause"] =
                 json!({ "category": "wrong-assumption", "description": "The clock" });
         }
-        call(&d, "resolve_ghap", &end)
+        d.done("resolve_ghap", &end)
     };
     record("A");
     end("confirmed", "green");
@@ -148,7 +140,7 @@ fn waiting_view_matches_the_inbox() {
         let mut payload =
             json!({ "session_id": "s-1", "cwd": "/nowhere/p", "hook_event_name": name });
         payload.as_object_mut().expect("one").extend(more.as_object().expect("one").clone());
-        call(&d, "hook_event", &json!({ "client": "claude-code", "payload": payload }));
+        d.done("hook_event", &json!({ "client": "claude-code", "payload": payload }));
     };
     hook("SessionStart", &json!({ "source": "startup" }));
     let peers = d.get("/v1/peers").ok(200);

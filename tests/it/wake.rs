@@ -10,16 +10,13 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, Ran, Running, eventually, quickly, svc, until};
+use crate::daemon::{Daemon, Home, Ran, Running, eventually, hook_payload, quickly, svc, until};
+use crate::expect::{peer_of, state};
 
 const SOON: Duration = Duration::from_secs(30);
 
 fn event(session: &str, name: &str, more: &Value) -> Value {
-    let mut payload =
-        json!({ "session_id": session, "hook_event_name": name, "cwd": "/nowhere/p" });
-    let members = payload.as_object_mut().expect("an object");
-    members.extend(more.as_object().expect("an object").clone());
-    payload
+    hook_payload(session, name, "/nowhere/p", more)
 }
 
 /// Hooks have all the time that a busy machine takes.
@@ -28,10 +25,7 @@ const PATIENT: (&str, &str) = ("SVC_HOOK_DEADLINE_MS", "20000");
 fn run_with(home: &Home, args: &[&str], variables: &[(&str, &str)], payload: &Value) -> Running {
     let mut command = home.command(args);
     command.envs([PATIENT]).envs(variables.iter().copied());
-    command.stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
-    running
+    Running::fed(command, payload.to_string().as_bytes())
 }
 
 #[track_caller]
@@ -64,20 +58,9 @@ fn inbox_of_peer(peer: &Value) -> String {
     format!("/v1/peers/{}/messages", peer["peer_id"].as_str().expect("an id"))
 }
 
-fn peer_of(d: &Daemon, session: &str) -> Option<Value> {
-    let peers = d.get("/v1/peers").ok(200);
-    let peers = peers["peers"].as_array().expect("a list");
-    peers.iter().find(|peer| peer["session_id"] == session).cloned()
-}
-
 #[track_caller]
 fn send(d: &Daemon, inbox: &str, text: &str) -> Value {
     d.post(inbox, &json!({ "text": text, "type": "query" })).ok(200)
-}
-
-fn state(d: &Daemon, message: &Value) -> Value {
-    let id = message["id"].as_str().expect("an id");
-    d.get(&format!("/v1/messages/{id}")).ok(200)["state"].clone()
 }
 
 #[track_caller]
@@ -128,7 +111,7 @@ fn a_question_that_waited_wakes_the_session_that_opens_and_news_does_not() {
     let given = given["hookSpecificOutput"]["additionalContext"].as_str().expect("context");
     assert!(given.contains("main is frozen"), "{given}");
     assert!(!given.contains("is it green?"), "it would stand there twice: {given}");
-    assert_eq!((state(&d, &asked), state(&d, &told)), (json!("queued"), json!("offered")));
+    assert_eq!([state(&d, &asked), state(&d, &told)], ["queued", "offered"]);
 
     let ran = waiter(&d.home, "s", "SessionStart", &[]).wait(SOON);
     woken(&ran, "is it green?");
@@ -136,7 +119,7 @@ fn a_question_that_waited_wakes_the_session_that_opens_and_news_does_not() {
     assert_eq!(state(&d, &asked), "offered", "no turn began");
     let prompt = json!({ "prompt": ran.stderr });
     hook(&d.home, "claude", &event("s", "UserPromptSubmit", &prompt));
-    assert_eq!((state(&d, &asked), state(&d, &told)), (json!("injected"), json!("injected")));
+    assert_eq!([state(&d, &asked), state(&d, &told)], ["injected", "injected"]);
     // Once: the turn has it.
     hook(&d.home, "claude", &event("s", "Stop", &json!({})));
     let waiting = waiter(&d.home, "s", "Stop", &[]);
@@ -389,9 +372,7 @@ fn the_sender_is_told_when_a_message_arrives() {
     let d = Daemon::start();
     let tool = |to: &str| {
         let arguments = json!({ "to": to, "text": "x" });
-        let params = json!({ "name": "peer_send", "arguments": arguments });
-        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        let result = d.post("/mcp", &call).ok(200)["result"].clone();
+        let result = d.tool("peer_send", &arguments);
         result["structuredContent"]["delivery"].clone()
     };
     let command = |to: &str| svc(&d.home, &["message", "send", to, "x"]);

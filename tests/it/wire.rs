@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// How long a read may stay silent before the test fails: longer than any response on a busy
 /// machine whose disk stalls for a while.
@@ -19,6 +19,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct Caller {
     pub(crate) addr: SocketAddr,
     pub(crate) token: Option<String>,
+}
+
+pub(crate) fn tool_call(name: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params })
 }
 
 impl Caller {
@@ -61,6 +66,20 @@ impl Caller {
     #[track_caller]
     pub(crate) fn post(&self, target: &str, body: &Value) -> Reply {
         self.request("POST", target).json(body).send()
+    }
+
+    /// The result of a bare call of a tool.
+    #[track_caller]
+    pub(crate) fn tool(&self, name: &str, arguments: &Value) -> Value {
+        self.post("/mcp", &tool_call(name, arguments)).answer()["result"].clone()
+    }
+
+    /// The structured result of a bare call of a tool, which must succeed.
+    #[track_caller]
+    pub(crate) fn done(&self, name: &str, arguments: &Value) -> Value {
+        let result = self.tool(name, arguments);
+        assert_ne!(result["isError"], true, "{name} {arguments}: {result}");
+        result["structuredContent"].clone()
     }
 
     /// Opens a stream that must be granted.
@@ -125,7 +144,6 @@ impl Request {
         self.header("Content-Type", "application/json").body(body.to_string())
     }
 
-    /// The bytes on the wire.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         for (name, value) in &self.headers {
@@ -209,7 +227,6 @@ impl Conn {
     }
 }
 
-/// Status line and headers.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) status: u16,
@@ -316,6 +333,19 @@ impl Reply {
     pub(crate) fn ok(&self, status: u16) -> Value {
         assert_eq!(self.status(), status, "{self:?}");
         self.json()
+    }
+
+    /// The JSON-RPC response of a success: its body, or the last event, as a slow response is a
+    /// stream, and on a busy machine any may be slow.
+    #[track_caller]
+    pub(crate) fn answer(&self) -> Value {
+        assert_eq!(self.status(), 200, "{self:?}");
+        if self.header("content-type") != Some("text/event-stream") {
+            return self.json();
+        }
+        let text = String::from_utf8_lossy(&self.body);
+        let last = text.lines().rev().find_map(|line| line.strip_prefix("data: "));
+        serde_json::from_str(last.expect("a message")).expect("JSON")
     }
 }
 

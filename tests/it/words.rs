@@ -2,15 +2,14 @@
 //! place of those of a run. `SVC_BLESS=1` records the present texts; then read the difference.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Running};
+use crate::daemon::{Daemon, Running, hook_payload};
 use crate::expect::text;
+use crate::wire::tool_call;
 
 const SOON: Duration = Duration::from_secs(20);
 /// Most characters around a text, besides the key of its sender's session.
@@ -19,28 +18,8 @@ const AROUND: usize = 350;
 /// The context of a Claude Code hook.
 #[track_caller]
 fn hooked(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
-    let mut payload =
-        json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/web" });
-    payload
-        .as_object_mut()
-        .expect("an object")
-        .extend(more.as_object().expect("an object").clone());
-    let mut command = d.home.command(&["hook", "claude"]);
-    command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
-    let ran = running.wait(SOON);
-    let printed: Value = serde_json::from_str(ran.ok()).unwrap_or_default();
-    printed["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_default().to_owned()
-}
-
-#[track_caller]
-fn call(d: &Daemon, name: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": name, "arguments": arguments });
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let result = d.post("/mcp", &body).ok(200)["result"].clone();
-    assert!(result["isError"].is_null(), "{name}: {result}");
-    result["structuredContent"].clone()
+    let payload = hook_payload(session, event, "/nowhere/web", more);
+    d.home.hook("claude", &payload).context()
 }
 
 /// Texts by the name of their file.
@@ -128,7 +107,7 @@ fn texts_for_models_match_their_fixtures() {
     let inbox = format!("/v1/peers/{to}/messages");
     // A question of its own, which answers name.
     let asked = json!({ "to": from, "text": "is main green?", "type": "query", "from_peer": to });
-    let question = text(&call(&d, "peer_send", &asked), "id");
+    let question = text(&d.done("peer_send", &asked), "id");
     let told = || hooked(&d, "s-1", "UserPromptSubmit", &json!({ "prompt": "go on" }));
     for (name, kind, correlation, sender) in [
         ("question", "query", None, Some(&from)),
@@ -167,10 +146,8 @@ fn texts_for_models_match_their_fixtures() {
     let woken = || {
         let stop = json!({ "session_id": "s-1", "hook_event_name": "Stop", "cwd": "/nowhere/web" });
         let mut command = d.home.command(&["hook", "wait"]);
-        command.env("AI_AGENT", "claude-code_2-1-330_harness").stdin(Stdio::piped());
-        let mut running = Running::spawn(command);
-        running.stdin().write_all(stop.to_string().as_bytes()).expect("it reads");
-        let ran = running.wait(SOON);
+        command.env("AI_AGENT", "claude-code_2-1-330_harness");
+        let ran = Running::fed(command, stop.to_string().as_bytes()).wait(SOON);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         told();
         end_turn();
@@ -197,7 +174,7 @@ fn texts_for_models_match_their_fixtures() {
     words.say("wake_by_two_messages", &woken());
     let fyi =
         json!({ "to": from, "text": "main is frozen", "type": "notification", "from_peer": to });
-    let fyi = text(&call(&d, "peer_send", &fyi), "id");
+    let fyi = text(&d.done("peer_send", &fyi), "id");
     let thanks =
         json!({ "text": "Thanks.", "type": "response", "correlation_id": fyi, "from_peer": from });
     d.post(&inbox, &thanks).ok(200);
@@ -205,10 +182,9 @@ fn texts_for_models_match_their_fixtures() {
     // The session of the hooks belongs to the project in which its client runs.
     let project = d.get(&format!("/v1/peers/{to}")).ok(200)["path"].clone();
     let input = json!({ "session": "s-7", "project": project });
-    let asker = d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"));
+    let asker = d.minted(&input);
     let arguments = json!({ "sessionKey": "agent:claude:s-1", "message": "Is main green?", "timeoutSeconds": 0 });
-    let params = json!({ "name": "sessions_send", "arguments": arguments });
-    let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let ask = tool_call("sessions_send", &arguments);
     let asked = asker.post("/mcp", &ask).ok(200)["result"]["structuredContent"].clone();
     assert_eq!(asked["status"], "accepted", "{asked}");
     words.say_message("question_of_a_session", &told(), "agent:mcp:s-7");
@@ -222,7 +198,7 @@ fn texts_for_models_match_their_fixtures() {
         "domain": "debugging", "strategy": "read-the-error", "goal": "the price is right", "hypothesis": "the cache is stale",
         "action": "log its age", "prediction": "it is older than a minute", "session_id": "s-1",
     });
-    call(&d, "start_ghap", &record);
+    d.done("start_ghap", &record);
     words.say("own_record", &hooked(&d, "s-1", "SessionStart", &json!({ "source": "resume" })));
     hooked(&d, "s-1", "SessionEnd", &json!({ "reason": "other" }));
     let orphan = hooked(&d, "s-3", "SessionStart", &json!({ "source": "startup" }));

@@ -15,11 +15,10 @@ use std::{
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     bench::Bench,
     daemon::Daemon,
-    report::{Figure, Goal},
-    stats,
+    report::{self, Figure, Goal},
 };
 
 /// Bytes of a line, with its line end.
@@ -120,7 +119,7 @@ fn latencies(mut reader: impl std::io::Read, count: u64) -> anyhow::Result<Vec<u
 
 fn at(times: &mut [u64], share: usize) -> f64 {
     times.sort_unstable();
-    stats::float(times[(times.len() * share / 100).min(times.len() - 1)]) / 1e3
+    report::float(times[(times.len() * share / 100).min(times.len() - 1)]) / 1e3
 }
 
 /// 200 lines a second from each of 20 agents, each with a watcher.
@@ -130,10 +129,8 @@ fn watcher(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     for number in 0..agents {
         let (id, _) = start(daemon, "lines", &format!("w{number}"))?;
         let path = format!("/v1/events?stream=agent/{id}");
-        let request = daemon.target.request("GET", &path, "");
-        let request = String::from_utf8(request)?
-            .replacen("\r\n", "\r\nAccept: text/event-stream\r\n", 1)
-            .into_bytes();
+        let headers = [("Accept", "text/event-stream")];
+        let request = daemon.target.request_with("GET", &path, &headers, "");
         let mut stream = TcpStream::connect(daemon.target.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         stream.write_all(&request)?;
@@ -208,8 +205,8 @@ fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
         bare.push(f64::from(count) / begun.elapsed().as_secs_f64());
     }
     bench.add(
-        Figure::new("agents/lines to the spool", "lines/s", stats::median(rates))
-            .over("bare pipe", stats::median(bare))
+        Figure::new("agents/lines to the spool", "lines/s", report::median(rates))
+            .over("bare pipe", report::median(bare))
             .goal(Goal::at_least(50_000.0))
             .note("100 bytes each, to the end of the program, which a watcher of the host sees"),
     );
@@ -252,15 +249,13 @@ fn host(bench: &mut Bench) -> anyhow::Result<()> {
         child.wait()?;
     }
     bench.add(
-        Figure::new("agents/host ready", "ms", stats::median(ours))
-            .over("starting the program alone", stats::median(bare))
+        Figure::new("agents/host ready", "ms", report::median(ours))
+            .over("starting the program alone", report::median(bare))
             .goal(Goal::at_most(50.0))
             .note("from the start of the host until its program runs and its socket answers"),
     );
-    bench.add(
-        Figure::new("agents/host in memory", "MiB", stats::median(memory))
-            .goal(Goal::at_most(15.0)),
-    );
+    let figure = Figure::new("agents/host in memory", "MiB", report::median(memory));
+    bench.add(figure.goal(Goal::at_most(15.0)));
     Ok(())
 }
 
@@ -284,10 +279,8 @@ fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
             .beside_value("no agents", without)
             .note(format!("{agents} idle agents")),
     );
-    bench.add(
-        Figure::new("agents/private memory of a host", "MiB", stats::median(memory))
-            .goal(Goal::at_most(4.0)),
-    );
+    let figure = Figure::new("agents/private memory of a host", "MiB", report::median(memory));
+    bench.add(figure.goal(Goal::at_most(4.0)));
     daemon.process.stop()?;
     let begun = Instant::now();
     let daemon = Daemon::start(&bench.sandbox, "agents")?;
@@ -302,10 +295,8 @@ fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
             if page.to_string().contains("\"back\"") {
                 break;
             }
-            anyhow::ensure!(
-                begun.elapsed() < Duration::from_secs(30),
-                "agent {id} is not followed"
-            );
+            let waited = begun.elapsed();
+            anyhow::ensure!(waited < Duration::from_secs(30), "agent {id} is not followed");
         }
     }
     let whole = begun.elapsed();
@@ -335,7 +326,6 @@ pub(crate) fn private_mib(pid: u64) -> anyhow::Result<f64> {
     mapped_mib(pid, "Private_")
 }
 
-/// Resident memory of a process, shared or not.
 pub(crate) fn resident_mib(pid: u64) -> anyhow::Result<f64> {
     mapped_mib(pid, "Rss:")
 }
@@ -347,5 +337,5 @@ pub(crate) fn mapped_mib(pid: u64, name: &str) -> anyhow::Result<f64> {
         .filter(|line| line.starts_with(name))
         .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
         .sum::<u64>();
-    Ok(stats::float(kib) / 1024.0)
+    Ok(report::float(kib) / 1024.0)
 }

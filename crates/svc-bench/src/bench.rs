@@ -8,27 +8,20 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::{
-    big_home::BigHome,
-    progress,
-    report::Figure,
+use super::{
+    daemon::BigHome,
+    report::{self, Figure, Slice, Window},
     sandbox::{Disk, Sandbox},
-    stats::Window,
 };
 
 /// Warm-up and length of a window.
 pub(crate) type WindowOf = (Duration, Duration);
 
-/// The options of a run.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// The program to measure; by default the one found.
     pub(crate) svc: Option<PathBuf>,
-    /// Small sizes and short windows.
     pub(crate) quick: bool,
-    /// Also searches a million records.
     pub(crate) large: bool,
-    /// Another MCP server.
     pub(crate) mcp_peer: Option<SocketAddr>,
 }
 
@@ -37,7 +30,6 @@ pub(crate) struct Bench {
     pub(crate) sandbox: Sandbox,
     pub(crate) quick: bool,
     pub(crate) large: bool,
-    /// Rounds of each comparison.
     pub(crate) rounds: usize,
     pub(crate) window_of: WindowOf,
     pub(crate) mcp_peer: Option<SocketAddr>,
@@ -50,13 +42,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(settings: &Settings) -> anyhow::Result<Self> {
-        let svc = match &settings.svc {
-            // Child processes have another working folder.
-            Some(path) => std::path::absolute(path)?,
-            None => find_svc()?,
-        };
-        anyhow::ensure!(svc.is_file(), "there is no program {}", svc.display());
-        Self::within(Sandbox::new(svc)?, settings)
+        Self::within(Sandbox::new(svc_program(settings.svc.as_deref())?)?, settings)
     }
 
     /// Like `new`, in an existing folder with its program.
@@ -82,11 +68,27 @@ impl Bench {
 
     /// Before each round: shows its name, and waits until the disk is idle.
     pub(crate) fn begin_round(&mut self, name: &str) -> anyhow::Result<()> {
-        progress::show(name);
+        report::show_step(name);
         if self.quick { Ok(()) } else { self.disk.settle(&self.sandbox) }
     }
 
-    /// A window that begins after the usual warm-up.
+    /// Measures svc and a baseline in turns. Each operation counts `weight` times: a request may
+    /// carry many events.
+    pub(crate) fn in_turns(
+        &mut self,
+        (name, unit, weight): (&str, &'static str, u64),
+        mut ours: impl FnMut(&Self) -> anyhow::Result<Slice>,
+        (beside, mut theirs): (&str, impl FnMut(&Self) -> anyhow::Result<Slice>),
+    ) -> anyhow::Result<Figure> {
+        let (mut our_rounds, mut their_rounds) = (Vec::new(), Vec::new());
+        for _ in 0..self.rounds {
+            self.begin_round(name)?;
+            our_rounds.push(ours(self)?);
+            their_rounds.push(theirs(self)?);
+        }
+        Ok(Figure::compared(name, unit, weight, &our_rounds, (beside, &their_rounds)))
+    }
+
     pub(crate) fn window(&self) -> Window {
         Window::after(self.window_of.0, self.window_of.1)
     }
@@ -113,8 +115,15 @@ impl Bench {
     }
 }
 
-/// The `svc` beside this program, else the one on `PATH`.
-pub(crate) fn find_svc() -> anyhow::Result<PathBuf> {
+/// The program to measure: the one that is named, else the `svc` beside this program, else the one
+/// on `PATH`.
+pub(crate) fn svc_program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(path) = named {
+        // Child processes have another working folder.
+        let svc = std::path::absolute(path)?;
+        anyhow::ensure!(svc.is_file(), "there is no program {}", svc.display());
+        return Ok(svc);
+    }
     let own = std::env::current_exe()?;
     let beside = own.parent().map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();

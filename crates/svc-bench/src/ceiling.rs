@@ -9,7 +9,16 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, params};
 use svc_model::{Clock as _, SystemClock, limits};
-use tokio::sync::{mpsc, oneshot};
+use svc_server::daemon::worker_threads;
+use tokio::{
+    runtime::Runtime,
+    sync::{mpsc, oneshot},
+};
+
+use super::daemon::DATA_BYTES;
+
+/// Streams that producers use in turn.
+pub(crate) const STREAMS: usize = 100;
 
 /// A group commit: one thread, one transaction for all queued events, on svc's tables.
 #[derive(Debug)]
@@ -69,7 +78,6 @@ impl GroupCommit {
         Ok(Self { jobs, thread: Some(thread) })
     }
 
-    /// A handle that appends events and waits until they are on the disk.
     pub(crate) fn appender(&self) -> Appender {
         Appender(self.jobs.clone())
     }
@@ -84,7 +92,6 @@ impl GroupCommit {
     }
 }
 
-/// A handle of the group commit.
 #[derive(Debug, Clone)]
 pub(crate) struct Appender(mpsc::Sender<Job>);
 
@@ -160,9 +167,17 @@ pub(crate) fn read_stream(path: &Path, stream: &str) -> anyhow::Result<(u64, Dur
     Ok((count, begun.elapsed()))
 }
 
-/// The settings of svc's own connections.
 fn settings(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.busy_timeout(limits::BUSY_TIMEOUT)
+}
+
+pub(crate) fn data() -> Arc<str> {
+    format!("{{\"line\":\"{}\"}}", "x".repeat(DATA_BYTES - 11)).into()
+}
+
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
+    let threads = worker_threads();
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
 }

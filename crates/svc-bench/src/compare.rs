@@ -16,13 +16,11 @@ use anyhow::Context as _;
 use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    bench::{Bench, Settings},
-    progress,
+use super::{
+    bench::{Bench, Settings, svc_program},
     report::{self, Figure},
     sandbox::Sandbox,
     scenario::Scenario,
-    stats,
 };
 
 /// The tolerance: by which share a line may be worse.
@@ -74,14 +72,12 @@ struct ComparedLine {
     unit: String,
     /// Median of the turns.
     first: f64,
-    /// Median of the second program's turns.
     second: f64,
     /// By which share the second is worse; below 0 it is better.
     worse_by: f64,
     verdict: Verdict,
 }
 
-/// Whether the second program is worse by more than the tolerance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
@@ -121,8 +117,8 @@ impl From<Figure> for MeasuredFigure {
 }
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
-    let sandbox = Sandbox::new(program(&args.first)?)?;
-    let second = sandbox.sibling(program(&args.second)?, "second")?;
+    let sandbox = Sandbox::new(svc_program(Some(&args.first))?)?;
+    let second = sandbox.sibling(svc_program(Some(&args.second))?, "second")?;
     let sandbox = sandbox.sibling(sandbox.svc().to_owned(), "first")?;
     let settings = || Settings { svc: None, quick: args.quick, large: false, mcp_peer: None };
     let mut benches = [Bench::within(sandbox, &settings())?, Bench::within(second, &settings())?];
@@ -143,7 +139,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
             for turn in 0..turns {
                 for side in order(turn) {
                     let program = [&first, &second][side];
-                    progress::show(&format!("{}, turn {} of {turns}", scenario.name(), turn + 1));
+                    report::show_step(&format!(
+                        "{}, turn {} of {turns}",
+                        scenario.name(),
+                        turn + 1
+                    ));
                     rounds[side].push(run_other(program, scenario, args.quick)?);
                 }
             }
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         }
         lines.extend(compared(&rounds));
     }
-    progress::show("");
+    report::show_step("");
     let comparison = Comparison {
         version: env!("CARGO_PKG_VERSION"),
         quick: args.quick,
@@ -184,15 +184,8 @@ impl CompareArgs {
     }
 }
 
-/// Which program begins a turn.
 fn order(turn: u16) -> [usize; 2] {
     if turn.is_multiple_of(2) { [0, 1] } else { [1, 0] }
-}
-
-fn program(path: &Path) -> anyhow::Result<PathBuf> {
-    let path = std::path::absolute(path)?;
-    anyhow::ensure!(path.is_file(), "there is no program {}", path.display());
-    Ok(path)
 }
 
 fn bench_beside(svc: &Path) -> Option<PathBuf> {
@@ -218,7 +211,6 @@ fn run_other(
     Ok(report.results)
 }
 
-/// The lines of one scenario, from the turns of both programs.
 fn compared(rounds: &[Vec<Vec<MeasuredFigure>>; 2]) -> Vec<ComparedLine> {
     let mut lines: Vec<ComparedLine> = Vec::new();
     for figure in rounds[0].first().into_iter().flatten() {
@@ -259,20 +251,20 @@ fn compare(
         name: format!("{name}{of}"),
         unit: unit.to_owned(),
         verdict: Verdict::from_changes(&each),
-        worse_by: stats::median(each),
-        first: stats::median(first),
-        second: stats::median(second),
+        worse_by: report::median(each),
+        first: report::median(first),
+        second: report::median(second),
     })
 }
 
 impl Verdict {
     /// The verdict from the share by which the second was worse in each turn.
     fn from_changes(each: &[f64]) -> Self {
-        if stats::median(each.to_vec()) <= TOLERANCE {
+        if report::median(each.to_vec()) <= TOLERANCE {
             return Self::NotWorse;
         }
         let agreeing = each.iter().filter(|share| **share > 0.0).count();
-        let share = stats::float(agreeing as u64) / stats::float(each.len() as u64);
+        let share = report::float(agreeing as u64) / report::float(each.len() as u64);
         if share >= AGREEMENT { Self::Worse } else { Self::Unclear }
     }
 

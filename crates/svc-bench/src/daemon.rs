@@ -12,9 +12,10 @@ use anyhow::Context as _;
 use svc_model::{Event, Frame, FrameKind, Framing, StreamName, TaskId, Timestamp};
 use svc_wire::sse;
 
-use crate::{
+use super::{
+    load::{Caller, Protocol, Target},
+    report,
     sandbox::{self, Process, Sandbox},
-    target::Target,
     wire::FrameSize,
 };
 
@@ -28,7 +29,6 @@ pub(crate) const PREAMBLE: &str = "retry: 1000\n\n";
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) process: Process,
-    /// Its address and token.
     pub(crate) target: Target,
     home: PathBuf,
 }
@@ -40,7 +40,6 @@ impl Daemon {
         Self::start_with(sandbox, name, &[])
     }
 
-    /// Like `start`, with these environment variables.
     pub(crate) fn start_with(
         sandbox: &Sandbox,
         name: &str,
@@ -55,11 +54,9 @@ impl Daemon {
         let home = sandbox.path(name);
         let mut process = sandbox.start(name, &mut command)?;
         let line = process.first_line().context("the daemon")?;
-        let address = line
-            .trim()
-            .rsplit_once("http://")
-            .and_then(|(_, address)| address.parse().ok())
-            .with_context(|| format!("the daemon said {line:?}"))?;
+        let address = line.trim().rsplit_once("http://");
+        let address = address.and_then(|(_, address)| address.parse().ok());
+        let address = address.with_context(|| format!("the daemon said {line:?}"))?;
         let token = std::fs::read_to_string(home.join("token"))?.trim().to_owned();
         Ok(Self { process, target: Target { address, token: Some(token) }, home })
     }
@@ -101,7 +98,6 @@ impl Daemon {
         Ok(elapsed)
     }
 
-    /// The data folder.
     pub(crate) fn home(&self) -> &Path {
         &self.home
     }
@@ -110,7 +106,6 @@ impl Daemon {
         self.home.join("svc.db")
     }
 
-    /// Creates a task and returns its id.
     pub(crate) fn make_task(&self) -> anyhow::Result<String> {
         let task = self.target.call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
         Ok(task["task_id"].as_str().context("a task has an id")?.to_owned())
@@ -126,7 +121,6 @@ impl Daemon {
     }
 }
 
-/// The body of a POST of frames.
 pub(crate) fn body(events: usize) -> String {
     let one = event_body(0);
     if events == 1 { one } else { format!("[{}]", vec![one; events].join(",")) }
@@ -137,13 +131,11 @@ pub(crate) fn event_body(stamp: u64) -> String {
     format!(r#"{{"kind":"frame","data":{{"line":"{}","kind":"stdout"}}}}"#, line(stamp))
 }
 
-/// The line of a frame whose data is [`DATA_BYTES`] long.
 fn line(stamp: u64) -> String {
     let others = frame_data("").len();
     format!("{stamp:0STAMP_DIGITS$}{}", "x".repeat(DATA_BYTES - others - STAMP_DIGITS))
 }
 
-/// The lengths of the frames of a task's stream.
 pub(crate) fn frame_size() -> FrameSize {
     FrameSize::measure(rendered().len(), 1)
 }
@@ -174,14 +166,8 @@ fn frame_data(line: &str) -> String {
     // As long as any id of svc.
     let task_id = TaskId::from(format!("{}{}", TaskId::PREFIX, "0".repeat(26)));
     let ts = Timestamp::from_millis(0);
-    let frame = Frame {
-        task_id: &task_id,
-        line,
-        kind: FrameKind::Stdout,
-        ts,
-        truncated: false,
-        partial: false,
-    };
+    let (kind, truncated, partial) = (FrameKind::Stdout, false, false);
+    let frame = Frame { task_id: &task_id, line, kind, ts, truncated, partial };
     serde_json::to_string(&frame).expect("a frame has a JSON form")
 }
 
@@ -205,6 +191,43 @@ fn is_healthy(address: SocketAddr, request: &[u8]) -> bool {
     socket.write_all(request).is_ok()
         && socket.read_exact(&mut answer).is_ok()
         && answer == *b"HTTP/1.1 200"
+}
+
+const PRODUCERS: u64 = 2;
+const BATCH: u64 = 1000;
+
+/// A data folder whose one task has very many events.
+#[derive(Debug, Clone)]
+pub(crate) struct BigHome {
+    pub(crate) name: &'static str,
+    pub(crate) task: String,
+    pub(crate) frames: u64,
+}
+
+impl BigHome {
+    pub(crate) fn make(sandbox: &Sandbox, name: &'static str, events: u64) -> anyhow::Result<Self> {
+        let daemon = Daemon::start(sandbox, name)?;
+        let task = daemon.make_task()?;
+        let request = daemon.append_request(&task, usize::try_from(BATCH)?);
+        let each = events / BATCH / PRODUCERS;
+        let produce = || {
+            let mut caller = Caller::open(daemon.target.address, &Protocol::HTTP)?;
+            for number in 0..each {
+                report::show_step(&format!("preparing {events} events: {} %", number * 100 / each));
+                caller.ask(&request)?;
+            }
+            anyhow::Ok(())
+        };
+        std::thread::scope(|scope| {
+            let producers: Vec<_> = (0..PRODUCERS).map(|_| scope.spawn(produce)).collect();
+            producers.into_iter().try_for_each(|producer| {
+                producer.join().map_err(|_| anyhow::anyhow!("a producer panicked"))?
+            })
+        })
+        .context("cannot prepare the events")?;
+        daemon.process.stop()?;
+        Ok(Self { name, task, frames: each * PRODUCERS * BATCH })
+    }
 }
 
 #[cfg(test)]

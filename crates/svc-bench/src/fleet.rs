@@ -1,27 +1,38 @@
 //! `fleet`: how many agents one daemon carries, and what each costs: processor time, memory, disk.
+//! A page watches, by its stream of events, and people at `svc top`.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    collections::HashMap,
+    fs::File,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{ChildStdin, Command, Stdio},
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver},
+    },
     thread,
     time::Duration,
 };
 
 use anyhow::Context as _;
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::{
+use super::{
     agents::clock_us,
-    bench::find_svc,
+    bench::svc_program,
     daemon::Daemon,
-    fleet_agent::{FleetAccount, FleetOrder, FleetTimes},
-    fleet_watch::FleetWatch,
-    memory::raise_file_limit,
-    progress, report,
+    fleet_agent::{FleetAccount, FleetOrder, FleetTimes, micros, sleep_until},
+    idle::raise_file_limit,
+    report::{self, Slice, float},
     sandbox::{Process, Sandbox},
-    stats::{self, Slice, float},
+    wire::Body,
 };
 
 /// The goals of a fleet, in milliseconds, at the 99th percentile.
@@ -59,7 +70,6 @@ pub(crate) struct FleetArgs {
     json: bool,
 }
 
-/// What a fleet was measured at.
 #[derive(Debug, Clone, Serialize)]
 struct FleetFigures {
     agents: usize,
@@ -83,7 +93,6 @@ struct FleetFigures {
     programs_cpu_ms: f64,
     /// Processor time of three `svc top` together.
     tops_cpu_ms: f64,
-    /// Resident memory of the daemon.
     daemon_mib: f64,
     /// What each agent adds to it.
     daemon_kib_each: f64,
@@ -102,11 +111,7 @@ struct FleetReport {
 }
 
 pub(crate) fn run(args: &FleetArgs) -> anyhow::Result<()> {
-    let svc = match &args.svc {
-        Some(path) => std::path::absolute(path)?,
-        None => find_svc()?,
-    };
-    let sandbox = Sandbox::new(svc)?;
+    let sandbox = Sandbox::new(svc_program(args.svc.as_deref())?)?;
     raise_file_limit();
     let (speed, length) = if args.quick {
         (QUICK, Duration::from_secs(3))
@@ -127,7 +132,7 @@ pub(crate) fn run(args: &FleetArgs) -> anyhow::Result<()> {
     if most > 0 {
         report.fleets.push(fleet.measure(most, true)?);
     }
-    progress::show("");
+    report::show_step("");
     report::print(&if args.json { serde_json::to_string(&report)? + "\n" } else { table(&report) })
 }
 
@@ -153,14 +158,12 @@ fn search(
     Ok(good)
 }
 
-/// How fleets are measured.
 struct Fleet {
     sandbox: Sandbox,
     speed: u32,
     length: Duration,
 }
 
-/// A process of an agent.
 struct Member {
     process: Process,
     input: ChildStdin,
@@ -179,7 +182,7 @@ impl Fleet {
             // The first one has to work.
             Err(error) if all.is_empty() => Err(error),
             Err(error) => {
-                progress::show("");
+                report::show_step("");
                 // A failure to print is ignored.
                 writeln!(std::io::stderr().lock(), "{agents} agents: {error:#}").ok();
                 Ok(false)
@@ -189,7 +192,7 @@ impl Fleet {
 
     fn measure(&self, agents: usize, direct: bool) -> anyhow::Result<FleetFigures> {
         let way = if direct { "direct" } else { "programs" };
-        progress::show(&format!("{agents} agents, {way}: they begin"));
+        report::show_step(&format!("{agents} agents, {way}: they begin"));
         self.sandbox.clear(None)?;
         let daemon = Daemon::start(&self.sandbox, "fleet")?;
         let mut watch = FleetWatch::start(&self.sandbox, &daemon)?;
@@ -197,17 +200,16 @@ impl Fleet {
         let mut members = (0..agents)
             .map(|number| self.begin(&daemon, number, agents, direct))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let begin = clock_us() + 200_000;
         let from = begin + micros(WARM / self.speed);
         let times = FleetTimes { begin, from, until: from + micros(self.length) };
         for member in &mut members {
             writeln!(member.input, "{}", serde_json::to_string(&times)?)?;
         }
-        progress::show(&format!("{agents} agents, {way}: they work"));
-        wait_until(times.from);
+        report::show_step(&format!("{agents} agents, {way}: they work"));
+        sleep_until(times.from);
         let before = (daemon.process.cpu(), watch.cpu(), disk_bytes(daemon.home())?);
-        wait_until(times.until);
+        sleep_until(times.until);
         let daemon_cpu = daemon.process.cpu_since(before.0).unwrap_or_default();
         let tops_cpu = watch.cpu().saturating_sub(before.1);
         let disk = disk_bytes(daemon.home())?.saturating_sub(before.2);
@@ -273,7 +275,6 @@ impl Member {
     }
 }
 
-/// The figures of a fleet.
 struct Sums {
     agents: usize,
     direct: bool,
@@ -302,7 +303,7 @@ impl Sums {
                 deliveries.add(Duration::from_micros(arrived.saturating_sub(*sent)));
             }
         }
-        let ms = |slice: &Slice, share| stats::percentile(slice, share).unwrap_or_default() / 1e3;
+        let ms = |slice: &Slice, share| report::percentile(slice, share).unwrap_or_default() / 1e3;
         let sum = |of: fn(&FleetAccount) -> u64| accounts.iter().map(of).sum::<u64>();
         let each = float(self.agents as u64);
         let minutes = self.length.as_secs_f64() / 60.0;
@@ -336,10 +337,6 @@ impl Sums {
     }
 }
 
-fn wait_until(at: u64) {
-    thread::sleep(Duration::from_micros(at.saturating_sub(clock_us())));
-}
-
 /// Bytes of the data folder: pages in use of the database, and all other files.
 fn disk_bytes(home: &Path) -> anyhow::Result<u64> {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
@@ -368,25 +365,11 @@ fn folder_bytes(folder: &Path) -> u64 {
 }
 
 fn table(report: &FleetReport) -> String {
-    let mut rows: Vec<[String; 14]> = vec![
-        [
-            "agents",
-            "",
-            "hooks",
-            "p50/p99, ms",
-            "messages",
-            "p50/p99, ms",
-            "late, ms",
-            "CPU ms/min: daemon",
-            "hooks",
-            "stdio, run",
-            "daemon, MiB",
-            "KiB each",
-            "stdio, run, MiB",
-            "disk, MiB/day",
-        ]
-        .map(str::to_owned),
-    ];
+    const HEADERS: &str = "agents||hooks|p50/p99, ms|messages|p50/p99, ms|late, ms|\
+        CPU ms/min: daemon|hooks|stdio, run|daemon, MiB|KiB each|stdio, run, MiB|disk, MiB/day";
+    let mut headers = HEADERS.split('|').map(str::to_owned);
+    let mut rows: Vec<[String; 14]> =
+        vec![std::array::from_fn(|_| headers.next().unwrap_or_default())];
     for fleet in &report.fleets {
         let verdict = match (fleet.direct, fleet.in_time) {
             (true, _) => "direct",
@@ -418,6 +401,115 @@ fn table(report: &FleetReport) -> String {
         ));
     }
     lines.join("\n") + "\n"
+}
+
+const TOPS: usize = 3;
+const SCREEN: Winsize = Winsize { ws_row: 50, ws_col: 160, ws_xpixel: 0, ws_ypixel: 0 };
+
+/// When the page had each message, by its id, on the clock of all processes.
+type Arrivals = Arc<Mutex<HashMap<String, u64>>>;
+
+/// The page and the terminals. They end on drop.
+pub(crate) struct FleetWatch {
+    arrivals: Arrivals,
+    page: TcpStream,
+    tops: Vec<(Process, File)>,
+}
+
+impl FleetWatch {
+    pub(crate) fn start(sandbox: &Sandbox, daemon: &Daemon) -> anyhow::Result<Self> {
+        let request = [("accept", "text/event-stream")].as_slice();
+        let request = daemon.target.request_with("GET", "/v1/events?after=latest", request, "");
+        let mut page = TcpStream::connect(daemon.target.address)?;
+        page.write_all(&request)?;
+        let arrivals = Arrivals::default();
+        let (reader, noted) = (page.try_clone()?, Arc::clone(&arrivals));
+        // It ends with the connection.
+        thread::spawn(move || read_page(reader, &noted));
+        let tops = (0..TOPS)
+            .map(|number| start_top(sandbox, daemon, number))
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self { arrivals, page, tops })
+    }
+
+    /// When the page had the message; `None` if it has not come.
+    pub(crate) fn arrival(&self, message: &str) -> Option<u64> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).get(message).copied()
+    }
+
+    pub(crate) fn cpu(&self) -> Duration {
+        self.tops.iter().filter_map(|(top, _)| top.cpu()).sum()
+    }
+
+    /// Fails if a terminal's program has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        for (top, _) in &mut self.tops {
+            anyhow::ensure!(top.is_running(), "svc top has ended: {}", top.complaint());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for FleetWatch {
+    fn drop(&mut self) {
+        // It may have ended before.
+        self.page.shutdown(std::net::Shutdown::Both).ok();
+    }
+}
+
+fn read_page(mut page: TcpStream, arrivals: &Arrivals) -> anyhow::Result<()> {
+    let (mut body, mut rest) = (Body::default(), Vec::new());
+    let mut block = vec![0; 64 * 1024];
+    loop {
+        let got = page.read(&mut block)?;
+        if got == 0 {
+            return Ok(());
+        }
+        let now = clock_us();
+        body.feed(&block[..got], |bytes| rest.extend_from_slice(bytes))?;
+        let mut from = 0;
+        while let Some(end) = rest[from..].iter().position(|byte| *byte == b'\n') {
+            note(&rest[from..from + end], now, arrivals);
+            from += end + 1;
+        }
+        rest.drain(..from);
+    }
+}
+
+/// Notes the first event of a message.
+fn note(line: &[u8], now: u64, arrivals: &Arrivals) {
+    const KIND: &[u8] = br#""kind":"message.queued""#;
+    let Some(data) = line.strip_prefix(b"data: ") else { return };
+    if !data.windows(KIND.len()).any(|bytes| bytes == KIND) {
+        return;
+    }
+    let event: Value = serde_json::from_slice(data).unwrap_or_default();
+    if let Some(id) = event["data"]["id"].as_str() {
+        let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        arrivals.entry(id.to_owned()).or_insert(now);
+    }
+}
+
+/// `svc top` on a terminal of its own, whose screen is read and thrown away.
+fn start_top(sandbox: &Sandbox, daemon: &Daemon, number: usize) -> anyhow::Result<(Process, File)> {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).context("no terminal")?;
+    grantpt(&ours)?;
+    unlockpt(&ours)?;
+    tcsetwinsize(&ours, SCREEN)?;
+    let name = ptsname(&ours, Vec::new())?;
+    let theirs = File::options().read(true).write(true).open(name.to_str()?)?;
+    let mut command = Command::new(sandbox.svc());
+    command.arg("top").env_clear().env("SVC_HOME", daemon.home()).env("TERM", "xterm-256color");
+    command.stdin(Stdio::from(theirs.try_clone()?)).stdout(Stdio::from(theirs));
+    let top = sandbox.launch(&format!("top-{number}"), &mut command)?;
+    let ours = File::from(ours);
+    let mut screen = ours.try_clone()?;
+    // Reading ends with an error when the program has ended.
+    thread::spawn(move || {
+        let mut block = vec![0; 64 * 1024];
+        while screen.read(&mut block).is_ok_and(|got| got > 0) {}
+    });
+    Ok((top, ours))
 }
 
 #[cfg(test)]

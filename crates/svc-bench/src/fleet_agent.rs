@@ -14,14 +14,12 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     agents::{clock_us, private_mib},
-    caller::Caller,
     daemon,
     growth_home::Words,
-    load::Protocol,
+    load::{Caller, Protocol, Target, tool_call},
     sandbox::cpu_times,
-    target::Target,
     wire,
 };
 
@@ -29,7 +27,6 @@ use crate::{
 const TURN: u64 = 20;
 /// Time between two tool calls: a turn takes a minute.
 const PACE: Duration = Duration::from_secs(3);
-/// How long a tool runs.
 const TOOL_RUN: Duration = Duration::from_millis(300);
 /// Tool calls between two messages: two minutes.
 const BETWEEN_MESSAGES: u64 = 2 * TURN;
@@ -37,7 +34,6 @@ const BETWEEN_MESSAGES: u64 = 2 * TURN;
 const BETWEEN_RECORDS: u64 = 10 * TURN;
 /// Tool calls from the beginning of a record to its end.
 const RECORD: u64 = TURN / 2;
-/// Lines of a task in a second.
 pub(crate) const LINES: u64 = 10;
 /// Agents of a project, who are neighbours.
 const NEIGHBOURS: usize = 5;
@@ -51,10 +47,8 @@ const MARK: &str = "fleetmessage";
 pub(crate) struct FleetOrder {
     pub(crate) svc: PathBuf,
     pub(crate) home: PathBuf,
-    /// The folder of all projects.
     pub(crate) work: PathBuf,
     pub(crate) number: usize,
-    /// How many agents there are.
     pub(crate) agents: usize,
     /// How many times as fast as an agent everything happens.
     pub(crate) speed: u32,
@@ -78,16 +72,12 @@ pub(crate) struct FleetAccount {
     pub(crate) hooks: Vec<u32>,
     /// Messages: id, and when sending began.
     pub(crate) sent: Vec<(String, u64)>,
-    /// Hooks whose output had a message.
     pub(crate) handed_over: u64,
     pub(crate) records: u64,
-    /// How late the latest tool call began, in milliseconds.
     pub(crate) late_ms: u64,
-    /// Processor time of hooks, in milliseconds.
     pub(crate) hooks_cpu_ms: u64,
     /// Processor time of `svc stdio` and of `svc task run`, in milliseconds.
     pub(crate) programs_cpu_ms: u64,
-    /// Private memory of these two, in MiB.
     pub(crate) programs_mib: f64,
 }
 
@@ -110,11 +100,10 @@ fn print(line: &str) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-fn sleep_until(at: u64) {
+pub(crate) fn sleep_until(at: u64) {
     thread::sleep(Duration::from_micros(at.saturating_sub(clock_us())));
 }
 
-/// How an agent reaches the daemon.
 enum Way {
     Programs(Bridge),
     Direct(Target, Caller),
@@ -188,7 +177,6 @@ impl FleetAgent {
         Ok(())
     }
 
-    /// One tool call, with what belongs to it.
     fn call_tool(&mut self, call: u64) -> anyhow::Result<()> {
         let number = self.order.number as u64;
         let mut words = Words::from_seed(usize::try_from(number * 100_003 + call)?);
@@ -221,7 +209,6 @@ impl FleetAgent {
         self.hook("PostToolUse", event)
     }
 
-    /// An event of the client, with all that it tells.
     fn hook(&mut self, name: &str, mut event: Value) -> anyhow::Result<()> {
         let folder = self.order.folder();
         event["session_id"] = self.order.session().into();
@@ -241,7 +228,7 @@ impl FleetAgent {
             }
             Way::Direct(target, caller) => {
                 let arguments = json!({ "client": "claude-code", "payload": event });
-                let request = target.request("POST", "/mcp", &call("hook_event", arguments));
+                let request = target.request("POST", "/mcp", &tool_call("hook_event", &arguments));
                 String::from_utf8_lossy(wire::body(&caller.ask(&request)?)).into_owned()
             }
         };
@@ -251,14 +238,13 @@ impl FleetAgent {
         Ok(())
     }
 
-    /// A call of a tool of the daemon; returns the result.
     fn tool(&mut self, name: &str, arguments: Value) -> anyhow::Result<Value> {
         let answer: Value = match &mut self.way {
             Way::Programs(bridge) => {
                 bridge.ask("tools/call", &json!({ "name": name, "arguments": arguments }))?
             }
             Way::Direct(target, caller) => {
-                let request = target.request("POST", "/mcp", &call(name, arguments));
+                let request = target.request("POST", "/mcp", &tool_call(name, &arguments));
                 serde_json::from_slice(wire::body(&caller.ask(&request)?))?
             }
         };
@@ -441,17 +427,10 @@ impl Bridge {
     }
 }
 
-/// A call of a tool without a session.
-#[expect(clippy::needless_pass_by_value, reason = "callers make them for it")]
-fn call(name: &str, arguments: Value) -> String {
-    let params = json!({ "name": name, "arguments": arguments });
-    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
-}
-
 fn ended_children() -> Duration {
     cpu_times(std::process::id()).map_or(Duration::ZERO, |times| times.1)
 }
 
-fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

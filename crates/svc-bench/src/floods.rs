@@ -15,19 +15,15 @@ use std::{
 };
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::{
+use super::{
     bench::Bench,
-    caller::Caller,
-    crowd::{self, Answers, Crowd, Work},
     daemon::{self, Daemon},
-    load::Protocol,
-    memory,
-    neighbour::session,
-    report::{Figure, Goal},
-    stats::{Slice, Summary, float},
-    target::Target,
+    idle,
+    load::{Caller, Protocol, Target, tool_call},
+    neighbour::{self, Answers, Crowd, Work, mint, session},
+    report::{Figure, Goal, Slice, Summary, float},
     wire,
 };
 
@@ -37,30 +33,20 @@ const MEBIBYTE: f64 = 1024.0 * 1024.0;
 const ROUNDS: usize = 3;
 /// Limit of open files of a daemon that is flooded with connections.
 const FEW_FILES: u32 = 300;
-/// Threads that hold connections open.
 const HOLDERS: usize = 3;
 /// How often a thread polls the connections that it holds.
 const LOOK: Duration = Duration::from_millis(20);
-/// Requests for a page that a reader pipelines.
 const PIPELINED: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flood {
-    /// Readers that request pages of events and do not read them.
     Readers,
-    /// Loops of a large page of tasks.
     TaskPages,
-    /// Loops of searches of memories, and of contexts.
     Recall,
-    /// Bodies without a token, all but their last byte.
     Bodies,
-    /// Connections with half a request.
     HalfOpen,
-    /// Broadcasts of a megabyte.
     Broadcasts,
-    /// A child server that prints to standard error without end.
     ChildStderr,
-    /// A child server that reports changed tools without end.
     ChildLists,
 }
 
@@ -197,7 +183,6 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Stores the data that the flood requests.
     fn fill(&self, flood: Flood, sizes: &Sizes) -> anyhow::Result<()> {
         let operator = &self.daemon.target;
         match flood {
@@ -223,11 +208,8 @@ impl Ground {
                 for number in 0..sizes.memories {
                     let content =
                         format!("note {number}: {}", "the lock is held too long ".repeat(60));
-                    let call = tool_call(
-                        "store_memory",
-                        &json!({ "content": content, "category": "fact" }),
-                    );
-                    self.greedy.call("POST", "/mcp", &call)?;
+                    let memory = json!({ "content": content, "category": "fact" });
+                    self.greedy.call("POST", "/mcp", &tool_call("store_memory", &memory))?;
                 }
             }
             Flood::Broadcasts => {
@@ -273,28 +255,21 @@ impl Ground {
                     request.pop();
                     request
                 });
-                requests
-                    .iter()
-                    .flat_map(|request| held(address, request, sizes.bodies / 2))
-                    .collect()
+                let works = |request: &Vec<u8>| held(address, request, sizes.bodies / 2);
+                requests.iter().flat_map(works).collect()
             }
             Flood::HalfOpen => held(address, b"GET /health HTT", sizes.connections),
             Flood::TaskPages => {
                 // The flooding session has `read_all`, so each page is full.
-                let input =
-                    json!({ "session": "greedy-reader", "scopes": ["read_all"] }).to_string();
-                let minted = self.daemon.target.call("POST", "/v1/tokens", &input)?;
-                let token = minted["token"].as_str().context("a token")?.to_owned();
-                let reader = Target { address, token: Some(token) };
+                let input = json!({ "session": "greedy-reader", "scopes": ["read_all"] });
+                let reader = mint(&self.daemon, &input)?;
                 loops(address, &[reader.request("GET", "/v1/tasks?limit=500", "")], sizes.loops)
             }
             Flood::Recall => {
+                let query = "a lock that is held too long";
                 let requests = [
-                    (
-                        "retrieve_memories",
-                        json!({ "query": "a lock that is held too long", "limit": 50 }),
-                    ),
-                    ("assemble_context", json!({ "query": "a lock that is held too long" })),
+                    ("retrieve_memories", json!({ "query": query, "limit": 50 })),
+                    ("assemble_context", json!({ "query": query })),
                 ];
                 let requests = requests.map(|(tool, arguments)| {
                     self.greedy.request("POST", "/mcp", &tool_call(tool, &arguments))
@@ -315,12 +290,6 @@ impl Ground {
     }
 }
 
-/// A bare call of a tool.
-fn tool_call(tool: &str, arguments: &Value) -> String {
-    let params = json!({ "name": tool, "arguments": arguments });
-    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
-}
-
 /// Threads that send these requests one after the other, and read the responses.
 fn loops(address: SocketAddr, requests: &[Vec<u8>], count: usize) -> Vec<Work> {
     let one = |number: usize| -> Work {
@@ -328,7 +297,7 @@ fn loops(address: SocketAddr, requests: &[Vec<u8>], count: usize) -> Vec<Work> {
         let (mut connection, mut buffer) = (None, Vec::new());
         Box::new(move |answers| {
             buffer.clear();
-            if let Some(beginning) = crowd::ask(&mut connection, address, &request) {
+            if let Some(beginning) = neighbour::ask(&mut connection, address, &request) {
                 buffer.extend_from_slice(&beginning);
                 answers.add(&buffer);
                 let is_whole = matches!(wire::http_answer(&buffer), Ok(Some(_)) | Err(_));
@@ -383,7 +352,6 @@ fn held(address: SocketAddr, request: &[u8], count: usize) -> Vec<Work> {
     (0..HOLDERS).map(holder).collect()
 }
 
-/// A connection on which nothing is read.
 struct HeldConnection {
     socket: TcpStream,
     sent: usize,
@@ -428,9 +396,7 @@ impl HeldConnection {
     }
 }
 
-/// The neighbour: a session that appends during the flood.
 enum Neighbour {
-    /// On a connection that stays open.
     Kept(Box<Caller>, Vec<u8>),
     /// On a new one each time, over the daemon's socket.
     Anew(PathBuf, Vec<u8>),
@@ -486,7 +452,7 @@ fn append_anew(socket: &Path, request: &[u8]) -> anyhow::Result<()> {
 }
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
-    memory::raise_file_limit();
+    idle::raise_file_limit();
     for (number, flood) in Flood::ALL.into_iter().enumerate() {
         measure(bench, flood, number)?;
         if !bench.quick {

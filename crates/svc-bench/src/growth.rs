@@ -8,16 +8,14 @@ use std::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     agents::{mapped_mib, resident_mib},
-    bench::find_svc,
-    caller::Caller,
+    bench::svc_program,
     daemon::Daemon,
     growth_home::{self, HistorySize, Words},
-    load::Protocol,
-    progress, report,
+    load::{Caller, Protocol, Target, tool_call},
+    report,
     sandbox::Sandbox,
-    target::Target,
 };
 
 /// The sizes, and the goal: by which factor an operation may take longer at the last.
@@ -77,11 +75,7 @@ struct GrowthReport {
 }
 
 pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
-    let svc = match &args.svc {
-        Some(path) => std::path::absolute(path)?,
-        None => find_svc()?,
-    };
-    let sandbox = Sandbox::new(svc)?;
+    let sandbox = Sandbox::new(svc_program(args.svc.as_deref())?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (mut lines, mut memory): (Vec<GrowthLine>, Vec<RestingMemory>) = Default::default();
     let mut before = HistorySize::default();
@@ -97,11 +91,11 @@ pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
         let mut at = vec![("start", (started, started))];
         for (name, request) in operations(size) {
             if args.only.is_empty() || args.only.iter().any(|part| name.contains(part.as_str())) {
-                progress::show(&format!("{} records: {name}", size.records));
+                report::show_step(&format!("{} records: {name}", size.records));
                 at.push((name, measure(&daemon.target, args.times, request.as_ref())?));
             }
         }
-        progress::show(&format!("{} records: rest", size.records));
+        report::show_step(&format!("{} records: rest", size.records));
         std::thread::sleep(Duration::from_secs(args.rest));
         let pid = u64::from(daemon.process.id());
         memory.push(RestingMemory {
@@ -116,7 +110,7 @@ pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
             }
         }
     }
-    progress::show("");
+    report::show_step("");
     for line in &mut lines {
         let (first, last) = (line.sizes.first(), line.sizes.last());
         line.ratio = first.zip(last).map_or(0.0, |(first, last)| last.0 / first.0);
@@ -126,47 +120,26 @@ pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
 }
 
 fn table(report: &GrowthReport) -> String {
-    let mut rows = vec![[
-        "p50 (p95), ms".to_owned(),
-        "1".to_owned(),
-        "2".to_owned(),
-        "3".to_owned(),
-        "3 : 1".to_owned(),
-    ]];
+    let mut rows = vec![["p50 (p95), ms", "1", "2", "3", "3 : 1"].map(str::to_owned)];
     for line in &report.lines {
         let shown = |index: usize| {
-            line.sizes
-                .get(index)
-                .map_or_else(String::new, |(p50, p95)| format!("{p50:.2} ({p95:.2})"))
+            let shown = line.sizes.get(index).map(|(p50, p95)| format!("{p50:.2} ({p95:.2})"));
+            shown.unwrap_or_default()
         };
         let miss = if line.ratio > MOST { " miss" } else { "" };
-        rows.push([
-            line.name.to_owned(),
-            shown(0),
-            shown(1),
-            shown(2),
-            format!("{:.2}{miss}", line.ratio),
-        ]);
+        let ratio = format!("{:.2}{miss}", line.ratio);
+        rows.push([line.name.to_owned(), shown(0), shown(1), shown(2), ratio]);
     }
     let memory = |index: usize| {
-        report.memory.get(index).map_or_else(String::new, |memory| {
-            format!("{:.1} ({:.1})", memory.resident, memory.anonymous)
-        })
+        let memory = report.memory.get(index);
+        let text = memory.map(|memory| format!("{:.1} ({:.1})", memory.resident, memory.anonymous));
+        text.unwrap_or_default()
     };
     let miss = report.memory.get(1).is_some_and(|memory| memory.resident > RESIDENT);
-    rows.push([
-        "memory at rest (anonymous), MiB".to_owned(),
-        memory(0),
-        memory(1),
-        memory(2),
-        if miss { "miss".to_owned() } else { String::new() },
-    ]);
-    let mut text = String::new();
-    for line in report::aligned(&rows) {
-        text.push_str(&line);
-        text.push('\n');
-    }
-    text
+    let miss = if miss { "miss" } else { "" }.to_owned();
+    let name = "memory at rest (anonymous), MiB".to_owned();
+    rows.push([name, memory(0), memory(1), memory(2), miss]);
+    report::aligned(&rows).map(|line| line + "\n").collect()
 }
 
 /// Median and 95th percentile of the times that a request takes, in milliseconds.
@@ -196,7 +169,6 @@ fn measure(
     Ok((at(50), at(95)))
 }
 
-/// Makes the request of a number.
 type Operation = Box<dyn Fn(&Target, usize) -> Vec<u8>>;
 
 fn operations(size: HistorySize) -> Vec<(&'static str, Operation)> {
@@ -311,7 +283,6 @@ fn uncommon(number: usize) -> String {
     format!("x{since}n{number}")
 }
 
-/// A call of a tool with a text of its own.
 fn search(name: &'static str) -> Operation {
     Box::new(move |target, number| {
         let query = Words::from_seed(number + 9_000_001).text(12);
@@ -331,7 +302,5 @@ fn hook(target: &Target, event: &str, number: usize) -> Vec<u8> {
 
 #[expect(clippy::needless_pass_by_value, reason = "callers make them for it")]
 fn tool(target: &Target, name: &str, arguments: Value) -> Vec<u8> {
-    let params = json!({ "name": name, "arguments": arguments });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    target.request("POST", "/mcp", &call.to_string())
+    target.request("POST", "/mcp", &tool_call(name, &arguments))
 }

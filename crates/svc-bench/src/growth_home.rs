@@ -24,9 +24,8 @@ use svc_model::{
 };
 use svc_store::{DeliveryTerms, OpenOptions, PeerRow, SessionStart, Store, StoreError, TaskRow};
 
-use crate::progress;
+use super::report;
 
-/// How much a history has.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HistorySize {
     /// Records, and as many memories.
@@ -75,7 +74,6 @@ impl Words {
         Self((seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number from 0 to 1.
     fn share(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -166,14 +164,13 @@ fn store_now() -> Timestamp {
 /// The numbers from `from` to `to`, in batches.
 fn parts(what: &'static str, from: usize, to: usize) -> impl Iterator<Item = Vec<usize>> {
     (from..to).step_by(BATCH).map(move |start| {
-        progress::show(&format!("preparing {what}: {start} of {to}"));
+        report::show_step(&format!("preparing {what}: {start} of {to}"));
         (start..to.min(start + BATCH)).collect()
     })
 }
 
 type Put<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
 
-/// Puts rows in one write.
 async fn write<F>(store: &Store, numbers: Vec<usize>, put: F) -> Result<(), StoreError>
 where
     F: for<'a> Fn(&'a mut svc_store::WriteTx, usize) -> Put<'a> + Send + Sync + 'static,

@@ -12,16 +12,14 @@ use std::{
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::{
-    append_http::slice,
+use super::{
+    append::slice,
     bench::Bench,
     daemon::Daemon,
-    load::Protocol,
-    report::{Figure, Goal},
-    stats::{self, Slice, Summary},
+    load::{Protocol, tool_call},
+    report::{Figure, Goal, Slice, Summary, median, p50_p99},
 };
 
-/// The session whose tools are called.
 const SESSION: &str = "bench";
 
 /// The shell hooks of an earlier system at a tool call: two calls of tools.
@@ -47,8 +45,7 @@ fn payload(event: &str, session_id: &str) -> Value {
 /// The call of the tool that a hook makes, of an event of a session.
 pub(crate) fn call(event: &str, session_id: &str) -> String {
     let arguments = json!({ "client": "claude-code", "payload": payload(event, session_id) });
-    let params = json!({ "name": "hook_event", "arguments": arguments });
-    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
+    tool_call("hook_event", &arguments)
 }
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -69,11 +66,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         times[1].push(time(&mut hook(daemon.home()), &before)?);
         times[2].push(time(&mut hook(&away), &before)?);
     }
-    let [nothing, warm, gone] = times.map(|mut times| {
-        times.sort_unstable();
-        let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
-        (at(50).as_secs_f64() * 1e3, at(99).as_secs_f64() * 1e3)
-    });
+    let [nothing, warm, gone] = times.map(p50_p99);
     for (name, ours) in [("warm", warm), ("no daemon", gone)] {
         let above = |name: &str, value: f64, other: f64, most: f64| {
             Figure::new(format!("hook/{name}"), "ms above true", value - other)
@@ -137,5 +130,5 @@ fn shell(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Option<f64>> {
         command.env("TOKEN", daemon.target.token.as_deref().unwrap_or_default());
         times.push(time(&mut command, "")?.as_secs_f64() * 1e3);
     }
-    Ok(Some(stats::median(times)))
+    Ok(Some(median(times)))
 }

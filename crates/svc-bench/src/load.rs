@@ -1,11 +1,18 @@
-//! The load: connections that send a request, wait for the response, and repeat.
+//! The measured server, and requests to it: by connections that send a request, wait for the
+//! response and repeat, and by blocking ones, for single requests and for publishers.
 //!
-//! One thread, raw sockets, prepared requests. Generator and server share the machine, so the
-//! generator's CPU time is missing for the server, equally for every contender.
+//! The load has one thread, raw sockets and prepared requests. Generator and server share the
+//! machine, so the generator's CPU time is missing for the server, equally for every contender.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    io::{self, Read as _, Write as _},
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -13,20 +20,18 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{
-    stats::{Slice, Window},
+use super::{
+    report::{Slice, Window},
     wire::{self, BadAnswer},
 };
 
 /// The length of the response at the start of the bytes, once it is complete.
 pub(crate) type Parse = fn(&[u8]) -> Result<Option<usize>, BadAnswer>;
 
-/// A protocol of requests and responses.
 #[derive(Debug, Clone)]
 pub(crate) struct Protocol {
     /// The greeting, if there is one, and the end of the server's response to it.
     pub(crate) hello: Option<(Vec<u8>, &'static [u8])>,
-    /// Finds the end of a response.
     pub(crate) parse: Parse,
 }
 
@@ -34,7 +39,6 @@ impl Protocol {
     pub(crate) const HTTP: Self = Self { hello: None, parse: wire::http_answer };
 }
 
-/// A connection that repeats a request.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: TcpStream,
@@ -46,7 +50,6 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects and sends the protocol's greeting.
     pub(crate) async fn open(
         address: SocketAddr,
         protocol: &Protocol,
@@ -77,7 +80,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the next request and waits for its response.
     pub(crate) async fn ask(&mut self) -> anyhow::Result<()> {
         let request = &self.requests[self.next];
         self.socket.write_all(request).await?;
@@ -108,7 +110,6 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Connections that load a server together.
 #[derive(Debug)]
 pub(crate) struct Load {
     connections: Vec<Connection>,
@@ -164,5 +165,134 @@ async fn drive(mut connection: Connection, window: Window) -> anyhow::Result<(Co
             slice.add(now - asked);
         }
         asked = now;
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Caller {
+    socket: std::net::TcpStream,
+    protocol: Protocol,
+    buffer: Vec<u8>,
+    /// Responses that were not read yet.
+    pub(crate) pending: usize,
+}
+
+impl Caller {
+    pub(crate) fn open(address: SocketAddr, protocol: &Protocol) -> anyhow::Result<Self> {
+        let socket = std::net::TcpStream::connect(address)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let mut caller =
+            Self { socket, protocol: protocol.clone(), buffer: Vec::new(), pending: 0 };
+        if let Some((hello, welcome)) = protocol.hello.clone() {
+            caller.socket.write_all(&hello)?;
+            while !caller.buffer.ends_with(welcome) {
+                caller.fill().context("the server's welcome")?;
+            }
+            caller.buffer.clear();
+        }
+        Ok(caller)
+    }
+
+    pub(crate) fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
+        self.socket.write_all(request)?;
+        self.pending += 1;
+        Ok(())
+    }
+
+    pub(crate) fn receive(&mut self) -> anyhow::Result<Vec<u8>> {
+        loop {
+            if let Some(end) = (self.protocol.parse)(&self.buffer)? {
+                self.pending = self.pending.saturating_sub(1);
+                let rest = self.buffer.split_off(end);
+                return Ok(std::mem::replace(&mut self.buffer, rest));
+            }
+            self.fill()?;
+        }
+    }
+
+    pub(crate) fn ask(&mut self, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+        self.send(request)?;
+        self.receive()
+    }
+
+    fn fill(&mut self) -> anyhow::Result<()> {
+        let mut piece = [0; 16 * 1024];
+        self.buffer.extend_from_slice(read_some(&mut self.socket, &mut piece)?);
+        Ok(())
+    }
+}
+
+/// The next bytes of a connection, which must not end here.
+pub(crate) fn read_some<'a>(
+    socket: &mut std::net::TcpStream,
+    buffer: &'a mut [u8],
+) -> anyhow::Result<&'a [u8]> {
+    loop {
+        match socket.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            got => {
+                let got = got?;
+                anyhow::ensure!(got > 0, "the connection ended early");
+                return Ok(&buffer[..got]);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) address: SocketAddr,
+    /// The operator's token, if it needs one.
+    pub(crate) token: Option<String>,
+}
+
+/// A call of a tool without a session.
+pub(crate) fn tool_call(name: &str, arguments: &Value) -> String {
+    let params = json!({ "name": name, "arguments": arguments });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
+}
+
+impl Target {
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
+        self.request_with(method, path, &[], body)
+    }
+
+    pub(crate) fn request_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Vec<u8> {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", self.address);
+        for (name, value) in headers {
+            text.extend([name, ": ", value, "\r\n"]);
+        }
+        if let Some(token) = &self.token {
+            text.push_str("authorization: Bearer ");
+            text.push_str(token);
+            text.push_str("\r\n");
+        }
+        if method == "POST" {
+            text.push_str("content-type: application/json\r\ncontent-length: ");
+            text.push_str(&body.len().to_string());
+            text.push_str("\r\n");
+        }
+        text.push_str("\r\n");
+        text.push_str(body);
+        text.into_bytes()
+    }
+
+    /// Sends one request on a connection of its own, and waits for the response.
+    pub(crate) fn call(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
+        let answer = self.ask(&self.request(method, path, body));
+        let answer = answer.with_context(|| format!("{method} {path}"))?;
+        Ok(serde_json::from_slice(wire::body(&answer))?)
+    }
+
+    /// Sends a request on a connection of its own, and returns the response with its head.
+    pub(crate) fn ask(&self, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+        Caller::open(self.address, &Protocol::HTTP)?.ask(request)
     }
 }

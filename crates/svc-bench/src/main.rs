@@ -2,55 +2,39 @@
 //!
 //! Each figure is measured in turns with a baseline, on the same data, by the same generator: a
 //! bare loop, a handler that does nothing, and on request Redis, `PostgreSQL` or another MCP
-//! server. The machine's speed drifts, so the ratio of the two is the figure that means something; the
-//! goals are ratios wherever there is a baseline.
+//! server. The machine's speed drifts, so the ratio of the two is the figure that means something;
+//! the goals are ratios wherever there is a baseline.
 //!
-//! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `stats`
-//! sums up rounds, `report` prints. `compare` runs two programs in turns. `load`, `caller`,
-//! `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc under
-//! test, `server` and `ceiling` are baselines. Then one file for each scenario.
+//! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `report`
+//! sums up rounds and prints. `compare` runs two programs in turns. `load` and `subscribers` are
+//! the generator over the bytes of `wire`; `daemon` is svc under test, `server` and `ceiling` are
+//! baselines. Then one file for each kind of work.
 
 mod agents;
-mod append_http;
-mod append_inproc;
+mod append;
 mod bench;
-mod big_home;
-mod caller;
+mod calls;
 mod ceiling;
-mod check_in;
-mod child_call;
 mod compare;
-mod crowd;
 mod daemon;
 mod fanout;
-mod fanout_paced;
 mod fleet;
 mod fleet_agent;
-mod fleet_watch;
 mod floods;
 mod growth;
 mod growth_home;
 mod hook;
+mod idle;
 mod load;
-mod mcp_call;
-mod mcp_memory;
-mod memory;
-mod mixed;
 mod neighbour;
 mod peers;
-mod progress;
-mod publisher;
-mod replay;
 mod report;
 mod sandbox;
 mod scenario;
 mod search;
 mod server;
 mod sessions;
-mod startup;
-mod stats;
 mod subscribers;
-mod target;
 mod wire;
 
 use std::{
@@ -167,7 +151,7 @@ exit code is 0 whatever the times are.")]
         large: bool,
         /// It makes this noise without end
         #[arg(long, requires = "while_there")]
-        noise: Option<child_call::Noise>,
+        noise: Option<calls::Noise>,
         /// It makes its noise while this file is there
         #[arg(long = "while", value_name = "FILE")]
         while_there: Option<PathBuf>,
@@ -199,9 +183,9 @@ fn main() -> ExitCode {
         Some(Command::Echo) => sessions::answer_questions(),
         Some(Command::Child { large, noise, while_there }) => {
             if let (Some(noise), Some(file)) = (noise, while_there) {
-                child_call::make_noise(noise, file);
+                calls::make_noise(noise, file);
             }
-            child_call::serve(large)
+            calls::serve(large)
         }
         None => measure(&cli.args),
     };
@@ -227,7 +211,7 @@ fn measure(args: &BenchArgs) -> anyhow::Result<()> {
             scenario.run(&mut bench)?;
         }
     }
-    progress::show("");
+    report::show_step("");
     let machine = BenchMachine {
         cores: std::thread::available_parallelism()?.get(),
         os: std::env::consts::OS,

@@ -1,25 +1,31 @@
 //! `neighbour`: the latency of a session's appends while another session tries to exhaust what all
-//! of them share.
+//! of them share; and the threads that flood a daemon until they are dropped.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::{
+use super::{
     bench::Bench,
-    caller::Caller,
-    crowd::{self, Answers, Crowd, Work},
     daemon::{self, Daemon},
-    load::Protocol,
-    report::{Figure, Goal},
-    stats::{Slice, Summary},
-    target::Target,
+    load::{Caller, Protocol, Target},
+    report::{Figure, Goal, Slice, Summary},
+    wire,
 };
 
 /// Connections of each kind of the flooding session.
 const CONNECTIONS: usize = 2;
-/// Peers that each of its broadcasts reaches.
 const PEERS: usize = 100;
 /// Text of a broadcast, in bytes.
 const BROADCAST_BYTES: usize = 256 * 1024;
@@ -46,7 +52,7 @@ fn greedy_crowd(session: &Target, answers: &Arc<Answers>) -> Crowd {
         let mut connection = None;
         works.push(Box::new(move |answers| {
             // A flood reconnects when it is refused.
-            match crowd::ask(&mut connection, address, &request) {
+            match ask(&mut connection, address, &request) {
                 Some(answer) => answers.add(&answer),
                 None => connection = None,
             }
@@ -77,7 +83,7 @@ fn exhaust_budget(session: &Target) -> anyhow::Result<()> {
     for request in greedy_requests(session) {
         let mut is_refused = false;
         for _ in 0..MOST_ACCEPTED {
-            let answer = crowd::ask(&mut connection, session.address, &request);
+            let answer = ask(&mut connection, session.address, &request);
             is_refused = answer.is_some_and(|answer| answer[9] == b'4');
             if is_refused {
                 break;
@@ -132,18 +138,19 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
                 beside.p50_us.unwrap_or_default() / 1e3,
                 p99(beside)
             ));
-        bench.add(match goal {
-            Some(goal) => figure.goal(goal),
-            None => figure,
-        });
+        bench.add(figure.goal_of(goal));
     }
     daemon.process.stop()
 }
 
 /// A session with a token of its own.
 pub(crate) fn session(daemon: &Daemon, name: &str) -> anyhow::Result<Target> {
-    let minted =
-        daemon.target.call("POST", "/v1/tokens", &json!({ "session": name }).to_string())?;
+    mint(daemon, &json!({ "session": name }))
+}
+
+/// The daemon with a token that it mints for this input.
+pub(crate) fn mint(daemon: &Daemon, input: &Value) -> anyhow::Result<Target> {
+    let minted = daemon.target.call("POST", "/v1/tokens", &input.to_string())?;
     let token = minted["token"].as_str().context("a token")?.to_owned();
     Ok(Target { address: daemon.target.address, token: Some(token) })
 }
@@ -157,4 +164,124 @@ fn measure(caller: &mut Caller, append: &[u8], count: usize) -> anyhow::Result<S
     }
     slice.length = began.elapsed();
     Ok(slice)
+}
+
+/// Most characters of a refusal that are shown.
+const SAID_CHARS: usize = 120;
+
+/// What a thread repeats.
+pub(crate) type Work = Box<dyn FnMut(&Answers) + Send>;
+
+/// Threads that work until they are dropped.
+pub(crate) struct Crowd {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Answers(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    by_status: BTreeMap<u16, u64>,
+    /// The first words of a refusal, for each status.
+    said: BTreeMap<u16, String>,
+}
+
+impl Crowd {
+    /// Starts a thread for each of the works. Their responses are added to `answers`.
+    pub(crate) fn counting(works: Vec<Work>, answers: &Arc<Answers>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = works.into_iter().map(|mut work| {
+            let (stop, answers) = (Arc::clone(&stop), Arc::clone(answers));
+            std::thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    work(&answers);
+                }
+            })
+        });
+        let threads = threads.collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            // The thread returns nothing.
+            thread.join().ok();
+        }
+    }
+}
+
+impl Answers {
+    pub(crate) fn add(&self, answer: &[u8]) {
+        let status = answer.get(9..12).and_then(|status| std::str::from_utf8(status).ok());
+        let Some(status) = status.and_then(|status| status.parse().ok()) else { return };
+        let mut seen = self.seen();
+        *seen.by_status.entry(status).or_default() += 1;
+        if status >= 400 {
+            let words = || words_of(wire::body(answer)).chars().take(SAID_CHARS).collect();
+            let said = seen.said.entry(status).or_default();
+            if said.is_empty() {
+                *said = words();
+            }
+        }
+    }
+
+    /// The number of refusals, and of all responses.
+    pub(crate) fn refused(&self) -> (u64, u64) {
+        let seen = self.seen();
+        let sum = |least: u16| seen.by_status.range(least..).map(|(_, count)| count).sum();
+        (sum(400), sum(0))
+    }
+
+    pub(crate) fn summary(&self) -> String {
+        let seen = self.seen();
+        let mut all: Vec<String> =
+            seen.by_status.iter().map(|(status, count)| format!("{count} × {status}")).collect();
+        if all.is_empty() {
+            all.push("no answer was read".to_owned());
+        }
+        let said = seen.said.iter().filter(|(_, said)| !said.is_empty());
+        all.extend(said.map(|(status, said)| format!("{status} said {said:?}")));
+        all.join(", ")
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The text of a refusal, of REST or of MCP.
+fn words_of(body: &[u8]) -> String {
+    let document: Value = serde_json::from_slice(body).unwrap_or_default();
+    let words = [&document["detail"], &document["error"]["message"]];
+    let words = words.into_iter().find_map(Value::as_str);
+    words.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned)
+}
+
+/// Sends a request and returns the beginning of the response; `None` if the connection ended.
+pub(crate) fn ask(
+    connection: &mut Option<TcpStream>,
+    address: SocketAddr,
+    request: &[u8],
+) -> Option<Vec<u8>> {
+    if connection.is_none() {
+        let opened = TcpStream::connect(address).ok()?;
+        opened.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+        opened.set_write_timeout(Some(Duration::from_secs(10))).ok()?;
+        *connection = Some(opened);
+    }
+    let socket = connection.as_mut()?;
+    // The daemon may respond to a refused request before it has read all of the body.
+    let is_sent = socket.write_all(request).is_ok();
+    let mut answer = vec![0; 64 * 1024];
+    let got = socket.read(&mut answer).ok().filter(|got| *got >= 12)?;
+    if !is_sent || got == answer.len() {
+        *connection = None;
+    }
+    answer.truncate(got);
+    Some(answer)
 }

@@ -1,28 +1,29 @@
-//! The report, for people and for programs.
+//! Slices of a measurement, their statistics, and the report for people and programs.
+//!
+//! Contenders are measured in turns (A, B, A, B, …): the machine's speed drifts by a third from
+//! minute to minute, so only the ratio of neighbours means something. A ratio here is the median of
+//! the rounds' ratios.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
-
-use crate::stats::Summary;
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
     pub(crate) name: String,
-    /// The unit of `value`.
     pub(crate) unit: &'static str,
     /// svc: the median of the rounds.
     pub(crate) value: f64,
-    /// Median latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
-    /// 99th percentile of the latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_us: Option<f64>,
     /// CPU time of the server for one unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_us: Option<f64>,
-    /// The baseline, measured in the same rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beside: Option<Beside>,
     /// svc divided by the baseline.
@@ -30,31 +31,24 @@ pub(crate) struct Figure {
     pub(crate) ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<Goal>,
-    /// Whether the goal is met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) met: Option<bool>,
-    /// A remark that the figure needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
 
-/// The baseline of a figure.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     pub(crate) name: String,
-    /// Its figure, in the same unit.
     pub(crate) value: f64,
-    /// Its median latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
-    /// Its 99th percentile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_us: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Goal {
-    /// The field of the figure.
     of: Of,
     #[serde(skip_serializing_if = "Option::is_none")]
     at_least: Option<f64>,
@@ -72,27 +66,22 @@ enum Of {
 }
 
 impl Goal {
-    /// A goal for the ratio, at least.
     pub(crate) const fn ratio(at_least: f64) -> Self {
         Self { of: Of::Ratio, at_least: Some(at_least), at_most: None }
     }
 
-    /// A goal for the figure, at least.
     pub(crate) const fn at_least(value: f64) -> Self {
         Self { of: Of::Value, at_least: Some(value), at_most: None }
     }
 
-    /// A goal for the figure, at most.
     pub(crate) const fn at_most(value: f64) -> Self {
         Self { of: Of::Value, at_least: None, at_most: Some(value) }
     }
 
-    /// A goal for the median latency, at most, in microseconds.
     pub(crate) const fn p50_us(at_most: f64) -> Self {
         Self { of: Of::P50Us, at_least: None, at_most: Some(at_most) }
     }
 
-    /// A goal for the 99th percentile, at most, in microseconds.
     pub(crate) const fn p99_us(at_most: f64) -> Self {
         Self { of: Of::P99Us, at_least: None, at_most: Some(at_most) }
     }
@@ -125,7 +114,6 @@ impl Goal {
 }
 
 impl Figure {
-    /// A figure without a baseline.
     pub(crate) fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Self {
         Self {
             name: name.into(),
@@ -142,7 +130,6 @@ impl Figure {
         }
     }
 
-    /// The summary of rounds.
     pub(crate) fn summed(name: impl Into<String>, unit: &'static str, summary: Summary) -> Self {
         Self {
             p50_us: summary.p50_us,
@@ -150,6 +137,22 @@ impl Figure {
             cpu_us: summary.cpu_us,
             ..Self::new(name, unit, summary.rate)
         }
+    }
+
+    /// svc and a baseline that was measured in the same rounds. Each operation counts `weight`
+    /// times.
+    pub(crate) fn compared(
+        name: impl Into<String>,
+        unit: &'static str,
+        weight: u64,
+        ours: &[Slice],
+        (beside, theirs): (&str, &[Slice]),
+    ) -> Self {
+        Self::summed(name, unit, Summary::from_rounds(ours, weight)).beside(
+            beside,
+            Summary::from_rounds(theirs, weight),
+            ratio(ours, theirs),
+        )
     }
 
     /// Adds a baseline that was measured in the same rounds.
@@ -182,22 +185,25 @@ impl Figure {
         self
     }
 
-    /// Adds a goal, if `is_goal`.
     pub(crate) fn goal_if(self, is_goal: bool, goal: Goal) -> Self {
-        if is_goal { self.goal(goal) } else { self }
+        self.goal_of(is_goal.then_some(goal))
     }
 
-    /// Adds a remark.
+    pub(crate) fn goal_of(self, goal: Option<Goal>) -> Self {
+        match goal {
+            Some(goal) => self.goal(goal),
+            None => self,
+        }
+    }
+
     pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 }
 
-/// The machine and the build of the figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct BenchMachine {
-    /// Processors that this process may use.
     pub(crate) cores: usize,
     pub(crate) os: &'static str,
     pub(crate) arch: &'static str,
@@ -212,7 +218,6 @@ pub(crate) struct BenchMachine {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// Version of this program.
     pub(crate) version: &'static str,
     /// Whether sizes were small: then no figure means anything.
     pub(crate) quick: bool,
@@ -226,12 +231,10 @@ const SLOW_DISK: &str =
     "the disk is slow, now or always: beside what does not wait for it, durable appends look bad";
 
 impl Report {
-    /// One JSON document on one line.
     pub(crate) fn json(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string(self)? + "\n")
     }
 
-    /// A table for people.
     pub(crate) fn table(&self) -> String {
         let machine = &self.machine;
         let mut lines = vec![format!(
@@ -270,12 +273,10 @@ impl Report {
     }
 }
 
-/// Writes a report to standard output.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // A closed pipe, as in `svc-bench
-        // head`, is no failure.
+        // A closed pipe, as in `svc-bench | head`, is no failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
@@ -331,6 +332,145 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
+/// The interval of a measurement; before `from` is the warm-up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
+}
+
+impl Window {
+    pub(crate) fn after(warm: Duration, measure: Duration) -> Self {
+        let from = Instant::now() + warm;
+        Self { from, until: from + measure }
+    }
+
+    pub(crate) fn length(self) -> Duration {
+        self.until - self.from
+    }
+}
+
+/// The result of one contender in one round.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Slice {
+    /// Operations within the window.
+    pub(crate) count: u64,
+    pub(crate) length: Duration,
+    /// The latencies in nanoseconds, each at most four seconds. Empty if they were not measured.
+    pub(crate) latencies: Vec<u32>,
+    /// CPU time of the server in about that window, if the system reports it.
+    pub(crate) cpu: Option<Duration>,
+}
+
+impl Slice {
+    pub(crate) fn counted(count: u64, length: Duration) -> Self {
+        Self { count, length, ..Self::default() }
+    }
+
+    pub(crate) fn add(&mut self, elapsed: Duration) {
+        self.count += 1;
+        self.latencies.push(u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX));
+    }
+
+    pub(crate) fn join(&mut self, other: Self) {
+        self.count += other.count;
+        self.latencies.extend(other.latencies);
+    }
+
+    pub(crate) fn rate(&self) -> f64 {
+        float(self.count) / self.length.as_secs_f64().max(1e-9)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Summary {
+    /// Operations per second: the median of the rounds.
+    pub(crate) rate: f64,
+    /// Median latency in microseconds: the median of the rounds.
+    pub(crate) p50_us: Option<f64>,
+    /// 99th percentile in microseconds: the median of the rounds.
+    pub(crate) p99_us: Option<f64>,
+    /// CPU microseconds of the server for each operation.
+    pub(crate) cpu_us: Option<f64>,
+}
+
+impl Summary {
+    /// Sums up. Each operation counts `weight` times: a request may carry many events.
+    pub(crate) fn from_rounds(rounds: &[Slice], weight: u64) -> Self {
+        let percentile = |share: f64| {
+            let each: Vec<f64> =
+                rounds.iter().filter_map(|slice| percentile(slice, share)).collect();
+            (!each.is_empty()).then(|| median(each))
+        };
+        let cpu: Vec<f64> = rounds
+            .iter()
+            .filter(|slice| slice.count > 0)
+            .filter_map(|slice| Some(slice.cpu?.as_secs_f64() * 1e6 / float(slice.count * weight)))
+            .collect();
+        Self {
+            rate: median(rounds.iter().map(Slice::rate).collect()) * float(weight),
+            p50_us: percentile(0.50),
+            p99_us: percentile(0.99),
+            cpu_us: (!cpu.is_empty()).then(|| median(cpu)),
+        }
+    }
+}
+
+/// The median of the rounds' ratios of rates.
+pub(crate) fn ratio(ours: &[Slice], beside: &[Slice]) -> f64 {
+    median(ours.iter().zip(beside).map(|(a, b)| a.rate() / b.rate().max(1e-9)).collect())
+}
+
+/// The median; the mean of the middle two, and 0 without values.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match (values.len() % 2, values.get(half)) {
+        (_, None) => 0.0,
+        (0, Some(upper)) => f64::midpoint(values[half - 1], *upper),
+        (_, Some(middle)) => *middle,
+    }
+}
+
+/// Median and 99th percentile, in milliseconds.
+pub(crate) fn p50_p99(mut times: Vec<Duration>) -> (f64, f64) {
+    times.sort_unstable();
+    let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
+    (at(50).as_secs_f64() * 1e3, at(99).as_secs_f64() * 1e3)
+}
+
+/// The latency, in microseconds, that `share` of the operations did not exceed.
+pub(crate) fn percentile(slice: &Slice, share: f64) -> Option<f64> {
+    let mut sorted = slice.latencies.clone();
+    let rank = index(share, sorted.len())?;
+    let (_, value, _) = sorted.select_nth_unstable(rank);
+    Some(f64::from(*value) / 1e3)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a length is within it"
+)]
+fn index(share: f64, len: usize) -> Option<usize> {
+    let last = len.checked_sub(1)?;
+    Some(((share * float(last as u64)).round() as usize).min(last))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no count here comes near 2^52")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Replaces the line that was shown before.
+pub(crate) fn show_step(step: &str) {
+    let mut stderr = io::stderr().lock();
+    if stderr.is_terminal() {
+        // A failure to print is ignored.
+        write!(stderr, "\r\x1b[K{step}").and_then(|()| stderr.flush()).ok();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,5 +493,28 @@ mod tests {
         {
             assert_eq!(number(value), text);
         }
+    }
+
+    #[test]
+    fn medians_and_percentiles_of_small_sets() {
+        assert_eq!(median(vec![]).to_bits(), 0.0_f64.to_bits());
+        assert!((median(vec![3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median(vec![4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
+        let mut slice = Slice::default();
+        assert_eq!(percentile(&slice, 0.5), None);
+        for micros in (1..=100).rev() {
+            slice.add(Duration::from_micros(micros));
+        }
+        let p99 = percentile(&slice, 0.99).expect("there are latencies");
+        assert!((p99 - 99.0).abs() < 1e-9, "{p99}");
+    }
+
+    #[test]
+    fn ratio_is_the_median_of_the_rounds() {
+        let slice = |count| Slice::counted(count, Duration::from_secs(1));
+        // The machine became half as fast after the first round; the ratio does not change.
+        let ratio =
+            ratio(&[slice(100), slice(50), slice(50)], &[slice(200), slice(100), slice(100)]);
+        assert!((ratio - 0.5).abs() < 1e-9);
     }
 }

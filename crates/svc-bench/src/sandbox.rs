@@ -15,6 +15,8 @@ use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use super::report;
+
 /// The folder, which is removed on drop, and the processes that still run.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
@@ -29,7 +31,6 @@ pub(crate) struct Sandbox {
 type Running = Arc<Mutex<Vec<Pid>>>;
 
 impl Sandbox {
-    /// A new temporary folder to measure the program `svc` in.
     pub(crate) fn new(svc: PathBuf) -> anyhow::Result<Self> {
         let root = Arc::new(tempfile::Builder::new().prefix("svc-bench-").tempdir()?);
         let folder = root.path().to_owned();
@@ -151,7 +152,6 @@ impl Process {
         Ok(line)
     }
 
-    /// The process's standard error.
     pub(crate) fn complaint(&self) -> String {
         let text = fs::read_to_string(&self.stderr).unwrap_or_default();
         text.chars().take(2000).collect::<String>().trim().to_owned()
@@ -208,7 +208,6 @@ impl Process {
         kib.map_or_else(|| self.resident_bytes(), |kib| Ok(kib * 1024))
     }
 
-    /// Resident memory, in bytes.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
         let kib: Option<u64> = if let Some(value) = self.status("VmRSS:") {
             value.trim_end_matches("kB").trim().parse().ok()
@@ -258,7 +257,6 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Measures it for the first time.
     pub(crate) fn look(sandbox: &Sandbox) -> anyhow::Result<Self> {
         let best = fsync_micros(sandbox)?;
         Ok(Self { best, seen: vec![best], patience: Duration::from_mins(2) })
@@ -281,11 +279,10 @@ impl Disk {
 
     /// Median time of one `fsync` of a small write, over the rounds, in microseconds.
     pub(crate) fn median(&self) -> f64 {
-        crate::stats::median(self.seen.clone())
+        report::median(self.seen.clone())
     }
 }
 
-/// The present time of one `fsync`, in microseconds.
 fn fsync_micros(sandbox: &Sandbox) -> anyhow::Result<f64> {
     use std::io::Write as _;
     let path = sandbox.path("fsync");
@@ -298,7 +295,7 @@ fn fsync_micros(sandbox: &Sandbox) -> anyhow::Result<f64> {
         times.push(begun.elapsed().as_secs_f64() * 1e6);
     }
     fs::remove_file(path)?;
-    Ok(crate::stats::median(times))
+    Ok(report::median(times))
 }
 
 fn pid_of(child: &Child) -> Option<Pid> {

@@ -2,10 +2,9 @@
 
 use clap::ValueEnum;
 
-use crate::{
-    agents, append_http, append_inproc, bench::Bench, check_in, child_call, fanout, fanout_paced,
-    floods, hook, mcp_call, mcp_memory, memory, mixed, neighbour, peers, replay, search, sessions,
-    startup,
+use super::{
+    agents, append, bench::Bench, calls, fanout, floods, hook, idle, neighbour, peers, search,
+    sessions,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,7 +77,6 @@ impl Scenario {
         matches!(self, Self::AppendInproc | Self::CheckIn | Self::Retrieval)
     }
 
-    /// The name on the command line.
     pub(crate) fn name(self) -> String {
         let name = self.to_possible_value().map(|value| value.get_name().to_owned());
         name.unwrap_or_default()
@@ -86,20 +84,20 @@ impl Scenario {
 
     pub(crate) fn run(self, bench: &mut Bench) -> anyhow::Result<()> {
         match self {
-            Self::AppendInproc => append_inproc::run(bench),
-            Self::CheckIn => check_in::run(bench),
-            Self::AppendHttp => append_http::run(bench),
-            Self::Fanout => fanout::run(bench),
-            Self::FanoutPaced => fanout_paced::run(bench),
-            Self::Mixed => mixed::run(bench),
-            Self::Replay => replay::run(bench),
-            Self::Startup => startup::run(bench),
-            Self::Memory => memory::run(bench),
+            Self::AppendInproc => append::run_inproc(bench),
+            Self::CheckIn => append::run_check_in(bench),
+            Self::AppendHttp => append::run_http(bench),
+            Self::Fanout => fanout::run_fanout(bench),
+            Self::FanoutPaced => fanout::run_paced(bench),
+            Self::Mixed => fanout::run_mixed(bench),
+            Self::Replay => fanout::run_replay(bench),
+            Self::Startup => idle::run_startup(bench),
+            Self::Memory => idle::run_memory(bench),
             Self::Retrieval => search::run(bench),
-            Self::McpCall => mcp_call::run(bench),
-            Self::ChildCall => child_call::run(bench),
+            Self::McpCall => calls::run_mcp_call(bench),
+            Self::ChildCall => calls::run_child_call(bench),
             Self::Hook => hook::run(bench),
-            Self::McpMemory => mcp_memory::run(bench),
+            Self::McpMemory => idle::run_mcp_memory(bench),
             Self::Agents => agents::run(bench),
             Self::Neighbour => neighbour::run(bench),
             Self::Floods => floods::run(bench),

@@ -10,12 +10,10 @@ use svc_core::service::search::{
 use svc_model::Reader;
 use tokio::runtime::Runtime;
 
-use crate::{
-    append_inproc,
+use super::{
+    append,
     bench::Bench,
-    progress,
-    report::{Figure, Goal},
-    stats::{Slice, Summary},
+    report::{self, Figure, Goal, Slice, Summary},
 };
 
 /// The goal: by how much the search surpasses plain BM25.
@@ -28,13 +26,12 @@ const PRECISION: f64 = 0.75;
 /// The goal: the share of prompts with a relevant record that get one unsolicited.
 const HELPED: f64 = 0.7;
 
-/// A figure of the scores.
 type Of = fn(&SearchScores) -> Estimate;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let fixture = RetrievalFixture::read()?;
-    progress::show("retrieval");
+    report::show_step("retrieval");
     let parts = [
         ("all", None),
         ("development", Some(QueryPart::Development)),
@@ -62,7 +59,7 @@ fn quality(
     set: &str,
     parts: &[(&str, Option<QueryPart>)],
 ) -> anyhow::Result<()> {
-    let (store, writer) = append_inproc::open(runtime, bench, &format!("retrieval-{set}"))?;
+    let (store, writer) = append::open(runtime, bench, &format!("retrieval-{set}"))?;
     runtime.block_on(fixture.fill(&store))?;
     for (part, of_part) in parts {
         let score = |system| runtime.block_on(fixture.score(&store, system, *of_part));
@@ -92,10 +89,7 @@ fn quality(
                 for (index, (other, other_value)) in beside.into_iter().enumerate() {
                     let name = format!("retrieval/{set} {part} {way} {figure}");
                     let figure = Figure::new(name, "", value).beside_value(other, other_value);
-                    bench.add(match goal {
-                        Some(goal) if index == 0 => figure.goal(*goal),
-                        _ => figure,
-                    });
+                    bench.add(figure.goal_of(goal.filter(|_| index == 0)));
                 }
             }
         }
@@ -112,8 +106,8 @@ fn latency(
     most_us: f64,
 ) -> anyhow::Result<()> {
     let name = format!("retrieval/{records} records");
-    progress::show(&name);
-    let (store, writer) = append_inproc::open(runtime, bench, &format!("retrieval-{records}"))?;
+    report::show_step(&name);
+    let (store, writer) = append::open(runtime, bench, &format!("retrieval-{records}"))?;
     runtime.block_on(fixture.fill_with(&store, records))?;
     // As the daemon's maintenance does by the time that there are so many records.
     while !runtime.block_on(store.upkeep().merge_indexes())? {}

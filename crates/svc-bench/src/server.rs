@@ -29,12 +29,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use crate::{
-    append_inproc,
-    ceiling::{Appender, GroupCommit},
-    daemon::DATA_BYTES,
+use super::{
+    ceiling::{Appender, GroupCommit, STREAMS, data, runtime},
+    load::Target,
     sandbox::{Process, Sandbox},
-    target::Target,
     wire::FrameSize,
 };
 
@@ -75,12 +73,10 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) process: Process,
-    /// Its address.
     pub(crate) target: Target,
 }
 
 impl Server {
-    /// Starts a server and waits until it listens.
     pub(crate) fn start(sandbox: &Sandbox, kind: Kind) -> anyhow::Result<Self> {
         let name = match kind {
             Kind::Noop => "noop",
@@ -110,7 +106,6 @@ impl Server {
     }
 }
 
-/// The lengths of these servers' frames.
 pub(crate) fn frame_size() -> FrameSize {
     FrameSize::measure(frame(1).len(), 1)
 }
@@ -119,17 +114,12 @@ fn frame(id: u64) -> String {
     format!("id: {id}\nevent: frame\ndata: {}\n\n", data())
 }
 
-fn data() -> String {
-    format!("{{\"line\":\"{}\"}}", "x".repeat(DATA_BYTES - 11))
-}
-
-/// Runs a server until it is killed.
 pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<()> {
     if args.kind == Kind::Raw {
         return raw();
     }
     let runtime = match args.kind {
-        Kind::Commits { .. } => append_inproc::runtime()?,
+        Kind::Commits { .. } => runtime()?,
         _ => tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
     };
     let router = router(&args.kind)?;
@@ -144,7 +134,6 @@ pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Tells the parent process that it listens.
 fn announce(address: SocketAddr) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{address}").and_then(|()| stdout.flush())
@@ -153,7 +142,7 @@ fn announce(address: SocketAddr) -> std::io::Result<()> {
 fn router(kind: &Kind) -> anyhow::Result<Router> {
     Ok(match kind {
         Kind::Commits { database } => {
-            let group = GroupCommit::start(database, i64::try_from(append_inproc::STREAMS)?)?;
+            let group = GroupCommit::start(database, i64::try_from(STREAMS)?)?;
             let appender = group.appender();
             // The loop runs until the process ends.
             std::mem::forget(group);
@@ -178,7 +167,7 @@ async fn commit(
     Path((stream, events)): Path<(i64, usize)>,
     body: Bytes,
 ) -> Response {
-    match appender.append(stream, append_inproc::data(), events).await {
+    match appender.append(stream, data(), events).await {
         Ok(last) => {
             let json = format!("{{\"first_id\":{},\"last_id\":{last}}}", body.len());
             ([(header::CONTENT_TYPE, "application/json")], json).into_response()
@@ -240,7 +229,7 @@ async fn events(
 
 /// Publishes as long as all subscribers are connected.
 fn publish(sender: &broadcast::Sender<Published>, subscribers: usize) {
-    let data: Arc<str> = data().into();
+    let data = data();
     // The latest subscriber has not sent its head yet.
     std::thread::sleep(Duration::from_millis(20));
     let mut id = 0;

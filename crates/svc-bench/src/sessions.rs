@@ -15,14 +15,12 @@ use std::{
 use anyhow::Context as _;
 use serde_json::json;
 
-use crate::{
+use super::{
     bench::Bench,
-    caller::Caller,
     daemon::Daemon,
-    load::Protocol,
-    report::{Figure, Goal},
-    stats::{Slice, Summary, Window, ratio},
-    target::Target,
+    load::{Caller, Protocol, Target, tool_call},
+    neighbour::session,
+    report::{Goal, Slice, Window},
     wire,
 };
 
@@ -56,12 +54,11 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let env = [("SVC_SESSION_SENDS", "4294967295")];
     let daemon = Daemon::start_with(&bench.sandbox, "sessions", &env)?;
     let pairs = if bench.quick { 2 } else { PAIRS };
-    let asking: Vec<Asking> =
-        (0..pairs).map(|number| Asking::start(&daemon, number)).collect::<anyhow::Result<_>>()?;
-    let piped: Vec<Piped> = (0..pairs)
-        .map(|number| Piped::start(&own, &bench.sandbox.path(&format!("piped-{number}"))))
-        .collect::<anyhow::Result<_>>()?;
-    let (mut asking, mut piped) = (asking, piped);
+    let asking = (0..pairs).map(|number| Asking::start(&daemon, number));
+    let mut asking: Vec<Asking> = asking.collect::<anyhow::Result<_>>()?;
+    let file = |number: usize| bench.sandbox.path(&format!("piped-{number}"));
+    let piped = (0..pairs).map(|number| Piped::start(&own, &file(number)));
+    let mut piped: Vec<Piped> = piped.collect::<anyhow::Result<_>>()?;
     // A cost that grows with the number of pairs is a fault.
     let some =
         [(10, Vec::new()), (100, Vec::new())].into_iter().filter(|(count, _)| *count < pairs);
@@ -69,20 +66,15 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let alone = (1, vec![Goal::p50_us(10_000.0), Goal::p99_us(40_000.0)]);
     for (count, goals) in [alone].into_iter().chain(some).chain([most]) {
         let name = format!("sessions/round trip/{count}");
-        let (mut ours, mut beside) = (Vec::new(), Vec::new());
-        for _ in 0..bench.rounds {
-            bench.begin_round(&name)?;
-            let cpu = daemon.process.cpu();
-            let mut slice = at_once(bench, &mut asking[..count], Asking::ask)?;
-            slice.cpu = daemon.process.cpu_since(cpu);
-            ours.push(slice);
-            beside.push(at_once(bench, &mut piped[..count], Piped::ask)?);
-        }
-        let figure = Figure::summed(name, "round trips/s", Summary::from_rounds(&ours, 1)).beside(
-            "pipes, synced",
-            Summary::from_rounds(&beside, 1),
-            ratio(&ours, &beside),
-        );
+        let figure = bench.in_turns(
+            (&name, "round trips/s", 1),
+            |bench| {
+                let cpu = daemon.process.cpu();
+                let slice = at_once(bench, &mut asking[..count], Asking::ask)?;
+                Ok(Slice { cpu: daemon.process.cpu_since(cpu), ..slice })
+            },
+            ("pipes, synced", |bench| at_once(bench, &mut piped[..count], Piped::ask)),
+        )?;
         if goals.is_empty() {
             bench.add(figure.clone());
         }
@@ -161,16 +153,11 @@ impl Asking {
             anyhow::Ok(view["id"].as_str().context("an agent has an id")?.to_owned())
         };
         let agents = [start(&format!("asks-{number}"))?, start(&format!("answers-{number}"))?];
-        let input = json!({ "session": format!("agent:pair:asks-{number}") }).to_string();
-        let token = daemon.target.call("POST", "/v1/tokens", &input)?["token"].clone();
-        let token = Some(token.as_str().context("a token")?.to_owned());
-        let target = Target { address: daemon.target.address, token };
+        let target = session(daemon, &format!("agent:pair:asks-{number}"))?;
         let arguments = json!({
             "sessionKey": format!("agent:pair:answers-{number}"), "message": "a question", "timeoutSeconds": 30,
         });
-        let params = json!({ "name": "sessions_send", "arguments": arguments });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        let request = target.request("POST", "/mcp", &body.to_string());
+        let request = target.request("POST", "/mcp", &tool_call("sessions_send", &arguments));
         Ok(Self { connection: None, target, request, agents })
     }
 

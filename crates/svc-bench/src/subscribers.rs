@@ -1,4 +1,5 @@
-//! Subscribers that only count, many on one thread.
+//! Subscribers that only count, many on one thread; and publishers, which have threads of their own
+//! with blocking sockets, so that the subscribers' work does not delay them.
 
 use std::{
     future::poll_fn,
@@ -6,9 +7,10 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::Poll,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -19,16 +21,16 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{
+use super::{
     daemon::STAMP_DIGITS,
-    stats::{Slice, Window},
+    load::{Caller, Protocol},
+    report::{Slice, Window},
     wire::{BadAnswer, Body, FrameSize},
 };
 
 /// Bytes of one read at most. All subscribers share one buffer, which then stays in the cache.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Parses what a subscriber receives.
 pub(crate) trait Decoder: Send + 'static {
     /// Parses the next bytes. Returns bytes for the server.
     fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer>;
@@ -46,7 +48,6 @@ pub(crate) struct Subscribers {
     counters: Counters,
 }
 
-/// What each of the subscribers has received.
 type Counters = Arc<[AtomicU64]>;
 
 impl Subscribers {
@@ -82,7 +83,6 @@ impl Subscribers {
         Ok(subscribers)
     }
 
-    /// Counts the deliveries within the window.
     pub(crate) async fn count(&mut self, window: Window) -> anyhow::Result<Slice> {
         tokio::time::sleep_until(window.from.into()).await;
         let (from, before) = (Instant::now(), self.total());
@@ -92,7 +92,6 @@ impl Subscribers {
         Ok(slice)
     }
 
-    /// Waits until each has received `events`.
     pub(crate) async fn received(&mut self, events: u64, patience: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + patience;
         while self.counters.iter().any(|counter| counter.load(Relaxed) < events) {
@@ -107,7 +106,6 @@ impl Subscribers {
         self.counters.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
-    /// Fails if one of them failed.
     fn check(&mut self) -> anyhow::Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
@@ -193,7 +191,6 @@ pub(crate) struct Timing {
     pub(crate) epoch: Instant,
     /// Events that were sent within this count.
     pub(crate) window: Window,
-    /// The latencies of the deliveries.
     pub(crate) slice: Arc<Mutex<Slice>>,
 }
 
@@ -217,7 +214,6 @@ impl Timing {
         Ok(())
     }
 
-    /// The latencies so far.
     pub(crate) fn finish(&self) -> Slice {
         std::mem::take(&mut *self.slice.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -237,7 +233,6 @@ pub(crate) struct StampedFrames {
 }
 
 impl StampedFrames {
-    /// For a stream that begins with `preamble`, and then with the frame whose id is `first`.
     pub(crate) fn new(
         preamble: &str,
         first: u64,
@@ -287,5 +282,115 @@ impl Decoder for StampedFrames {
 
     fn events(&self) -> u64 {
         self.events
+    }
+}
+
+/// Publishers. They end on drop.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<anyhow::Result<()>>>,
+    published: Arc<AtomicU64>,
+}
+
+impl Publisher {
+    /// Publishes unthrottled on `connections`, with `events` in each request.
+    pub(crate) fn saturate(
+        address: SocketAddr,
+        request: &[u8],
+        events: u64,
+        connections: usize,
+    ) -> anyhow::Result<Self> {
+        let mut publisher =
+            Self { stop: Arc::default(), threads: Vec::new(), published: Arc::default() };
+        for _ in 0..connections {
+            let mut caller = Caller::open(address, &Protocol::HTTP)?;
+            let request = request.to_vec();
+            let (stop, published) = (Arc::clone(&publisher.stop), Arc::clone(&publisher.published));
+            publisher.threads.push(std::thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    published.fetch_add(events, Relaxed);
+                    caller.ask(&request)?;
+                }
+                Ok(())
+            }));
+        }
+        Ok(publisher)
+    }
+
+    /// Publishes one event each `period` until `until`, whether or not acknowledgements arrive:
+    /// `requests` makes one from its stamp, the nanoseconds since `epoch` at which it is sent.
+    pub(crate) fn pace(
+        address: SocketAddr,
+        protocol: &Protocol,
+        period: Duration,
+        epoch: Instant,
+        until: Instant,
+        request: impl Fn(u64) -> Vec<u8> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        // Enough that a connection has its acknowledgement when its turn comes again.
+        let mut callers = Vec::new();
+        for _ in 0..8 {
+            callers.push(Caller::open(address, protocol)?);
+        }
+        let (stop, published) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let thread = {
+            let (stop, published) = (Arc::clone(&stop), Arc::clone(&published));
+            std::thread::spawn(move || {
+                let mut due = Instant::now();
+                let turns = callers.len();
+                let mut turn = 0;
+                while due < until && !stop.load(Relaxed) {
+                    let early = due.saturating_duration_since(Instant::now());
+                    std::thread::sleep(early);
+                    // A late wake-up is the machine's delay and is excluded; a delay by the server
+                    // counts.
+                    let sent = if early.is_zero() { due } else { Instant::now() };
+                    let stamp = sent.saturating_duration_since(epoch).as_nanos();
+                    let request = request(u64::try_from(stamp).unwrap_or(u64::MAX));
+                    let caller = &mut callers[turn];
+                    while caller.pending > 0 {
+                        caller.receive()?;
+                    }
+                    caller.send(&request)?;
+                    published.fetch_add(1, Relaxed);
+                    turn = (turn + 1) % turns;
+                    due += period;
+                }
+                for caller in &mut callers {
+                    while caller.pending > 0 {
+                        caller.receive()?;
+                    }
+                }
+                Ok(())
+            })
+        };
+        Ok(Self { stop, threads: vec![thread], published })
+    }
+
+    /// Stops it and returns how many events it published.
+    pub(crate) fn finish(mut self) -> anyhow::Result<u64> {
+        self.stop.store(true, Relaxed);
+        self.join()
+    }
+
+    /// Waits for its own end and returns how many events it published.
+    pub(crate) fn join(&mut self) -> anyhow::Result<u64> {
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| anyhow::anyhow!("a publisher panicked"))??;
+        }
+        Ok(self.published.load(Relaxed))
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn is_over(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.join().ok();
     }
 }

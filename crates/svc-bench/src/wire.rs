@@ -2,13 +2,11 @@
 //!
 //! No client library: it would use more of the two cores than the measured server.
 
-/// An unexpected response.
 #[derive(Debug, thiserror::Error)]
 #[error("the server answered: {0}")]
 pub(crate) struct BadAnswer(pub(crate) String);
 
 impl BadAnswer {
-    /// From the received bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         Self(String::from_utf8_lossy(&bytes[..bytes.len().min(600)]).into_owned())
     }
@@ -51,12 +49,10 @@ fn chunks_end(body: &[u8]) -> Result<Option<usize>, BadAnswer> {
     }
 }
 
-/// The body of a complete response.
 pub(crate) fn body(answer: &[u8]) -> &[u8] {
     &answer[head_end(answer).unwrap_or(answer.len())..]
 }
 
-/// The value of a header of a response.
 pub(crate) fn header<'a>(answer: &'a [u8], name: &str) -> Option<&'a str> {
     let head = std::str::from_utf8(&answer[..head_end(answer)?]).ok()?;
     head.lines()
@@ -65,7 +61,6 @@ pub(crate) fn header<'a>(answer: &'a [u8], name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim())
 }
 
-/// The position at which the body begins.
 fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
@@ -102,7 +97,6 @@ impl Default for State {
 }
 
 impl Body {
-    /// Whether the head of the response is complete.
     pub(crate) fn begun(&self) -> bool {
         !matches!(self.state, State::Head(_))
     }
@@ -188,7 +182,6 @@ impl FrameSize {
         Self { fixed: frame_len as u64 - digits(id) }
     }
 
-    /// Length of the frame `id`.
     pub(crate) fn len(self, id: u64) -> u64 {
         self.fixed + digits(id)
     }

@@ -19,8 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::discover::{DaemonTarget, Token};
-use super::endpoint::{Endpoint, Url};
+use super::discover::{DaemonTarget, Endpoint, Token, Url};
 use super::error::{ClientError, ClientProblem};
 
 /// Time limit of connecting, and of a proof.
@@ -30,20 +29,14 @@ const MAX_PROOF: usize = 64 * 1024;
 
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
-#[derive(Debug)]
-pub(super) struct Connected {
-    pub(super) sender: Sender,
-    /// The process of the daemon, as the kernel reports it; only on the socket.
-    pub(super) pid: Option<i32>,
-}
-
-pub(super) async fn connect(target: &DaemonTarget) -> Result<Connected, ClientError> {
+/// With the process of the daemon, which the kernel reports only on the socket.
+pub(super) async fn connect(target: &DaemonTarget) -> Result<(Sender, Option<i32>), ClientError> {
     match &target.endpoint {
         Endpoint::Socket(path) => {
             let stream = in_time(target, local_socket::connect(path)).await?;
             let stream = stream.map_err(|error| refused(target, error))?;
             let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-            Ok(Connected { sender: open(target, stream).await?, pid })
+            Ok((open(target, stream).await?, pid))
         }
         Endpoint::Tcp(url) => {
             let stream = match in_time(target, TcpStream::connect(url.socket())).await? {
@@ -60,7 +53,7 @@ pub(super) async fn connect(target: &DaemonTarget) -> Result<Connected, ClientEr
             if let Some(token) = &target.token {
                 in_time(target, prove(target, url, address, token, &mut sender)).await??;
             }
-            Ok(Connected { sender, pid: None })
+            Ok((sender, None))
         }
     }
 }

@@ -1,3 +1,5 @@
+//! What can go wrong between a client and the daemon, in words for a person.
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +22,7 @@ pub enum ClientError {
     },
     #[error("{url} did not answer within {seconds} s; see `svc status` and `svc logs`")]
     Timeout { url: String, seconds: u64 },
-    /// The socket, or its listener, is another user's.
+    /// The socket or its listener belongs to another user.
     #[error("{0}: no token was sent; run as the user who runs the daemon")]
     Foreign(String),
     /// The listener at the URL did not prove to know the token.
@@ -28,7 +30,7 @@ pub enum ClientError {
     Unproven {
         url: String,
         problem: String,
-        /// A daemon that does not know the token.
+        /// It is a daemon, and does not know the token.
         is_unknown_token: bool,
     },
     #[error("{0}")]
@@ -65,7 +67,7 @@ impl ClientError {
         }
     }
 
-    /// The daemon's answer, if it was one.
+    /// The error response of the daemon, if it was one.
     pub fn problem(&self) -> Option<&ClientProblem> {
         match self {
             Self::Problem(problem) => Some(problem),
@@ -79,7 +81,7 @@ impl ClientError {
             || matches!(self, Self::Unproven { is_unknown_token: true, .. })
     }
 
-    /// Of a response of the daemon.
+    /// Status of the error response.
     pub fn status(&self) -> Option<StatusCode> {
         self.problem().map(|problem| problem.status)
     }

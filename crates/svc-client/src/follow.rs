@@ -1,18 +1,20 @@
-//! A subscription that resumes by itself.
+//! What survives a restart of the daemon: a subscription that resumes by itself, and a post that
+//! may be repeated.
 //!
-//! Reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts, and never yields
-//! an id twice. Pruned events are reported as a [`FollowGap`].
+//! A [`Follower`] reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts,
+//! and never yields an id twice. Pruned events are reported as a [`FollowGap`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::de::{Deserializer, IntoDeserializer as _, value};
+use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer as _, value};
 use serde::{Deserialize, Serialize};
-use svc_model::GapReason;
+use serde_json::{Value, json};
+use svc_model::{GapReason, new_secret};
 use svc_sys::backoff::Backoff;
 use svc_wire::sse::{SseEvent, SseParser};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::connection::{Client, StreamingReply};
 use super::discover::Discovery;
@@ -263,6 +265,35 @@ pub fn backoff(failures: u32, requested: Option<Duration>) -> Duration {
     BACKOFF.wait_at_least(failures, requested.unwrap_or_default().min(MAX_REQUESTED))
 }
 
+/// How long to wait for the next daemon.
+const RESEND_FOR: Duration = Duration::from_secs(10);
+
+/// Posts a body with a new `idempotency_key`. If the daemon ends before it responds, the next one
+/// gets the same key. Without another daemon within ten seconds the error stays that the response
+/// was lost.
+pub async fn post_keyed<T: DeserializeOwned>(
+    discovery: &Discovery,
+    path: &str,
+    mut body: Value,
+) -> Result<T, ClientError> {
+    body["idempotency_key"] = json!(new_secret());
+    let lost = match Client::new(discovery.target()?).post(path, &body).await {
+        Err(error @ ClientError::Connection { sent: true, .. }) => error,
+        done => return done,
+    };
+    let (began, mut failures) = (Instant::now(), 0);
+    while began.elapsed() < RESEND_FOR {
+        sleep(backoff(failures, None)).await;
+        failures += 1;
+        // The next daemon may have another address.
+        match Client::new(discovery.target()?).post(path, &body).await {
+            Err(error) if error.is_transient() => {}
+            done => return done,
+        }
+    }
+    Err(lost)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::fake_daemon::{FakeDaemon, answer, discovery, stream};
@@ -391,5 +422,36 @@ mod tests {
         let requested = |seconds| backoff(0, Some(Duration::from_secs(seconds))).as_secs_f64();
         assert!((3.0..=3.75).contains(&requested(3)));
         assert!((60.0..=75.0).contains(&requested(999)));
+    }
+
+    #[tokio::test]
+    async fn request_with_a_lost_response_is_repeated_with_its_key() {
+        let home = tempfile::tempdir().expect("a folder");
+        let done = answer("200 OK", "content-type: application/json\r\n", r#"{"id":"msg_1"}"#);
+        let starting = answer("503 Service Unavailable", "", "");
+        // The first ends without an answer.
+        let scripts = vec![vec![String::new()], vec![starting], vec![done]];
+        let daemon = FakeDaemon::start(home.path(), scripts);
+        let body = json!({ "text": "hi" });
+        let sent: Value =
+            post_keyed(&discovery(home.path()), "/v1/x", body).await.expect("it is answered");
+        assert_eq!(sent["id"], "msg_1");
+        let bodies: Vec<String> = daemon
+            .requests()
+            .iter()
+            .map(|request| request.split_once("\r\n\r\n").expect("a body").1.to_owned())
+            .collect();
+        assert_eq!(bodies.len(), 3);
+        assert!(bodies[0].contains("idempotency_key"), "{bodies:?}");
+        assert!(bodies.iter().all(|body| *body == bodies[0]), "{bodies:?}");
+    }
+
+    #[tokio::test]
+    async fn missing_daemon_fails_at_once() {
+        let home = tempfile::tempdir().expect("a folder");
+        let began = Instant::now();
+        let sent = post_keyed::<Value>(&discovery(home.path()), "/v1/x", json!({})).await;
+        assert!(matches!(sent, Err(ClientError::NotRunning { .. })), "{sent:?}");
+        assert!(began.elapsed() < RESEND_FOR);
     }
 }

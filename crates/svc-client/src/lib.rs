@@ -8,19 +8,15 @@
 mod connect;
 mod connection;
 mod discover;
-mod endpoint;
 mod error;
 #[cfg(test)]
 mod fake_daemon;
 mod follow;
 pub mod hosts;
-mod keyed_post;
-mod mcp_reply;
 
-pub use connection::{Client, HttpReply, StreamingReply};
-pub use discover::{DaemonFile, DaemonTarget, Discovery, Token};
-pub use endpoint::{Endpoint, Url, encode, with_object, with_query};
+pub use connection::{Client, HttpReply, McpReply, StreamingReply, one_line};
+pub use discover::{
+    DaemonFile, DaemonTarget, Discovery, Endpoint, Token, Url, encode, with_object, with_query,
+};
 pub use error::{ClientError, ClientProblem, TokenSource};
-pub use follow::{FollowGap, FollowItem, Follower, backoff};
-pub use keyed_post::post_keyed;
-pub use mcp_reply::{McpReply, one_line};
+pub use follow::{FollowGap, FollowItem, Follower, backoff, post_keyed};

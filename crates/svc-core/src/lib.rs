@@ -17,15 +17,15 @@
 //!    its peer and the peer's status, the count of tool uses, an outcome if the command was a
 //!    test, and the messages that are handed over. An event that changes nothing writes nothing.
 //! 3. `svc-model/hook/reply.rs` writes the reply in the client's format, or nothing. The hook
-//!    prints only a reply that `svc-model/hook/output.rs` recognises.
+//!    prints only a reply that `svc-model/hook/reply.rs` recognises.
 //! 4. A message that the reply carries is `offered`. The session's next event shows that the
 //!    session went on: then the message is `injected`. A hook that could not print its reply leaves
 //!    a note for the next hook, and the daemon takes back the messages of that reply by its id.
-//! 5. Without a daemon the event goes to a spool (`svc-sys/hook_spool.rs`), which
-//!    `svc-server/daemon/hook_drain.rs` takes in. The event's id makes the repeat idempotent.
+//! 5. Without a daemon the event goes to a spool (`svc-sys/spool.rs`), which
+//!    `svc-server/daemon/background.rs` takes in. The event's id makes the repeat idempotent.
 //!
 //! What no hook reports, such as Esc at a dialog, is in the client's own records
-//! (`svc-sys/client_records/`, read by `service/team/records.rs`); `svc-model/client_record.rs`
+//! (`svc-sys/client_records/`, read by `service/team/records.rs`); `svc-model/peer_evidence.rs`
 //! decides between a record and a hook. MCP does not say in which of a client's sessions a tool is
 //! called; `service/hooks/announced_calls.rs` matches the call with the hook that came just before
 //! it.
@@ -43,18 +43,18 @@
 //!    rule, and `service/team/ownership.rs` applies it in the write job of the change. A session
 //!    whose owner is gone passes to the owner of a hook that presents the session's secret
 //!    (`svc-sys/session_secret.rs`); no call returns that secret.
-//! 4. A process below a host speaks as the host's agent (`service/access/hosted.rs`).
+//! 4. A process below a host speaks as the host's agent (`service/access/client_process.rs`).
 //! 5. A call that waited checks its credential's row again before it answers
-//!    (`service/access/recheck.rs`). A stream ends with its credential (`Access::until_over`).
+//!    (`service/access/mod.rs`). A stream ends with its credential (`Access::until_over`).
 //!
 //! # Codex asks its person
 //!
-//! 1. Hooks of Codex come from the app-server that all its terminals share. `service/codex/run.rs`
+//! 1. Hooks of Codex come from the app-server that all its terminals share. `service/codex/follow.rs`
 //!    connects to that process, if it is the one that listens (`svc-reach/codex_socket.rs`).
-//! 2. `svc-reach/codex.rs` makes observations of what the app-server says, and
-//!    `service/codex/follow.rs` stores them for the sessions of that process.
+//! 2. `svc-reach/codex.rs` makes observations of what the app-server says, and the connection
+//!    stores them for the sessions of that process.
 //! 3. What a thread asks is a row of `request`, which the connection holds
-//!    (`service/prompts/connected.rs`) as a hook of Claude Code does. An answer becomes the result
+//!    (`service/prompts/answer.rs`) as a hook of Claude Code does. An answer becomes the result
 //!    of the app-server's request.
 //! 4. The app-server tells that the request is resolved. The end of the item that it asked about
 //!    shows whose answer that was (`service/codex/open_prompts.rs`).
@@ -64,7 +64,7 @@
 //! # A caller names a peer
 //!
 //! Each adapter passes the text on unchanged, and `service/team/find.rs` resolves it.
-//! `svc-model/peer_reference.rs` decides by the form whether it is an id, the prefix of one, a
+//! `svc-model/reference.rs` decides by the form whether it is an id, the prefix of one, a
 //! session's key or a display name; a text with the prefix of an id or a key is never a name. If
 //! several peers match and one of them lives, that one is meant; otherwise the error lists those
 //! that the caller may see. The operator's peer is a row that no registration finds. A peer lives
@@ -76,13 +76,13 @@
 //! 1. `service/agents/dispatch.rs` makes the task and its assignment in one commit, before
 //!    anything starts. `service/agents/allowance.rs` asks whether the request may set what it
 //!    sets. `service/agents/queue.rs` takes its turn: the rows of the agent and its token in one
-//!    commit, then `svc-client/hosts/lifecycle.rs` starts the host.
+//!    commit, then `svc-client/hosts.rs` starts the host.
 //! 2. `service/agents/follow.rs` attaches behind the head of the stream `agent/<id>`, the last
 //!    offset that was taken over. `service/agents/intake.rs` takes a batch in one write job: the
 //!    log, the agent's row, its requests, the frames of the task.
 //! 3. The daemon dies. The agent works on, and the host's spool grows.
 //! 4. The next daemon follows all live agents and stores what it missed. If a host is gone,
-//!    `svc-client/hosts/lifecycle.rs` reads its spool. Without an `exit` the agent is `lost`, after
+//!    `svc-client/hosts.rs` reads its spool. Without an `exit` the agent is `lost`, after
 //!    `end_tree` of the same file has ended the processes that still ran.
 //! 5. The end of the turn comes with the prompt's `message_id`, which is the task's id.
 //!    `service/assignments/settle.rs` writes the terminal event, the result and the message to who
@@ -91,11 +91,11 @@
 //!
 //! # A participant asks another
 //!
-//! 1. `service/conversations/party.rs` takes the caller from the credential, and the target as far
+//! 1. `service/conversations/mod.rs` takes the caller from the credential, and the target as far
 //!    as the policy lets the caller see it (`svc-model/conversation/policy.rs`). An unseen target
 //!    and an unknown one get the same answer.
 //! 2. `service/conversations/send.rs` is one write job: the idempotency key, the circle that the
-//!    wait would close (`svc-model/conversation/wait.rs`), the rate, the message, its assignment.
+//!    wait would close (`svc-model/conversation/mod.rs`), the rate, the message, its assignment.
 //! 3. `service/agents/mailing.rs` gives what waits in a hosted agent's inbox to its host. The
 //!    message's id is the idempotency key.
 //! 4. `service/assignments/turns.rs` notes that the turn began. The end of the turn stores the

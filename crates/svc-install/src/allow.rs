@@ -15,10 +15,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
-use super::catalogue::{codex_scope_folder, gemini_folder, opencode_settings};
-use super::claude;
-use super::client::ClientLocations;
-use super::client::{InstallScope, KnownClient};
+use super::catalogue::{claude_settings, codex_scope_folder, gemini_folder, opencode_settings};
+use super::client::{ClientLocations, InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{Edit, FileChange, GrantForm};
 use super::entries::{OUR_RULES, SERVER, at};
@@ -84,7 +82,7 @@ impl KnownClient {
         let is_user = scope == InstallScope::User;
         let json = |path| Some((path, FileFormat::Json));
         match self {
-            Self::ClaudeCode => json(claude::settings_file(locations, scope)),
+            Self::ClaudeCode => json(claude_settings(locations, scope)),
             Self::Codex => {
                 Some((codex_scope_folder(locations, scope).join("config.toml"), FileFormat::Toml))
             }

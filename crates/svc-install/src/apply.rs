@@ -1,22 +1,25 @@
-//! Installs into one file and uninstalls from it: reads, edits, replaces and records.
+//! Installs into one file and uninstalls from it: reads, edits, replaces and records what it
+//! changed, in `installed.json` of the data folder. Without the record `svc uninstall` finds the
+//! entries of svc, but does not know what they replaced.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use diffy::DiffOptions;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
-use super::client::ClientCommand;
-use super::client::ClientLocations;
-use super::client::{InstallParts, InstallScope, KnownClient};
+use super::client::{ClientCommand, ClientLocations, InstallParts, InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{self, Edit, EditError, EditState, FileChange, UndoInfo};
 use super::file::{self, FileError, ForeignFile, LinkRule};
-use super::record::{FileBackup, InstallRecord, InstalledFile, digest};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileOutcome {
     Unchanged,
-    /// It was changed, or would be in a dry run: a unified diff.
+    /// A unified diff, also of a dry run.
     Changed(String),
 }
 
@@ -225,7 +228,6 @@ pub(crate) fn is_own_file(path: &Path) -> bool {
     is_rules || path.extension().is_some_and(|extension| extension == "js")
 }
 
-/// The format of a file, by its name.
 pub fn format_of(path: &Path) -> FileFormat {
     let is_toml = path.extension().is_some_and(|extension| extension == "toml");
     if is_toml { FileFormat::Toml } else { FileFormat::Json }
@@ -308,4 +310,272 @@ pub fn files(
 
 fn has_whole(change: &FileChange) -> bool {
     change.edits.iter().any(|edit| matches!(edit, Edit::Whole { .. }))
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InstallRecord {
+    pub files: Vec<InstalledFile>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InstalledFile {
+    pub client: KnownClient,
+    pub scope: InstallScope,
+    /// Before links are followed.
+    pub path: PathBuf,
+    pub created: bool,
+    /// Folders created for it, the outermost first.
+    #[serde(default)]
+    pub folders: Vec<PathBuf>,
+    /// A copy of the earlier text; valid until another program changes the file.
+    pub backup: Option<FileBackup>,
+    /// The SHA-256 of the text that svc wrote, in hex.
+    pub after: String,
+    #[serde(flatten)]
+    pub undo: UndoInfo,
+    /// The folder in which links were followed: the person's home, or the project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FileBackup {
+    pub path: PathBuf,
+    /// The SHA-256 of its text, in hex.
+    pub digest: String,
+    /// Whether it has no entry of svc in it.
+    pub pristine: bool,
+}
+
+impl InstallRecord {
+    pub fn path(home: &Path) -> PathBuf {
+        home.join("installed.json")
+    }
+
+    /// Empty if there is no file.
+    pub fn read(home: &Path) -> anyhow::Result<Self> {
+        let path = Self::path(home);
+        match bounded_file::read(&path, CLIENT_FILE_BYTES) {
+            Ok(Some(bytes)) => serde_json::from_slice(&bytes).with_context(|| {
+                format!("{} cannot be understood; move it away, then try again", path.display())
+            }),
+            Ok(None) => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Removes the file if the record is empty.
+    pub fn write(&self, home: &Path) -> anyhow::Result<()> {
+        let path = Self::path(home);
+        if self.files.is_empty() {
+            return match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(error).with_context(|| format!("cannot remove {}", path.display()))
+                }
+                _ => Ok(()),
+            };
+        }
+        let text = format!("{}\n", serde_json::to_string_pretty(self)?);
+        let written = ForeignFile::read_within(&path, &[home.to_path_buf()])
+            .and_then(|file| file.replace(&text, InstallScope::User));
+        let error = match written {
+            Ok(_) => return Ok(()),
+            Err(FileError::Io(_, error)) => anyhow::Error::new(error),
+            Err(error) => error.into(),
+        };
+        Err(error.context(format!("cannot write {}", path.display())))
+    }
+
+    pub fn find(&self, path: &Path) -> Option<&InstalledFile> {
+        self.files.iter().find(|entry| entry.path == path)
+    }
+
+    pub fn put(&mut self, entry: InstalledFile) {
+        self.forget(&entry.path);
+        self.files.push(entry);
+    }
+
+    pub fn forget(&mut self, path: &Path) {
+        self.files.retain(|entry| entry.path != path);
+    }
+}
+
+fn digest(text: &str) -> String {
+    hex::encode(Sha256::digest(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::super::tests::{documents, hooks, server, value};
+    use super::*;
+
+    fn change(path: &Path, edits: Vec<Edit>) -> FileChange {
+        FileChange { path: path.to_path_buf(), format: format_of(path), edits }
+    }
+
+    fn work(home: &Path) -> Installer<'_> {
+        let locations = ClientLocations::new(home.to_path_buf(), home.join("project"), |_| None);
+        let locations = Box::leak(Box::new(locations));
+        let record = InstallRecord::read(home).expect("reads");
+        Installer { home, locations, record, dry_run: false }
+    }
+
+    #[track_caller]
+    fn install(home: &Path, change: &FileChange) -> FileOutcome {
+        work(home).install(KnownClient::Gemini, InstallScope::User, change).expect("installs")
+    }
+
+    #[track_caller]
+    fn uninstall(home: &Path, path: &Path, edits: &[Edit]) {
+        work(home).uninstall(InstallScope::User, path, edits).expect("uninstalls");
+    }
+
+    proptest! {
+        // Each case waits for the disk.
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn uninstalled_file_is_byte_for_byte_what_it_was(document in documents(), spaces in 0_usize..3, end: bool) {
+            let mut text = " ".repeat(spaces) + &serde_json::to_string_pretty(&document).expect("is JSON");
+            if end {
+                text.push('\n');
+            }
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("settings.json");
+            fs::write(&path, &text).expect("writes");
+            let change = change(&path, vec![server(), hooks()]);
+            prop_assert!(matches!(install(folder.path(), &change), FileOutcome::Changed(_)));
+            prop_assert_eq!(install(folder.path(), &change), FileOutcome::Unchanged);
+            uninstall(folder.path(), &path, &change.edits);
+            prop_assert_eq!(fs::read_to_string(&path).expect("is there"), text);
+            prop_assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1, "nothing else is left");
+        }
+    }
+
+    #[test]
+    fn later_changes_of_others_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("settings.json");
+        fs::write(&path, "{\n  \"a\": 1\n}\n").expect("writes");
+        let change = change(&path, vec![server(), hooks()]);
+        install(folder.path(), &change);
+        let text = fs::read_to_string(&path).expect("reads").replace("\"a\": 1", "\"a\": 2");
+        fs::write(&path, text).expect("writes");
+        uninstall(folder.path(), &path, &change.edits);
+        assert_eq!(fs::read_to_string(&path).expect("reads"), "{\n  \"a\": 2\n}\n");
+    }
+
+    #[test]
+    fn second_installation_keeps_the_text_before_the_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("settings.json");
+        let text = "{ \"a\": [1,   2] }";
+        fs::write(&path, text).expect("writes");
+        install(folder.path(), &change(&path, vec![server()]));
+        let moved = Edit::Server {
+            table: &["mcpServers"],
+            entry: json!({ "type": "stdio", "command": "/usr/bin/svc", "args": ["stdio"] }),
+        };
+        let second = change(&path, vec![moved]);
+        assert!(matches!(install(folder.path(), &second), FileOutcome::Changed(_)));
+        uninstall(folder.path(), &path, &second.edits);
+        assert_eq!(fs::read_to_string(&path).expect("reads"), text);
+    }
+
+    #[test]
+    fn links_and_modes_stay_and_read_only_files_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (real, link) = (folder.path().join("real.json"), folder.path().join("settings.json"));
+        fs::write(&real, "{}").expect("writes");
+        fs::set_permissions(&real, Permissions::from_mode(0o640)).expect("is ours");
+        std::os::unix::fs::symlink("real.json", &link).expect("links");
+        let change = change(&link, vec![server()]);
+        install(folder.path(), &change);
+        assert!(fs::symlink_metadata(&link).expect("is there").is_symlink());
+        let meta = fs::metadata(&real).expect("is there");
+        assert_eq!(meta.permissions().mode() & 0o777, 0o640);
+        assert!(fs::read_to_string(&real).expect("reads").contains("/opt/svc"));
+        uninstall(folder.path(), &link, &change.edits);
+        assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
+
+        fs::set_permissions(&real, Permissions::from_mode(0o440)).expect("is ours");
+        let refused = work(folder.path()).install(KnownClient::Gemini, InstallScope::User, &change);
+        assert_eq!(refused.expect_err("read-only").to_string(), "is read-only (mode 440)");
+        assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
+    }
+
+    #[test]
+    fn links_out_of_the_scope_are_not_followed() {
+        let outer = tempfile::tempdir().expect("a folder");
+        let (home, elsewhere) = (outer.path().join("home"), outer.path().join("elsewhere"));
+        let project = home.join("project");
+        fs::create_dir_all(project.join(".inner")).expect("makes");
+        fs::create_dir(&elsewhere).expect("makes");
+        fs::write(elsewhere.join("settings.json"), "{}").expect("writes");
+        fs::write(home.join("settings.json"), "{}").expect("writes");
+        let link = |target: &Path, name: &str| {
+            std::os::unix::fs::symlink(target, project.join(name)).expect("links");
+        };
+        // The file, one that does not exist yet, the folder, and one that leads back out.
+        link(&elsewhere.join("settings.json"), "a.json");
+        link(&elsewhere.join("new.json"), "b.json");
+        link(&elsewhere, "c");
+        link(&home.join("settings.json"), "d.json");
+        link(Path::new("../missing/../settings.json"), "e.json");
+        link(Path::new(".inner/f.json"), "f.json");
+        for (name, project_passes, user_passes) in [
+            ("a.json", false, false),
+            ("b.json", false, false),
+            ("c/settings.json", false, false),
+            ("c/new/settings.json", false, false),
+            ("d.json", false, true),
+            ("e.json", false, false),
+            ("f.json", true, true),
+        ] {
+            let change = change(&project.join(name), vec![server()]);
+            for (scope, passes) in
+                [(InstallScope::Project, project_passes), (InstallScope::User, user_passes)]
+            {
+                let mut work = work(&home);
+                let installed = work.install(KnownClient::Gemini, scope, &change);
+                assert_eq!(installed.is_ok(), passes, "{name} {scope:?} {installed:?}");
+                if let Err(error) = installed {
+                    assert!(error.to_string().contains("outside of "), "{error}");
+                    work.uninstall(scope, &change.path, &change.edits).expect_err("leads outside");
+                } else {
+                    work.uninstall(scope, &change.path, &change.edits).expect("uninstalls");
+                }
+            }
+        }
+        assert_eq!(fs::read_to_string(elsewhere.join("settings.json")).expect("reads"), "{}");
+        assert_eq!(fs::read_dir(&elsewhere).expect("lists").count(), 1);
+    }
+
+    #[test]
+    fn file_of_five_megabytes_is_edited_in_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(".claude.json");
+        let history: Vec<Value> =
+            (0..40_000).map(|n| json!({ "n": n, "text": "x".repeat(90) })).collect();
+        let text = serde_json::to_string_pretty(&json!({ "history": history, "numStartups": 7 }))
+            .expect("is JSON");
+        assert!(text.len() > 5_000_000, "{}", text.len());
+        fs::write(&path, &text).expect("writes");
+        let change = change(&path, vec![server()]);
+        install(folder.path(), &change);
+        assert_eq!(
+            value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"))["mcpServers"]["svc"]
+                ["command"],
+            "/opt/svc"
+        );
+        uninstall(folder.path(), &path, &change.edits);
+        assert_eq!(fs::read_to_string(&path).expect("reads"), text);
+    }
 }

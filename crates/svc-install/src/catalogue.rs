@@ -1,21 +1,22 @@
-//! Each client but Claude Code: its folder, and what an installation changes.
+//! Each client: its folder, and what an installation changes.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
-use super::claude;
-use super::client::{ClientCommand, ClientLocations, InstallParts, InstallScope, KnownClient};
+use super::client::{
+    ClientCommand, ClientLocations, ClientVersion, InstallParts, InstallScope, KnownClient,
+};
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{Edit, FileChange};
-use super::entries::OUR_FILE;
+use super::entries::{OUR_FILE, our_handlers};
 
 impl KnownClient {
     /// The folder of a person's configuration.
     pub fn folder(self, locations: &ClientLocations) -> PathBuf {
         match self {
-            Self::ClaudeCode => claude::folder(locations),
+            Self::ClaudeCode => claude_folder(locations),
             Self::Codex => codex_folder(locations),
             Self::Gemini => gemini_folder(locations),
             Self::Opencode => opencode_folder(locations),
@@ -44,7 +45,7 @@ impl KnownClient {
         parts: InstallParts,
     ) -> Vec<FileChange> {
         match self {
-            Self::ClaudeCode => claude::changes(locations, command, scope, parts),
+            Self::ClaudeCode => claude_changes(locations, command, scope, parts),
             Self::Codex => codex_changes(locations, command, scope, parts),
             Self::Gemini => gemini_changes(locations, command, scope, parts),
             Self::Opencode => opencode_changes(locations, command, scope, parts),
@@ -55,6 +56,161 @@ impl KnownClient {
             _ => Vec::new(),
         }
     }
+}
+
+// Claude Code: servers in `~/.claude.json` (or `.mcp.json`), hooks in `settings.json`.
+//
+// Hooks are commands in shell form, which all versions since 2.0.0 run: those before 2.1.139
+// ignore `args`, so that the program would run without arguments. The shell also checks whether
+// the program still exists, and costs about a millisecond. Handlers of the type `mcp_tool` would
+// be a millisecond or two cheaper, but when the server is not in the session (its start is not
+// done, `/mcp` has it disabled, `--strict-mcp-config`, the daemon is away) Claude Code 2.1.197 and
+// 2.1.329 tell the person of a failed hook at every tool call and every turn, and `SessionStart`
+// and `SessionEnd` do not run them. `http` handlers need the token and are never called for
+// `SessionStart`. A command is silent whatever happens.
+
+/// The first version that passes `args` to a hook's command.
+const ARGS_SINCE: ClientVersion = ClientVersion([2, 1, 139]);
+/// The first version that knows each event. Earlier ones ignore the whole file because of it, with
+/// all that the person has there.
+const LATE_EVENTS: [(&str, ClientVersion); 3] = [
+    ("PostToolUseFailure", ClientVersion([2, 0, 57])),
+    ("PermissionRequest", ClientVersion([2, 0, 57])),
+    ("StopFailure", ClientVersion([2, 1, 78])),
+];
+
+/// Events that the daemon uses, and the limits of their handlers in seconds. `svc hook` has a
+/// shorter limit of its own; these are for a machine under load.
+const CLAUDE_EVENTS: &[(&str, u32)] = &[
+    ("SessionStart", 10),
+    ("UserPromptSubmit", 10),
+    ("PreToolUse", 5),
+    ("PostToolUse", 5),
+    ("PostToolUseFailure", 5),
+    // It holds the prompt beside the dialog until somebody answers.
+    ("PermissionRequest", 86_400),
+    ("Notification", 5),
+    ("Stop", 10),
+    ("StopFailure", 10),
+    // Without a limit all handlers of this event share 1.5 s.
+    ("SessionEnd", 5),
+];
+
+/// Notifications of a prompt, or of the end of a turn.
+const WAITING: &str = "idle_prompt|permission_prompt|agent_needs_input|elicitation_dialog";
+
+/// Events that start a waiter. A waiter ends with the message that begins a turn, and no hook
+/// reports a turn that the person interrupts: so the next one starts with the turn.
+const WAKING_EVENTS: [&str; 4] = ["SessionStart", "UserPromptSubmit", "Stop", "StopFailure"];
+
+/// Limit of a waiter, in seconds: a day. Each of those events starts a new one.
+const WAIT: u32 = 86_400;
+
+fn claude_folder(locations: &ClientLocations) -> PathBuf {
+    locations.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| locations.home.join(".claude"))
+}
+
+/// A person's servers, including those of single projects.
+fn claude_servers(locations: &ClientLocations) -> PathBuf {
+    locations
+        .variable("CLAUDE_CONFIG_DIR")
+        .unwrap_or_else(|| locations.home.clone())
+        .join(".claude.json")
+}
+
+/// Where its hooks and permissions are.
+pub(crate) fn claude_settings(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
+    let folder = scope.choose(claude_folder(locations), locations.project.join(".claude"));
+    folder.join("settings.json")
+}
+
+fn claude_changes(
+    locations: &ClientLocations,
+    command: &ClientCommand,
+    scope: InstallScope,
+    parts: InstallParts,
+) -> Vec<FileChange> {
+    let mut changes = Vec::new();
+    if parts.server {
+        let mut entry = command.server_entry(scope);
+        entry["type"] = json!("stdio");
+        let edits = vec![Edit::Server { table: &["mcpServers"], entry }];
+        let path = scope.choose(claude_servers(locations), locations.project.join(".mcp.json"));
+        changes.push(FileChange { path, format: FileFormat::Json, edits });
+    }
+    if parts.hooks {
+        // A shared file is for all versions; `claude_refusal` reports if this one ignores it.
+        let version = locations.claude_version.filter(|_| scope == InstallScope::User);
+        let edits = vec![Edit::Hooks { groups: claude_groups(command, scope, version) }];
+        let path = claude_settings(locations, scope);
+        changes.push(FileChange { path, format: FileFormat::Json, edits });
+    }
+    changes
+}
+
+/// Why this version does not run hooks of svc in a settings file.
+pub(crate) fn claude_refusal(settings: &Value, version: ClientVersion) -> Option<String> {
+    let ours = our_handlers(settings);
+    let has_arguments =
+        |handler: &Value| handler.get("args").is_some_and(|args| *args != json!([]));
+    if version < ARGS_SINCE && ours.iter().any(|(_, handler)| has_arguments(handler)) {
+        return Some(format!(
+            "have `args`, which Claude Code {version} ignores, so that they run `svc` without arguments; \
+             {ARGS_SINCE} is the first that does not"
+        ));
+    }
+    let unknown = |(late, since): &&(&str, ClientVersion)| {
+        version < *since && ours.iter().any(|(event, _)| event == late)
+    };
+    if let Some((event, since)) = LATE_EVENTS.iter().find(unknown) {
+        return Some(format!(
+            "have the event {event}, for which Claude Code {version} ignores the whole file; \
+             {since} is the first that knows it"
+        ));
+    }
+    None
+}
+
+fn claude_groups(
+    command: &ClientCommand,
+    scope: InstallScope,
+    version: Option<ClientVersion>,
+) -> Vec<(&'static str, Value)> {
+    let group = |&(event, timeout): &(&'static str, u32)| {
+        let mut handlers = vec![claude_handler(command, scope, &["hook", "claude-code"], timeout)];
+        if WAKING_EVENTS.contains(&event) {
+            // Versions without `asyncRewake` would wait for it, so `svc hook wait` checks the
+            // version.
+            let mut waiter = claude_handler(command, scope, &["hook", "wait"], WAIT);
+            waiter["asyncRewake"] = json!(true);
+            // Instead of "Stop hook feedback" for the person and "Stop hook blocking error" for the
+            // model.
+            waiter["rewakeSummary"] = json!("svc: a message for this session");
+            waiter["rewakeMessage"] = json!("From svc, the daemon of this machine's agents:");
+            handlers.push(waiter);
+        }
+        let mut group = json!({ "hooks": handlers });
+        if event == "Notification" {
+            // Only when the session waits for the person. Compaction sends a `SessionStart` of its
+            // own.
+            group["matcher"] = json!(WAITING);
+        }
+        (event, group)
+    };
+    let is_known = |event: &str| {
+        let late = LATE_EVENTS.iter().find(|(late, _)| *late == event);
+        late.is_none_or(|(_, since)| version.is_none_or(|version| version >= *since))
+    };
+    CLAUDE_EVENTS.iter().filter(|(event, _)| is_known(event)).map(group).collect()
+}
+
+fn claude_handler(
+    command: &ClientCommand,
+    scope: InstallScope,
+    words: &[&str],
+    timeout: u32,
+) -> Value {
+    json!({ "type": "command", "command": command.shell_line(scope, words), "timeout": timeout })
 }
 
 // Codex: servers in `config.toml`, hooks in `hooks.json`, or in `config.toml` where the person has
@@ -77,18 +233,15 @@ const CODEX_EVENTS: &[(&str, u32)] = &[
 /// Codex shows its dialog after the handlers of this event, so ours is asynchronous.
 const CODEX_REQUEST: &str = "PermissionRequest";
 
-pub(crate) fn codex_folder(locations: &ClientLocations) -> PathBuf {
+fn codex_folder(locations: &ClientLocations) -> PathBuf {
     locations.variable("CODEX_HOME").unwrap_or_else(|| locations.home.join(".codex"))
 }
 
 pub(crate) fn codex_scope_folder(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
-    match scope {
-        InstallScope::User => codex_folder(locations),
-        InstallScope::Project => locations.project.join(".codex"),
-    }
+    scope.choose(codex_folder(locations), locations.project.join(".codex"))
 }
 
-pub(crate) fn codex_changes(
+fn codex_changes(
     locations: &ClientLocations,
     command: &ClientCommand,
     scope: InstallScope,
@@ -129,14 +282,24 @@ fn has_codex_hooks(config: &Path) -> bool {
 
 fn codex_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
     let line = command.shell_line(scope, &["hook", "codex"]);
-    let group = |&(event, timeout): &(&'static str, u32)| {
+    hook_groups(CODEX_EVENTS, |event, timeout| {
         let mut handler = json!({ "type": "command", "command": line, "timeout": timeout });
         if event == CODEX_REQUEST {
             handler["async"] = json!(true);
         }
-        (event, json!({ "hooks": [handler] }))
+        handler
+    })
+}
+
+/// A group with one handler for each event.
+fn hook_groups(
+    events: &[(&'static str, u32)],
+    handler: impl Fn(&str, u32) -> Value,
+) -> Vec<(&'static str, Value)> {
+    let group = |&(event, timeout): &(&'static str, u32)| {
+        (event, json!({ "hooks": [handler(event, timeout)] }))
     };
-    CODEX_EVENTS.iter().map(group).collect()
+    events.iter().map(group).collect()
 }
 
 // Gemini CLI: servers and hooks in one `settings.json`. It runs handlers of the type `command`
@@ -158,16 +321,13 @@ pub(crate) fn gemini_folder(locations: &ClientLocations) -> PathBuf {
     locations.variable("GEMINI_CLI_HOME").unwrap_or_else(|| locations.home.clone()).join(".gemini")
 }
 
-pub(crate) fn gemini_changes(
+fn gemini_changes(
     locations: &ClientLocations,
     command: &ClientCommand,
     scope: InstallScope,
     parts: InstallParts,
 ) -> Vec<FileChange> {
-    let folder = match scope {
-        InstallScope::User => gemini_folder(locations),
-        InstallScope::Project => locations.project.join(".gemini"),
-    };
+    let folder = scope.choose(gemini_folder(locations), locations.project.join(".gemini"));
     let mut edits = Vec::new();
     if parts.server {
         let entry = command.server_entry(scope);
@@ -181,13 +341,11 @@ pub(crate) fn gemini_changes(
 
 fn gemini_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
     let line = command.shell_line(scope, &["hook", "gemini"]);
-    let group = |&(event, timeout): &(&'static str, u32)| {
-        // Gemini CLI shows the name in `/hooks` and in warnings of changed hooks.
-        let handler =
-            json!({ "type": "command", "name": "svc", "command": line, "timeout": timeout });
-        (event, json!({ "hooks": [handler] }))
-    };
-    GEMINI_EVENTS.iter().map(group).collect()
+    // Gemini CLI shows the name in `/hooks` and in warnings of changed hooks.
+    hook_groups(
+        GEMINI_EVENTS,
+        |_, timeout| json!({ "type": "command", "name": "svc", "command": line, "timeout": timeout }),
+    )
 }
 
 // opencode: servers in `opencode.json(c)`, hooks as a plugin, a file that svc writes whole.
@@ -195,38 +353,27 @@ fn gemini_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static 
 /// The plugin. `@SETTINGS@` stands for the settings of this installation.
 const PLUGIN: &str = include_str!("opencode_plugin.js");
 
-pub(crate) fn opencode_folder(locations: &ClientLocations) -> PathBuf {
+fn opencode_folder(locations: &ClientLocations) -> PathBuf {
     locations.config().join("opencode")
 }
 
 pub(crate) fn opencode_settings(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
-    match scope {
-        InstallScope::User => opencode_file(&opencode_folder(locations)),
-        InstallScope::Project => opencode_file(&locations.project),
-    }
+    opencode_file(&scope.choose(opencode_folder(locations), locations.project.clone()))
 }
 
-pub(crate) fn opencode_changes(
+fn opencode_changes(
     locations: &ClientLocations,
     command: &ClientCommand,
     scope: InstallScope,
     parts: InstallParts,
 ) -> Vec<FileChange> {
-    let (folder, plugins) = match scope {
-        InstallScope::User => {
-            (opencode_folder(locations), opencode_folder(locations).join("plugin"))
-        }
-        InstallScope::Project => {
-            (locations.project.clone(), locations.project.join(".opencode/plugin"))
-        }
-    };
     let mut changes = Vec::new();
     if parts.server {
         let mut words = vec![command.executable(scope)];
         words.extend(command.arguments(scope, &["stdio"]));
         let entry = json!({ "type": "local", "command": words, "enabled": true });
         changes.push(FileChange {
-            path: opencode_file(&folder),
+            path: opencode_settings(locations, scope),
             format: FileFormat::Json,
             edits: vec![Edit::Server { table: &["mcp"], entry }],
         });
@@ -234,7 +381,10 @@ pub(crate) fn opencode_changes(
     if parts.hooks {
         let text = opencode_plugin(command.data_folder(scope));
         let edits = vec![Edit::Whole { text }];
-        changes.push(FileChange { path: plugins.join("svc.js"), format: FileFormat::Json, edits });
+        let (user, project) =
+            (opencode_folder(locations).join("plugin"), locations.project.join(".opencode/plugin"));
+        let path = scope.choose(user, project).join("svc.js");
+        changes.push(FileChange { path, format: FileFormat::Json, edits });
     }
     changes
 }
@@ -288,9 +438,75 @@ fn server_change(
         KnownClient::CopilotCli => (entry["type"], entry["tools"]) = (json!("local"), json!(["*"])),
         _ => {}
     }
-    let path = match scope {
-        InstallScope::User => user,
-        InstallScope::Project => project?,
-    };
+    let path = scope.choose(Some(user), project)?;
     Some(FileChange { path, format: FileFormat::Json, edits: vec![Edit::Server { table, entry }] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::edit;
+    use super::*;
+
+    fn written(version: Option<[u32; 3]>, scope: InstallScope) -> Value {
+        let mut locations = ClientLocations::new("/h".into(), "/p".into(), |_| None);
+        locations.claude_version = version.map(ClientVersion);
+        let home = Path::new("/d");
+        let command = ClientCommand::new(Path::new("/a b/svc"), home, Some(home));
+        let parts = InstallParts { server: false, hooks: true };
+        let changes = claude_changes(&locations, &command.expect("is text"), scope, parts);
+        let text = edit::apply("", FileFormat::Json, &changes[0].edits[0]).expect("applies").0;
+        ConfigDocument::parse(FileFormat::Json, &text).expect("parses").value()
+    }
+
+    #[test]
+    fn hooks_that_a_version_refuses_are_reported() {
+        for (version, knows_failed_tools, knows_failed_turns) in [
+            (None, true, true),
+            (Some([2, 0, 0]), false, false),
+            (Some([2, 0, 56]), false, false),
+            (Some([2, 0, 57]), true, false),
+            (Some([2, 1, 77]), true, false),
+            (Some([2, 1, 78]), true, true),
+            (Some([2, 1, 330]), true, true),
+        ] {
+            let settings = written(version, InstallScope::User);
+            let has = |event: &str| settings["hooks"].get(event).is_some();
+            let there = (has("PostToolUseFailure"), has("StopFailure"));
+            assert_eq!(there, (knows_failed_tools, knows_failed_turns), "{version:?}");
+            assert!(!settings.to_string().contains("\"args\""), "{settings}");
+            let version = ClientVersion(version.unwrap_or([9, 0, 0]));
+            assert_eq!(claude_refusal(&settings, version), None, "{version}");
+        }
+        let shared = written(Some([2, 0, 0]), InstallScope::Project);
+        let reason = claude_refusal(&shared, ClientVersion([2, 0, 0])).expect("it is refused");
+        assert!(reason.contains("PostToolUseFailure"), "{reason}");
+        let reason = claude_refusal(&shared, ClientVersion([2, 1, 70])).expect("it is refused");
+        assert!(reason.contains("StopFailure") && reason.contains("2.1.78"), "{reason}");
+        let former = json!({ "hooks": { "Stop": [{ "hooks": [
+            { "type": "command", "command": "/a/svc", "args": ["hook", "claude-code"] },
+        ]}]}});
+        let refusal = |version| claude_refusal(&former, ClientVersion(version));
+        assert!(refusal([2, 1, 138]).expect("it is refused").contains("ignores"), "{former}");
+        assert_eq!(refusal([2, 1, 139]), None);
+        let others = json!({ "hooks": { "Stop": [{ "hooks": [
+            { "type": "command", "command": "/a/other", "args": ["x"] },
+        ]}]}});
+        assert_eq!(claude_refusal(&others, ClientVersion([2, 0, 60])), None, "the person's own");
+    }
+
+    /// However a turn ends that a message began, a waiter was started since: the last one ended
+    /// with that message.
+    #[test]
+    fn waiter_starts_with_each_turn_and_at_each_end() {
+        let hooks = written(None, InstallScope::User)["hooks"].clone();
+        let mut waking: Vec<&str> = hooks
+            .as_object()
+            .expect("events")
+            .iter()
+            .filter(|(_, groups)| groups.to_string().contains("\"asyncRewake\":true"))
+            .map(|(event, _)| event.as_str())
+            .collect();
+        waking.sort_unstable();
+        assert_eq!(waking, ["SessionStart", "Stop", "StopFailure", "UserPromptSubmit"]);
+    }
 }

@@ -52,9 +52,13 @@ pub enum InstallScope {
 
 impl InstallScope {
     pub fn name(self) -> &'static str {
+        self.choose("user", "project")
+    }
+
+    pub(crate) fn choose<T>(self, user: T, project: T) -> T {
         match self {
-            Self::User => "user",
-            Self::Project => "project",
+            Self::User => user,
+            Self::Project => project,
         }
     }
 }
@@ -70,7 +74,7 @@ impl InstallParts {
 }
 
 impl KnownClient {
-    /// All of them, the best supported first.
+    /// The best supported first.
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
@@ -141,7 +145,7 @@ pub struct ClientLocations {
     pub home: PathBuf,
     /// The folder that `--scope project` means.
     pub project: PathBuf,
-    /// If it is known: the hooks depend on it.
+    /// If known: the hooks depend on it.
     pub claude_version: Option<ClientVersion>,
     variables: BTreeMap<&'static str, OsString>,
 }
@@ -205,7 +209,7 @@ fn is_program(path: &Path) -> bool {
 #[error("{} is not UTF-8, and clients could not be told of it", .0.display())]
 pub struct NotUtf8(PathBuf);
 
-/// This program, as clients run it.
+/// How clients run this program.
 #[derive(Debug, Clone)]
 pub struct ClientCommand {
     path: String,
@@ -214,8 +218,8 @@ pub struct ClientCommand {
 
 impl ClientCommand {
     /// Clients run it by its absolute path, so that no PATH decides, and with the data folder if it
-    /// is not
-    /// the default: they pass on only a part of the environment. A shared file has the name alone.
+    /// is not the default: they pass on only a part of the environment. A shared file has the name
+    /// alone.
     pub fn new(path: &Path, home: &Path, default_home: Option<&Path>) -> Result<Self, NotUtf8> {
         let is_default = default_home == Some(home);
         let home = if is_default { None } else { Some(text(home)?) };
@@ -243,10 +247,7 @@ impl ClientCommand {
 
     /// The program's path, or its name in a shared file.
     pub fn executable(&self, scope: InstallScope) -> String {
-        match scope {
-            InstallScope::User => self.path.clone(),
-            InstallScope::Project => "svc".to_owned(),
-        }
+        scope.choose(&*self.path, "svc").to_owned()
     }
 
     /// `words` first: `svc` recognises `hook` without parsing only as the first argument.
@@ -266,12 +267,9 @@ impl ClientCommand {
         let mut all = vec![self.executable(scope)];
         all.extend(self.arguments(scope, words));
         let line = all.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-        match scope {
-            InstallScope::User => format!("test -x {} || exit 0; exec {line}", quoted(&self.path)),
-            InstallScope::Project => {
-                format!("command -v svc >/dev/null 2>&1 || exit 0; exec {line}")
-            }
-        }
+        let own = format!("test -x {}", quoted(&self.path));
+        let check = scope.choose(&*own, "command -v svc >/dev/null 2>&1");
+        format!("{check} || exit 0; exec {line}")
     }
 }
 

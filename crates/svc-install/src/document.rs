@@ -173,11 +173,7 @@ impl ConfigDocument {
                     remove_element(node);
                 }
             }
-            Self::Toml(document, _) => {
-                if let Some((last, way)) = path.split_last() {
-                    toml_remove(document.as_item_mut(), way, last);
-                }
-            }
+            Self::Toml(document, _) => toml_remove(document.as_item_mut(), path),
         }
     }
 }
@@ -309,61 +305,45 @@ fn toml_update(there: &mut dyn TableLike, wanted: &Map<String, Value>) {
     }
 }
 
-fn toml_remove(item: &mut Item, way: &[PathStep<'_>], last: &PathStep<'_>) {
-    if let Some((step, rest)) = way.split_first() {
-        let child = match step {
-            PathStep::Key(key) => item.as_table_like_mut().and_then(|table| table.get_mut(key)),
-            PathStep::Index(index) => match item {
-                // Its elements are tables and not items.
-                Item::ArrayOfTables(list) => {
-                    if let Some(table) = list.get_mut(*index) {
-                        remove_in_table(table, rest, last);
-                    }
-                    return;
-                }
-                Item::Value(TomlValue::Array(list)) => {
-                    if let Some(value) = list.get_mut(*index) {
-                        let mut inner = Item::Value(value.clone());
-                        toml_remove(&mut inner, rest, last);
-                        if let Item::Value(changed) = inner {
-                            *value = changed;
-                        }
-                    }
-                    return;
-                }
-                _ => None,
-            },
-        };
-        if let Some(child) = child {
-            toml_remove(child, rest, last);
-        }
-        return;
-    }
-    match (last, item) {
+fn toml_remove(item: &mut Item, path: &[PathStep<'_>]) {
+    let Some((step, rest)) = path.split_first() else { return };
+    match (step, item) {
         (PathStep::Key(key), item) => {
-            if let Some(table) = item.as_table_like_mut() {
+            let Some(table) = item.as_table_like_mut() else { return };
+            if rest.is_empty() {
                 table.remove(key);
+            } else if let Some(child) = table.get_mut(key) {
+                toml_remove(child, rest);
             }
         }
-        (PathStep::Index(index), Item::ArrayOfTables(list)) if *index < list.len() => {
-            list.remove(*index);
+        (PathStep::Index(index), Item::ArrayOfTables(list)) if rest.is_empty() => {
+            if *index < list.len() {
+                list.remove(*index);
+            }
         }
-        (PathStep::Index(index), Item::Value(TomlValue::Array(list))) if *index < list.len() => {
-            list.remove(*index);
+        // Its elements are tables and not items.
+        (PathStep::Index(index), Item::ArrayOfTables(list)) => {
+            let Some(table) = list.get_mut(*index) else { return };
+            let mut inner = Item::Table(std::mem::take(table));
+            toml_remove(&mut inner, rest);
+            if let Item::Table(changed) = inner {
+                *table = changed;
+            }
+        }
+        (PathStep::Index(index), Item::Value(TomlValue::Array(list))) if rest.is_empty() => {
+            if *index < list.len() {
+                list.remove(*index);
+            }
+        }
+        (PathStep::Index(index), Item::Value(TomlValue::Array(list))) => {
+            let Some(value) = list.get_mut(*index) else { return };
+            let mut inner = Item::Value(value.clone());
+            toml_remove(&mut inner, rest);
+            if let Item::Value(changed) = inner {
+                *value = changed;
+            }
         }
         (PathStep::Index(_), _) => {}
-    }
-}
-
-fn remove_in_table(table: &mut Table, rest: &[PathStep<'_>], last: &PathStep<'_>) {
-    match (rest.split_first(), last) {
-        (None, PathStep::Key(key)) => drop(table.remove(key)),
-        (Some((PathStep::Key(key), rest)), last) => {
-            if let Some(item) = table.get_mut(key) {
-                toml_remove(item, rest, last);
-            }
-        }
-        _ => {}
     }
 }
 

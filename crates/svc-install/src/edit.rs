@@ -73,7 +73,6 @@ pub enum Edit {
     Whole { text: String },
 }
 
-/// How a file lists an allowed tool.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GrantForm {
     ListItem,
@@ -135,8 +134,7 @@ const STATE: &[&str] = &[HOOKS, "state"];
 const HASH: &str = "trusted_hash";
 
 /// The text with the edit, unchanged if it has it. Fails if the text does not parse, has another
-/// type
-/// where a table must be, or another server named `svc`.
+/// type where a table must be, or another server named `svc`.
 pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, UndoInfo), EditError> {
     let mut undo = UndoInfo::default();
     if let Edit::Whole { text: wanted } = edit {
@@ -154,7 +152,7 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     }
     match edit {
         Edit::Server { table, entry } => {
-            let path: Vec<&str> = table.iter().copied().chain([SERVER]).collect();
+            let path = [*table, &[SERVER]].concat();
             undo.replaced = at(&before, &path).cloned();
             let merged = merged(undo.replaced.as_ref(), entry);
             document.set(&path, &merged)?;
@@ -202,9 +200,8 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
             }
         }
         Edit::Take { table, names } => {
-            let table: Vec<&str> = table.iter().map(String::as_str).collect();
             for name in names {
-                let path = [&table[..], &[name.as_str()]].concat();
+                let path = taken_path(table, name);
                 let Some(entry) = at(&before, &path) else { continue };
                 undo.taken.insert(name.clone(), entry.clone());
                 document.remove(&keys(&path));
@@ -227,39 +224,30 @@ pub fn undo(
     }
     let mut document = ConfigDocument::parse(format, text)?;
     let before = document.value();
-    match edit {
+    let is_there = match edit {
         Edit::Server { table, .. } => {
-            let path: Vec<&str> = table.iter().copied().chain([SERVER]).collect();
-            match at(&before, &path) {
-                Some(entry) if is_our_server(entry) => match &undo.replaced {
-                    Some(former) => document.set(&path, former)?,
-                    None => document.remove(&keys(&path)),
-                },
-                _ => return Ok(Some(text.to_owned())),
+            let path = [*table, &[SERVER]].concat();
+            let is_there = at(&before, &path).is_some_and(is_our_server);
+            match &undo.replaced {
+                _ if !is_there => {}
+                Some(former) => document.set(&path, former)?,
+                None => document.remove(&keys(&path)),
             }
+            is_there
         }
-        Edit::Hooks { .. } => {
-            if !remove_handlers(&mut document, &before, |_| true) {
-                return Ok(Some(text.to_owned()));
-            }
-        }
+        Edit::Hooks { .. } => remove_handlers(&mut document, &before, |_| true),
         Edit::Trust { .. } => {
-            let ours: Vec<&String> =
-                undo.trusted.iter().filter(|key| trusted(&before, key).is_some()).collect();
-            if ours.is_empty() {
-                return Ok(Some(text.to_owned()));
-            }
-            for key in ours {
+            let mut ours = undo.trusted.clone();
+            ours.retain(|key| trusted(&before, key).is_some());
+            for key in &ours {
                 document.remove(&keys(&[STATE, &[key.as_str()]].concat()));
             }
+            !ours.is_empty()
         }
         Edit::Allow { table, form, .. } => {
-            let granted = |tool: &&String| is_granted(&before, table, tool, form);
-            let ours: Vec<&String> = undo.allowed.iter().filter(granted).collect();
-            if ours.is_empty() {
-                return Ok(Some(text.to_owned()));
-            }
-            for tool in ours {
+            let mut ours = undo.allowed.clone();
+            ours.retain(|tool| is_granted(&before, table, tool, form));
+            for tool in &ours {
                 let step = match form {
                     GrantForm::Key(_) => Some(PathStep::Key(tool)),
                     GrantForm::ListItem => {
@@ -269,20 +257,21 @@ pub fn undo(
                 let Some(step) = step else { continue };
                 document.remove(&[&keys(table)[..], &[step]].concat());
             }
+            !ours.is_empty()
         }
         Edit::Take { table, .. } => {
-            let table: Vec<&str> = table.iter().map(String::as_str).collect();
+            let mut missing = undo.taken.clone();
             // An entry that the person has added again is the person's.
-            let is_missing = |name: &str| at(&before, &[&table[..], &[name]].concat()).is_none();
-            let missing: Vec<_> = undo.taken.iter().filter(|(name, _)| is_missing(name)).collect();
-            if missing.is_empty() {
-                return Ok(Some(text.to_owned()));
+            missing.retain(|name, _| at(&before, &taken_path(table, name)).is_none());
+            for (name, entry) in &missing {
+                document.set(&taken_path(table, name), entry)?;
             }
-            for (name, entry) in missing {
-                document.set(&[&table[..], &[name.as_str()]].concat(), entry)?;
-            }
+            !missing.is_empty()
         }
-        Edit::Whole { .. } => {}
+        Edit::Whole { .. } => false,
+    };
+    if !is_there {
+        return Ok(Some(text.to_owned()));
     }
     // The innermost first: their parents may become empty.
     let mut made: Vec<&Vec<String>> = undo.made.iter().collect();
@@ -336,7 +325,7 @@ pub enum EditError {
 fn found_in(document: &Value, edit: &Edit) -> EditState {
     match edit {
         Edit::Server { table, entry } => {
-            let path: Vec<&str> = table.iter().copied().chain([SERVER]).collect();
+            let path = [*table, &[SERVER]].concat();
             match at(document, &path) {
                 None => EditState::Missing,
                 Some(there) if merged(Some(there), entry) == *there => EditState::Same,
@@ -370,13 +359,16 @@ fn found_in(document: &Value, edit: &Edit) -> EditState {
             }
         }
         Edit::Take { table, names } => {
-            let table: Vec<&str> = table.iter().map(String::as_str).collect();
-            let is_there =
-                |name: &String| at(document, &[&table[..], &[name.as_str()]].concat()).is_some();
+            let is_there = |name: &String| at(document, &taken_path(table, name)).is_some();
             if names.iter().any(is_there) { EditState::Missing } else { EditState::Same }
         }
         Edit::Whole { .. } => EditState::Missing,
     }
+}
+
+/// The key path of a server that svc took over.
+fn taken_path<'a>(table: &'a [String], name: &'a str) -> Vec<&'a str> {
+    table.iter().map(String::as_str).chain([name]).collect()
 }
 
 fn is_granted(document: &Value, table: &[&str], tool: &str, form: &GrantForm) -> bool {
@@ -413,7 +405,7 @@ fn merged(there: Option<&Value>, entry: &Value) -> Value {
 }
 
 fn differs(document: &Value, event: &str, wanted: &[(&'static str, Value)]) -> bool {
-    let groups = document.get(HOOKS).and_then(|hooks| hooks.get(event)).unwrap_or(&Value::Null);
+    let groups = at(document, &[HOOKS, event]).unwrap_or(&Value::Null);
     let mut existing: Vec<(Value, &Value)> = handlers(groups)
         .filter(|(_, _, _, handler)| is_our_handler(handler))
         .map(|(_, _, group, handler)| (matcher(group), handler))
@@ -440,29 +432,20 @@ fn remove_handlers(
     which: impl Fn(&str) -> bool,
 ) -> bool {
     let mut any = false;
-    for event in events_of_ours(before) {
-        if !which(event) {
-            continue;
-        }
-        let groups = before.get(HOOKS).and_then(|hooks| hooks.get(event));
-        let groups = groups.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for event in events_of_ours(before).into_iter().filter(|event| which(event)) {
+        let Some(groups) = at(before, &[HOOKS, event]) else { continue };
+        let is_ours = |it: &(usize, usize, &Value, &Value)| is_our_handler(it.3);
+        let ours: Vec<_> = handlers(groups).filter(is_ours).collect();
         // From the back, so that indexes stay valid.
-        for (index, group) in groups.iter().enumerate().rev() {
-            let inner = group.get(HOOKS).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            let ours: Vec<usize> =
-                (0..inner.len()).rev().filter(|at| is_our_handler(&inner[*at])).collect();
-            if ours.is_empty() {
-                continue;
-            }
+        for (index, within, group, _) in ours.into_iter().rev() {
             any = true;
             let way = [PathStep::Key(HOOKS), PathStep::Key(event), PathStep::Index(index)];
-            if ours.len() == inner.len() {
-                document.remove(&way);
-                continue;
-            }
-            for within in ours {
+            let mut all = group.get(HOOKS).and_then(Value::as_array).into_iter().flatten();
+            if !all.all(is_our_handler) {
                 let inner = [PathStep::Key(HOOKS), PathStep::Index(within)];
                 document.remove(&[&way[..], &inner[..]].concat());
+            } else if within == 0 {
+                document.remove(&way);
             }
         }
     }

@@ -103,26 +103,17 @@ fn runs_hook_if_installed(line: &str) -> bool {
 /// With the event of each.
 pub(crate) fn our_handlers(document: &Value) -> Vec<(&str, &Value)> {
     let events = document.get(HOOKS).and_then(Value::as_object).into_iter().flatten();
-    let of_event = |(event, groups)| {
-        let ours =
-            handlers(groups).map(|(_, _, _, handler)| handler).filter(|it| is_our_handler(it));
-        ours.map(move |handler| (event, handler)).collect::<Vec<_>>()
-    };
-    events
-        .map(|(event, groups): (&String, &Value)| (event.as_str(), groups))
-        .flat_map(of_event)
-        .collect()
+    let all = events.flat_map(|(event, groups)| {
+        handlers(groups).map(move |(_, _, _, handler)| (event.as_str(), handler))
+    });
+    all.filter(|(_, handler)| is_our_handler(handler)).collect()
 }
 
 pub(crate) fn events_of_ours(document: &Value) -> Vec<&str> {
-    let events = document.get(HOOKS).and_then(Value::as_object);
-    let ours = |groups: &Value| handlers(groups).any(|(_, _, _, handler)| is_our_handler(handler));
+    let mut events: Vec<&str> =
+        our_handlers(document).into_iter().map(|(event, _)| event).collect();
+    events.dedup();
     events
-        .into_iter()
-        .flatten()
-        .filter(|(_, groups)| ours(groups))
-        .map(|(name, _)| name.as_str())
-        .collect()
 }
 
 /// Index of the group, index in it, the group, the handler.

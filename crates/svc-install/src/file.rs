@@ -20,7 +20,6 @@ use super::client::InstallScope;
 
 /// Largest edited file, in bytes. Clients keep histories of a few megabytes in theirs.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// Length of a chain of links.
 const MAX_LINKS: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -66,9 +65,7 @@ pub enum LinkRule {
 
 /// Tries on a file that another program is writing.
 const TRIES: u32 = 20;
-/// Pause between tries.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Tries to get a lock.
 const LOCK_TRIES: u32 = 400;
 
 /// Reads a file and lets `work` replace it, one of our processes at a time. Retries if another
@@ -119,7 +116,6 @@ impl FolderLock {
     }
 }
 
-/// A file as it was read.
 #[derive(Debug)]
 pub struct ForeignFile {
     pub real: PathBuf,
@@ -156,7 +152,9 @@ impl ForeignFile {
     /// Follows links anywhere.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let real = follow(path)?;
-        let mut file = match OpenOptions::new().read(true).custom_flags(nonblocking()).open(&real) {
+        // Opening a pipe must not wait for its other end.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(&real) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Self { real, text: None, meta: None });
@@ -189,8 +187,7 @@ impl ForeignFile {
     }
 
     /// Replaces the text, and returns the folders that it created. Fails with [`FileError::Busy`]
-    /// if the
-    /// file is no longer what was read.
+    /// if the file is no longer what was read.
     pub fn replace(&self, text: &str, scope: InstallScope) -> Result<Vec<PathBuf>, FileError> {
         self.check_writable()?;
         let folder = self.real.parent().unwrap_or(Path::new("/"));
@@ -206,7 +203,9 @@ impl ForeignFile {
 
     /// Copies the text to a file beside it, with its mode and owner.
     pub fn back_up(&self, scope: InstallScope) -> Result<PathBuf, FileError> {
-        let backup = beside(&self.real, ".svc-backup");
+        let mut name = self.real.file_name().unwrap_or_default().to_owned();
+        name.push(".svc-backup");
+        let backup = self.real.with_file_name(name);
         let written = self.written_beside(self.text(), scope)?;
         written.persist(&backup).map_err(|error| FileError::Io("backed up", error.error))?;
         Ok(backup)
@@ -283,17 +282,6 @@ fn resolved(path: &Path) -> PathBuf {
         }
     }
     PathBuf::new()
-}
-
-/// Opening a pipe must not wait for its other end.
-fn nonblocking() -> i32 {
-    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default()
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    path.with_file_name(name)
 }
 
 /// Makes a folder and its ancestors; returns those that it made, the outermost first.

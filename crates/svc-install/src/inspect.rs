@@ -7,19 +7,18 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::abilities::Abilities;
 use super::allow::ToolApprovals;
-use super::apply;
-use super::client::ClientCommand;
-use super::client::ClientLocations;
-use super::client::ClientVersion;
-use super::client::{InstallParts, InstallScope, KnownClient};
+use super::apply::{self, InstallRecord};
+use super::catalogue::claude_refusal;
+use super::client::{
+    ClientCommand, ClientLocations, ClientVersion, InstallParts, InstallScope, KnownClient,
+};
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{self, Edit, EditState};
 use super::entries::{self, SERVER};
 use super::file::ForeignFile;
-use super::record::InstallRecord;
-use super::{claude, probe, trust};
+use super::probe::{Abilities, version_of};
+use super::trust;
 
 /// How long Codex may take to list its hooks. After that its file is read instead.
 const PATIENCE: Duration = Duration::from_millis(900);
@@ -35,7 +34,6 @@ pub struct Expectation {
     pub token: Option<OperatorToken>,
     /// The version of svc.
     pub version: &'static str,
-    /// Those that `svc install --allow-tools` allows.
     pub harmless_tools: Vec<&'static str>,
     /// Tools that models see.
     pub listed_tools: Vec<&'static str>,
@@ -116,7 +114,7 @@ impl ClientStatus {
 
 impl Expectation {
     pub async fn inspect(&self, client: KnownClient) -> ClientStatus {
-        let asked = probe::version_of(client, &self.locations);
+        let asked = version_of(client, &self.locations);
         if client != KnownClient::ClaudeCode {
             let (status, version) = tokio::join!(self.inspect_files(client), asked);
             return ClientStatus { version, ..status }.with_abilities();
@@ -211,7 +209,7 @@ impl Expectation {
     fn refused(&self, client: KnownClient, format: FileFormat, text: &str) -> Option<String> {
         let version =
             self.locations.claude_version.filter(|_| client == KnownClient::ClaudeCode)?;
-        claude::refused(&ConfigDocument::parse(format, text).ok()?.value(), version)
+        claude_refusal(&ConfigDocument::parse(format, text).ok()?.value(), version)
     }
 
     fn add_server(
@@ -405,7 +403,6 @@ fn add_hooks(
     });
 }
 
-/// Of an `http` URL.
 fn port_of(url: &str) -> Option<u16> {
     let authority = url.trim().strip_prefix("http://")?.split('/').next()?;
     authority.rsplit_once(':')?.1.parse().ok()

@@ -9,8 +9,8 @@
 //!   restart of the daemon is not noticed: over HTTP two clients never try again, and one loses the
 //!   call that was under way. The price is a process for each session.
 //! - **Hooks are commands** for a shell, `svc hook CLIENT`, which print nothing and exit with 0
-//!   whatever happens, also when the program is gone. `claude` and `catalogue` say what handlers of
-//!   other types do while the server is away. opencode, whose hooks are code, has a plugin.
+//!   whatever happens, also when the program is gone. `catalogue` says what handlers of other
+//!   types do while the server is away. opencode, whose hooks are code, has a plugin.
 //! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have
 //!   no scope or replace silently, cannot install hooks, start a program of unknown age, and some
 //!   write the whole file anew.
@@ -21,15 +21,13 @@
 //!
 //! `catalogue` knows what each client needs in which file, [`edit`] makes the edits in a text and
 //! undoes them, [`entries`] says which entries are ours, [`document`] knows the formats,
-//! [`mod@file`] replaces a file, [`record`] remembers what was changed, [`apply`] does these in
-//! order. [`inspect`] compares without writing.
+//! [`mod@file`] replaces a file, [`apply`] does these in order and remembers what was changed.
+//! [`inspect`] compares without writing.
 
-mod abilities;
 mod allow;
 pub mod apply;
 pub mod bounded_file;
 mod catalogue;
-mod claude;
 pub mod client;
 pub mod document;
 pub mod edit;
@@ -37,18 +35,16 @@ pub mod entries;
 pub mod file;
 pub mod inspect;
 pub mod probe;
-pub mod record;
 #[cfg(test)]
 mod tests;
 pub mod trust;
 
-pub use abilities::{Abilities, LimitAbility, MessageAbility, PromptAbility, StateAbility};
 pub use allow::ToolApprovals;
-pub use apply::{ApplyError, FileOutcome, Installer};
+pub use apply::{ApplyError, FileOutcome, InstallRecord, Installer};
 pub use client::{
     ClientCommand, ClientLocations, ClientVersion, InstallParts, InstallScope, KnownClient,
 };
 pub use document::FileFormat;
 pub use edit::{Edit, FileChange, GrantForm};
 pub use inspect::{ClientStatus, DaemonAddress, Expectation, InstalledPart, OperatorToken};
-pub use record::InstallRecord;
+pub use probe::{Abilities, LimitAbility, MessageAbility, PromptAbility, StateAbility};

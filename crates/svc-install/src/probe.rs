@@ -1,18 +1,19 @@
-//! The version of a client on this machine: some settings need a later one.
+//! The version of a client on this machine, on which some settings depend, and what svc can do with
+//! a client in its version: see how its sessions stand, reach them, answer their prompts, and see
+//! their usage limits.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
-use super::client::ClientLocations;
-use super::client::ClientVersion;
-use super::client::KnownClient;
+use super::client::{ClientLocations, ClientVersion, KnownClient};
 
 /// How long a client may take to print its version. Slow ones have a package file with it.
 const PATIENCE: Duration = Duration::from_millis(800);
@@ -82,6 +83,170 @@ async fn printed(program: &Path) -> Option<String> {
     text.split_whitespace().find(is_version).map(str::to_owned)
 }
 
+/// Versions with which the tests run the real clients (`tests/clients`). Where a patch is left out,
+/// all of that minor version count.
+const PROVEN: &[(KnownClient, [u32; 2], Option<u32>)] = &[
+    (KnownClient::ClaudeCode, [2, 1], Some(197)),
+    (KnownClient::ClaudeCode, [2, 1], Some(330)),
+    (KnownClient::Codex, [0, 169], None),
+    (KnownClient::Opencode, [1, 18], None),
+    (KnownClient::Gemini, [0, 61], None),
+];
+
+/// The first version of Claude Code whose registry of sessions is known to have their state.
+const CLAUDE_REGISTRY: ClientVersion = ClientVersion([2, 1, 197]);
+/// The first versions of Claude Code with a hook for permission prompts, and for failed turns.
+const CLAUDE_PROMPTS: ClientVersion = ClientVersion([2, 0, 57]);
+const CLAUDE_FAILURES: ClientVersion = ClientVersion([2, 1, 78]);
+/// The first version of Codex whose app-server, which all terminals share, was tried.
+const CODEX_APP_SERVER: ClientVersion = ClientVersion([0, 169, 0]);
+
+// `Abilities::texts` says what each of these means.
+
+/// What tells how a session stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StateAbility {
+    Registry,
+    AppServer,
+    HookAndRecord,
+    Hook,
+    Plugin,
+    Process,
+}
+
+/// When a message reaches a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MessageAbility {
+    WakesAndJoins,
+    Joins,
+    NextCall,
+}
+
+/// Where a prompt of a session can be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PromptAbility {
+    Here,
+    Seen,
+    Unseen,
+}
+
+/// What is seen of usage limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitAbility {
+    SeenWithEnd,
+    Unseen,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Abilities {
+    pub state: StateAbility,
+    pub messages: MessageAbility,
+    pub answering: PromptAbility,
+    pub limits: LimitAbility,
+    /// Whether a test has run with this version.
+    pub proven: bool,
+}
+
+impl Abilities {
+    /// Those of a client whose hooks are installed, in a version if that is known.
+    pub fn of_client(client: KnownClient, version: Option<ClientVersion>) -> Self {
+        let is_since = |first: ClientVersion| version.is_none_or(|version| version >= first);
+        let (state, messages, answering, limits) = match client {
+            KnownClient::ClaudeCode => (
+                if is_since(CLAUDE_REGISTRY) { StateAbility::Registry } else { StateAbility::Hook },
+                MessageAbility::WakesAndJoins,
+                if is_since(CLAUDE_PROMPTS) { PromptAbility::Here } else { PromptAbility::Seen },
+                if is_since(CLAUDE_FAILURES) {
+                    LimitAbility::SeenWithEnd
+                } else {
+                    LimitAbility::Unseen
+                },
+            ),
+            KnownClient::Codex if is_since(CODEX_APP_SERVER) => (
+                StateAbility::AppServer,
+                MessageAbility::WakesAndJoins,
+                PromptAbility::Here,
+                LimitAbility::SeenWithEnd,
+            ),
+            KnownClient::Codex | KnownClient::Gemini => (
+                StateAbility::HookAndRecord,
+                MessageAbility::Joins,
+                PromptAbility::Seen,
+                LimitAbility::Unseen,
+            ),
+            KnownClient::Opencode => (
+                StateAbility::Plugin,
+                MessageAbility::WakesAndJoins,
+                PromptAbility::Here,
+                LimitAbility::SeenWithEnd,
+            ),
+            _ => (
+                StateAbility::Process,
+                MessageAbility::NextCall,
+                PromptAbility::Unseen,
+                LimitAbility::Unseen,
+            ),
+        };
+        let proven = version.is_some_and(|version| is_proven(client, version));
+        Self { state, messages, answering, limits, proven }
+    }
+
+    /// What the person's configuration leaves of them.
+    pub fn restrict(&mut self, may_wake: bool, may_answer: bool) {
+        if !may_wake && self.messages == MessageAbility::WakesAndJoins {
+            self.messages = MessageAbility::Joins;
+        }
+        if !may_answer && self.answering == PromptAbility::Here {
+            self.answering = PromptAbility::Seen;
+        }
+    }
+
+    pub const fn texts(&self) -> [(&'static str, &'static str); 4] {
+        let state = match self.state {
+            StateAbility::Registry => "by its own record of sessions, and its hooks",
+            StateAbility::AppServer => {
+                "by the app-server of its terminal; without one, by its hooks and its record"
+            }
+            StateAbility::HookAndRecord => "by its hooks, and its record of the ends of turns",
+            StateAbility::Hook => "by its hooks",
+            StateAbility::Plugin => "by the plugin in it",
+            StateAbility::Process => "by its process and its calls",
+        };
+        let messages = match self.messages {
+            MessageAbility::WakesAndJoins => {
+                "wake it when it is idle; in a turn with its next tool call"
+            }
+            MessageAbility::Joins => {
+                "in a turn with its next tool call or its end; idle, when somebody types"
+            }
+            MessageAbility::NextCall => "when it calls a tool of svc",
+        };
+        let answers = match self.answering {
+            PromptAbility::Here => "here, while its dialog stands",
+            PromptAbility::Seen => "at its terminal; that it waits is seen",
+            PromptAbility::Unseen => "at its terminal",
+        };
+        let limits = match self.limits {
+            LimitAbility::SeenWithEnd => "seen, with their end where it tells that",
+            LimitAbility::Unseen => "not seen",
+        };
+        [("state", state), ("messages", messages), ("answers", answers), ("limits", limits)]
+    }
+}
+
+fn is_proven(client: KnownClient, version: ClientVersion) -> bool {
+    let ClientVersion([major, minor, patch]) = version;
+    PROVEN.iter().any(|(of, minor_version, of_patch)| {
+        *of == client
+            && *minor_version == [major, minor]
+            && of_patch.is_none_or(|of_patch| of_patch == patch)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +278,72 @@ mod tests {
         let native = folder.path().join("2.0.60");
         std::fs::write(&native, "").expect("writes");
         assert_eq!(on_disk("claude", &native).as_deref(), Some("2.0.60"));
+    }
+
+    #[test]
+    fn a_version_that_no_test_has_run_is_not_proven() {
+        for (client, version, proven) in [
+            (KnownClient::ClaudeCode, "2.1.330", true),
+            (KnownClient::ClaudeCode, "2.1.331", false),
+            (KnownClient::Codex, "0.169.4", true),
+            (KnownClient::Codex, "0.170.0", false),
+            (KnownClient::Opencode, "2.0.0", false),
+            (KnownClient::Cursor, "1.0.0", false),
+        ] {
+            let abilities = Abilities::of_client(client, ClientVersion::parse(version));
+            assert_eq!(abilities.proven, proven, "{client:?} {version}");
+        }
+        assert!(!Abilities::of_client(KnownClient::Codex, None).proven);
+    }
+
+    #[test]
+    fn the_versions_of_the_tests_are_proven() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/agents.json");
+        let agents = std::fs::read_to_string(file).unwrap();
+        let agents: Value = serde_json::from_str(&agents).unwrap();
+        for (package, client) in [
+            ("@anthropic-ai/claude-code", KnownClient::ClaudeCode),
+            ("@openai/codex", KnownClient::Codex),
+            ("opencode-ai", KnownClient::Opencode),
+            ("@google/gemini-cli", KnownClient::Gemini),
+        ] {
+            let version = agents["dependencies"][package].as_str().and_then(ClientVersion::parse);
+            assert!(is_proven(client, version.unwrap()), "{package} {version:?}");
+        }
+    }
+
+    #[test]
+    fn configuration_takes_abilities_away_and_adds_none() {
+        let now = |client| Abilities::of_client(client, None);
+        let left = |client, may_wake, may_answer| {
+            let mut left = now(client);
+            left.restrict(may_wake, may_answer);
+            (left.messages, left.answering)
+        };
+        let claude = KnownClient::ClaudeCode;
+        assert_eq!(left(claude, true, true), (now(claude).messages, now(claude).answering));
+        assert_eq!(left(claude, false, false), (MessageAbility::Joins, PromptAbility::Seen));
+        for may in [true, false] {
+            let cursor = now(KnownClient::Cursor);
+            assert_eq!(left(KnownClient::Cursor, may, may), (cursor.messages, cursor.answering));
+        }
+    }
+
+    #[test]
+    fn abilities_depend_on_the_version() {
+        let of = |version: &str| {
+            Abilities::of_client(KnownClient::ClaudeCode, ClientVersion::parse(version))
+        };
+        assert_eq!(of("2.0.0").state, StateAbility::Hook);
+        assert_eq!(of("2.0.0").answering, PromptAbility::Seen);
+        assert_eq!(of("2.1.100").limits, LimitAbility::SeenWithEnd);
+        assert_eq!(of("2.1.330").state, StateAbility::Registry);
+        let codex = |version: &str| {
+            Abilities::of_client(KnownClient::Codex, ClientVersion::parse(version)).answering
+        };
+        assert_eq!(
+            (codex("0.168.0"), codex("0.169.0")),
+            (PromptAbility::Seen, PromptAbility::Here)
+        );
     }
 }

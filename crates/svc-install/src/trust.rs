@@ -12,9 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::client::ClientCommand;
-use super::client::ClientLocations;
-use super::client::{InstallParts, InstallScope, KnownClient};
+use super::client::{ClientCommand, ClientLocations, InstallParts, InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{Edit, FileChange};
 use super::entries::{is_our_handler, matcher};
@@ -25,7 +23,6 @@ use super::file::ForeignFile;
 pub struct CodexHook {
     /// Its key in `hooks.state`: file, event, index of the group, index in it.
     pub key: String,
-    /// Of its definition.
     pub hash: String,
     pub trusted: bool,
     pub command: String,

@@ -1,14 +1,200 @@
-//! Ownership, read access and write access. This module is the only place with the rule.
+//! Who a caller is, and what it may read and write. This module is the only place with the rule.
 //!
 //! [`Caller::access_to`] checks a single row, [`Reader::may_read`] a stream. A query of many rows
 //! gets the [`Reader`] and applies the same rule in SQL, so that a page keeps its size and a search
 //! its candidates. Tests of `svc-store` compare the SQL with this module.
 
-use std::sync::Arc;
+use std::{fmt, path::Path, sync::Arc};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Caller, Principal, READ_ALL, StreamName};
+use crate::{ProcessIdentity, StreamName, TokenId, is_agent_key};
+
+/// The identity that a credential proves, without its rights.
+///
+/// Rows store the text form. [`Principal::parse`] is the only parser, and it fails closed: a text
+/// that does not parse is no principal, and owns nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Principal {
+    Operator,
+    /// Holder of a token of the session with this key.
+    Session(Arc<str>),
+}
+
+const OPERATOR: &str = "operator";
+const SESSION: &str = "session:";
+
+impl Principal {
+    /// Parses the text form: `operator`, or `session:` and a non-empty key.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == OPERATOR {
+            return Some(Self::Operator);
+        }
+        let key = text.strip_prefix(SESSION)?;
+        (!key.is_empty()).then(|| Self::Session(key.into()))
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator => f.write_str(OPERATOR),
+            Self::Session(key) => write!(f, "{SESSION}{key}"),
+        }
+    }
+}
+
+/// Scope to start, steer and stop agents of the own project.
+pub const AGENTS_SCOPE: &str = "agents";
+/// Scope of a session's token to answer requests of agents of its project.
+pub const APPROVE_SCOPE: &str = "approve";
+/// Scope of tools that run commands, change files and fetch pages.
+pub const EXEC_SCOPE: &str = "exec";
+/// Scope of tools that read files.
+pub const READ_SCOPE: &str = "read";
+/// Scope to read rows of every project.
+pub const READ_ALL: &str = "read_all";
+/// Scopes that the daemon's own tools and routes require. Entries of servers may define others.
+pub const OWN_SCOPES: [&str; 5] = [AGENTS_SCOPE, APPROVE_SCOPE, EXEC_SCOPE, READ_SCOPE, READ_ALL];
+
+/// The identity of a caller. It comes from the token and never from a body or a header that the
+/// caller chooses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// Holder of the operator token or of a browser's cookie, or a program of the daemon's user
+    /// under `--no-auth`.
+    Operator,
+    /// Holder of a session token.
+    Session {
+        /// The subject: the session that the token was issued for.
+        key: Arc<str>,
+        token: TokenId,
+        scopes: Arc<[Scope]>,
+        /// The project whose rows the caller may read, besides its own.
+        project: Option<Arc<str>>,
+        /// Root of the project on this machine; `None` where that is the project itself.
+        root: Option<Arc<str>>,
+        /// The process that the token was issued to; `None` if a person minted it.
+        process: Option<Arc<ProcessIdentity>>,
+        /// The folder that the token was issued for or first used in.
+        folder: Option<Arc<str>>,
+    },
+}
+
+impl Caller {
+    /// The session that the caller speaks for; `None` for the operator.
+    pub fn session(&self) -> Option<&str> {
+        let Self::Session { key, .. } = self else { return None };
+        Some(key)
+    }
+
+    /// The caller's identity without its rights, as rows store it.
+    pub fn principal(&self) -> Principal {
+        match self {
+            Self::Operator => Principal::Operator,
+            Self::Session { key, .. } => Principal::Session(Arc::clone(key)),
+        }
+    }
+
+    pub const fn token(&self) -> Option<&TokenId> {
+        let Self::Session { token, .. } = self else { return None };
+        Some(token)
+    }
+
+    /// The process that the caller's token was issued to.
+    pub fn process(&self) -> Option<&ProcessIdentity> {
+        let Self::Session { process, .. } = self else { return None };
+        process.as_deref()
+    }
+
+    /// The project whose rows the caller may read besides its own; `None` for the operator, who
+    /// reads all.
+    pub fn project(&self) -> Option<&str> {
+        let Self::Session { project, .. } = self else { return None };
+        project.as_deref()
+    }
+
+    /// Root of the caller's project on this machine.
+    pub fn root(&self) -> Option<&str> {
+        let Self::Session { project, root, .. } = self else { return None };
+        // The project of a folder without a name is the folder.
+        root.as_deref().or_else(|| project.as_deref().filter(|project| project.starts_with('/')))
+    }
+
+    /// The folder of the caller's project that it works in; the project's root if no such folder is
+    /// known.
+    pub fn folder(&self) -> Option<&str> {
+        let root = self.root()?;
+        let Self::Session { folder, .. } = self else { return Some(root) };
+        Some(folder.as_deref().filter(|folder| Path::new(folder).starts_with(root)).unwrap_or(root))
+    }
+
+    /// Whether the caller is a client's process, which may have several sessions, each in a project
+    /// of its own. A hosted agent belongs to the project that it was started in.
+    pub fn is_client_process(&self) -> bool {
+        self.process().is_some() && self.session().is_some_and(|key| !is_agent_key(key))
+    }
+
+    /// The same caller in another project: that of the session that its client's process acts for.
+    #[must_use]
+    pub fn in_project(&self, other: &str, root_here: Option<&str>) -> Self {
+        let mut caller = self.clone();
+        if let Self::Session { project, root, .. } = &mut caller
+            && (project.as_deref(), root.as_deref()) != (Some(other), root_here)
+        {
+            *project = Some(other.into());
+            *root = root_here.map(Arc::from);
+        }
+        caller
+    }
+
+    /// Whether the caller has this scope. The operator has every scope.
+    pub fn has_scope(&self, scope: &str) -> bool {
+        match self {
+            Self::Operator => true,
+            Self::Session { scopes, .. } => scopes.iter().any(|held| held.0 == scope),
+        }
+    }
+
+    /// How a person can give this caller a missing scope.
+    pub fn scope_advice(&self, scope: &str) -> String {
+        match self {
+            Self::Session { key, .. } if is_agent_key(key) => {
+                let instance = key.split(':').nth(1).unwrap_or_default();
+                if scope != AGENTS_SCOPE {
+                    return "agents that svc runs do not get it".to_owned();
+                }
+                format!(
+                    "a person grants it with may_spawn = true under [agents.{instance}] in config.toml, and starts this agent again"
+                )
+            }
+            Self::Session { process: Some(_), key, .. } => {
+                // All terminals of Codex are sessions of one process that outlives them.
+                let restart = if key.starts_with("codex-") {
+                    "and then restarts Codex' background process: `codex app-server daemon stop`"
+                } else {
+                    "and restarts this session"
+                };
+                format!(
+                    "a person at this machine grants it with `svc install --scope {scope}`, {restart}"
+                )
+            }
+            Self::Operator | Self::Session { .. } => {
+                format!("`svc mcp-config --session NAME --scope {scope}` makes a token that has it")
+            }
+        }
+    }
+
+    pub const fn is_operator(&self) -> bool {
+        matches!(self, Self::Operator)
+    }
+}
+
+/// A permission that a session token may carry, as free text (`exec`, …): the tools that ask for
+/// one name it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(transparent)]
+pub struct Scope(pub String);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ownership {
@@ -17,7 +203,6 @@ pub struct Ownership {
     pub owner: Option<Principal>,
     /// The principal that runs it, for a task.
     pub runner: Option<Principal>,
-    /// The project that it belongs to.
     pub project: Option<String>,
 }
 
@@ -68,7 +253,6 @@ pub enum StreamVisibility {
 }
 
 impl StreamVisibility {
-    /// Visibility of a stream of a row.
     pub fn shared(thing: &Ownership) -> Self {
         let text = |principal: &Option<Principal>| {
             principal.as_ref().map(|principal| principal.to_string().into())
@@ -85,7 +269,6 @@ impl StreamVisibility {
         Self::Private { owner: owner.to_string().into() }
     }
 
-    /// Visibility of the daemon's own stream.
     pub fn for_daemon() -> Self {
         Self::shared(&Ownership::from_row("operator", String::new()))
     }
@@ -94,7 +277,6 @@ impl StreamVisibility {
 /// The principal that rows and streams are read for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Reader {
-    /// The operator reads everything.
     All,
     /// A tool that the operator calls, and a session with [`READ_ALL`]. The result of such a tool
     /// becomes an event of a stream of answers. If the tool read those streams, each result would
@@ -166,38 +348,28 @@ impl Reader {
 
     /// The session, for a query; `None` if the reader reads rows of all owners.
     pub fn key(&self) -> Option<&str> {
-        match self {
-            Self::Session { key, .. } => Some(key),
-            Self::All | Self::AllButCallResults => None,
-        }
+        let Self::Session { key, .. } = self else { return None };
+        Some(key)
     }
 
     /// Text form of the session's principal, for a query.
     pub fn owner(&self) -> Option<&str> {
-        match self {
-            Self::Session { owner, .. } => Some(owner),
-            Self::All | Self::AllButCallResults => None,
-        }
+        let Self::Session { owner, .. } = self else { return None };
+        Some(owner)
     }
 
     /// The project, for a query; `None` also for a session without one.
     pub fn project(&self) -> Option<&str> {
-        match self {
-            Self::Session { project, .. } => project.as_deref(),
-            Self::All | Self::AllButCallResults => None,
-        }
+        let Self::Session { project, .. } = self else { return None };
+        project.as_deref()
     }
 }
 
 impl Caller {
     /// Whether a row belongs to the caller's project. Always true for the operator.
     pub fn is_of_project(&self, thing: &Ownership) -> bool {
-        match self {
-            Self::Operator => true,
-            Self::Session { project, .. } => {
-                project.as_deref().is_some_and(|own| thing.project.as_deref() == Some(own))
-            }
-        }
+        let Self::Session { project, .. } = self else { return true };
+        project.is_some() && project.as_deref() == thing.project.as_deref()
     }
 
     /// What the caller may do with a row. Owner, runner and operator may write; everyone who may
@@ -221,8 +393,32 @@ pub fn holds_call_results(name: &StreamName) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::{Scope, TokenId};
+
+    #[test]
+    fn an_unknown_text_is_no_principal() {
+        for text in ["", "Operator", " operator", "operator ", "session", "session:", "admin", "*"]
+        {
+            assert_eq!(Principal::parse(text), None, "{text:?}");
+        }
+        assert_eq!(
+            Principal::parse("session:operator"),
+            Some(Principal::Session("operator".into()))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_form_parses_back_to_the_same_principal(key in ".+", text in any::<String>()) {
+            let session = Principal::Session(key.as_str().into());
+            prop_assert_eq!(Principal::parse(&session.to_string()), Some(session));
+            if let Some(principal) = Principal::parse(&text) {
+                prop_assert_eq!(principal.to_string(), text);
+            }
+        }
+    }
 
     fn session(key: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
         Caller::Session {

@@ -1,21 +1,17 @@
-//! Which texts are alike: TF-IDF vectors, put together by average linkage (Sokal and Michener 1958)
-//! as long as they are near.
+//! Groups of similar texts: TF-IDF vectors, clustered by average linkage (Sokal and Michener 1958).
 //!
-//! The same texts in the same order give the same groups, and texts that are equal are always
-//! together.
+//! The same texts in the same order give the same groups, and equal texts are always in one group.
 
 use std::collections::HashMap;
 
-use super::text;
+use crate::text;
 
-/// Texts are put together as long as those of the two sides are this near on average (cosine). Seen
-/// on fixtures/retrieval, whose 239 records are about as many incidents: from here on what is put
-/// together has a subject (locks, clocks, memory that runs out), at 0.2 nearly nothing is, at 0.1
-/// what is put together has but a word in common.
+/// Minimum average cosine between the texts of two clusters that are merged. On fixtures/retrieval,
+/// whose 239 records are of about as many incidents, the groups from here on have a subject (locks,
+/// clocks, memory that runs out); at 0.2 there are nearly none, at 0.1 they share only a word.
 const NEAR: f64 = 0.12;
-/// Fewer are no group.
 const LEAST: usize = 3;
-/// What an everyday word counts.
+/// Weight of an everyday word.
 const COMMON: f64 = 0.35;
 
 /// Texts as directions: each term is a dimension.
@@ -33,7 +29,6 @@ pub struct TermSpace {
 pub type TermVector = Vec<(usize, f64)>;
 
 impl TermSpace {
-    /// The space of some texts.
     pub fn new(texts: &[String]) -> Self {
         let count = float(texts.len());
         let of_each: Vec<HashMap<String, usize>> = texts.iter().map(|text| counts(text)).collect();
@@ -41,7 +36,7 @@ impl TermSpace {
         names.sort_unstable();
         let mut terms: HashMap<String, (usize, f64)> = HashMap::new();
         for same in names.chunk_by(|a, b| a == b) {
-            // One more than how rare it is, so that what all have still counts.
+            // Plus one, so that a term of all texts still counts.
             let rarity = ((1.0 + count) / (1.0 + float(same.len()))).ln() + 1.0;
             let rarity = rarity * if text::is_common(same[0]) { COMMON } else { 1.0 };
             terms.insert(same[0].clone(), (terms.len(), rarity));
@@ -57,7 +52,6 @@ impl TermSpace {
         &self.vectors
     }
 
-    /// The direction of another text.
     pub fn vector(&self, text: &str) -> TermVector {
         self.direction(&counts(text))
     }
@@ -94,8 +88,8 @@ impl TermSpace {
         parts.map(|(dimension, value)| (dimension, value / length)).collect()
     }
 
-    /// Groups of texts that are alike, the largest first, each in the order of the texts. Those
-    /// that are like no others are in none.
+    /// Groups of similar texts, the largest first, each in the order of the texts. A text that is
+    /// similar to no other is in no group.
     pub fn groups(&self) -> Vec<Vec<usize>> {
         let count = self.vectors.len();
         let mut far = Vec::with_capacity(count * count.saturating_sub(1) / 2);
@@ -116,7 +110,7 @@ impl TermSpace {
         let mut groups: Vec<Option<Vec<usize>>> = (0..count).map(|at| Some(vec![at])).collect();
         if count > 1 {
             let tree = kodama::linkage(&mut far, count, kodama::Method::Average);
-            // Steps come by distance; each makes a group with the next number.
+            // Steps are in the order of distance; each makes a group with the next number.
             for step in tree.steps().iter().take_while(|step| step.dissimilarity <= 1.0 - NEAR) {
                 let mut both = groups[step.cluster1].take().unwrap_or_default();
                 both.extend(groups[step.cluster2].take().unwrap_or_default());
@@ -133,7 +127,6 @@ impl TermSpace {
     }
 }
 
-/// Cosine of two directions.
 pub fn cosine(one: &TermVector, other: &TermVector) -> f64 {
     let other: HashMap<usize, f64> = other.iter().copied().collect();
     one.iter().filter_map(|(dimension, value)| Some(value * other.get(dimension)?)).sum()
@@ -154,7 +147,7 @@ fn counts(text: &str) -> HashMap<String, usize> {
         *counts.entry(term.to_owned()).or_default() += 1;
     }
     if counts.is_empty() {
-        // Nothing but words that say nothing: such a text is like its equals.
+        // A text of stop words alone is similar to its equals.
         counts.insert(text.to_owned(), 1);
     }
     counts

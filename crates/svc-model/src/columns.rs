@@ -1,16 +1,12 @@
 //! How values stand in columns of a database: ids and words as text, times as milliseconds.
 //!
-//! A word is written as serde writes it, so the text in a column and the text on the wire are the
-//! same. The traits are those of the store's drivers; only the crate that defines a type may
-//! implement them for it. The store alone asks for this feature.
+//! A word is written as serde writes it, so it is the same text in a column and on the wire. The
+//! traits are those of the store's drivers; only the crate that defines a type may implement them
+//! for it. Only the store enables this feature.
 
 use std::fmt;
 
-use serde::{
-    Deserialize, Serialize,
-    de::{IntoDeserializer as _, value::Error as WordError},
-};
-use sqlx::error::BoxDynError;
+use serde::Serialize;
 
 use crate::{
     AgentId, CallId, DeliveryState, GhapId, HandoverId, HandoverWay, HookId, MachineId,
@@ -24,7 +20,7 @@ use crate::{
     learning::{Axis, MemoryCategory},
 };
 
-/// A unit variant, displayed as the word that serde writes for it.
+/// Displays a unit variant as the word that serde writes for it.
 #[derive(Debug)]
 pub struct Word<'a, T>(pub &'a T);
 
@@ -34,7 +30,7 @@ impl<T: Serialize> fmt::Display for Word<'_, T> {
     }
 }
 
-/// Stores a type as `$stored`, with a way into it and a way back.
+/// Stores a type as `$stored`, by two conversions.
 #[macro_export]
 macro_rules! column {
     ($name:ty as $stored:ty, $encode:expr, $decode:expr) => {
@@ -96,17 +92,8 @@ macro_rules! ids {
 #[macro_export]
 macro_rules! column_words {
     ($($name:ident),+ $(,)?) => {
-        $($crate::column!($name as String, |word| $crate::columns::Word(word).to_string(), |text| $crate::columns::parse_word(&text));)+
+        $($crate::column!($name as String, |word| $crate::columns::Word(word).to_string(), |text| Ok($crate::parse_word(&text)?));)+
     };
-}
-
-/// The value that serde writes as this word.
-///
-/// # Errors
-/// If it writes none so.
-pub fn parse_word<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, BoxDynError> {
-    let word: Result<T, WordError> = T::deserialize(text.into_deserializer());
-    Ok(word?)
 }
 
 column!(TurnEnd as String, |turn| serde_json::to_string(turn).expect("texts are JSON"), |text| Ok(
@@ -115,43 +102,13 @@ column!(TurnEnd as String, |turn| serde_json::to_string(turn).expect("texts are 
 
 column!(Timestamp as i64, |at| at.as_millis(), |millis| Ok(Self::from_millis(millis)));
 
-ids!(
-    AgentId,
-    CallId,
-    HandoverId,
-    GhapId,
-    HookId,
-    MachineId,
-    McpSessionId,
-    MessageId,
-    OutcomeId,
-    PeerId,
-    RunId,
-    TaskId,
-    TokenId,
-    ValueId,
-);
+ids! {
+    AgentId, CallId, HandoverId, GhapId, HookId, MachineId, McpSessionId, MessageId, OutcomeId,
+    PeerId, RunId, TaskId, TokenId, ValueId,
+}
 
-column_words!(
-    AgentState,
-    Axis,
-    RequestKind,
-    DeliveryState,
-    Domain,
-    GhapStatus,
-    HandoverWay,
-    MemoryCategory,
-    MessageType,
-    OutcomeVerdict,
-    PeerRole,
-    PeerStatus,
-    StatusEvidence,
-    RootCauseCategory,
-    SessionSource,
-    RunMode,
-    RunState,
-    SourceTool,
-    Strategy,
-    TaskStatus,
-    Tier,
-);
+column_words! {
+    AgentState, Axis, RequestKind, DeliveryState, Domain, GhapStatus, HandoverWay, MemoryCategory,
+    MessageType, OutcomeVerdict, PeerRole, PeerStatus, StatusEvidence, RootCauseCategory,
+    SessionSource, RunMode, RunState, SourceTool, Strategy, TaskStatus, Tier,
+}

@@ -1,8 +1,8 @@
-//! Events and the names of the streams that they stand in.
+//! Events, the names of the streams that they stand in, and what the log keeps of them.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::{Timestamp, limits};
+use crate::{Timestamp, limits, words::words};
 
 /// Number of an event within its stream: 1, 2, 3 …, without a hole. As a cursor, 0 is before the
 /// first.
@@ -37,7 +37,6 @@ impl StreamName {
         fits.then(|| Self(text.into()))
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -47,7 +46,6 @@ impl StreamName {
         self.0.split_once('/').map_or("", |(kind, _)| kind)
     }
 
-    /// The text, shared.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
@@ -69,42 +67,32 @@ impl From<Arc<str>> for StreamName {
 /// kind.
 pub type EventKind = Arc<str>;
 
-/// An event that is to be appended.
 #[derive(Debug, Clone)]
 pub struct NewEvent {
-    /// What happened.
     pub kind: EventKind,
     /// One line of JSON.
     pub data: Arc<str>,
-    /// The producer's own id for it, if it wants to be able to repeat itself.
+    /// The producer's own id of the event, if the producer may have to repeat it.
     pub producer_id: Option<Arc<str>>,
 }
 
 impl NewEvent {
-    /// An event of the daemon's own.
-    ///
-    /// # Panics
-    /// If `data` does not serialise, which types of ours with string keys always do.
+    /// An event of the daemon's own. `data` has to serialise, as types with string keys do.
     pub fn new(kind: impl Into<EventKind>, data: &impl serde::Serialize) -> Self {
         let data = serde_json::to_string(data).expect("a value of ours has a JSON form");
         Self { kind: kind.into(), data: data.into(), producer_id: None }
     }
 }
 
-/// A committed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Orders the whole log. Never used twice.
     pub position: i64,
-    /// Stream that it belongs to.
     pub stream: StreamName,
-    /// Orders its stream.
     pub seq: Seq,
-    /// What happened.
     pub kind: EventKind,
     /// One line of JSON.
     pub data: Arc<str>,
-    /// When it was committed.
     pub at: Timestamp,
 }
 
@@ -120,11 +108,30 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// How many there are.
     pub const COUNT: usize = 3;
 
     /// A number below [`Self::COUNT`].
     pub const fn index(self) -> usize {
         self as usize
     }
+}
+
+words! {
+    /// Why the log does not have what a reader asked for.
+    pub enum GapReason {
+        /// Retention removed it.
+        Pruned = "pruned",
+        /// The cursor is ahead of the log, as after a backup was restored. Everything
+        /// follows from the start.
+        Ahead = "ahead",
+    }
+}
+
+/// How much of the log is kept. Without either bound nothing is removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Older events are removed.
+    pub max_age: Option<Duration>,
+    /// Above this size of the rows, in bytes, the oldest events are removed.
+    pub max_bytes: Option<u64>,
 }

@@ -1,23 +1,22 @@
 //! How well a short text, such as a memory or a value, fits a prompt.
 //!
-//! The words are those of the search of the journal ([`text`]); the sum is plainer, as such texts
-//! say one thing each.
+//! The terms are those of the journal's search ([`text`]). The score is simpler, as such texts say
+//! one thing each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{limits, text, text::Prompt};
+use crate::{limits, text, text::Prompt};
 
-/// What an everyday word counts.
+/// Weight of an everyday word.
 const COMMON: f64 = 0.35;
-/// What a word that no text has counts when it is asked how much of the prompt is met.
+/// Weight of a word that no text has, in the whole of the prompt.
 const UNKNOWN: f64 = 0.5;
-/// Which share of a prompt a text has to meet to be worth a look of somebody who asked.
+/// Minimum share of a prompt that a text has to match for somebody who asked.
 const NEAR: f64 = 0.15;
-/// Length of a usual text in terms, and how much a longer one is held against it.
+/// Length of a usual text in terms, and the weight of a greater length against a text.
 const USUAL_LENGTH: f64 = 20.0;
 const LENGTH: f64 = 0.2;
 
-/// A prompt, weighed against the texts that there are.
 #[derive(Debug)]
 pub struct WeighedPrompt {
     words: Vec<PromptWord>,
@@ -25,31 +24,27 @@ pub struct WeighedPrompt {
     is_chore: bool,
 }
 
-/// A word of the prompt.
 #[derive(Debug)]
 struct PromptWord {
-    /// What stands for it, with what each counts.
+    /// Terms that match the word, with their weights.
     members: Vec<(String, f64)>,
     worth: f64,
-    /// It says something of a subject.
     identifies_subject: bool,
 }
 
-/// How well a text fits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
     /// For ranking.
     pub score: f64,
-    /// Whether it has to do with the subject at all, and not only with everyday words of the
-    /// prompt, or one of many.
+    /// Whether the text is about the subject, and does not only share everyday words with the
+    /// prompt, or one word of many.
     pub is_near: bool,
-    /// Whether somebody who did not ask would want to be told.
+    /// Whether the text is worth telling to somebody who did not ask.
     pub is_relevant: bool,
 }
 
 impl WeighedPrompt {
-    /// Weighs a prompt. `frequencies` says how many of the `count` texts have each of its
-    /// [`members`].
+    /// `frequencies`: how many of the `count` texts have each of the prompt's [`members`].
     pub fn new(prompt: Prompt, count: usize, frequencies: &HashMap<String, i64>) -> Self {
         let count = float(count);
         let rarity = |term: &str| {
@@ -86,7 +81,7 @@ impl WeighedPrompt {
         Self { words, whole, is_chore: prompt.is_chore }
     }
 
-    /// The terms to look for, with what each counts.
+    /// The terms to look for, with their weights.
     pub fn terms(&self) -> BTreeMap<&str, f64> {
         let mut terms = BTreeMap::new();
         for (term, value) in self.words.iter().flat_map(|word| &word.members) {
@@ -96,8 +91,8 @@ impl WeighedPrompt {
         terms
     }
 
-    /// How well a text fits, of which the [`terms`](text::terms) are given; `None` if it has none
-    /// of the words.
+    /// How well the text with these [`terms`](text::terms) fits; `None` if it has none of the
+    /// words.
     pub fn fit(&self, terms: &str) -> Option<Fit> {
         let terms: Vec<&str> = terms.split(' ').filter(|term| !term.is_empty()).collect();
         let length = float(terms.len());
@@ -117,8 +112,8 @@ impl WeighedPrompt {
             return None;
         }
         let share = met / self.whole;
-        // Two words of the subject are a hint, one is chance unless the prompt says little else. An
-        // order to do some work is helped by what is about just that.
+        // Two words of the subject are a hint; one is chance, unless the prompt says little else.
+        // For an order, only a text about just that work is relevant.
         let is_relevant = match telling {
             0 => false,
             1 => share >= 0.6 && !self.is_chore,
@@ -130,14 +125,14 @@ impl WeighedPrompt {
     }
 }
 
-/// All terms that a prompt may be met by.
+/// All terms that match a word of the prompt.
 pub fn members(prompt: &Prompt) -> Vec<&str> {
     let members = prompt.groups.iter().flat_map(|group| &group.members);
     let terms: HashSet<&str> = members.map(|(term, _)| term.as_str()).collect();
     terms.into_iter().collect()
 }
 
-/// In how many of some texts each term stands.
+/// The number of texts with each term.
 pub fn frequencies<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashMap<String, i64> {
     let mut with: HashMap<String, i64> = HashMap::new();
     for text in texts {
@@ -149,7 +144,7 @@ pub fn frequencies<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashMap<Stri
     with
 }
 
-/// What age leaves of a score: it decides between texts that fit alike, and no more.
+/// The factor of a score by age: it only decides between texts that fit alike.
 pub fn age(days: f64) -> f64 {
     (0.5 + 0.5 * (-days / 90.0).exp2()).powf(0.25)
 }

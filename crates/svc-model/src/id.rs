@@ -1,5 +1,5 @@
-//! Ids of things. Opaque text outside; a prefix and a `UUIDv7` inside, so that they sort by age and
-//! say what they name.
+//! Ids of things: opaque texts, made of a prefix that names the kind and a `UUIDv7`, so that they
+//! sort by age.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Timestamp, limits};
+use crate::{Timestamp, limits};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -22,15 +22,13 @@ macro_rules! id {
         pub struct $name(String);
 
         impl $name {
-            /// What every id of this kind begins with.
             pub const PREFIX: &'static str = $prefix;
 
             pub fn new(ids: &Ids, now: Timestamp) -> Self {
                 Self(ids.next(Self::PREFIX, now))
             }
 
-            /// What a caller wrote where an id belongs. `None` if it can be none of ours: then
-            /// nothing has that id, which is all that there is to say about it.
+            /// Parses a caller's text. `None` if no id can have this form, so nothing has that id.
             pub fn parse(text: &str) -> Option<Self> {
                 let fits = !text.is_empty()
                     && text.len() <= limits::ID_BYTES
@@ -38,7 +36,6 @@ macro_rules! id {
                 fits.then(|| Self(text.to_owned()))
             }
 
-            /// The text form.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -114,29 +111,28 @@ id!(
     /// A call that takes time, and the task that it may be for an MCP client.
     CallId, "call_"
 );
-
 id!(
     /// A data folder on a host.
     MachineId, "mach_"
 );
 
 impl RunId {
-    /// The run of a message that no other run has: the ids differ in their prefix alone.
+    /// The run of a message, whose id differs in the prefix alone.
     pub fn of_message(message: &MessageId) -> Self {
-        let text = message.as_str();
-        let own = text.strip_prefix(MessageId::PREFIX).unwrap_or(text);
-        Self(format!("{}{own}", Self::PREFIX))
+        Self::with_prefix_of_run(message.as_str(), MessageId::PREFIX)
     }
 
-    /// The run of a task: the ids differ in their prefix alone.
+    /// The run of a task, whose id differs in the prefix alone.
     pub fn from_task(task: &TaskId) -> Self {
-        let text = task.as_str();
-        let own = text.strip_prefix(TaskId::PREFIX).unwrap_or(text);
-        Self(format!("{}{own}", Self::PREFIX))
+        Self::with_prefix_of_run(task.as_str(), TaskId::PREFIX)
+    }
+
+    fn with_prefix_of_run(id: &str, prefix: &str) -> Self {
+        Self(format!("{}{}", Self::PREFIX, id.strip_prefix(prefix).unwrap_or(id)))
     }
 }
 
-/// Makes ids. An argument of services, so that a test can foresee them.
+/// Makes ids. An argument of services, so that a test can predict them.
 #[derive(Debug, Clone)]
 pub struct Ids(Source);
 
@@ -147,7 +143,7 @@ enum Source {
 }
 
 impl Ids {
-    /// Ids that nobody can foresee.
+    /// Ids that nobody can predict.
     pub const fn random() -> Self {
         Self(Source::Random)
     }
@@ -157,7 +153,6 @@ impl Ids {
         Self(Source::Counting(Arc::new(Mutex::new(0))))
     }
 
-    /// A fresh `UUIDv7`.
     pub fn uuid(&self, now: Timestamp) -> uuid::Uuid {
         let mut chance = [0_u8; 10];
         match &self.0 {
@@ -180,18 +175,13 @@ impl Ids {
     }
 }
 
-/// Fills `bytes` from the operating system's generator.
-///
-/// # Panics
-/// If the operating system has no randomness to give: nothing that needs a secret can go on then.
+/// Fills `bytes` from the operating system's generator. Panics if that fails: nothing that needs a
+/// secret can go on then.
 pub fn random_bytes(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system gives random bytes");
 }
 
 /// A new secret: 32 random bytes in hexadecimal.
-///
-/// # Panics
-/// As `random_bytes`.
 pub fn new_secret() -> String {
     let mut bytes = [0_u8; 32];
     random_bytes(&mut bytes);

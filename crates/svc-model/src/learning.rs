@@ -3,40 +3,38 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Ids, Timestamp, ValueId, journal::words};
+use crate::{Ids, Timestamp, ValueId, words::words};
 
 words! {
     /// What a memory is.
-    MemoryCategory, "snake_case" {
+    pub enum MemoryCategory {
         /// What somebody likes.
-        Preference,
+        Preference = "preference",
         /// What is so.
-        Fact,
+        Fact = "fact",
         /// What happened.
-        Event,
+        Event = "event",
         /// How something is done.
-        Workflow,
+        Workflow = "workflow",
         /// What something stands in.
-        Context,
+        Context = "context",
         /// What went wrong.
-        Error,
+        Error = "error",
         /// What was decided.
-        Decision,
+        Decision = "decision",
     }
-}
 
-words! {
     /// A way to look at records when they are grouped.
-    Axis, "snake_case" {
-        Full,
+    pub enum Axis {
+        Full = "full",
         /// How it was gone about, and what worked.
-        Strategy,
+        Strategy = "strategy",
         /// What was not expected.
-        Surprise,
+        Surprise = "surprise",
         /// Why the prediction was wrong.
-        RootCause,
+        RootCause = "root_cause",
         /// What it is about.
-        Domain,
+        Domain = "domain",
     }
 }
 

@@ -8,11 +8,9 @@ pub const V1_BODY_BYTES: usize = 1024 * 1024;
 pub const BODY_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum body of a request without a credential, in bytes: a sign-in code, or a nonce.
 pub const OPEN_BODY_BYTES: usize = 64 * 1024;
-/// Maximum memory of the values of one body, in bytes: a hostile text takes eighty times its
-/// length.
+/// Maximum memory of the values of one body, in bytes: a hostile text takes 80 times its length.
 pub const JSON_WEIGHT_BYTES: usize = 64 * 1024 * 1024;
-/// Up to this length the thread that answers also parses the body: parsing takes less time than a
-/// switch of threads.
+/// A body up to this length is parsed on the thread that answers: a switch of threads takes longer.
 pub const BODY_AT_ONCE_BYTES: usize = 64 * 1024;
 /// Bodies up to this length are not checked against [`JSON_WEIGHT_BYTES`].
 pub const JSON_UNWEIGHED_BYTES: usize = 64 * 1024;
@@ -31,8 +29,7 @@ pub const SUSPENDED_CALLS: usize = 1000;
 pub const SOURCE_FILE_BYTES: u64 = 256 * 1024;
 /// Maximum servers in one such file. A file with more is ignored.
 pub const SOURCE_FILE_SERVERS: usize = 256;
-/// Bytes of one server's error output that are stored per minute, with the overhead of a row.
-/// Further output is only counted.
+/// Bytes of one server's error output that are stored per minute, with rows. More is only counted.
 pub const SOURCE_STDERR_BYTES: usize = 64 * 1024;
 /// Unsolicited messages of a server per second. Beyond that, its output waits for the next second.
 pub const SOURCE_MESSAGES: u32 = 1000;
@@ -48,11 +45,9 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 /// The system's send buffer per connection, in bytes.
 pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
-/// A chunk of a response up to this length is not counted while it waits to be written: a
-/// connection has few of them.
+/// Chunks of responses up to this length are not counted while they wait: a connection has few.
 pub const UNCOUNTED_BYTES: usize = 4 * 1024;
-/// TCP connections that wait for a client without a valid credential. A further one closes the
-/// longest idle.
+/// TCP connections without a valid credential. A further one closes the longest idle.
 pub const UNAUTHENTICATED_CONNECTIONS: usize = 64;
 /// Descriptors that TCP connections leave to the Unix socket, files and processes; or a quarter of
 /// all descriptors if that is more.
@@ -61,24 +56,20 @@ pub const RESERVED_DESCRIPTORS: usize = 96;
 pub const LEAST_CONNECTIONS: usize = 16;
 /// How long a browser caches the response to a preflight.
 pub const PREFLIGHT_AGE: Duration = Duration::from_mins(10);
-/// Silence after which an event stream sends a comment. Proxies and clients time out after a
-/// minute.
+/// Silence after which an event stream sends a comment: proxies and clients time out in a minute.
 pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Value of `retry:` for browsers, in milliseconds.
 pub const SSE_RETRY_MS: u32 = 1000;
 /// Grace period for requests in flight after the first signal.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
-/// Default rows of a page.
 pub const PAGE_DEFAULT: u32 = 50;
-/// Maximum rows of a page.
 pub const PAGE_MAX: u32 = 500;
 
 /// Maximum length of an id in a look-up, in bytes. Our ids have 31.
 pub const ID_BYTES: usize = 128;
 /// Maximum length of a name, path, key or other short text, in bytes.
 pub const SHORT_TEXT_BYTES: usize = 4096;
-/// Maximum entries of a metadata map.
 pub const METADATA_ENTRIES: usize = 64;
 /// Maximum events of one request, and maximum rows of one statement of the log.
 pub const EVENTS_PER_REQUEST: usize = 1000;
@@ -100,24 +91,20 @@ pub const NOTIFIED_RESULT_CHARS: usize = 2_000;
 pub const NOTIFIED_PEERS: u32 = 32;
 /// Maximum lines of output that come with a task.
 pub const TASK_FRAMES_MAX: u32 = 500;
-/// Maximum bytes of output that come with a task, unless a single line has more: a model reads
-/// them.
+/// Maximum bytes of output with a task, unless a single line has more: a model reads them.
 pub const TASK_FRAMES_BYTES: usize = 256 * 1024;
-/// Maximum tasks that one call waits for.
 pub const WATCHED_TASKS: usize = 64;
 /// Maximum wait of a call for a task.
 pub const TASK_WAIT: Duration = Duration::from_hours(1);
 /// Maximum wait of a call for an event.
 pub const EVENTS_WAIT: Duration = Duration::from_mins(1);
-/// Maximum producer id of an event, in bytes.
 pub const PRODUCER_ID_BYTES: usize = 128;
 
 /// Numbers to try as suffix of a peer's name that is taken.
 pub const PEER_NAMES: u32 = 1000;
 /// A peer without contact for this long is offline.
 pub const PEER_TIMEOUT: Duration = Duration::from_mins(1);
-/// Lease on messages that a reader took from an inbox; unacknowledged messages are then delivered
-/// again.
+/// Lease on messages that a reader took from an inbox. Without an ack they are delivered again.
 pub const LEASE: Duration = Duration::from_mins(1);
 /// A turn ends after this long without a hook and without an open tool call.
 pub const TURN_SILENCE: Duration = Duration::from_mins(10);
@@ -131,11 +118,9 @@ pub const LIMIT_LASTS: Duration = Duration::from_hours(32 * 24);
 pub const RECORDS_POLL: Duration = Duration::from_millis(400);
 /// How long a client's record may say otherwise than its hooks before these alone count.
 pub const RECORD_LAG: Duration = Duration::from_secs(5);
-/// Time after a turn's end in which a late hook may still report its final text. Then the questions
-/// of that turn fail.
+/// Time after a turn's end in which a hook may report its final text. Then its questions fail.
 pub const TURN_TEXT_GRACE: Duration = Duration::from_secs(3);
-/// A client's session file that is older than the last event counts if it is unchanged after this
-/// long.
+/// A client's session file from before the last event counts if it is unchanged after this time.
 pub const RECORD_GRACE: Duration = Duration::from_secs(1);
 /// Bytes at the end of a client's conversation file that are read.
 pub const RECORD_TAIL_BYTES: u64 = 256 * 1024;
@@ -159,32 +144,26 @@ pub const DAEMON_RENEWAL: Duration = Duration::from_secs(3);
 /// How long a machine is away before its peers are offline.
 pub const MACHINE_AWAY: Duration = Duration::from_mins(10);
 /// Turns of a session that messages of one sender, other than the operator, begin within
-/// [`WAKES_WINDOW`]. Later messages wait for a turn that somebody else begins.
+/// `WAKES_WINDOW`. Later messages wait for a turn that somebody else begins.
 pub const WAKES: u32 = 20;
-/// See [`WAKES`].
 pub const WAKES_WINDOW: Duration = Duration::from_hours(1);
-/// Messages that one session may send to another within [`SESSION_SENDS_WINDOW`].
+/// Messages that one session may send to another within `SESSION_SENDS_WINDOW`.
 pub const SESSION_SENDS: u32 = 20;
-/// See [`SESSION_SENDS`].
 pub const SESSION_SENDS_WINDOW: Duration = Duration::from_mins(1);
 /// Maximum message from one session to another, in bytes.
 pub const SESSION_MESSAGE_BYTES: usize = 64 * 1024;
 /// Default wait of a send for its reply.
 pub const SESSION_WAIT: Duration = Duration::from_secs(30);
-/// Maximum sessions of a list.
 pub const SESSIONS_MAX: u32 = 200;
 /// Maximum bytes of a response with a session's history, and maximum characters of one text in it.
 pub const SESSION_HISTORY_BYTES: usize = 80 * 1024;
-/// See [`SESSION_HISTORY_BYTES`].
 pub const SESSION_HISTORY_CHARS: usize = 4_000;
 /// Maximum depth of agents that start agents, and maximum live agents that one session has started.
 pub const SPAWN_DEPTH: u32 = 3;
-/// See [`SPAWN_DEPTH`].
 pub const SPAWN_CHILDREN: u64 = 5;
 /// Messages per poll of an agent's mail, besides those that its host has.
 pub const AGENT_MAIL: u32 = 64;
-/// Messages that an agent's host may hold. Its queue has a capacity of 1,000 inputs; the rest is
-/// for prompts of tasks.
+/// Messages that an agent's host may hold, of its 1,000 inputs. The rest is for prompts of tasks.
 pub const HOST_MAIL: u32 = 900;
 /// Silence after which a task whose runner's process has exited gets its terminal event: a runner
 /// that ended normally may still be sending its last lines.
@@ -195,18 +174,14 @@ pub const TASK_SILENCE: Duration = Duration::from_hours(24);
 /// How often untaken messages and unbegun tasks are checked for expiry, which takes days.
 pub const EXPIRY_POLL: Duration = Duration::from_hours(1);
 
-/// Default lifetime of a session token.
 pub const TOKEN_TTL: Duration = Duration::from_hours(12);
-/// Maximum lifetime of a session token.
 pub const TOKEN_TTL_MAX: Duration = Duration::from_hours(720);
 /// Resolution of a token's last use: a write per request would cost more than the request.
 pub const TOKEN_USE_RESOLUTION: Duration = Duration::from_mins(1);
 
-/// Lifetime of a code of `svc open`.
 pub const LOGIN_CODE_TTL: Duration = Duration::from_mins(1);
 /// How long the row of a code is kept, to distinguish a used or expired code from a wrong one.
 pub const LOGIN_CODE_KEPT: Duration = Duration::from_hours(24);
-/// How long a browser stays signed in.
 pub const BROWSER_TTL: Duration = Duration::from_hours(12);
 /// How long the row of a browser is kept after its end.
 pub const BROWSER_KEPT: Duration = Duration::from_hours(720);
@@ -214,11 +189,9 @@ pub const BROWSER_KEPT: Duration = Duration::from_hours(720);
 /// How long a token is taken as valid without a look at its row. Bounds the delay until a daemon
 /// notices that another daemon on the same database revoked the token.
 pub const TOKEN_CACHE: Duration = Duration::from_secs(1);
-/// Lifetime of the token of a client's process. The token ends with the process; a client that
-/// lives longer gets another.
+/// Lifetime of the token of a client's process. A client that lives longer gets another.
 pub const PROCESS_TOKEN_TTL: Duration = Duration::from_hours(168);
-/// Tokens of a client's process that one process of ours may hold. A further one replaces the
-/// oldest.
+/// Tokens of a client's process that one process may hold. A further one replaces the oldest.
 pub const BEARER_TOKENS: u32 = 4;
 /// How long the tokens of an exited process are kept, so that rows that it owned keep their owner.
 pub const GONE_PROCESSES_KEPT: Duration = Duration::from_hours(720);
@@ -249,8 +222,7 @@ pub const COMMIT_BYTES: usize = 2 * 1024 * 1024;
 pub const SESSION_WRITE_QUEUE: usize = 256;
 /// Capacity of the queue of the operator and of the daemon itself.
 pub const OPERATOR_WRITE_QUEUE: usize = 4096;
-/// Streams whose state the writer caches. The cache is cleared when it is full; a miss is one
-/// look-up.
+/// Streams whose state the writer caches. A full cache is cleared; a miss is one look-up.
 pub const STREAMS_CACHED: usize = 65_536;
 pub const READERS: u32 = 4;
 /// How long the store waits for a lock of another process, such as a backup or a database shell.
@@ -284,8 +256,7 @@ pub const TRIM_BYTES: u64 = 2 * 1024 * 1024;
 /// Approximate overhead of an event's row, in bytes: its numbers, and those in two indexes.
 pub const EVENT_ROW_BYTES: u64 = 40;
 
-/// Bytes of event data after which a page of events ends, whatever its number of rows. A larger
-/// event has a page of its own.
+/// Bytes of event data after which a page of events ends. A larger event has a page of its own.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Like [`PAGE_BYTES`], for an agent, which has to read them.
 pub const AGENT_PAGE_BYTES: usize = 128 * 1024;
@@ -305,8 +276,7 @@ pub const REPLAY_CACHE_KIB: i64 = 256;
 pub const REPLAY_ROWS: u32 = 256;
 /// Positions that one page of a feed over several streams reads.
 pub const SCAN_POSITIONS: i64 = 8192;
-/// Bytes of frames in a stream's tail, which exists while there is a listener. A reader further
-/// behind reads the table.
+/// Bytes of frames in the tail of a stream with listeners. A reader further behind reads the table.
 pub const TAIL_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of small commits that are copied into one chunk of a response body. A larger commit is
 /// sent uncopied, shared by all subscribers; the connection gathers several of them without a copy.
@@ -331,9 +301,7 @@ pub const START_PATIENCE: Duration = Duration::from_secs(10);
 pub const MCP_RETRY_MS: u32 = 2000;
 /// How long a `requestState` is valid.
 pub const MCP_STATE_TTL: Duration = Duration::from_hours(1);
-/// Maximum requests of one JSON-RPC batch.
 pub const MCP_BATCH: usize = 100;
-/// Resources in one page of a list.
 pub const MCP_RESOURCES_PAGE: u32 = 100;
 /// Values of a completion (MCP: at most 100).
 pub const MCP_COMPLETIONS: u32 = 100;
@@ -357,30 +325,24 @@ pub const SESSION_STALE: Duration = Duration::from_mins(30);
 pub const CHECK_IN: i64 = 10;
 /// Maximum of that number.
 pub const CHECK_IN_MAX: i64 = 1000;
-/// Resolution of a session's last contact if a hook reports nothing else: a finer one would take a
-/// write per event.
+/// Resolution of a session's last contact: a finer one would take a write per event.
 pub const HOOK_SEEN_RESOLUTION: Duration = Duration::from_secs(5);
-/// Maximum bytes of context for a prompt. Waiting messages also have to fit into what a client
-/// accepts.
+/// Maximum bytes of context for a prompt. Waiting messages also have to fit.
 pub const HOOK_CONTEXT_BYTES: usize = 2_400;
 /// Maximum items of each kind in that context.
 pub const HOOK_CONTEXT_ITEMS: usize = 3;
-/// Duration of one long poll for mail, in seconds: shorter than the timeouts of clients and
-/// proxies.
+/// Seconds of one long poll for mail: less than the timeouts of clients and proxies.
 pub const MAIL_WAIT_SECONDS: u32 = 25;
-/// How long the items that a silent session was given are stored: as long as clients keep
-/// conversations.
+/// How long the items that a silent session was given are stored: as clients keep conversations.
 pub const SEEN_KEPT: Duration = Duration::from_hours(30 * 24);
 /// Maximum ids of hook events with untaken answers in one request.
 pub const HOOKS_LOST: usize = 2_000;
-/// How long ids of hook events are kept: an event that could not be delivered is sent again at the
-/// next start of the daemon.
+/// How long ids of hook events are kept: undelivered events are sent again at the daemon's start.
 pub const HOOK_IDS_KEPT: Duration = Duration::from_hours(24 * 7);
 
 /// Bytes of a prompt that are read: the first pages of a pasted log show its subject.
 pub const PROMPT_BYTES: usize = 8 * 1024;
-/// Maximum words of a prompt that are searched, the rarest first: further words change only the
-/// time.
+/// Maximum words of a prompt that are searched, the rarest first: more only take time.
 pub const PROMPT_TERMS: usize = 32;
 /// Maximum words of a prompt that are looked up as misspelt.
 pub const PROMPT_TYPOS: u32 = 6;
@@ -394,37 +356,28 @@ pub const SEARCH_POSTINGS_OF_TERM: u32 = 256;
 pub const SEARCH_OWN: u32 = 64;
 /// Maximum terms that are compared with the misspelt words of a prompt.
 pub const SEARCH_TERMS_LIKE: u32 = 256;
-/// Candidates that are ranked, unless more hits are requested. A third would suffice on the
-/// evaluation set.
+/// Minimum candidates that are ranked. A third would suffice on the evaluation set.
 pub const SEARCH_CANDIDATES: usize = 24;
 /// Maximum given items, the latest, that are compared with a record that the session has confirmed.
 pub const GIVEN_COMPARED: u32 = 200;
-/// Maximum hits of a search.
 pub const SEARCH_HITS: usize = 50;
-/// Maximum characters of a search query.
 pub const SEARCH_QUERY_CHARS: usize = 10_000;
 
-/// Maximum characters of a memory.
 pub const MEMORY_CHARS: usize = 10_000;
-/// Maximum tags of a memory.
 pub const MEMORY_TAGS: usize = 20;
-/// Maximum characters of a tag.
 pub const MEMORY_TAG_CHARS: usize = 50;
 /// Minimum importance of a memory that a session is given unasked at its start.
 pub const MEMORY_IMPORTANT: f64 = 0.7;
 /// Maximum characters of a value: a sentence or two.
 pub const VALUE_CHARS: usize = 500;
-/// Maximum values that are compared with a prompt, the latest. Each is a sentence that was written
-/// by hand.
+/// Maximum values that are compared with a prompt, the latest. Each was written by hand.
 pub const VALUES_RANKED: u32 = 500;
 /// Minimum records for clustering: similarity among fewer is chance.
 pub const CLUSTER_RECORDS: u64 = 20;
 /// Maximum records that are clustered, the latest: the time grows with the square of their number.
 pub const CLUSTERED_RECORDS: u32 = 1000;
-/// Minimum and maximum context that may be requested, in bytes. The minimum holds one lesson with
-/// its heading.
+/// Bounds of the requested context, in bytes. The minimum holds one lesson with its heading.
 pub const CONTEXT_BYTES_MIN: usize = 400;
-/// See [`CONTEXT_BYTES_MIN`].
 pub const CONTEXT_BYTES_MAX: usize = 40_000;
 /// Assumed bytes of one token.
 pub const TOKEN_BYTES: usize = 4;

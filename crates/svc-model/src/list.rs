@@ -1,5 +1,5 @@
-//! Queries of lists. Each list has one type. It is parsed from the command line, a URL or the
-//! arguments of a tool, `svc` sends it, and the store filters by it.
+//! Queries of lists. Each list has one type, which is parsed from the command line, a URL or the
+//! arguments of a tool, is sent by `svc`, and filters in the store.
 //!
 //! The doc comment of a field is its description for models and in the OpenAPI document; `help` is
 //! the text for people, where that needs more. All given filters must match.
@@ -45,11 +45,8 @@ pub struct PageQuery {
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize, JsonSchema)]
 pub struct TaskFilter {
     /// Only tasks in this state.
-    #[arg(
-        long,
-        value_parser = parse_word::<TaskStatus>,
-        help = "Only this status: pending, active, done, failed, cancelled or expired"
-    )]
+    #[arg(long, value_parser = parse_word::<TaskStatus>)]
+    #[arg(help = "Only this status: pending, active, done, failed, cancelled or expired")]
     pub status: Option<TaskStatus>,
     /// Only tasks for this agent.
     #[arg(long, help = "Only this agent's")]
@@ -58,12 +55,8 @@ pub struct TaskFilter {
     #[arg(long, help = "Only those on behalf of this one")]
     pub from: Option<String>,
     /// Only tasks created since this time (RFC 3339).
-    #[arg(
-        long,
-        value_name = "TIME",
-        value_parser = parse_word::<Timestamp>,
-        help = "Only those created since this time (RFC 3339)"
-    )]
+    #[arg(long, value_name = "TIME", value_parser = parse_word::<Timestamp>)]
+    #[arg(help = "Only those created since this time (RFC 3339)")]
     pub since: Option<Timestamp>,
 }
 
@@ -71,11 +64,8 @@ pub struct TaskFilter {
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize, JsonSchema)]
 pub struct PeerFilter {
     /// Only in this state.
-    #[arg(
-        long,
-        value_parser = parse_word::<PeerStatus>,
-        help = "Only this status: online, busy, waiting, idle, unreachable or offline"
-    )]
+    #[arg(long, value_parser = parse_word::<PeerStatus>)]
+    #[arg(help = "Only this status: online, busy, waiting, idle, unreachable or offline")]
     pub status: Option<PeerStatus>,
     /// Only this backend, such as `codex`.
     #[arg(long, help = "Only this backend, such as claude or codex")]
@@ -101,12 +91,8 @@ pub struct MessageFilter {
     #[arg(skip)]
     pub state: Option<DeliveryState>,
     /// Only those of this type.
-    #[arg(
-        long = "type",
-        value_name = "TYPE",
-        value_parser = parse_word::<MessageType>,
-        help = "Only of this type: query, response, notification or broadcast"
-    )]
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_word::<MessageType>)]
+    #[arg(help = "Only of this type: query, response, notification or broadcast")]
     #[serde(rename = "type")]
     pub kind: Option<MessageType>,
     /// Only questions that wait for an answer of the peer that was asked.
@@ -133,18 +119,12 @@ pub struct SessionFilter {
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize, JsonSchema)]
 pub struct GhapFilter {
     /// Only in this state.
-    #[arg(
-        long,
-        value_parser = parse_word::<GhapStatus>,
-        help = "Only this state: active, confirmed, falsified or abandoned"
-    )]
+    #[arg(long, value_parser = parse_word::<GhapStatus>)]
+    #[arg(help = "Only this state: active, confirmed, falsified or abandoned")]
     pub status: Option<GhapStatus>,
     /// Only of this domain.
-    #[arg(
-        long,
-        value_parser = parse_word::<Domain>,
-        help = "Only this domain, such as debugging"
-    )]
+    #[arg(long, value_parser = parse_word::<Domain>)]
+    #[arg(help = "Only this domain, such as debugging")]
     pub domain: Option<Domain>,
     /// Only of this project.
     #[arg(long)]
@@ -164,18 +144,12 @@ pub struct GhapSearch {
     #[arg(value_name = "QUERY", help = "Any text: a question, an error message, code")]
     pub q: String,
     /// Only of this domain.
-    #[arg(
-        long,
-        value_parser = parse_word::<Domain>,
-        help = "Only this domain, such as debugging"
-    )]
+    #[arg(long, value_parser = parse_word::<Domain>)]
+    #[arg(help = "Only this domain, such as debugging")]
     pub domain: Option<Domain>,
     /// Only with this outcome.
-    #[arg(
-        long,
-        value_parser = parse_word::<GhapStatus>,
-        help = "Only this outcome: confirmed, falsified or abandoned"
-    )]
+    #[arg(long, value_parser = parse_word::<GhapStatus>)]
+    #[arg(help = "Only this outcome: confirmed, falsified or abandoned")]
     pub status: Option<GhapStatus>,
     /// Records of this project come first.
     #[arg(long)]
@@ -204,11 +178,8 @@ pub struct AgentFilter {
     #[arg(long, help = "Only this backend's")]
     pub backend: Option<String>,
     /// A project, a folder of it, or the last part of its name.
-    #[arg(
-        long,
-        value_name = "NAME",
-        help = "Only this project's: its folder, or the name of that"
-    )]
+    #[arg(long, value_name = "NAME")]
+    #[arg(help = "Only this project's: its folder, or the name of that")]
     pub project: Option<String>,
     /// Only agents that have not ended.
     #[arg(skip)]

@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
+use crate::{
     MessageId, NOT_BLANK, PeerId, PeerStatus, Timestamp, conversation::Provenance, limits,
+    words::words,
 };
 
 /// A stored message.
@@ -34,13 +35,11 @@ pub struct Message {
 }
 
 impl Message {
-    /// Whether it is a question whose delivery did not end without an answer.
+    /// Whether it is a question that was not lost on its way.
     pub const fn may_be_answered(&self) -> bool {
-        let is_lost = matches!(
-            self.state,
-            DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable
-        );
-        matches!(self.kind, MessageType::Query) && !is_lost
+        use DeliveryState::{Expired, Refused, Undeliverable};
+        matches!(self.kind, MessageType::Query)
+            && !matches!(self.state, Expired | Refused | Undeliverable)
     }
 
     /// The message that this answer names; `None` if it is no answer, or names none.
@@ -74,92 +73,57 @@ pub struct NewMessage {
     pub no_wake: bool,
 }
 
-/// Kind of message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum MessageType {
-    /// Wants an answer.
-    Query,
-    /// Is an answer.
-    Response,
-    /// Wants none.
-    Notification,
-    /// Went to many.
-    Broadcast,
-}
-
-impl MessageType {
-    /// The word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Query => "query",
-            Self::Response => "response",
-            Self::Notification => "notification",
-            Self::Broadcast => "broadcast",
-        }
+words! {
+    /// Kind of message.
+    pub enum MessageType {
+        /// Wants an answer.
+        Query = "query",
+        /// Is an answer.
+        Response = "response",
+        /// Wants none.
+        Notification = "notification",
+        /// Went to many.
+        Broadcast = "broadcast",
     }
-}
 
-/// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of
-/// the last three, with a reason.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum DeliveryState {
-    /// The daemon took it.
-    Accepted,
-    /// It is on the disk, in the receiver's inbox.
-    Queued,
-    /// The receiver's client was given it.
-    Offered,
-    /// The receiver has it before its eyes.
-    Injected,
-    /// The receiver said so.
-    Acked,
-    /// It waited too long.
-    Expired,
-    /// The receiver, or its full inbox, did not take it.
-    Refused,
-    /// The receiver is gone.
-    Undeliverable,
+    /// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of
+    /// the last three, with a reason.
+    #[derive(PartialOrd, Ord)]
+    pub enum DeliveryState {
+        /// The daemon took it.
+        Accepted = "accepted",
+        /// It is on the disk, in the receiver's inbox.
+        Queued = "queued",
+        /// The receiver's client was given it.
+        Offered = "offered",
+        /// The receiver has it before its eyes.
+        Injected = "injected",
+        /// The receiver said so.
+        Acked = "acked",
+        /// It waited too long.
+        Expired = "expired",
+        /// The receiver, or its full inbox, did not take it.
+        Refused = "refused",
+        /// The receiver is gone.
+        Undeliverable = "undeliverable",
+    }
 }
 
 impl DeliveryState {
-    /// The word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Queued => "queued",
-            Self::Offered => "offered",
-            Self::Injected => "injected",
-            Self::Acked => "acked",
-            Self::Expired => "expired",
-            Self::Refused => "refused",
-            Self::Undeliverable => "undeliverable",
-        }
-    }
-
-    /// Whether nothing follows it.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Acked | Self::Expired | Self::Refused | Self::Undeliverable)
     }
 
-    /// The states to pass through on the way to `to`, `to` included. Empty if it is no way forward.
+    /// The states to pass through on the way to `to`, including `to`. Empty if `to` is not ahead.
     pub fn path_to(self, to: Self) -> &'static [Self] {
-        use DeliveryState::{Accepted, Acked, Injected, Offered, Queued};
-        const WAY: [DeliveryState; 5] = [Accepted, Queued, Offered, Injected, Acked];
-        const ENDS: [DeliveryState; 3] =
-            [DeliveryState::Expired, DeliveryState::Refused, DeliveryState::Undeliverable];
-        let rank = |state| WAY.iter().position(|&step| step == state);
-        if let Some(end) = ENDS.iter().position(|&end| end == to) {
-            // From anywhere on the way, at once.
-            return if self.is_terminal() { &[] } else { &ENDS[end..=end] };
+        // `ALL` is in the order of the way, the three ends without success last.
+        const ALL: &[DeliveryState] = &DeliveryState::ALL;
+        let (from, end) = (self as usize, to as usize);
+        if self.is_terminal() || end <= from {
+            return &[];
         }
-        match (rank(self), rank(to)) {
-            (Some(from), Some(to)) if from < to => &WAY[from + 1..=to],
-            _ => &[],
-        }
+        // Such an end is reached from anywhere at once.
+        if to > Self::Acked { &ALL[end..=end] } else { &ALL[from + 1..=end] }
     }
 }
 
@@ -180,30 +144,21 @@ pub struct Delivery {
     pub via: Option<String>,
 }
 
-/// A client's own way to a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum HandoverWay {
-    /// The plugin in the client's process.
-    Plugin,
-    /// The session's inbox, a socket.
-    Inbox,
-    /// The client's server of its sessions.
-    AppServer,
+words! {
+    /// A client's own way to a session.
+    pub enum HandoverWay {
+        /// The plugin in the client's process.
+        Plugin = "plugin",
+        /// The session's inbox, a socket.
+        Inbox = "inbox",
+        /// The client's server of its sessions.
+        AppServer = "app-server",
+    }
 }
 
 impl HandoverWay {
-    /// The word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Plugin => "plugin",
-            Self::Inbox => "inbox",
-            Self::AppServer => "app-server",
-        }
-    }
-
-    /// Whether the client tells of a prompt by a hook before it keeps the prompt: killed between
-    /// the two, it has lost it.
+    /// Whether the client reports a prompt by a hook before it stores the prompt. A client that is
+    /// killed in between loses the prompt.
     pub const fn records_after_hook(self) -> bool {
         matches!(self, Self::Inbox | Self::Plugin)
     }
@@ -227,8 +182,8 @@ pub enum ExpectedDelivery {
 }
 
 impl ExpectedDelivery {
-    /// The rule. `reaches_each_turn`: its client's hooks hand messages over in every turn, if only
-    /// at its end. `wakes`: a process waits beside its idle session.
+    /// `reaches_each_turn`: its client's hooks hand messages over in every turn, if only at the
+    /// turn's end. `wakes`: a process waits beside its idle session.
     pub const fn from_status(status: PeerStatus, reaches_each_turn: bool, wakes: bool) -> Self {
         match status {
             PeerStatus::Unreachable | PeerStatus::Offline => Self::WhenBack,
@@ -248,6 +203,24 @@ pub struct SentMessage {
     pub message: Message,
     /// When it reaches the receiver's model.
     pub delivery: ExpectedDelivery,
+}
+
+#[cfg(test)]
+impl Message {
+    /// A message from `peer_1` to `peer_2`.
+    pub(crate) fn example(kind: MessageType, text: &str) -> Self {
+        Self {
+            id: MessageId::from("msg_1".to_owned()),
+            kind,
+            from_peer: "peer_1".to_owned(),
+            to_peer: PeerId::from("peer_2".to_owned()),
+            text: text.to_owned(),
+            correlation_id: None,
+            timestamp: Timestamp::from_millis(0),
+            state: DeliveryState::Queued,
+            provenance: None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Peers: who is here.
+//! Participants ("peers"): who is here, and in which state.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,17 +6,16 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{NOT_BLANK, PeerId, StatusEvidence, Timestamp, limits, parse_word};
+use crate::{NOT_BLANK, PeerId, Timestamp, limits, parse_word, words::words};
 
 impl PeerId {
-    /// The id of the operator's own peer, which the daemon makes, and which is its name, too.
+    /// The id, and the name, of the operator's own peer, which the daemon makes.
     pub const OPERATOR: &'static str = "operator";
 
     pub fn operator() -> Self {
         Self::from(Self::OPERATOR.to_owned())
     }
 
-    /// Whether it is that of the operator's own peer.
     pub fn is_operator(&self) -> bool {
         self.as_str() == Self::OPERATOR
     }
@@ -72,40 +71,34 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether its vendor refuses for usage.
+    /// Whether its vendor refuses because of a usage limit.
     pub fn is_limited(&self) -> bool {
         let kind = self.waiting_for.as_ref().map(|waiting| waiting.kind);
         self.status == PeerStatus::Waiting && kind == Some(WaitingKind::Limit)
     }
 
-    /// Whether a usage limit is over, and the time after it in which a client may go on by itself.
+    /// Whether its usage limit ended at least [`limits::AFTER_LIMIT`] ago.
     pub fn is_past_limit(&self, now: Timestamp) -> bool {
         let until = self.waiting_for.as_ref().and_then(|waiting| waiting.until);
         self.is_limited() && until.is_some_and(|until| now >= until.plus(limits::AFTER_LIMIT))
     }
 
-    /// What everybody sees of it, also those of other projects.
+    /// What everybody may see of it, also in other projects.
     #[must_use]
     pub fn presence(&self) -> Self {
         Self {
             peer_id: self.peer_id.clone(),
             display_name: self.display_name.clone(),
-            path: None,
             backend: self.backend.clone(),
             circle: self.circle.clone(),
             role: self.role,
             status: self.status,
             evidence: self.evidence,
             since: self.since,
-            waiting_for: None,
-            session_id: None,
-            agent: None,
-            tmux_pane: None,
-            pid: None,
-            machine: None,
-            metadata: None,
             registered_at: self.registered_at,
             last_seen: self.last_seen,
+            // Everything else is hidden: the operator has no other values at first.
+            ..Self::operator(self.since)
         }
     }
 }
@@ -130,11 +123,8 @@ pub struct RegisterInput {
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub circle: Option<String>,
     /// Your role; `agent` at first.
-    #[arg(
-        long,
-        value_parser = parse_word::<PeerRole>,
-        help = "agent, orchestrator or human [default: agent]"
-    )]
+    #[arg(long, value_parser = parse_word::<PeerRole>)]
+    #[arg(help = "agent, orchestrator or human [default: agent]")]
     pub role: Option<PeerRole>,
     /// Your session; by default that of this call.
     #[arg(long, value_name = "ID", help = "Its session")]
@@ -165,22 +155,22 @@ pub enum PeerRole {
     Human,
 }
 
-/// The state that a peer is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PeerStatus {
-    /// Here, and free.
-    Online,
-    /// Here, and at work: from the prompt to the end of the turn.
-    Busy,
-    /// Here, and waits for what only a person, or time, can give.
-    Waiting,
-    /// Here, and its turn is over.
-    Idle,
-    /// On a machine, or with a host, that does not answer.
-    Unreachable,
-    /// Gone, or not heard of for 60 s.
-    Offline,
+words! {
+    /// The state that a peer is in.
+    pub enum PeerStatus {
+        /// Here, and free.
+        Online = "online",
+        /// Here, and at work: from the prompt to the end of the turn.
+        Busy = "busy",
+        /// Here, and waits for what only a person, or time, can give.
+        Waiting = "waiting",
+        /// Here, and its turn is over.
+        Idle = "idle",
+        /// On a machine, or with a host, that does not answer.
+        Unreachable = "unreachable",
+        /// Gone, or not heard of for 60 s.
+        Offline = "offline",
+    }
 }
 
 /// The states that a client may say it is in.
@@ -208,16 +198,12 @@ impl From<ReportedStatus> for PeerStatus {
     }
 }
 
-/// A state of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerState {
-    /// The state.
     pub status: PeerStatus,
-    /// What it waits for, if it waits.
     pub waiting_for: Option<WaitingFor>,
-    /// Since when.
+    /// When the state began.
     pub at: Timestamp,
-    /// What it rests on.
     pub evidence: StatusEvidence,
 }
 
@@ -252,7 +238,8 @@ pub enum WaitingKind {
 }
 
 impl Peer {
-    /// The operator's own peer, whom answers reach, before anything was heard of the operator.
+    /// The operator's own peer, before any contact with the operator. Answers to the operator go to
+    /// it.
     pub fn operator(now: Timestamp) -> Self {
         Self {
             peer_id: PeerId::operator(),
@@ -278,21 +265,9 @@ impl Peer {
 }
 
 impl PeerStatus {
-    /// The word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Online => "online",
-            Self::Busy => "busy",
-            Self::Waiting => "waiting",
-            Self::Idle => "idle",
-            Self::Unreachable => "unreachable",
-            Self::Offline => "offline",
-        }
-    }
-
-    /// What silence makes of a peer; `None` if nothing changes. Who is not alive is offline after
-    /// the timeout, and who is alive is idle then. A turn of one that is alive goes on: it is over
-    /// when nothing was heard for [`limits::TURN_SILENCE`] and no call of a tool is open.
+    /// The status of a peer after a silence; `None` if it stays. After the timeout a peer is idle
+    /// if it is alive, else offline. The turn of a peer that is alive ends after
+    /// [`limits::TURN_SILENCE`], unless a call of a tool is open.
     pub fn after_silence(self, silence: PeerSilence) -> Option<Self> {
         let PeerSilence { lasts, timeout, is_alive, is_calling, is_limited } = silence;
         let silent = match self {
@@ -313,19 +288,36 @@ impl PeerStatus {
     }
 }
 
-/// How a peer was silent.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerSilence {
-    /// For how long nothing was heard of it.
+    /// Time since the last contact.
     pub lasts: Duration,
-    /// After how long a peer that is not alive is offline.
+    /// After this time a peer that is not alive is offline.
     pub timeout: Duration,
     /// Whether its process or its session is known to live.
     pub is_alive: bool,
-    /// Whether its client has begun a call of a tool and not ended it.
+    /// Whether a call of a tool is open.
     pub is_calling: bool,
-    /// Whether its vendor refuses for usage, and time alone ends that.
+    /// Whether it waits for the end of a usage limit.
     pub is_limited: bool,
+}
+
+words! {
+    /// What a status rests on.
+    pub enum StatusEvidence {
+        /// The last hook that its client called.
+        Hook = "hook",
+        /// Its client's own record of the session, which the daemon reads.
+        Registry = "registry",
+        /// The app-server that runs the session.
+        AppServer = "app-server",
+        /// The last event that the plugin in its client told of.
+        Plugin = "plugin",
+        /// The host of an agent that the daemon runs.
+        Host = "host",
+        /// Its process, and the calls that it makes.
+        Process = "process",
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Projects: what a repository is called, whatever folder and machine it is on.
+//! Projects: the name of a repository, the same in every folder and on every machine.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MachineId, Timestamp};
+use crate::{MachineId, Timestamp};
 
 /// Longest name of a project, in bytes.
 const NAME_BYTES: usize = 512;
@@ -62,7 +62,7 @@ pub fn remote_name(address: &str) -> Option<String> {
     let (host, path) = match address.split_once("://") {
         Some((scheme, rest)) => {
             let port = default_port(&scheme.to_ascii_lowercase())?;
-            // The rest of such an address may hold a secret.
+            // A query or fragment may hold a secret.
             let rest = rest.split(['?', '#']).next().unwrap_or_default();
             let (authority, path) = rest.split_once('/')?;
             (host_of(without_user(authority), port)?, path)
@@ -79,7 +79,7 @@ pub fn remote_name(address: &str) -> Option<String> {
 
 /// Whether a project is named by its remote, and not by a commit or a folder.
 pub fn is_remote_name(project: &str) -> bool {
-    // Before the folder of another machine stands the machine's id with a colon.
+    // A folder of another machine has the machine's id and a colon before it.
     let host = project.split_once('/').map_or("", |(host, _)| host);
     !host.is_empty() && !host.ends_with(':')
 }
@@ -100,7 +100,8 @@ fn without_user(authority: &str) -> &str {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
 
-/// `user@host:path`, which ssh takes as `ssh://user@host/path`. A colon behind a slash is a path's.
+/// `user@host:path`, which ssh takes as `ssh://user@host/path`. A colon after a slash is part of a
+/// path.
 fn of_scp_form(address: &str) -> Option<(String, &str)> {
     let begin = address.find('[').map_or(0, |open| open + address[open..].find(']').unwrap_or(0));
     let colon = begin + address[begin..].find(':')?;
@@ -115,7 +116,7 @@ fn of_scp_form(address: &str) -> Option<(String, &str)> {
     Some((host_of(host, "22")?, path))
 }
 
-/// The host in its one form, with a port that is not the default.
+/// The host in canonical form, with its port unless that is the default.
 fn host_of(authority: &str, default: &str) -> Option<String> {
     let end = authority.rfind(']').map_or(0, |close| close + 1);
     let (host, port) = match authority[end..].split_once(':') {
@@ -128,7 +129,7 @@ fn host_of(authority: &str, default: &str) -> Option<String> {
         Some(bare) => bare.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, ':' | '.')),
         None => host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')),
     };
-    // With a dash in front it is an option of ssh, and git refuses it.
+    // With a leading dash it is an option of ssh, and git refuses it.
     let is_host = is_host && !host.is_empty() && !host.starts_with(['-', '.']);
     if !is_host {
         return None;
@@ -148,28 +149,17 @@ mod tests {
 
     #[test]
     fn one_repository_has_one_name_by_every_address() {
-        for address in [
-            "https://github.com/ann/shop.git",
-            "https://github.com/ann/shop",
-            "https://github.com/ann/shop/",
-            "https://github.com/ann/shop.git/",
-            "https://GitHub.com:443/ann/shop",
-            "https://ann:s3cret@github.com/ann/shop.git",
-            "https://x@y@github.com/ann/shop.git",
-            "https://github.com/ann/shop.git?token=s3cret#main",
-            "http://github.com:80/ann/shop.git",
-            "HTTPS://github.com./ann/shop.git",
-            "git@github.com:ann/shop.git",
-            "github.com:ann/shop",
-            "git@github.com:/ann/shop.git",
-            "[github.com:22]:ann/shop.git",
-            "ssh://git@github.com/ann/shop.git",
-            "ssh://git@github.com:22/ann/shop.git",
-            "ssh://git@github.com:/ann/shop.git",
-            "git+ssh://git@github.com/ann/shop.git",
-            "git://github.com:9418/ann/shop.git",
-            " https://github.com/ann/shop.git\n",
-        ] {
+        const ADDRESSES: &str = "https://github.com/ann/shop.git https://github.com/ann/shop \
+            https://github.com/ann/shop/ https://github.com/ann/shop.git/ \
+            https://GitHub.com:443/ann/shop https://ann:s3cret@github.com/ann/shop.git \
+            https://x@y@github.com/ann/shop.git \
+            https://github.com/ann/shop.git?token=s3cret#main http://github.com:80/ann/shop.git \
+            HTTPS://github.com./ann/shop.git git@github.com:ann/shop.git github.com:ann/shop \
+            git@github.com:/ann/shop.git [github.com:22]:ann/shop.git \
+            ssh://git@github.com/ann/shop.git ssh://git@github.com:22/ann/shop.git \
+            ssh://git@github.com:/ann/shop.git git+ssh://git@github.com/ann/shop.git \
+            git://github.com:9418/ann/shop.git";
+        for address in ADDRESSES.split(' ').chain([" https://github.com/ann/shop.git\n"]) {
             assert_eq!(remote_name(address).as_deref(), Some("github.com/ann/shop"), "{address}");
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{
+use crate::{
     Message, MessageId, MessageType, Peer, PeerId, PeerRole,
     conversation::{SourceTool, TurnReply},
     quote::{self, ModelText, QuotedLine, SafeForModels, model_text},
@@ -25,8 +25,8 @@ pub struct MessageSender(SenderKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SenderKind {
-    /// A session: its display name without quotation marks, its peer, and its kind of client as one
-    /// word.
+    /// A session. The display name has no quotation marks, and `channel` is the kind of client as
+    /// one word.
     Agent { name: String, peer: PeerId, session: SessionAddress, channel: SessionAddress },
     /// The operator, or one of the operator's peers.
     Person { peer: PeerId },
@@ -68,9 +68,7 @@ impl MessageSender {
             }
         })
     }
-}
 
-impl MessageSender {
     /// The same sender; if its peer is that of an agent with this key, the key is its address.
     #[must_use]
     pub fn with_owner(mut self, owner: Option<&str>) -> Self {
@@ -83,7 +81,7 @@ impl MessageSender {
     }
 }
 
-/// The address of an agent that the daemon hosts: its key.
+/// The address of a hosted agent: its key.
 fn address_of_key(key: &str) -> Option<SessionAddress> {
     let (instance, name) = key.strip_prefix("agent:")?.split_once(':')?;
     Some(SessionAddress(format!("agent:{}:{}", one_word(instance), one_word(name))))
@@ -102,8 +100,7 @@ impl fmt::Display for SessionAddress {
 }
 
 impl SessionAddress {
-    /// The address of a stored key. Characters that could end the word are percent-encoded, as in
-    /// every address.
+    /// The address of a stored key, percent-encoded if a character of it could end the word.
     fn of_key(key: &str) -> Self {
         let is_part = |c: char| c.is_ascii_graphic() && !"()[]<>=".contains(c);
         if key.chars().all(is_part) { Self(key.to_owned()) } else { Self(one_word(key)) }
@@ -112,15 +109,15 @@ impl SessionAddress {
 
 /// The system-side lines for an agent that another one started: its requester and itself.
 pub fn system_context(requester: &str, channel: Option<&str>, target: &str) -> String {
-    let mut lines = vec![
-        "Agent-to-agent message context:".to_owned(),
-        format!("Agent 1 (requester) session: {}.", SessionAddress::of_key(requester)),
-    ];
     // A requester without a kind of client is the person.
     let channel = one_word(channel.unwrap_or(PeerId::OPERATOR));
-    lines.push(format!("Agent 1 (requester) channel: {channel}."));
-    lines.push(format!("Agent 2 (target) session: {}.", SessionAddress::of_key(target)));
-    lines.join("\n")
+    let [requester, target] = [requester, target].map(SessionAddress::of_key);
+    format!(
+        "Agent-to-agent message context:\n\
+         Agent 1 (requester) session: {requester}.\n\
+         Agent 1 (requester) channel: {channel}.\n\
+         Agent 2 (target) session: {target}."
+    )
 }
 
 /// `agent:<backend>:<session>`: the name of a session for messages between agents.
@@ -154,7 +151,7 @@ pub fn stamp(
     answered: Option<MessageType>,
     begins_turn: bool,
 ) -> MessageStamp {
-    stamp_around(message, from, answered, begins_turn, None)
+    stamp_of_reply(message, from, answered, begins_turn, None)
 }
 
 /// Like [`stamp`], for a late reply whose answer goes back to its sender: the number of that turn,
@@ -166,7 +163,7 @@ pub fn stamp_of_reply(
     begins_turn: bool,
     goes_back: Option<(u32, u32)>,
 ) -> MessageStamp {
-    let line = goes_back.map(|(turn, last)| {
+    let goes_back = goes_back.map(|(turn, last)| {
         model_text!(
             "What you say last goes back as turn {} of {}; {} ends it.",
             turn,
@@ -174,16 +171,6 @@ pub fn stamp_of_reply(
             TurnReply::SKIP
         )
     });
-    stamp_around(message, from, answered, begins_turn, line)
-}
-
-fn stamp_around(
-    message: &Message,
-    from: &MessageSender,
-    answered: Option<MessageType>,
-    begins_turn: bool,
-    goes_back: Option<ModelText>,
-) -> MessageStamp {
     let provenance = message.provenance.as_ref();
     let tool = match (provenance, message.kind) {
         (Some(known), _) => known.source_tool,
@@ -327,43 +314,22 @@ pub(super) fn decode_word(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeliveryState, PeerStatus, RunId, Timestamp, conversation::Provenance};
+    use crate::{RunId, Timestamp, conversation::Provenance};
 
     fn peer(backend: &str, session: &str) -> Peer {
         Peer {
             peer_id: PeerId::from("peer_1".to_owned()),
             display_name: "ada".to_owned(),
-            path: None,
             backend: backend.to_owned(),
-            circle: "default".to_owned(),
             role: PeerRole::Agent,
-            status: PeerStatus::Online,
-            evidence: crate::StatusEvidence::Hook,
-            since: Timestamp::from_millis(0),
-            waiting_for: None,
             session_id: Some(session.to_owned()),
-            agent: None,
-            tmux_pane: None,
-            pid: None,
-            machine: None,
-            metadata: None,
-            registered_at: Timestamp::from_millis(0),
-            last_seen: Timestamp::from_millis(0),
+            ..Peer::operator(Timestamp::from_millis(0))
         }
     }
 
     fn message(kind: MessageType, correlation_id: Option<&str>) -> Message {
-        Message {
-            id: MessageId::from("msg_1".to_owned()),
-            kind,
-            from_peer: "peer_1".to_owned(),
-            to_peer: PeerId::from("peer_2".to_owned()),
-            text: "x".to_owned(),
-            correlation_id: correlation_id.map(str::to_owned),
-            timestamp: Timestamp::from_millis(0),
-            state: DeliveryState::Queued,
-            provenance: None,
-        }
+        let correlation_id = correlation_id.map(str::to_owned);
+        Message { correlation_id, ..Message::example(kind, "x") }
     }
 
     fn stamp_from(from: &MessageSender) -> String {
@@ -400,76 +366,40 @@ mod tests {
         let with_peer = MessageSender::new("peer_1", Some(&human));
         let gone = MessageSender::new("peer_9", None);
         let header = "[Inter-session message] sourceSession=agent:claude:s-1 sourceChannel=claude sourceTool=";
+        let other = "From another agent, not your user: \"ada\"";
+        let terminal = "From the person at this machine's terminal, who";
+        let nothing = "nothing is to be answered. messageId msg_1.";
+        let call = |to: &str| {
+            Some(format!("Answer: peer_send to={to} type=response correlation_id=msg_1; only this"))
+        };
         for (from, kind, answers, sentence, call) in [
-            (
-                &agent,
-                Query,
-                Some("c"),
-                "From another agent, not your user: \"ada\" asks. messageId msg_1.",
-                Some("Answer: peer_send to=peer_1 type=response correlation_id=msg_1; only this"),
-            ),
+            (&agent, Query, Some("c"), format!("{other} asks. messageId msg_1."), call("peer_1")),
             (
                 &agent,
                 Response,
                 Some("msg_0"),
-                "From another agent, not your user: \"ada\" answers your question msg_0; nothing is to be answered. \
-                 messageId msg_1.",
+                format!("{other} answers your question msg_0; {nothing}"),
                 None,
             ),
-            (
-                &agent,
-                Response,
-                None,
-                "From another agent, not your user: \"ada\" answers; nothing is to be answered. messageId msg_1.",
-                None,
-            ),
-            (
-                &agent,
-                Notification,
-                None,
-                "From another agent, not your user: \"ada\" tells you; nothing is to be answered. messageId msg_1.",
-                None,
-            ),
-            (
-                &agent,
-                Broadcast,
-                None,
-                "From another agent, not your user: \"ada\" tells everybody; nothing is to be answered. messageId msg_1.",
-                None,
-            ),
-            (
-                &person,
-                Query,
-                None,
-                "From the person at this machine's terminal, who asks. messageId msg_1.",
-                Some("Answer: peer_send to=operator type=response correlation_id=msg_1; only this"),
-            ),
-            (
-                &with_peer,
-                Query,
-                None,
-                "From the person at this machine's terminal, who asks. messageId msg_1.",
-                Some("Answer: peer_send to=peer_1 type=response correlation_id=msg_1; only this"),
-            ),
-            (
-                &person,
-                Notification,
-                None,
-                "From the person at this machine's terminal, who tells you; nothing is to be answered. messageId msg_1.",
-                None,
-            ),
+            (&agent, Response, None, format!("{other} answers; {nothing}"), None),
+            (&agent, Notification, None, format!("{other} tells you; {nothing}"), None),
+            (&agent, Broadcast, None, format!("{other} tells everybody; {nothing}"), None),
+            (&person, Query, None, format!("{terminal} asks. messageId msg_1."), call("operator")),
+            (&with_peer, Query, None, format!("{terminal} asks. messageId msg_1."), call("peer_1")),
+            (&person, Notification, None, format!("{terminal} tells you; {nothing}"), None),
             (
                 &gone,
                 Query,
                 None,
-                "From another agent, not your user, and gone by now: \"peer_9\" asks. messageId msg_1.",
+                "From another agent, not your user, and gone by now: \"peer_9\" asks. messageId msg_1."
+                    .to_owned(),
                 None,
             ),
         ] {
             let stamp = stamp(&message(kind, answers), from, None, false);
             let before = stamp.before.as_str();
-            assert_eq!(before.lines().last(), Some(sentence));
-            assert_eq!(stamp.answer.as_ref().map(ModelText::as_str), call, "{before}");
+            assert_eq!(before.lines().last(), Some(sentence.as_str()));
+            assert_eq!(stamp.answer.as_ref().map(ModelText::as_str), call.as_deref(), "{before}");
             let lines: Vec<&str> = before.lines().collect();
             if from == &agent {
                 assert!(

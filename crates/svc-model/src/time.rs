@@ -19,12 +19,10 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// From milliseconds since the unix epoch.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since the unix epoch.
     pub const fn as_millis(self) -> i64 {
         self.0
     }
@@ -51,25 +49,23 @@ impl Timestamp {
         let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
         i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000)).ok().map(Self)
     }
-}
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
+    /// Appends the text form to `out`.
+    pub fn push_to(self, out: &mut String) {
+        out.push_str(std::str::from_utf8(&self.written()).unwrap_or_default());
+    }
 
-impl Timestamp {
     /// RFC 3339, in ASCII.
     fn written(self) -> [u8; 24] {
         let fraction = u16::try_from(self.0.rem_euclid(1000)).unwrap_or_default();
-        // Outside of years 0 to 9999 RFC 3339 has no form; such a value can only come from a broken
-        // row.
+        // RFC 3339 has no form of years outside of 0 to 9999, which only a broken row can have.
         let at = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1000))
             .ok()
             .filter(|at| at.year() >= 0)
             .unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let (hour, minute, second) = at.to_hms();
         let (year, month) = (u16::try_from(at.year()).unwrap_or_default(), u8::from(at.month()));
-        // Every list is full of these, and the formatter takes ten times as long.
+        // Every list is full of times, and the formatter takes ten times as long.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         for (offset, width, number) in [
             (0, 4, year),
@@ -90,11 +86,8 @@ impl Timestamp {
     }
 }
 
-impl Timestamp {
-    /// Appends the text form to `out`.
-    pub fn push_to(self, out: &mut String) {
-        out.push_str(std::str::from_utf8(&self.written()).unwrap_or_default());
-    }
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl fmt::Display for Timestamp {
@@ -132,7 +125,7 @@ impl JsonSchema for Timestamp {
     }
 }
 
-/// Where a service gets the time from. An argument, so that a test can say what time it is.
+/// Where a service gets the time from. An argument, so that a test can set it.
 pub trait Clock: Send + Sync + fmt::Debug {
     fn now(&self) -> Timestamp;
 }
@@ -151,22 +144,20 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told otherwise. For tests.
+/// A clock that stands still until it is set. For tests.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that shows `at`.
     pub const fn new(at: Timestamp) -> Self {
         Self(AtomicI64::new(at.0))
     }
 
-    /// Shows `at` from now on, which may be earlier than before.
+    /// Sets the time, which may be earlier than before.
     pub fn set(&self, at: Timestamp) {
         self.0.store(at.0, Ordering::SeqCst);
     }
 
-    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(millis(by), Ordering::SeqCst);
     }

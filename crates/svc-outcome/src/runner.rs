@@ -1,17 +1,11 @@
 //! Which test run, build or check a shell command is, inside its wrappers.
 
-use super::line_status::LineStatus;
-use super::shell::{is_assignment, is_one_of, program, simple_commands, skip_options};
-use super::tools::{NamedRunner, RunKind, Runner, direct, not_a_question, one, script_kind};
+use super::shell::{LineStatus, is_assignment, is_one_of, program, simple_commands, skip_options};
+use super::tools::{NamedRunner, RunKind, direct, not_a_question, one, script_kind};
 
 const MAX_WRAPPERS: usize = 16;
 
-/// Of several the most significant: tests before a build before a check.
-pub fn runner_of(command: &str) -> Option<Runner> {
-    foremost(&runners_in(command)).map(|found| found.runner)
-}
-
-/// The first of the most significant kind.
+/// The first runner of the most significant kind: tests before a build before a check.
 pub(super) fn foremost(found: &[NamedRunner]) -> Option<&NamedRunner> {
     found.iter().rev().max_by_key(|found| found.runner.kind)
 }
@@ -29,12 +23,11 @@ fn runners_within(command: &str, wrappers: usize) -> Vec<NamedRunner> {
         if inner.is_empty() {
             continue;
         }
-        let (success, failure) = (line.success_is_of(n), line.failure_is_of(n));
-        let echoed = line.echoed(n);
-        let picked = line.picked(n);
+        // Not within the loop: `echoed` takes time linear in the line.
+        let (picked, echoed) = (line.picked(n), line.echoed(n));
         for found in &mut inner {
-            found.its.success &= success;
-            found.its.failure &= failure;
+            found.owns_success &= line.success_is_of(n);
+            found.owns_failure &= line.failure_is_of(n);
             found.picked |= picked;
             if found.echoed.is_none() {
                 found.echoed.clone_from(&echoed);

@@ -5,7 +5,11 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::RunResult::{self, Fail, Pass, Unknown};
-use super::{MAX_SUMMARY_BYTES, RunKind, RunVerdict, ToolRun, judge, runner_of};
+use super::{MAX_SUMMARY_BYTES, RunKind, RunVerdict, Runner, ToolRun, foremost, judge, runners_in};
+
+fn runner_of(command: &str) -> Option<Runner> {
+    foremost(&runners_in(command)).map(|found| found.runner)
+}
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
@@ -19,172 +23,119 @@ fn output_of(case: &str) -> String {
 #[test]
 fn runner_is_found_inside_its_wrappers() {
     use RunKind::{Build, Check, Test};
-    for (command, name, kind) in [
-        ("pytest", "pytest", Test),
-        ("cd app && pytest -q tests/test_cart.py::test_total", "pytest", Test),
-        ("CI=1 PYTHONPATH=. pytest", "pytest", Test),
-        ("env -u HOME CI=1 pytest", "pytest", Test),
-        ("timeout 60 pytest", "pytest", Test),
-        ("timeout -k 5 60s pytest -x", "pytest", Test),
-        ("time pytest", "pytest", Test),
-        ("time -p nice -n 10 pytest", "pytest", Test),
-        ("python -m pytest", "pytest", Test),
-        ("python3.11 -X dev -m pytest tests/", "pytest", Test),
-        (".venv/bin/python -m pytest", "pytest", Test),
-        ("/home/user/.venv/bin/pytest", "pytest", Test),
-        ("uv run pytest", "pytest", Test),
-        ("uv run --with pytest-xdist -m pytest -n 4", "pytest", Test),
-        ("uv run --frozen python -m pytest", "pytest", Test),
-        ("poetry run pytest", "pytest", Test),
-        ("pipenv run pytest", "pytest", Test),
-        ("coverage run -m pytest && coverage report", "pytest", Test),
-        ("conda run -n web pytest", "pytest", Test),
-        ("python -m unittest discover -s tests", "unittest", Test),
-        ("python manage.py test cart", "unittest", Test),
-        ("tox -e py311", "tox", Test),
-        ("nox -s tests", "nox", Test),
-        ("npm test", "npm test", Test),
-        ("npm t -- --coverage", "npm test", Test),
-        ("npm run test:unit", "npm test", Test),
-        ("npm --prefix web run test -- --run", "npm test", Test),
-        ("npm run build", "npm run", Build),
-        ("npm run type-check", "npm run", Check),
-        ("pnpm test", "pnpm test", Test),
-        ("pnpm --filter shop run test", "pnpm test", Test),
-        ("pnpm -r test", "pnpm test", Test),
-        ("pnpm exec vitest run", "vitest", Test),
-        ("yarn test", "yarn test", Test),
-        ("yarn workspace shop test", "yarn test", Test),
-        ("yarn jest cart", "jest", Test),
-        ("bun test", "bun test", Test),
-        ("bun run test", "bun run", Test),
-        ("npx jest", "jest", Test),
-        ("npx --yes vitest run", "vitest", Test),
-        ("node_modules/.bin/mocha", "mocha", Test),
-        ("node --experimental-vm-modules node_modules/jest/bin/jest.js", "jest", Test),
-        ("vitest", "vitest", Test),
-        ("mocha --recursive", "mocha", Test),
-        ("node --test", "node --test", Test),
-        ("node --import tsx --test test/*.ts", "node --test", Test),
-        ("deno test -A", "deno test", Test),
-        ("go test ./...", "go test", Test),
-        ("go vet ./... && go test -race ./...", "go test", Test),
-        ("cargo test", "cargo test", Test),
-        ("cargo +nightly test --workspace -- --nocapture", "cargo test", Test),
-        ("RUST_BACKTRACE=1 cargo t -p shop cart::", "cargo test", Test),
-        ("cargo nextest run --no-fail-fast", "nextest", Test),
-        ("cargo test --no-run", "cargo build", Build),
-        ("cargo check --all-targets", "cargo check", Check),
-        ("cargo clippy -- -D warnings", "cargo clippy", Check),
-        ("cargo build --release", "cargo build", Build),
-        ("cargo fmt --all -- --check", "cargo fmt", Check),
-        ("dotnet test", "dotnet test", Test),
-        ("dotnet build -c Release", "dotnet build", Build),
-        ("mvn -q test", "mvn", Test),
-        ("./mvnw verify", "mvn", Test),
-        ("mvn package -DskipTests", "mvn", Build),
-        ("./gradlew test", "gradle", Test),
-        ("./gradlew :app:testDebugUnitTest --tests CartTest", "gradle", Test),
-        ("gradle build", "gradle", Build),
-        ("gradle build -x test", "gradle", Build),
-        ("rspec", "rspec", Test),
-        ("bundle exec rspec spec/cart_spec.rb:3", "rspec", Test),
-        ("bin/rails test", "rake test", Test),
-        ("rake test", "rake test", Test),
-        ("ruby -Itest test/cart_test.rb", "minitest", Test),
-        ("./vendor/bin/phpunit --filter Cart", "phpunit", Test),
-        ("ctest --test-dir build -V", "ctest", Test),
-        ("cmake --build build", "cmake", Build),
-        ("make test", "make", Test),
-        ("make -C lib -j 4 check", "make", Test),
-        ("make -j8", "make", Build),
-        ("make build", "make", Build),
-        ("just test", "just", Test),
-        ("tsc --noEmit", "tsc", Check),
-        ("npx tsc -p .", "tsc", Check),
-        ("npx eslint src", "eslint", Check),
-        ("ruff check .", "ruff", Check),
-        ("mypy src", "mypy", Check),
-        ("swift test", "swift test", Test),
-        ("bazel test //...", "bazel test", Test),
-        ("bash -c 'cd app && npm test'", "npm test", Test),
-        ("bash -lc \"timeout 60 cargo test\"", "cargo test", Test),
-        ("eval 'pytest -q'", "pytest", Test),
-        ("docker compose exec -T app pytest -q", "pytest", Test),
-        ("docker run --rm -v $PWD:/w -w /w python:3 python -m pytest", "pytest", Test),
-        ("kubectl exec pod-1 -- pytest", "pytest", Test),
-        ("pytest 2>&1 | tee log", "pytest", Test),
-        ("cargo test 2>&1 | tail -20", "cargo test", Test),
-        ("cargo test || true", "cargo test", Test),
-        ("pytest; echo done", "pytest", Test),
-        ("(cd app && go test ./...)", "go test", Test),
-        ("{ npm test; } > log", "npm test", Test),
-        ("if pytest; then echo good; fi", "pytest", Test),
-        ("for i in 1 2 3; do cargo test || break; done", "cargo test", Test),
-        ("out=$(pytest 2>&1); echo \"$out\"", "pytest", Test),
-        ("set -euo pipefail\ncd app\npytest -q", "pytest", Test),
-        ("cat > t.py <<'END'\ndef test_x(): pass\nEND\npytest t.py", "pytest", Test),
-        ("cargo clippy && cargo build && cargo test", "cargo test", Test),
-        ("find . -name '*_test.py' | xargs pytest", "pytest", Test),
-        ("cd app &&\n  pytest \\\n  -q", "pytest", Test),
+    for (name, kind, commands) in [
+        (
+            "pytest",
+            Test,
+            "pytest ;; cd app && pytest -q tests/test_cart.py::test_total ;; \
+             CI=1 PYTHONPATH=. pytest ;; env -u HOME CI=1 pytest ;; timeout 60 pytest ;; \
+             timeout -k 5 60s pytest -x ;; time pytest ;; time -p nice -n 10 pytest ;; \
+             python -m pytest ;; python3.11 -X dev -m pytest tests/ ;; \
+             .venv/bin/python -m pytest ;; /home/user/.venv/bin/pytest ;; uv run pytest ;; \
+             uv run --with pytest-xdist -m pytest -n 4 ;; uv run --frozen python -m pytest ;; \
+             poetry run pytest ;; pipenv run pytest ;; \
+             coverage run -m pytest && coverage report ;; conda run -n web pytest ;; \
+             eval 'pytest -q' ;; docker compose exec -T app pytest -q ;; \
+             docker run --rm -v $PWD:/w -w /w python:3 python -m pytest ;; \
+             kubectl exec pod-1 -- pytest ;; pytest 2>&1 | tee log ;; pytest; echo done ;; \
+             if pytest; then echo good; fi ;; out=$(pytest 2>&1); echo \"$out\" ;; \
+             set -euo pipefail\ncd app\npytest -q ;; \
+             cat > t.py <<'END'\ndef test_x(): pass\nEND\npytest t.py ;; \
+             find . -name '*_test.py' | xargs pytest ;; cd app &&\n  pytest \\\n  -q",
+        ),
+        ("unittest", Test, "python -m unittest discover -s tests ;; python manage.py test cart"),
+        ("tox", Test, "tox -e py311"),
+        ("nox", Test, "nox -s tests"),
+        (
+            "npm test",
+            Test,
+            "npm test ;; npm t -- --coverage ;; npm run test:unit ;; \
+             npm --prefix web run test -- --run ;; bash -c 'cd app && npm test' ;; \
+             { npm test; } > log",
+        ),
+        ("npm run", Build, "npm run build"),
+        ("npm run", Check, "npm run type-check"),
+        ("pnpm test", Test, "pnpm test ;; pnpm --filter shop run test ;; pnpm -r test"),
+        ("vitest", Test, "pnpm exec vitest run ;; npx --yes vitest run ;; vitest"),
+        ("yarn test", Test, "yarn test ;; yarn workspace shop test"),
+        (
+            "jest",
+            Test,
+            "yarn jest cart ;; npx jest ;; \
+             node --experimental-vm-modules node_modules/jest/bin/jest.js",
+        ),
+        ("bun test", Test, "bun test"),
+        ("bun run", Test, "bun run test"),
+        ("mocha", Test, "node_modules/.bin/mocha ;; mocha --recursive"),
+        ("node --test", Test, "node --test ;; node --import tsx --test test/*.ts"),
+        ("deno test", Test, "deno test -A"),
+        (
+            "go test",
+            Test,
+            "go test ./... ;; go vet ./... && go test -race ./... ;; (cd app && go test ./...)",
+        ),
+        (
+            "cargo test",
+            Test,
+            "cargo test ;; cargo +nightly test --workspace -- --nocapture ;; \
+             RUST_BACKTRACE=1 cargo t -p shop cart:: ;; bash -lc \"timeout 60 cargo test\" ;; \
+             cargo test 2>&1 | tail -20 ;; cargo test || true ;; \
+             for i in 1 2 3; do cargo test || break; done ;; \
+             cargo clippy && cargo build && cargo test",
+        ),
+        ("nextest", Test, "cargo nextest run --no-fail-fast"),
+        ("cargo build", Build, "cargo test --no-run ;; cargo build --release"),
+        ("cargo check", Check, "cargo check --all-targets"),
+        ("cargo clippy", Check, "cargo clippy -- -D warnings"),
+        ("cargo fmt", Check, "cargo fmt --all -- --check"),
+        ("dotnet test", Test, "dotnet test"),
+        ("dotnet build", Build, "dotnet build -c Release"),
+        ("mvn", Test, "mvn -q test ;; ./mvnw verify"),
+        ("mvn", Build, "mvn package -DskipTests"),
+        ("gradle", Test, "./gradlew test ;; ./gradlew :app:testDebugUnitTest --tests CartTest"),
+        ("gradle", Build, "gradle build ;; gradle build -x test"),
+        ("rspec", Test, "rspec ;; bundle exec rspec spec/cart_spec.rb:3"),
+        ("rake test", Test, "bin/rails test ;; rake test"),
+        ("minitest", Test, "ruby -Itest test/cart_test.rb"),
+        ("phpunit", Test, "./vendor/bin/phpunit --filter Cart"),
+        ("ctest", Test, "ctest --test-dir build -V"),
+        ("cmake", Build, "cmake --build build"),
+        ("make", Test, "make test ;; make -C lib -j 4 check"),
+        ("make", Build, "make -j8 ;; make build"),
+        ("just", Test, "just test"),
+        ("tsc", Check, "tsc --noEmit ;; npx tsc -p ."),
+        ("eslint", Check, "npx eslint src"),
+        ("ruff", Check, "ruff check ."),
+        ("mypy", Check, "mypy src"),
+        ("swift test", Test, "swift test"),
+        ("bazel test", Test, "bazel test //..."),
     ] {
-        let runner = runner_of(command).unwrap_or_else(|| panic!("nothing seen in {command}"));
-        assert_eq!((runner.name, runner.kind), (name, kind), "{command}");
+        for command in commands.split(" ;; ") {
+            let runner = runner_of(command).unwrap_or_else(|| panic!("nothing seen in {command}"));
+            assert_eq!((runner.name, runner.kind), (name, kind), "{command}");
+        }
     }
 }
 
 #[test]
 fn mention_of_a_runner_is_not_a_run() {
-    for command in [
-        "",
-        "   ",
-        "echo \"cargo test\"",
-        "echo 'run pytest' && ls",
-        "grep -rn \"npm test\" .",
-        "rg 'cargo test' docs | head",
-        "git commit -m \"fix cargo test\"",
-        "git commit -m \"$(cat <<'END'\nMake it so\n\npytest didn't run; npm test (and\ncargo test) do\nEND\n)\"",
-        "cat test.log",
-        "tail -f pytest.log",
-        "pip install pytest",
-        "uv add --dev pytest",
-        "npm install jest",
-        "npm ci",
-        "npx create-react-app test",
-        "cargo add nextest",
-        "cargo install cargo-nextest",
-        "pytest --collect-only",
-        "pytest --co -q",
-        "pytest --version",
-        "pytest --help",
-        "python -m pytest --version",
-        "cargo test --help",
-        "cargo test -- --list",
-        "cargo nextest list",
-        "go test -list .",
-        "npx jest --listTests",
-        "ctest -N",
-        "make -n test",
-        "make clean",
-        "cat <<END > run.sh\ncargo test\npytest\nEND",
-        "cat > Makefile <<-'END'\n\ttest:\n\t\tpytest\n\tEND\nls",
-        "# pytest",
-        "ls # && pytest",
-        "test -f pytest && cat pytest",
-        "which pytest",
-        "command -v cargo",
-        "vim tests/test_cart.py",
-        "python -c 'import pytest'",
-        "python test_cart.py",
-        "npm run dev",
-        "npm run test:watch",
-        "docker compose up -d",
-        "dotnet --version",
-        "ruff format .",
-        "kill $(pgrep pytest)",
-        "alias t='cargo test'",
-        "tests=(pytest tests)",
-    ] {
+    const MENTIONS: &str = "echo \"cargo test\" ;; echo 'run pytest' && ls ;; grep -rn \"npm test\" . ;; \
+        rg 'cargo test' docs | head ;; git commit -m \"fix cargo test\" ;; \
+        git commit -m \"$(cat <<'END'\nMake it so\n\npytest didn't run; npm test (and\ncargo test) do\nEND\n)\" ;; \
+        cat test.log ;; tail -f pytest.log ;; pip install pytest ;; uv add --dev pytest ;; \
+        npm install jest ;; npm ci ;; npx create-react-app test ;; cargo add nextest ;; \
+        cargo install cargo-nextest ;; pytest --collect-only ;; pytest --co -q ;; \
+        pytest --version ;; pytest --help ;; python -m pytest --version ;; \
+        cargo test --help ;; cargo test -- --list ;; cargo nextest list ;; \
+        go test -list . ;; npx jest --listTests ;; ctest -N ;; make -n test ;; make clean ;; \
+        cat <<END > run.sh\ncargo test\npytest\nEND ;; \
+        cat > Makefile <<-'END'\n\ttest:\n\t\tpytest\n\tEND\nls ;; # pytest ;; \
+        ls # && pytest ;; test -f pytest && cat pytest ;; which pytest ;; \
+        command -v cargo ;; vim tests/test_cart.py ;; python -c 'import pytest' ;; \
+        python test_cart.py ;; npm run dev ;; npm run test:watch ;; docker compose up -d ;; \
+        dotnet --version ;; ruff format . ;; kill $(pgrep pytest) ;; alias t='cargo test' ;; \
+        tests=(pytest tests)";
+    for command in MENTIONS.split(" ;; ").chain(["", "   "]) {
         assert_eq!(runner_of(command), None, "{command}");
     }
 }
@@ -217,82 +168,71 @@ fn verdict_of(command: &str, output: &str, exit_code: Option<i32>) -> (RunResult
 
 #[test]
 fn status_counts_where_it_is_the_runners_own() {
+    const NONE: &str = "no result in the output";
     let passed = "42 passed in 1.20s";
     for (command, output, exit_code, verdict, summary) in [
-        ("pytest", passed, Some(0), Pass, "pytest: 42 passed"),
-        ("pytest", passed, None, Pass, "pytest: 42 passed"),
+        ("pytest", passed, Some(0), Pass, "42 passed"),
+        ("pytest", passed, None, Pass, "42 passed"),
         // Such as a threshold for coverage.
-        ("pytest", passed, Some(1), Fail, "pytest: 42 passed, exit status 1"),
-        ("cd app && pytest", passed, Some(1), Fail, "pytest: 42 passed, exit status 1"),
-        ("pytest && ./deploy", passed, Some(1), Unknown, "pytest: 42 passed, the command failed"),
-        ("pytest; ./deploy", passed, Some(1), Unknown, "pytest: 42 passed, the command failed"),
-        ("./prepare && pytest", "no disk", Some(1), Unknown, "pytest: the command failed"),
-        ("pytest && echo done", passed, Some(1), Fail, "pytest: 42 passed, exit status 1"),
-        ("pytest > log", "", Some(0), Pass, "pytest: exit status 0"),
-        ("pytest > log", "", Some(1), Fail, "pytest: exit status 1"),
-        ("pytest > log || true", "", Some(0), Unknown, "pytest: no result in the output"),
-        ("pytest > log; ls", "log", Some(0), Unknown, "pytest: no result in the output"),
-        ("pytest | tail -1", "", Some(0), Unknown, "pytest: no result in the output"),
-        (
-            "set -o pipefail; pytest | tee log > /dev/null",
-            "",
-            Some(1),
-            Fail,
-            "pytest: exit status 1",
-        ),
-        ("set -e\npytest > log\nls", "log", Some(0), Pass, "pytest: exit status 0"),
-        ("pytest > log || exit 1", "", Some(0), Pass, "pytest: exit status 0"),
-        ("if pytest > log; then ls; fi", "", Some(0), Unknown, "pytest: no result in the output"),
-        ("! pytest > log", "", Some(0), Unknown, "pytest: no result in the output"),
-        (
-            "which jest || npm test",
-            "/usr/bin/jest",
-            Some(0),
-            Unknown,
-            "npm test: no result in the output",
-        ),
-        ("bash -c 'pytest > log'", "", Some(1), Fail, "pytest: exit status 1"),
-        ("bash -c 'pytest > log' || true", "", Some(0), Unknown, "pytest: no result in the output"),
-        ("(pytest > log) | cat", "", Some(0), Unknown, "pytest: no result in the output"),
-        ("pytest > log && git log | head", "", Some(0), Pass, "pytest: exit status 0"),
-        ("make test > log; echo \"exit: $?\"", "exit: 2\n", Some(0), Fail, "make: exit status 2"),
-        ("make test > log; echo \"exit: $?\"", "exit: 0\n", Some(0), Pass, "make: exit status 0"),
-        ("make test | tail -1; echo $?", "0\n", Some(0), Unknown, "make: no result in the output"),
-        ("make test | tail -1; echo ${PIPESTATUS[0]}", "2\n", Some(0), Fail, "make: exit status 2"),
-        ("timeout 5 pytest", "", Some(124), Unknown, "pytest: timed out"),
-        ("pytest", "pytest: command not found", Some(127), Unknown, "pytest: 0 tests"),
-        ("pytest", "", Some(137), Unknown, "pytest: exit status 137"),
-        ("npm test", "npm error Missing script: \"test\"", Some(1), Unknown, "npm test: 0 tests"),
+        ("pytest", passed, Some(1), Fail, "42 passed, exit status 1"),
+        ("cd app && pytest", passed, Some(1), Fail, "42 passed, exit status 1"),
+        ("pytest && ./deploy", passed, Some(1), Unknown, "42 passed, the command failed"),
+        ("pytest; ./deploy", passed, Some(1), Unknown, "42 passed, the command failed"),
+        ("./prepare && pytest", "no disk", Some(1), Unknown, "the command failed"),
+        ("pytest && echo done", passed, Some(1), Fail, "42 passed, exit status 1"),
+        ("pytest > log", "", Some(0), Pass, "exit status 0"),
+        ("pytest > log", "", Some(1), Fail, "exit status 1"),
+        ("pytest > log || true", "", Some(0), Unknown, NONE),
+        ("pytest > log; ls", "log", Some(0), Unknown, NONE),
+        ("pytest | tail -1", "", Some(0), Unknown, NONE),
+        ("set -o pipefail; pytest | tee log > /dev/null", "", Some(1), Fail, "exit status 1"),
+        ("set -e\npytest > log\nls", "log", Some(0), Pass, "exit status 0"),
+        ("pytest > log || exit 1", "", Some(0), Pass, "exit status 0"),
+        ("if pytest > log; then ls; fi", "", Some(0), Unknown, NONE),
+        ("! pytest > log", "", Some(0), Unknown, NONE),
+        ("which jest || npm test", "/usr/bin/jest", Some(0), Unknown, NONE),
+        ("bash -c 'pytest > log'", "", Some(1), Fail, "exit status 1"),
+        ("bash -c 'pytest > log' || true", "", Some(0), Unknown, NONE),
+        ("(pytest > log) | cat", "", Some(0), Unknown, NONE),
+        ("pytest > log && git log | head", "", Some(0), Pass, "exit status 0"),
+        ("make test > log; echo \"exit: $?\"", "exit: 2\n", Some(0), Fail, "exit status 2"),
+        ("make test > log; echo \"exit: $?\"", "exit: 0\n", Some(0), Pass, "exit status 0"),
+        ("make test | tail -1; echo $?", "0\n", Some(0), Unknown, NONE),
+        ("make test | tail -1; echo ${PIPESTATUS[0]}", "2\n", Some(0), Fail, "exit status 2"),
+        ("timeout 5 pytest", "", Some(124), Unknown, "timed out"),
+        ("pytest", "pytest: command not found", Some(127), Unknown, "0 tests"),
+        ("pytest", "", Some(137), Unknown, "exit status 137"),
+        ("npm test", "npm error Missing script: \"test\"", Some(1), Unknown, "0 tests"),
         (
             "make test",
             "make: *** No rule to make target 'test'.  Stop.",
             Some(2),
             Unknown,
-            "make: 0 tests",
+            "0 tests",
         ),
         (
             "cargo test",
             "error: could not find `Cargo.toml` in `/home/user`",
             Some(101),
             Unknown,
-            "cargo test: 0 tests",
+            "0 tests",
         ),
-        ("eslint .", "", Some(0), Pass, "eslint: exit status 0"),
-        ("pytest", "3 failed, 42 passed in 2.00s", Some(1), Fail, "pytest: 3 failed, 42 passed"),
+        ("eslint .", "", Some(0), Pass, "exit status 0"),
+        ("pytest", "3 failed, 42 passed in 2.00s", Some(1), Fail, "3 failed, 42 passed"),
         (
             "pytest",
             "== 3 failed, 42 passed in 61.02s (0:01:01) ==",
             None,
             Fail,
-            "pytest: 3 failed, 42 passed",
+            "3 failed, 42 passed",
         ),
-        ("pytest", "2 failed in 0.10s", None, Fail, "pytest: 2 failed"),
+        ("pytest", "2 failed in 0.10s", None, Fail, "2 failed"),
         (
             "make",
             "cc -c cart.c\ncart.c:3:5: error: unknown type\nmake: *** [Makefile:2: cart.o] Error 1",
             Some(2),
             Fail,
-            "make: 1 error; first: cart.c:3:5: error: unknown type",
+            "1 error; first: cart.c:3:5: error: unknown type",
         ),
         // Output of tests is not their summary.
         (
@@ -300,22 +240,13 @@ fn status_counts_where_it_is_the_runners_own() {
             "server.js:12: error connecting\n[ERROR]: x\n 2 passing (3ms)".trim_start(),
             Some(0),
             Pass,
-            "npm test: 2 passed",
+            "2 passed",
         ),
-        ("npm test", "api.js:12: error: refused", Some(0), Pass, "npm test: exit status 0"),
-        (
-            "pytest",
-            "server: 3 failed, 2 passed\n1 passed in 0.10s",
-            Some(0),
-            Pass,
-            "pytest: 1 passed",
-        ),
+        ("npm test", "api.js:12: error: refused", Some(0), Pass, "exit status 0"),
+        ("pytest", "server: 3 failed, 2 passed\n1 passed in 0.10s", Some(0), Pass, "1 passed"),
     ] {
-        assert_eq!(
-            verdict_of(command, output, exit_code),
-            (verdict, summary.to_owned()),
-            "{command} {exit_code:?}"
-        );
+        let summary = format!("{}: {summary}", runner_of(command).expect("a run").name);
+        assert_eq!(verdict_of(command, output, exit_code), (verdict, summary), "{command}");
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use serde::Serialize;
-
 use super::shell::{is_assignment, is_one_of, program, skip_options};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// In the order of significance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RunKind {
     /// A type check or a linter.
     Check,
@@ -16,38 +14,32 @@ pub enum RunKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Runner {
+pub(super) struct Runner {
     /// Such as `pytest`, `cargo test`, `npm test`.
-    pub name: &'static str,
-    pub kind: RunKind,
+    pub(super) name: &'static str,
+    pub(super) kind: RunKind,
 }
 
-/// A runner in a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedRunner {
     pub(super) runner: Runner,
-    pub(super) its: Its,
-    /// It runs under `timeout`, whose status 124 is a time-out.
+    /// Whether a status of 0 means that the runner ended with 0.
+    pub(super) owns_success: bool,
+    /// Whether any other status is that of the runner.
+    pub(super) owns_failure: bool,
+    /// Whether it runs under `timeout`, whose status 124 is a time-out.
     pub(super) timed: bool,
-    /// Its status is printed, after this text.
+    /// The text before its printed status, if the command prints that.
     pub(super) echoed: Option<String>,
-    /// A filter such as `grep` drops lines of its output.
+    /// Whether a filter such as `grep` drops lines of its output.
     pub(super) picked: bool,
-}
-
-/// What the status of a command says of a runner in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Its {
-    /// A status of 0 means that the runner ended with 0.
-    pub(super) success: bool,
-    /// Any other status is that of the runner.
-    pub(super) failure: bool,
 }
 
 pub(super) fn one(name: &'static str, kind: RunKind) -> Vec<NamedRunner> {
     vec![NamedRunner {
         runner: Runner { name, kind },
-        its: Its { success: true, failure: true },
+        owns_success: true,
+        owns_failure: true,
         timed: false,
         echoed: None,
         picked: false,

@@ -1,13 +1,13 @@
-//! The protocol of Codex' app-server, which all terminals of a user share: what it says becomes
-//! observations of threads, and what is wanted of a thread becomes frames. No I/O.
+//! The protocol of Codex' app-server, which all terminals of a user share: its frames become
+//! observations of threads, and calls become frames. No I/O.
 //!
 //! Frames are JSON-RPC without the field `jsonrpc`, one in each text message of a WebSocket. After
-//! `initialize` the loaded threads are listed and read. Every connection is told how threads stand.
-//! Requests of a turn are sent to subscribed connections, and sent again to a connection that
-//! subscribes by resuming the thread. The first answer counts.
+//! `initialize` the loaded threads are listed and read. The app-server sends the state of threads
+//! to every connection. It sends requests of a turn to subscribed connections, and again to a
+//! connection that subscribes by resuming the thread. The first answer counts.
 //!
-//! A thread is resumed while it is in a turn, and left after that: one to which nobody is
-//! subscribed is unloaded, which is how a session ends whose terminal was closed.
+//! A thread is resumed while it is in a turn, and left after that: the app-server unloads a thread
+//! without subscribers, which is how the session of a closed terminal ends.
 //!
 //! A thread is a session: its id is the `session_id` of the hooks.
 
@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::{Value, json};
 use svc_model::{RecordedState, Timestamp, WaitingKind, hook::CodexPrompt};
 
-/// Versions that are known to take `decline` where they do not offer it.
+/// Versions that are known to take `decline` even where they do not offer it.
 const TAKES_DECLINE: [&str; 1] = ["0.169."];
-/// What is said while an item goes on, which nothing here reads.
+/// Notifications during an item, which nothing here reads.
 const DELTAS: [&str; 8] = [
     "command/exec/outputDelta",
     "item/agentMessage/delta",
@@ -29,11 +29,11 @@ const DELTAS: [&str; 8] = [
     "item/reasoning/summaryTextDelta",
     "item/reasoning/textDelta",
 ];
-
-/// Turns in which a message is looked for.
+/// Last turns that are searched for a message.
 const LAST_TURNS: u32 = 50;
 
-/// What the app-server was asked.
+/// A request to the app-server whose answer is awaited. `message` is the client id of a message.
+#[rustfmt::skip]
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CodexCall {
     Initialize,
@@ -41,42 +41,30 @@ enum CodexCall {
     ReadThread(String),
     Resume(String),
     Leave(String),
-    /// A message was given: with its client id.
     Deliver(String),
-    /// A message was put into the turn under way; refused there, it goes into the queue.
-    Steer {
-        thread: String,
-        message: String,
-        text: String,
-    },
-    /// The queue of a thread, for a message.
-    Queue {
-        thread: String,
-        message: String,
-    },
-    /// The last turns of a thread, for a message.
-    Turns {
-        message: String,
-    },
+    /// A message into the current turn. If it is refused, it goes into the queue.
+    Steer { thread: String, message: String, text: String },
+    /// A search of a thread's queue.
+    Queue { thread: String, message: String },
+    /// A search of a thread's last turns.
+    Turns { message: String },
 }
 
-/// Where a message is that the app-server was given.
+/// Where a message is that was given to the app-server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessagePlace {
     /// It waits for the end of a turn.
     Queue,
-    /// The model has it.
     Conversation,
-    /// The app-server does not know it.
     Nowhere,
 }
 
-/// Whether the connection is told what a thread does.
+/// Whether the connection is subscribed to a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Hearing {
+enum ThreadSubscription {
     #[default]
     No,
-    /// Asked for, or being ended.
+    /// Being begun, or being ended.
     Changing,
     Yes,
 }
@@ -84,99 +72,59 @@ enum Hearing {
 /// A thread that the app-server has loaded.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct CodexThread {
-    /// The turn under way, once an item of it was told of.
+    /// The current turn, once the app-server has named it.
     turn: Option<String>,
-    hearing: Hearing,
+    subscription: ThreadSubscription,
     is_active: bool,
     /// Whether a person can see it; `None` if it was not read yet.
     is_seen: Option<bool>,
-    /// The items of the turn that began on this connection, with the changes of files that they
+    /// The items of the turn that began during this connection, with the changes of files that they
     /// would make.
     items: HashMap<String, Vec<Value>>,
 }
 
-/// What the app-server told.
+/// What a frame of the app-server says.
+#[rustfmt::skip]
 #[derive(Debug, Clone, PartialEq)]
 pub enum CodexObservation {
     /// A person's thread is loaded, which works in this folder. It may have had no prompt yet.
-    Opened {
-        thread: String,
-        folder: String,
-    },
-    State {
-        thread: String,
-        state: RecordedState,
-    },
+    Opened { thread: String, folder: String },
+    State { thread: String, state: RecordedState },
     /// The person ended the turn, so the thread's queue waits for the person's next prompt.
-    Interrupted {
-        thread: String,
-    },
-    /// The turn failed.
-    Failed {
-        thread: String,
-        why: String,
-    },
-    /// A thread asks something of its person. The id of the request is that of this connection.
-    Asked {
-        thread: String,
-        request: Value,
-        prompt: Box<CodexPrompt>,
-        /// The item whose end will be told of.
-        item: Option<String>,
-    },
+    Interrupted { thread: String },
+    Failed { thread: String, why: String },
+    /// A thread asks its person something. The request's id is valid on this connection. `item` is
+    /// the item whose end will be reported.
+    Asked { thread: String, request: Value, prompt: Box<CodexPrompt>, item: Option<String> },
     /// A request is answered, here or at the terminal.
-    Resolved {
-        request: Value,
-    },
-    /// An item is over, with or without its person's leave.
-    ItemOver {
-        thread: String,
-        item: String,
-        is_declined: bool,
-    },
-    /// A thread has no open request but those that were told of on this connection.
-    Settled {
-        thread: String,
-    },
-    /// The app-server has a message in its queue, or in the turn under way.
-    Taken {
-        message: String,
-    },
-    /// The app-server did not take a message.
-    Refused {
-        message: String,
-        why: String,
-    },
+    Resolved { request: Value },
+    /// An item is over, with or without its person's permission.
+    ItemOver { thread: String, item: String, is_declined: bool },
+    /// A thread has no open request except those that this connection got.
+    Settled { thread: String },
+    /// The app-server has a message in its queue, or in the current turn.
+    Taken { message: String },
+    Refused { message: String, why: String },
     /// The model has a message.
-    Read {
-        thread: String,
-        message: String,
-    },
-    /// What became of a message that was asked for; `None` if the app-server does not say it.
-    Found {
-        message: String,
-        place: Option<MessagePlace>,
-    },
-    /// The vendor refuses for usage, until this time if it is known.
-    Limit {
-        thread: String,
-        until: Option<Timestamp>,
-    },
+    Read { thread: String, message: String },
+    /// Where a message is; `None` if the app-server does not say it.
+    Found { message: String, place: Option<MessagePlace> },
+    /// The vendor refuses because of a usage limit, until this time if it is known.
+    Limit { thread: String, until: Option<Timestamp> },
 }
 
-/// One connection to an app-server.
 #[derive(Debug, Default)]
 pub struct AppServerProtocol {
     calls: HashMap<u64, CodexCall>,
     last_call: u64,
     threads: BTreeMap<String, CodexThread>,
-    /// When the vendor's limit ends, as the account's state says.
+    /// When the vendor's limit ends, by the account's state.
     limit_until: Option<Timestamp>,
     takes_decline: bool,
     is_ready: bool,
 }
 
-/// What a frame tells, and the frames that follow from it.
+/// The observations of a frame, and the frames to send after it.
 type Reading = (Vec<CodexObservation>, Vec<Value>);
 
 impl AppServerProtocol {
@@ -188,27 +136,28 @@ impl AppServerProtocol {
         self.call(CodexCall::Initialize, "initialize", &params)
     }
 
-    /// Asks again which threads there are, and how they stand.
+    /// Asks again for the threads, and for their states.
     pub fn list_threads(&mut self) -> Value {
         self.call(CodexCall::LoadedThreads, "thread/loaded/list", &json!({}))
     }
 
-    /// Whether the app-server takes requests of this connection.
+    /// Whether the handshake is done, so that the app-server takes requests.
     pub fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// Whether a thread is in a turn to which the connection is not subscribed: of one in its first
-    /// turn nothing may be on record yet, and then it cannot be resumed.
+    /// Whether a thread is in a turn to which the connection is not subscribed. A thread in its
+    /// first turn may have no record yet, and then it cannot be resumed.
     pub fn has_missing(&self) -> bool {
         let is_missing = |thread: &CodexThread| {
-            thread.is_active && thread.is_seen != Some(false) && thread.hearing != Hearing::Yes
+            thread.is_active
+                && thread.is_seen != Some(false)
+                && thread.subscription != ThreadSubscription::Yes
         };
         self.threads.values().any(is_missing)
     }
 
-    /// Gives a thread a text with a client id: into the turn under way, else as a turn of its own
-    /// after that.
+    /// Gives a thread a text with a client id: into the current turn, else into the queue.
     pub fn deliver(&mut self, thread: &str, message: &str, text: &str) -> Value {
         let turn = self.threads.get(thread).and_then(|thread| thread.turn.clone());
         let Some(turn) = turn else { return self.deliver_at_end(thread, message, text) };
@@ -220,7 +169,7 @@ impl AppServerProtocol {
         self.call(CodexCall::Steer { thread, message, text }, "turn/steer", &params)
     }
 
-    /// Puts a text into a thread's queue: it is a turn of its own after the one under way.
+    /// Puts a text into a thread's queue, as a turn of its own after the current one.
     pub fn deliver_at_end(&mut self, thread: &str, message: &str, text: &str) -> Value {
         let params = json!({
             "threadId": thread, "clientUserMessageId": message,
@@ -229,8 +178,7 @@ impl AppServerProtocol {
         self.call(CodexCall::Deliver(message.to_owned()), "thread/queue/add", &params)
     }
 
-    /// Asks what became of a message. It goes from the queue into a turn, so the queue is asked
-    /// first.
+    /// Searches a message. It goes from the queue into a turn, so the queue is searched first.
     pub fn find(&mut self, thread: &str, message: &str) -> Value {
         let params = json!({ "threadId": thread });
         let (thread, message) = (thread.to_owned(), message.to_owned());
@@ -243,7 +191,6 @@ impl AppServerProtocol {
         json!({ "id": self.last_call, "method": method, "params": params })
     }
 
-    /// Takes in a frame.
     pub fn read(&mut self, frame: &Value) -> Reading {
         let method = frame["method"].as_str();
         match (method, frame.get("id")) {
@@ -278,18 +225,19 @@ impl AppServerProtocol {
             CodexCall::Resume(id) => {
                 let Some(thread) = self.threads.get_mut(&id) else { return Default::default() };
                 let is_subscribed = error.is_none();
-                thread.hearing = if is_subscribed { Hearing::Yes } else { Hearing::No };
-                // Tells whether the thread asks anything: its requests are sent again after this answer.
+                thread.subscription =
+                    if is_subscribed { ThreadSubscription::Yes } else { ThreadSubscription::No };
+                // Shows whether the thread asks anything: the app-server repeats its requests now.
                 let read = is_subscribed.then(|| self.read_thread(id));
                 (Vec::new(), read.into_iter().collect())
             }
             CodexCall::Leave(id) => {
                 if let Some(thread) = self.threads.get_mut(&id) {
-                    thread.hearing = Hearing::No;
+                    thread.subscription = ThreadSubscription::No;
                 }
                 (Vec::new(), self.subscribe(&id).into_iter().collect())
             }
-            // The turn is over, or takes no more.
+            // The turn is over, or takes no more texts.
             CodexCall::Steer { thread, message, text } if error.is_some() => {
                 (Vec::new(), vec![self.deliver_at_end(&thread, &message, &text)])
             }
@@ -330,7 +278,7 @@ impl AppServerProtocol {
         }
     }
 
-    /// Asks how a thread stands. The connection subscribes to it then.
+    /// Asks for the state of a thread. Depending on the answer the connection subscribes to it.
     fn read_thread(&mut self, id: String) -> Value {
         self.threads.entry(id.clone()).or_default();
         let params = json!({ "threadId": id });
@@ -343,7 +291,7 @@ impl AppServerProtocol {
         let mut told: Vec<_> = opened(&id, read).into_iter().collect();
         told.extend(self.state_of(&id, status));
         let thread = self.thread(&id);
-        let is_told = !thread.is_active || thread.hearing == Hearing::Yes;
+        let is_told = !thread.is_active || thread.subscription == ThreadSubscription::Yes;
         let frame = if thread.is_active { self.subscribe(&id) } else { self.leave(&id) };
         if is_told && texts(&status["activeFlags"]).is_empty() {
             told.push(CodexObservation::Settled { thread: id });
@@ -351,24 +299,24 @@ impl AppServerProtocol {
         (told, frame.into_iter().collect())
     }
 
-    /// Subscribes to a thread that is in a turn.
+    /// Subscribes to a thread if it is in a turn.
     fn subscribe(&mut self, id: &str) -> Option<Value> {
         let thread = self.threads.get_mut(id)?;
         let is_due = thread.is_active && thread.is_seen == Some(true);
-        if !is_due || thread.hearing != Hearing::No {
+        if !is_due || thread.subscription != ThreadSubscription::No {
             return None;
         }
-        thread.hearing = Hearing::Changing;
+        thread.subscription = ThreadSubscription::Changing;
         let params = json!({ "threadId": id, "excludeTurns": true });
         Some(self.call(CodexCall::Resume(id.to_owned()), "thread/resume", &params))
     }
 
     fn leave(&mut self, id: &str) -> Option<Value> {
         let thread = self.threads.get_mut(id)?;
-        if thread.hearing != Hearing::Yes {
+        if thread.subscription != ThreadSubscription::Yes {
             return None;
         }
-        thread.hearing = Hearing::Changing;
+        thread.subscription = ThreadSubscription::Changing;
         let params = json!({ "threadId": id });
         Some(self.call(CodexCall::Leave(id.to_owned()), "thread/unsubscribe", &params))
     }
@@ -402,9 +350,9 @@ impl AppServerProtocol {
                 let mut told = self.state_of(&id, &params["status"]);
                 frames.extend(self.subscribe(&id));
                 let is_over = !told.is_empty() && !self.thread(&id).is_active;
-                match self.thread(&id).hearing {
-                    // The end of the turn follows, and says how it ended.
-                    Hearing::Yes if is_over => told.clear(),
+                match self.thread(&id).subscription {
+                    // `turn/completed` follows, and says how the turn ended.
+                    ThreadSubscription::Yes if is_over => told.clear(),
                     _ if is_over => told.push(CodexObservation::Settled { thread: id }),
                     _ => {}
                 }
@@ -439,7 +387,7 @@ impl AppServerProtocol {
             turn.get("error").filter(|error| turn["status"] == "failed" && error.is_object());
         match error {
             Some(error) => vec![state, self.failure(thread, error), settled],
-            // Before the session counts as idle.
+            // Comes before the session counts as idle.
             None if turn["status"] == "interrupted" => {
                 vec![CodexObservation::Interrupted { thread }, state, settled]
             }
@@ -509,7 +457,7 @@ impl AppServerProtocol {
     }
 }
 
-/// A thread that a person has opened: none of a sub-agent, and none that Codex makes for itself.
+/// A thread that a person has opened, and not a sub-agent or Codex itself.
 fn opened(id: &str, read: &Value) -> Option<CodexObservation> {
     let is_persons = read["threadSource"] == "user"
         && read["ephemeral"] == false
@@ -518,7 +466,7 @@ fn opened(id: &str, read: &Value) -> Option<CodexObservation> {
     Some(CodexObservation::Opened { thread: id.to_owned(), folder })
 }
 
-/// The end of an item that may have needed leave.
+/// The end of an item that may have needed permission.
 fn item_over(thread: String, item: &Value) -> Option<CodexObservation> {
     let is_asking = matches!(item["type"].as_str(), Some("commandExecution" | "fileChange"));
     let id = item["id"].as_str().filter(|_| is_asking)?.to_owned();

@@ -1,5 +1,6 @@
-//! A connection to the app-server that Codex' terminals share: a WebSocket over a Unix socket. The
-//! client has no token for it, so the process that listens is what makes it the session's own.
+//! A connection to the app-server that Codex' terminals share: a WebSocket over a Unix socket.
+//! There is no token, so the identity of the listening process proves that it is the session's
+//! app-server.
 
 use std::time::Duration;
 
@@ -16,15 +17,14 @@ use tokio_tungstenite::{
     tungstenite::{Error as WebSocketError, Message, protocol::WebSocketConfig},
 };
 
-/// The socket has no name of a host; the header must have one.
+/// A Unix socket has no host name, but the header must have one.
 const ADDRESS: &str = "ws://localhost/";
 /// A message may hold all output of a turn.
 const MESSAGE_BYTES: usize = 64 << 20;
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long one frame may take to be written: an app-server that does not read is left alone.
+/// Maximum time of writing one frame. An app-server that does not read is left alone.
 const WRITE: Duration = Duration::from_secs(5);
 
-/// Why an app-server is not reached, or not any more.
 #[derive(Debug, thiserror::Error)]
 pub enum CodexSocketError {
     #[error("the process does not say where its socket is")]
@@ -47,15 +47,12 @@ impl From<WebSocketError> for CodexSocketError {
     }
 }
 
-/// A connection to an app-server.
 #[derive(Debug)]
 pub struct CodexSocket(WebSocketStream<UnixStream>);
 
 impl CodexSocket {
-    /// Connects to the app-server that is this process.
-    ///
-    /// # Errors
-    /// If it has no socket, or another process or another user could stand behind that.
+    /// Connects to this process. Fails if the process has no socket, or if another process or
+    /// another user could listen on it.
     pub async fn connect(process: &ProcessIdentity) -> Result<Self, CodexSocketError> {
         let path = client_records::codex_control_socket(process);
         let path = path.ok_or(CodexSocketError::Unknown)?;
@@ -75,7 +72,7 @@ impl CodexSocket {
         Ok(sent.map_err(|_| CodexSocketError::Slow)??)
     }
 
-    /// The next frame. Cancelling it loses nothing.
+    /// The next frame. Cancel safe.
     pub async fn next(&mut self) -> Result<Value, CodexSocketError> {
         loop {
             match self.0.next().await.ok_or(CodexSocketError::Closed)?? {

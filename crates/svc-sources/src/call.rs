@@ -7,13 +7,16 @@
 //!   (waited for 5 s, else    │    ├──────┘ `input_required`: ask, again │
 //!    `unavailable`)          │    └──────────────────────────────────────┤
 //!                            └─ server with sessions, client without:    │
-//!                               to_end in a task of its own, which `suspended` follows; a question ends
-//!                               the client's request, and its next one resumes
+//!                               to_end in a task of its own, which `suspended` follows;
+//!                               a question ends the client's request, its next one resumes
 //! ```
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
 use svc_core::{
     service::sources::SourceStatus,
     tools::{Call, ErrorType, Failure, Output, ToolError},
@@ -39,7 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most rounds of questions of one call.
 const MAX_ROUNDS: usize = 16;
 
-/// A request to a server, made for a call.
 #[derive(Debug)]
 pub(super) struct ServerRequest {
     pub(super) method: &'static str,
@@ -67,7 +69,6 @@ impl ServerRequest {
         Self { method: "tools/call", params, traits: Some(Arc::clone(traits)) }
     }
 
-    /// A request with the caller's params; `given` if the call has none.
     pub(super) fn relayed(
         method: &'static str,
         member: &'static str,
@@ -78,7 +79,6 @@ impl ServerRequest {
         Self { method, params, traits: None }
     }
 
-    /// A request with these params and no others.
     pub(super) fn written(method: &'static str, params: &Value) -> Self {
         Self { method, params: RequestParams::Written(params.to_string()), traits: None }
     }
@@ -112,11 +112,8 @@ impl ServerRequest {
             return suspended.resume(id, call).await;
         }
         // After a restart the server starts together with the daemon that resumes the call.
-        let patience = if call.is_resumed() {
-            PATIENCE.max(instance.spec.entry.startup_timeout)
-        } else {
-            PATIENCE
-        };
+        let start = instance.spec.entry.startup_timeout;
+        let patience = if call.is_resumed() { PATIENCE.max(start) } else { PATIENCE };
         let connection = match instance.connection(patience).await {
             Ok(connection) => connection,
             Err(status) => {
@@ -160,12 +157,9 @@ impl WantedInput {
     /// Parses a suspended call's state, or a result that asks for input.
     fn parse(result: &Value) -> Option<Self> {
         let is_wanted = result.get("resultType").and_then(Value::as_str) == Some("input_required");
+        let requests = result.get("inputRequests").and_then(Value::as_object);
         is_wanted.then(|| Self {
-            requests: result
-                .get("inputRequests")
-                .and_then(Value::as_object)
-                .cloned()
-                .unwrap_or_default(),
+            requests: requests.cloned().unwrap_or_default(),
             state: result.get("requestState").cloned(),
         })
     }
@@ -187,7 +181,6 @@ impl WantedInput {
     }
 }
 
-/// The instance that serves a call, and its connection.
 struct ServingInstance {
     instance: Arc<Instance>,
     connection: Arc<SourceConnection>,
@@ -264,7 +257,6 @@ impl ServingInstance {
         self.outcome(request, end)
     }
 
-    /// The caller's outcome for a server's response or its loss.
     fn outcome(
         &self,
         request: &ServerRequest,
@@ -325,10 +317,11 @@ fn with_members<'a>(
     params: &str,
     more: impl IntoIterator<Item = (&'a str, Option<&'a Value>)>,
 ) -> String {
-    let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
-    let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
-    let more = more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), raw(value?)?)));
-    members.extend(more);
+    let RawMembers(mut members) = RawMembers::parse(params).unwrap_or_default();
+    let more = more.into_iter();
+    members.extend(
+        more.filter_map(|(name, value)| Some((name.to_owned(), to_raw_value(value?).ok()?))),
+    );
     RawMembers(members).into_text()
 }
 
@@ -378,62 +371,49 @@ pub(super) fn unavailable(name: &str, status: &SourceStatus) -> ToolError {
 /// `member`, and the daemon's progress token. All else is unchanged. `given` stands in if the call
 /// has no params.
 fn params_of(member: &str, own: &str, call: &Call, given: &Map<String, Value>, id: u64) -> String {
-    let named = own;
-    let own =
-        call.params.as_deref().and_then(|raw| serde_json::from_str::<RawMembers>(raw.get()).ok());
-    let Some(RawMembers(mut members)) = own else {
-        return json!({ member: named, "arguments": given }).to_string();
+    let params = call.params.as_deref().and_then(|raw| RawMembers::parse(raw.get()));
+    let Some(RawMembers(mut members)) = params else {
+        return json!({ member: own, "arguments": given }).to_string();
     };
     let is_passed_on =
         members.iter().any(|(name, value)| name == "name" && value.get() == "\"ToolCall\"");
     if is_passed_on {
         let inner = members.iter().find(|(name, _)| name == "arguments").and_then(|(_, value)| {
-            let RawMembers(inner) = serde_json::from_str(value.get()).ok()?;
+            let RawMembers(inner) = RawMembers::parse(value.get())?;
             inner.into_iter().find(|(name, _)| name == "arguments")
         });
         members.retain(|(name, _)| name != "arguments");
         members.extend(inner);
     }
-    let mut out = String::from("{");
-    for (name, value) in members {
+    let passed = members.into_iter().filter_map(|(name, value)| {
         let value = match name.as_str() {
-            name if name == member => json!(named).to_string(),
-            "_meta" => match meta_of(&value, id) {
-                Some(meta) => meta,
-                None => continue,
-            },
+            name if name == member => to_raw_value(own).ok()?,
+            "_meta" => meta_of(value, id)?,
             // Members between this daemon and its client.
-            "inputResponses" | "requestState" | "task" => continue,
-            _ => value.get().to_owned(),
+            "inputResponses" | "requestState" | "task" => return None,
+            _ => value,
         };
-        if out.len() > 1 {
-            out.push(',');
-        }
-        out.push_str(&json!(name).to_string());
-        out.push(':');
-        out.push_str(&value);
-    }
-    out.push('}');
-    out
+        Some((name, value))
+    });
+    RawMembers(passed.collect()).into_text()
 }
 
 /// `_meta` for the server. The client's introduction is dropped, since this daemon introduces
 /// itself.
-fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
-    let members: RawMembers = serde_json::from_str(raw.get()).ok()?;
+fn meta_of(raw: Box<RawValue>, id: u64) -> Option<Box<RawValue>> {
+    let RawMembers(mut members) = RawMembers::parse(raw.get())?;
     let is_own = |name: &str| name.starts_with("io.modelcontextprotocol/");
-    if !members.0.iter().any(|(name, _)| name == "progressToken" || is_own(name)) {
-        return Some(raw.get().to_owned());
+    if !members.iter().any(|(name, _)| name == "progressToken" || is_own(name)) {
+        return Some(raw);
     }
-    let kept = members.0.iter().filter(|(name, _)| !is_own(name)).map(|(name, value)| {
-        let value = if name == "progressToken" { id.to_string() } else { value.get().to_owned() };
-        format!("{}:{value}", json!(name))
-    });
-    let kept: Vec<String> = kept.collect();
-    (!kept.is_empty()).then(|| format!("{{{}}}", kept.join(",")))
+    members.retain(|(name, _)| !is_own(name));
+    for (_, value) in members.iter_mut().filter(|(name, _)| name == "progressToken") {
+        *value = to_raw_value(&id).ok()?;
+    }
+    let text = RawMembers(members).into_text();
+    if text == "{}" { None } else { RawValue::from_string(text).ok() }
 }
 
-/// Whom an instance of a server is for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Served {
     /// The root of a project, or a session; empty for an instance that serves everybody, or a

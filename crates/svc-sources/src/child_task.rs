@@ -23,10 +23,8 @@ const MAX_POLL: Duration = Duration::from_secs(5);
 /// Poll interval if the server names none.
 const USUAL_POLL: Duration = Duration::from_millis(500);
 
-/// Why a call has no response of the server.
 #[derive(Debug)]
 pub(super) enum CallStop {
-    /// The server did not respond.
     Lost(RequestLoss),
     /// The client did not answer the server's question, or has to be asked first.
     Failed(Failure),
@@ -60,7 +58,6 @@ struct ChildTaskState<'a> {
 }
 
 impl ChildTask {
-    /// The task in a result.
     pub(super) fn parse(result: &RawValue) -> Option<Self> {
         // Nearly all results contain no task, and are not parsed.
         if !result.get().contains("\"taskId\"") {
@@ -83,7 +80,6 @@ impl ChildTask {
         Some(Self { id, poll: poll.unwrap_or(USUAL_POLL).clamp(MIN_POLL, MAX_POLL) })
     }
 
-    /// The state that is kept while the client is asked.
     fn to_kept(&self) -> Value {
         json!({ "task": self.id })
     }

@@ -1,30 +1,39 @@
 //! The protocol's state for one server: open requests, the calls that its questions belong to,
-//! changed lists.
+//! changed lists; and the server's requests to the client whose call it works for: roots, sampling,
+//! elicitation.
 
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
+    fmt::Write as _,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use serde_json::{Map, Value, json, value::RawValue};
-use svc_core::tools::{Call, CancelReason, ClientNote, LogLevel, RequestTrace};
+use svc_core::tools::{
+    Call, CancelReason, ClientNote, ClientQuestion, ErrorType, Failure, LogLevel, RequestTrace,
+    ToolError,
+};
 use svc_model::{Principal, quote, source::Redactor};
+use svc_wire::json_rpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::message::{
-    ChildMessage, ConnectionEnd, Reply, RequestLoss, ServerMessage, ToolTraits, answer_text,
-    members, modern_params, notification_text, request_text, traced_params,
+use super::{
+    lock,
+    message::{
+        ChildMessage, ConnectionEnd, MessageThrottle, Reply, RequestLoss, ServerMessage,
+        ToolTraits, answer_text, members, modern_params, notification_text, request_text,
+        traced_params,
+    },
 };
-use super::pace::MessageThrottle;
 
 /// Capacity of the queue of messages to a server. Senders wait while it is full.
-pub(super) const OUTGOING: usize = 256;
+const OUTGOING: usize = 256;
 /// Capacity of the queue of one call's notifications. Progress beyond it is dropped.
 const NEWS: usize = 256;
 /// Most URIs of changed resources that wait to be reported.
@@ -46,23 +55,18 @@ pub(super) struct SourceConnection {
     /// Counts changes of resources. Unread changes of one URI count once.
     pub(super) resource_updates: watch::Sender<u64>,
     updated: Mutex<BTreeSet<String>>,
-    /// Throttles a server that sends unsolicited messages.
     pace: MessageThrottle,
-    /// Hides secrets in the server's messages.
     redactor: RwLock<Arc<Redactor>>,
-    /// The project of this instance.
+    /// The project whose folder is the only root.
     root: Option<String>,
     /// Whether each request introduces this client, as in revisions without sessions.
     is_modern: AtomicBool,
-    /// Why the transport ended, if it is known.
     end: OnceLock<ConnectionEnd>,
 }
 
-/// A waiter for a response.
 #[derive(Debug)]
 struct Waiting {
     news: mpsc::Sender<CallNews>,
-    /// The call that the request is made for.
     call: Option<Call>,
 }
 
@@ -92,7 +96,6 @@ fn calling_session(call: &Call) -> CallingSession {
     (call.caller.principal(), call.session.as_deref().map(str::to_owned))
 }
 
-/// A notification for a waiter, or the response.
 #[derive(Debug)]
 enum CallNews {
     Note(ClientNote),
@@ -107,7 +110,6 @@ pub(super) struct OpenRequest {
     /// Its number, which is also its progress token.
     pub(super) id: u64,
     news: mpsc::Receiver<CallNews>,
-    /// The trace that its caller gave.
     trace: RequestTrace,
     /// What the server is told when the caller cancels it.
     reason: CancelReason,
@@ -115,7 +117,6 @@ pub(super) struct OpenRequest {
 }
 
 impl SourceConnection {
-    /// A connection, and the queue of its outgoing messages.
     pub(super) fn new(
         redactor: Redactor,
         root: Option<String>,
@@ -140,34 +141,21 @@ impl SourceConnection {
         (Arc::new(connection), messages)
     }
 
-    fn task_progress(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
-        self.task_progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Routes the progress of a call that became a task to the request that waits for the task's
     /// result.
     pub(super) fn pass_progress(&self, token: u64, request: u64) {
-        self.task_progress().insert(token, request);
+        lock(&self.task_progress).insert(token, request);
     }
 
     /// Ends the routing: the task has ended, or nobody waits for it.
     pub(super) fn forget_progress(&self, token: u64) {
-        self.task_progress().remove(&token);
+        lock(&self.task_progress).remove(&token);
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn callers(&self) -> MutexGuard<'_, RecentCallers> {
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes the waiter of a request.
     fn take_waiting(&self, id: u64) -> Option<Waiting> {
-        let taken = self.waiting().remove(&id)?;
+        let taken = lock(&self.waiting).remove(&id)?;
         if let Some(call) = &taken.call {
-            self.callers().end(calling_session(call), Instant::now());
+            lock(&self.callers).end(calling_session(call), Instant::now());
         }
         Some(taken)
     }
@@ -175,7 +163,7 @@ impl SourceConnection {
     /// Fails all open requests, after the transport has ended.
     pub(super) fn close(&self) {
         self.closed.cancel();
-        self.waiting().clear();
+        lock(&self.waiting).clear();
     }
 
     /// Ends the transport for a reason. The first reason counts.
@@ -191,21 +179,14 @@ impl SourceConnection {
         }
     }
 
-    /// Why the transport ended.
     pub(super) fn end(&self) -> Option<&ConnectionEnd> {
         self.end.get()
-    }
-
-    /// The project whose folder is the only root.
-    pub(super) fn root(&self) -> Option<&str> {
-        self.root.as_deref()
     }
 
     pub(super) fn redactor(&self) -> Arc<Redactor> {
         Arc::clone(&self.redactor.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A text of the server without secrets.
     pub(super) fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.redactor().hide(text)
     }
@@ -226,7 +207,6 @@ impl SourceConnection {
         self.is_modern.load(Relaxed)
     }
 
-    /// Fails a request.
     pub(super) async fn lose(&self, id: u64, loss: RequestLoss) {
         if let Some(waiting) = self.take_waiting(id) {
             waiting.news.send(CallNews::Lost(loss)).await.ok();
@@ -243,31 +223,28 @@ impl SourceConnection {
         self.outgoing.try_send(message).ok();
     }
 
-    /// The number for a request without a waiter.
     pub(super) fn next_number(&self) -> u64 {
         self.next_id.fetch_add(1, Relaxed)
     }
 
-    /// Whether a request has a waiter.
     pub(super) fn waits_for(&self, id: u64) -> bool {
-        self.waiting().contains_key(&id)
+        lock(&self.waiting).contains_key(&id)
     }
 
     /// Reserves a number for a request.
     pub(super) fn open(self: &Arc<Self>, call: Option<Call>) -> OpenRequest {
-        let id = self.next_id.fetch_add(1, Relaxed);
+        let id = self.next_number();
         let (news, receiver) = mpsc::channel(NEWS);
         let reason = call.as_ref().map(Call::cancel_reason).unwrap_or_default();
         let trace = call.as_ref().map(|call| call.trace.clone()).unwrap_or_default();
-        self.waiting().insert(id, Waiting { news, call });
+        lock(&self.waiting).insert(id, Waiting { news, call });
         if self.closed.is_cancelled() {
-            self.waiting().clear();
+            lock(&self.waiting).clear();
         }
         let connection = Arc::clone(self);
         OpenRequest { connection, id, news: receiver, trace, reason, is_over: false }
     }
 
-    /// Sends a request that belongs to no call.
     pub(super) async fn request(
         self: &Arc<Self>,
         method: &str,
@@ -291,15 +268,12 @@ impl SourceConnection {
         }
     }
 
-    /// Handles a message of the server.
     pub(super) async fn take(self: &Arc<Self>, text: &str) {
         self.take_from(text, None).await;
     }
 
-    /// Handles a message, which may have come on the stream of a request.
-    ///
-    /// The stream of a request carries the response to that request and to no other: another
-    /// request may belong to another caller.
+    /// Handles a message, which may have come on the stream of a request. Such a stream carries the
+    /// response to that request and to no other: another request may belong to another caller.
     pub(super) async fn take_from(self: &Arc<Self>, text: &str, request: Option<u64>) {
         match ServerMessage::parse(text) {
             Some(ServerMessage::Answer { id, reply }) if request.is_none_or(|own| own == id) => {
@@ -325,7 +299,7 @@ impl SourceConnection {
 
     /// The URIs of resources that changed since the last call.
     pub(super) fn take_updates(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *self.updated.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.updated))
     }
 
     fn hear(&self, method: &str, mut params: Map<String, Value>, request: Option<u64>) {
@@ -337,7 +311,7 @@ impl SourceConnection {
             }
             "notifications/resources/updated" => {
                 let Some(uri) = params.get("uri").and_then(Value::as_str) else { return };
-                let mut updated = self.updated.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut updated = lock(&self.updated);
                 if updated.len() < UPDATES {
                     updated.insert(uri.to_owned());
                 }
@@ -346,8 +320,8 @@ impl SourceConnection {
             }
             "notifications/progress" => {
                 let Some(id) = params.get("progressToken").and_then(Value::as_u64) else { return };
-                let id = self.task_progress().get(&id).copied().unwrap_or(id);
-                let news = self.waiting().get(&id).map(|waiting| waiting.news.clone());
+                let id = lock(&self.task_progress).get(&id).copied().unwrap_or(id);
+                let news = lock(&self.waiting).get(&id).map(|waiting| waiting.news.clone());
                 if let Some(news) = news {
                     params.values_mut().for_each(quote::unimitated_value);
                     // Dropped progress does not matter: the next notification supersedes it.
@@ -370,29 +344,21 @@ impl SourceConnection {
     /// of the only calling session.
     fn call_of(&self, request: Option<u64>) -> Option<(mpsc::Sender<CallNews>, Call)> {
         let Some(id) = request else { return self.only_calling_session() };
-        let waiting = self.waiting();
+        let waiting = lock(&self.waiting);
         let waiting = waiting.get(&id)?;
         Some((waiting.news.clone(), waiting.call.clone()?))
     }
 
-    /// The call that a question belongs to.
-    pub(super) fn asking_call(&self, request: Option<u64>) -> Option<Call> {
-        self.call_of(request).map(|(_, call)| call)
-    }
-
     /// The latest call, if all open calls, and those that ended recently, belong to one session.
     fn only_calling_session(&self) -> Option<(mpsc::Sender<CallNews>, Call)> {
-        let waiting = self.waiting();
-        let mut calls = waiting
-            .iter()
-            .filter_map(|(id, waiting)| Some((*id, &waiting.news, waiting.call.as_ref()?)))
-            .collect::<Vec<_>>();
-        calls.sort_by_key(|(id, ..)| *id);
-        let (_, news, last) = calls.last()?;
+        let waiting = lock(&self.waiting);
+        let open = waiting.iter();
+        let calls = open.filter_map(|(id, open)| Some((*id, &open.news, open.call.as_ref()?)));
+        let (_, news, last) = calls.clone().max_by_key(|(id, ..)| *id)?;
         let who = calling_session(last);
-        let is_one = calls.iter().all(|(_, _, call)| calling_session(call) == who);
-        let is_one = is_one && self.callers().is_alone(&who, Instant::now());
-        is_one.then(|| ((*news).clone(), (*last).clone()))
+        let is_one = calls.map(|(_, _, call)| calling_session(call)).all(|other| other == who)
+            && lock(&self.callers).is_alone(&who, Instant::now());
+        is_one.then(|| (news.clone(), last.clone()))
     }
 
     /// Never waits: a server that does not read its input would block the reading of its output.
@@ -449,6 +415,121 @@ impl Drop for OpenRequest {
         // A server that reads nothing cannot be told.
         self.connection.outgoing.try_send(ChildMessage::Cancel { id: self.id, text }).ok();
     }
+}
+
+impl SourceConnection {
+    pub(super) fn answer_request(
+        self: &Arc<Self>,
+        id: Box<RawValue>,
+        method: &str,
+        params: Map<String, Value>,
+        request: Option<u64>,
+    ) {
+        if method == "ping" {
+            return self.reply(&id, Ok(&json!({})));
+        }
+        let method = match (question_method(method), &self.root) {
+            (Some("roots/list"), Some(root)) => return self.reply(&id, Ok(&roots_of(root))),
+            (Some(method), _) => method,
+            (None, _) => {
+                return self.reply(&id, Err((METHOD_NOT_FOUND, "the client has no such method")));
+            }
+        };
+        let Some((_, call)) = self.call_of(request) else {
+            let text = "this request belongs to no single session's call, so nobody can be asked";
+            return self.reply(&id, Err((INTERNAL_ERROR, text)));
+        };
+        let connection = Arc::clone(self);
+        // A person may take long, and the server's other messages must not wait.
+        tokio::spawn(async move {
+            let mut params = Value::Object(params);
+            quote::unimitated_value(&mut params);
+            let question = ClientQuestion { key: "answer".to_owned(), method, params };
+            let answer = tokio::select! {
+                () = connection.closed.cancelled() => return,
+                answer = call.ask(vec![question]) => answer,
+            };
+            match answer {
+                Ok(answers) => {
+                    connection.reply(&id, Ok(answers.get("answer").unwrap_or(&Value::Null)))
+                }
+                Err(failure) => {
+                    connection.reply(&id, Err((INTERNAL_ERROR, &refusal(method, failure))));
+                }
+            }
+        });
+    }
+
+    /// Answers the questions in a result (`input_required`), for the session of the call.
+    pub(super) async fn answer_inputs(
+        &self,
+        call: &Call,
+        requests: &Map<String, Value>,
+    ) -> Result<Map<String, Value>, Failure> {
+        let (mut answers, mut questions) = (Map::new(), Vec::new());
+        for (key, request) in requests {
+            let method = request.get("method").and_then(Value::as_str).unwrap_or_default();
+            let method = match (question_method(method), &self.root) {
+                (Some("roots/list"), Some(root)) => {
+                    answers.insert(key.clone(), roots_of(root));
+                    continue;
+                }
+                (Some(method), _) => method,
+                (None, _) => {
+                    let text =
+                        format!("the server asks for {method:?}, which this client does not know");
+                    return Err(ToolError::new(ErrorType::Unavailable, text).into());
+                }
+            };
+            let mut params = request.get("params").cloned().unwrap_or_else(|| json!({}));
+            quote::unimitated_value(&mut params);
+            questions.push(ClientQuestion { key: key.clone(), method, params });
+        }
+        if !questions.is_empty() {
+            let methods: Vec<_> = questions.iter().map(|question| question.method).collect();
+            let given = call.ask(questions).await.map_err(|failure| match failure {
+                // The call goes on when the client has answered.
+                Failure::NeedsInput => Failure::NeedsInput,
+                other => ToolError::new(ErrorType::Unavailable, refusal(methods[0], other)).into(),
+            })?;
+            answers.extend(given);
+        }
+        Ok(answers)
+    }
+}
+
+/// The methods by which a server asks the client.
+fn question_method(method: &str) -> Option<&'static str> {
+    ["roots/list", "sampling/createMessage", "elicitation/create"]
+        .into_iter()
+        .find(|known| *known == method)
+}
+
+fn refusal(method: &str, failure: Failure) -> String {
+    match failure {
+        Failure::Tool(error) => error.message,
+        Failure::MissingCapability(_) => format!("the session's client cannot answer {method}"),
+        Failure::NeedsInput => format!("the session's client cannot answer {method} within a call"),
+        Failure::Protocol { message, .. } => message.into_owned(),
+    }
+}
+
+fn roots_of(root: &str) -> Value {
+    let name = root.rsplit('/').next().unwrap_or_default();
+    json!({ "roots": [{ "uri": file_uri(root), "name": name }] })
+}
+
+/// The URI of a folder (RFC 8089).
+fn file_uri(path: &str) -> String {
+    let mut uri = "file://".to_owned();
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            write!(uri, "%{byte:02X}").expect("writing to a string does not fail");
+        }
+    }
+    uri
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use oauth2::{HttpRequest, HttpResponse};
 use reqwest::{
     Client, StatusCode, Url,
-    header::ACCEPT,
+    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
     redirect::{Action, Attempt, Policy},
 };
 use serde_json::Value;
@@ -52,7 +52,6 @@ impl HttpClients {
     }
 }
 
-/// Whether a URL is of this machine.
 pub(super) fn is_loopback(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost") => true,
@@ -162,7 +161,6 @@ async fn send(
     Ok(response)
 }
 
-/// The client as the OAuth crate calls it.
 pub(super) fn sender(
     clients: &HttpClients,
 ) -> impl Fn(HttpRequest) -> BoxFuture<'static, Result<HttpResponse, IssuerUnreachable>>
@@ -176,37 +174,35 @@ pub(super) fn sender(
     }
 }
 
+/// A request with method GET for JSON.
+fn request_to(url: &Url, body: Vec<u8>) -> Result<HttpRequest, IssuerUnreachable> {
+    let mut request = HttpRequest::new(body);
+    *request.uri_mut() =
+        url.as_str().parse().map_err(|_| IssuerUnreachable(format!("{url} is no address")))?;
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+    Ok(request)
+}
+
 /// Fetches a document of metadata; `None` if there is none.
 pub(super) async fn metadata(
     clients: &HttpClients,
     url: &Url,
 ) -> Result<Option<Value>, IssuerUnreachable> {
-    let mut request = HttpRequest::new(Vec::new());
-    *request.uri_mut() =
-        url.as_str().parse().map_err(|_| IssuerUnreachable(format!("{url} is no address")))?;
-    request
-        .headers_mut()
-        .insert(ACCEPT, reqwest::header::HeaderValue::from_static("application/json"));
-    let response = send(clients, request).await?;
+    let response = send(clients, request_to(url, Vec::new())?).await?;
     if !response.status().is_success() {
         return Ok(None);
     }
     Ok(serde_json::from_slice(response.body()).ok().filter(Value::is_object))
 }
 
-/// Posts a body of this content type.
 pub(super) async fn post(
     clients: &HttpClients,
     url: &Url,
     kind: &'static str,
     body: Bytes,
 ) -> Result<HttpResponse, IssuerUnreachable> {
-    let mut request = HttpRequest::new(body.to_vec());
+    let mut request = request_to(url, body.to_vec())?;
     *request.method_mut() = reqwest::Method::POST;
-    *request.uri_mut() =
-        url.as_str().parse().map_err(|_| IssuerUnreachable(format!("{url} is no address")))?;
-    let headers = request.headers_mut();
-    headers.insert(ACCEPT, reqwest::header::HeaderValue::from_static("application/json"));
-    headers.insert(reqwest::header::CONTENT_TYPE, reqwest::header::HeaderValue::from_static(kind));
+    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     send(clients, request).await
 }

@@ -1,12 +1,12 @@
 //! Child MCP servers: one client for each, shared by all callers.
 //!
 //! Reading order: `message` parses a server's messages, `connection` is the protocol's state for
-//! one server and `questions` handles the server's requests on it; `stdio` carries it over a
-//! process's pipes, `remote` over requests to a URL, `auth` logs in. `lists` fetches what a server
-//! offers; `pins` compares that with what a person approved; `view` makes tools of it. `spec` is an
-//! entry with its variables filled in, `instance` keeps one server running, `manager` has all of
-//! them. `call` sends one request to a server for a call, `relay` finds the server of a resource or
-//! prompt. `core` is the built-in server.
+//! one server and handles the server's requests on it; `stdio` carries it over a process's pipes,
+//! `remote` over requests to a URL, `auth` logs in. `lists` fetches what a server offers; `view`
+//! compares that with what a person approved and makes tools of it. `spec` is an entry with its
+//! variables filled in, `instance` keeps one server running, `manager` has all of them. `call`
+//! sends one request to a server for a call, `relay` finds the server of a resource or prompt.
+//! `core` is the built-in server.
 //!
 //! # A tool of a child is called
 //!
@@ -16,7 +16,7 @@
 //!    (`manager/plans.rs`). Views are made from the lists that the servers gave when they last
 //!    worked, so they exist before the servers run; a watcher rebuilds them when a file changes, so
 //!    a call reads no file. New definitions of a project's server wait for a person's approval
-//!    (`pins.rs`). A definition is kept byte for byte (`lists.rs`).
+//!    (`view.rs`). A definition is kept byte for byte (`lists.rs`).
 //! 2. The MCP adapter treats the tool as slow: in a session its call is on record before the server
 //!    gets it.
 //! 3. `call.rs` finds the instance by the entry's `sharing`, and starts it if there is none. A call
@@ -30,9 +30,9 @@
 //! 5. The result is returned byte for byte (`Output::Verbatim`), except for strings that imitate
 //!    the daemon's stamps (`message.rs`). A result that is a task is followed to its end
 //!    (`child_task.rs`). A result above the bound becomes a file (`results.rs`).
-//! 6. A server that floods is throttled: `pace.rs` bounds its unsolicited messages, `stdio.rs` the
-//!    part of its error output that becomes events.
-//! 7. The server dies. `instance/supervisor.rs` closes the connection, so calls end with an unknown
+//! 6. A server that floods is throttled: `message.rs` bounds its unsolicited messages, `stdio.rs`
+//!    the part of its error output that becomes events.
+//! 7. The server dies. `instance/mod.rs` closes the connection, so calls end with an unknown
 //!    outcome, kills all processes with the mark of the server (`svc-sys/server_process.rs`), and
 //!    restarts it after a backoff.
 //!
@@ -44,26 +44,19 @@
 //!
 //! Tools of the built-in server run in this process. A path is opened from its root component by
 //! component without following a link (`core/folder.rs`); a page becomes Markdown in a process with
-//! bounds (`markdown.rs`).
+//! bounds (`core/fetch.rs`).
 
 mod auth;
-mod blocking;
 mod call;
 mod child_task;
 mod connection;
-mod containers;
 mod core;
-mod headers_helper;
 mod http_clients;
 mod instance;
 mod lists;
 mod manager;
-pub mod markdown;
 mod message;
 mod metrics;
-mod pace;
-mod pins;
-mod questions;
 mod relay;
 mod remote;
 mod resource_tools;
@@ -73,13 +66,36 @@ mod stdio;
 mod suspended;
 mod view;
 
-pub use manager::{
-    FolderSources, LoginOutcome, OpenLogin, SourceLoginFlow, SourceManager, SourceManagerParts,
-};
-pub use markdown::{CONVERTER, convert_page};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use svc_core::tools::{ErrorType, ToolError};
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+pub use self::core::{CONVERTER, convert_page};
+pub use auth::{LoginOutcome, OpenLogin};
+pub use manager::{FolderSources, SourceLoginFlow, SourceManager, SourceManagerParts};
 pub use message::read_message;
 pub use metrics::SourceMetrics;
-pub use pins::SourceChange;
 pub use relay::{CallerSources, RelayTarget};
 pub use resource_tools::resource_tools;
 pub use results::{KeptResult, KeptResults, ResultBounds};
+pub use view::SourceChange;
+
+fn field_error(kind: ErrorType, field: &str, text: impl Into<String>) -> ToolError {
+    ToolError { field: Some(field.to_owned()), ..ToolError::new(kind, text) }
+}
+
+/// Locks a mutex, also one whose earlier holder panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs work that blocks or takes long, while another thread takes over the tasks of this one.
+fn run_blocking<R>(work: impl FnOnce() -> R) -> R {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
+    }
+}

@@ -17,7 +17,6 @@ use super::{
     spec::SourceSpec,
 };
 
-/// Most items of one list.
 const MAX_ITEMS: usize = 1000;
 /// Deadline for `server/discover`, after which the server is taken for an older one.
 const DISCOVERY: Duration = Duration::from_secs(5);
@@ -28,7 +27,6 @@ const UNSUPPORTED_VERSION: i64 = -32022;
 /// A server that a caller may use, and what it offers.
 pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
 
-/// The lists of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OfferedLists {
     pub(super) tools: Vec<Definition>,
@@ -37,20 +35,15 @@ pub(super) struct OfferedLists {
     pub(super) prompts: Vec<Definition>,
 }
 
-/// The first request of a connection, in revisions with sessions.
-pub(super) fn initialize_params() -> Value {
-    json!({
-        "protocolVersion": Revision::V2025_11_25.as_str(),
-        "capabilities": own_capabilities(),
-        "clientInfo": own_info(),
-    })
-}
-
 /// Introduces this client, and returns the server's capabilities.
 pub(super) async fn introduce(
     connection: &Arc<SourceConnection>,
 ) -> Result<Map<String, Value>, String> {
-    let params = initialize_params();
+    let params = json!({
+        "protocolVersion": Revision::V2025_11_25.as_str(),
+        "capabilities": own_capabilities(),
+        "clientInfo": own_info(),
+    });
     let result = ask(connection, "initialize", &params).await?;
     let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
     if !Revision::LEGACY.iter().any(|known| known.as_str() == version) {
@@ -81,9 +74,8 @@ async fn discover(
     connection.set_modern(true);
     let (revision, params) = (Revision::V2026_07_28, json!({}));
     let is_ours = |versions: Option<&Value>| {
-        let versions = versions.and_then(Value::as_array);
-        versions
-            .is_some_and(|all| all.iter().any(|known| known.as_str() == Some(revision.as_str())))
+        let mut versions = versions.and_then(Value::as_array).into_iter().flatten();
+        versions.any(|known| known.as_str() == Some(revision.as_str()))
     };
     let mut discovered = Discovered::Older;
     for _ in 0..2 {
@@ -189,9 +181,7 @@ pub(super) async fn fetch(
         list("prompts", "prompts/list", "prompts"),
     );
     let mut problems = Vec::new();
-    let mut given = |result: Result<Vec<Definition>, String>| {
-        result.map_err(|problem| problems.push(problem)).ok()
-    };
+    let mut given = |list: Result<_, String>| list.map_err(|problem| problems.push(problem)).ok();
     let (tools, resources, prompts) = (given(tools), given(resources), given(prompts));
     // Many servers with resources have no templates and respond with an error.
     let templates = Some(templates.unwrap_or_default());
@@ -211,15 +201,15 @@ async fn pages(
     let mut params = json!({});
     loop {
         let page = ask_raw(connection, method, &params).await?;
-        let members = RawMembers::parse(page.get()).map(|members| members.0).unwrap_or_default();
+        let RawMembers(members) = RawMembers::parse(page.get()).unwrap_or_default();
         let written = |name: &str| {
             let found = members.iter().rev().find(|(known, _)| known == name);
             found.map(|(_, value)| value.get())
         };
         let more = written(member).and_then(|list| serde_json::from_str(list).ok());
-        let mut more: Vec<Definition> =
+        let more: Vec<Definition> =
             more.ok_or_else(|| format!("{method}: the result has no list {member:?}"))?;
-        items.append(&mut more);
+        items.extend(more);
         let next = written("nextCursor").and_then(|text| serde_json::from_str(text).ok());
         let next: Option<String> = next.flatten();
         match next {
@@ -272,7 +262,7 @@ impl Definition {
     /// imitations of the system's text. All else stays byte for byte.
     pub(super) fn shown_with(&self, values: &[(&str, Value)]) -> Box<RawValue> {
         let text = quote::json(self.written.get());
-        let mut members = RawMembers::parse(&text).map(|members| members.0).unwrap_or_default();
+        let RawMembers(mut members) = RawMembers::parse(&text).unwrap_or_default();
         for (name, value) in values {
             let value = raw(value);
             match members.iter_mut().find(|(known, _)| known == name) {

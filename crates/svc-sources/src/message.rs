@@ -1,6 +1,12 @@
 //! Messages of servers as raw JSON, and the check that the fuzzer runs on them.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use serde::{
     Deserialize, Deserializer,
@@ -11,13 +17,14 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 use svc_core::tools::RequestTrace;
-use svc_model::quote;
+use svc_model::{limits::SOURCE_MESSAGES, quote};
 use svc_wire::{
     json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, JsonRpcWriter},
     mcp::{Revision, TASKS_EXTENSION, meta},
 };
+use tokio::time::{Instant, sleep_until};
 
-use super::blocking::run_blocking;
+use super::{lock, run_blocking};
 
 #[derive(Debug)]
 pub(super) enum ServerMessage {
@@ -39,23 +46,18 @@ pub(super) enum ServerMessage {
 
 /// Removes imitations of the daemon's stamps and of the system's text. All else is unchanged.
 pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
-    let broken = |given: &RawValue| match quote::unimitated_json(given.get()) {
+    let replaced = || match quote::unimitated_json(given.get()) {
         Cow::Borrowed(_) => None,
         Cow::Owned(text) => Some(text),
     };
-    let broken =
-        if given.get().len() > LONG { run_blocking(|| broken(&given)) } else { broken(&given) };
-    match broken {
-        None => given,
-        // It cannot fail: only strings were replaced, by strings.
-        Some(text) => RawValue::from_string(text).unwrap_or_default(),
-    }
+    let replaced = if given.get().len() > LONG { run_blocking(replaced) } else { replaced() };
+    // It cannot fail: only strings were replaced, by strings.
+    replaced.map_or(given, |text| RawValue::from_string(text).unwrap_or_default())
 }
 
 /// Length in bytes above which a text is scanned as blocking work.
 const LONG: usize = 64 * 1024;
 
-/// A result, or an error.
 pub(super) type Reply = Result<Box<RawValue>, ServerError>;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -69,7 +71,6 @@ pub(super) struct ServerError {
 }
 
 impl ServerMessage {
-    /// Parses a message; `None` if this client does not understand it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let envelope = JsonRpcEnvelope::parse_with_nulls(text.as_bytes()).ok()?;
         let params = envelope.params.filter(|raw| raw.get() != "null").map(ToOwned::to_owned);
@@ -99,6 +100,7 @@ impl ServerMessage {
 }
 
 /// Members of an object in their order, each unchanged.
+#[derive(Default)]
 pub(super) struct RawMembers(pub(super) Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for RawMembers {
@@ -124,19 +126,16 @@ impl<'de> Deserialize<'de> for RawMembers {
 }
 
 impl RawMembers {
-    /// Parses an object; `None` if it is none.
     pub(super) fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// The object, with each member unchanged.
     pub(super) fn into_text(self) -> String {
         let members = self.0.into_iter().map(|(name, value)| format!("{}:{value}", json!(name)));
         format!("{{{}}}", members.collect::<Vec<_>>().join(","))
     }
 }
 
-/// The capabilities of this client, which it sends to every server.
 pub(super) fn own_capabilities() -> Value {
     json!({ "roots": { "listChanged": false }, "sampling": {}, "elicitation": { "form": {}, "url": {} } })
 }
@@ -158,19 +157,17 @@ pub(super) fn modern_params(params: &str) -> String {
             }),
         ),
     ];
-    let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
-    let own = own.iter().filter_map(|(name, value)| Some(((*name).to_owned(), raw(value)?)));
-    let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
+    let own = own
+        .iter()
+        .filter_map(|(name, value)| Some(((*name).to_owned(), to_raw_value(value).ok()?)));
+    let RawMembers(mut members) = RawMembers::parse(params).unwrap_or_default();
     let at = members.iter().position(|(name, _)| name == "_meta");
     let written = at.map(|at| members.remove(at).1);
-    let mut all =
-        written.and_then(|raw| RawMembers::parse(raw.get())).map(|all| all.0).unwrap_or_default();
-    all.extend(own);
-    members.extend(
-        RawValue::from_string(RawMembers(all).into_text())
-            .ok()
-            .map(|all| ("_meta".to_owned(), all)),
-    );
+    let written = written.and_then(|raw| RawMembers::parse(raw.get()));
+    let RawMembers(mut meta) = written.unwrap_or_default();
+    meta.extend(own);
+    let meta = RawValue::from_string(RawMembers(meta).into_text()).ok();
+    members.extend(meta.map(|meta| ("_meta".to_owned(), meta)));
     RawMembers(members).into_text()
 }
 
@@ -184,8 +181,8 @@ pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a
         return Cow::Borrowed(params);
     };
     let at = members.iter().position(|(name, _)| name == "_meta");
-    let written = at
-        .map_or_else(|| Some(RawMembers(Vec::new())), |at| RawMembers::parse(members[at].1.get()));
+    let written =
+        at.map_or_else(|| Some(RawMembers::default()), |at| RawMembers::parse(members[at].1.get()));
     let Some(RawMembers(mut meta)) = written else { return Cow::Borrowed(params) };
     for (name, value) in named {
         let is_there = meta.iter().any(|(known, _)| known == name);
@@ -210,19 +207,16 @@ pub(super) fn request_text(id: u64, method: &str, params: &str) -> String {
     JsonRpcWriter::new().id(&id).method(method).params_json(params).into_text()
 }
 
-/// A notification of this client. `params` is JSON.
 pub(super) fn notification_text(method: &str, params: &str) -> String {
     JsonRpcWriter::new().method(method).params_json(params).into_text()
 }
 
-/// The response to a request of a server.
 pub(super) fn answer_text(id: &RawValue, answer: Result<&Value, (i64, &str)>) -> String {
     let message = JsonRpcWriter::new().id(id);
-    let message = match answer {
-        Ok(result) => message.result(result),
-        Err((code, text)) => message.error(&json!({ "code": code, "message": text })),
-    };
-    message.into_text()
+    match answer {
+        Ok(result) => message.result(result).into_text(),
+        Err((code, text)) => message.error(&json!({ "code": code, "message": text })).into_text(),
+    }
 }
 
 /// The members of params; empty if they are no object.
@@ -237,7 +231,10 @@ pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
 /// JSON all the same.
 pub fn read_message(text: &str) {
     let message = ServerMessage::parse(text);
-    assert!(message.is_none() || is_json(text), "a message is JSON: {text}");
+    assert!(
+        message.is_none() || serde_json::from_str::<IgnoredAny>(text).is_ok(),
+        "a message is JSON: {text}"
+    );
     if let (Some(members), Ok(read)) = (RawMembers::parse(text), serde_json::from_str(text)) {
         let passed: Result<Value, _> = serde_json::from_str(&members.into_text());
         assert_eq!(passed.ok(), Some::<Value>(read), "{text}");
@@ -247,12 +244,6 @@ pub fn read_message(text: &str) {
     assert!(params.is_ok_and(|params| params["_meta"].get().starts_with('{')), "{text}");
 }
 
-/// Whether the text is JSON by its grammar.
-fn is_json(text: &str) -> bool {
-    serde_json::from_str::<IgnoredAny>(text).is_ok()
-}
-
-/// An outgoing message.
 #[derive(Debug)]
 pub(super) enum ChildMessage {
     /// A request, by its number. The first one of a session opens it.
@@ -263,10 +254,11 @@ pub(super) enum ChildMessage {
         traits: Option<Arc<ToolTraits>>,
         trace: RequestTrace,
     },
-    /// A notification, or a response.
     Note(String),
-    /// The notification that a request is cancelled.
-    Cancel { id: u64, text: String },
+    Cancel {
+        id: u64,
+        text: String,
+    },
 }
 
 impl ChildMessage {
@@ -311,12 +303,47 @@ pub(super) enum RequestLoss {
 }
 
 impl RequestLoss {
-    /// The reason, for a sentence about the server.
     pub(super) fn reason(&self) -> &str {
         match self {
             Self::Closed => "it ended",
             Self::Unanswered(reason) | Self::NotTaken(reason) => reason,
         }
+    }
+}
+
+/// Unsolicited bytes of a server in one second: notifications, requests, and invalid messages.
+/// Beyond that its output is not read before the second ends, so that the server blocks.
+const BYTES: usize = 16 * 1024 * 1024;
+const WINDOW: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct MessageThrottle(Mutex<Option<PaceWindow>>);
+
+#[derive(Debug, Clone, Copy)]
+struct PaceWindow {
+    began: Instant,
+    messages: u32,
+    bytes: usize,
+}
+
+impl MessageThrottle {
+    /// Counts a message, and waits for the next second if there were too many.
+    pub(super) async fn spend(&self, bytes: usize) {
+        if let Some(until) = self.count(bytes, Instant::now()) {
+            sleep_until(until).await;
+        }
+    }
+
+    /// Counts a message. Returns the end of the window if there were too many in it.
+    fn count(&self, bytes: usize, now: Instant) -> Option<Instant> {
+        let mut window = lock(&self.0);
+        let present = window.filter(|window| now < window.began + WINDOW);
+        let mut present = present.unwrap_or(PaceWindow { began: now, messages: 0, bytes: 0 });
+        present.messages += 1;
+        present.bytes += bytes;
+        *window = Some(present);
+        let is_over = present.messages > SOURCE_MESSAGES || present.bytes > BYTES;
+        is_over.then(|| present.began + WINDOW)
     }
 }
 
@@ -379,5 +406,16 @@ mod tests {
             };
             assert_eq!(parsed, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn flood_of_messages_waits_for_the_next_second() {
+        let (pace, start) = (MessageThrottle::default(), Instant::now());
+        for _ in 0..SOURCE_MESSAGES {
+            assert_eq!(pace.count(10, start), None);
+        }
+        assert_eq!(pace.count(10, start), Some(start + WINDOW));
+        assert_eq!(pace.count(10, start + WINDOW), None);
+        assert_eq!(pace.count(BYTES, start + WINDOW), Some(start + WINDOW * 2));
     }
 }

@@ -80,7 +80,6 @@ pub(super) enum CallOutcome {
 }
 
 impl CallOutcome {
-    /// The outcome of an answer by this daemon.
     pub(super) fn from_answer(answer: &Result<Output, Failure>) -> Self {
         match answer {
             Ok(output) if !output.is_error() => Self::Ok,
@@ -100,7 +99,6 @@ impl CallOutcome {
     }
 }
 
-/// The end of a call: its outcome, and its caller's answer.
 pub(super) type ServerCallEnd = (CallOutcome, Result<Output, Failure>);
 
 /// Counts a call when it ends, also one that nobody waits for any more.

@@ -39,7 +39,6 @@ pub struct RelayTarget {
 }
 
 impl RelayTarget {
-    /// The unchanged result of the server.
     pub async fn result(self, call: &Call) -> Result<Box<RawValue>, Failure> {
         let Self { manager, spec, request } = self;
         let Some(instance) = manager.instance(&spec, serves(&spec, call)) else {
@@ -57,7 +56,6 @@ fn shown_uri(server: &str, uri: &str, taken: &mut HashSet<String>) -> String {
     if is_free { uri.to_owned() } else { format!("{OF_SERVER}{server}:{uri}") }
 }
 
-/// Entries of all servers with unique URIs.
 fn with_uris(
     servers: &[OpenServer],
     of: impl Fn(&OfferedLists) -> &[Definition],
@@ -144,10 +142,8 @@ fn server_of_resource<'a>(
     })
 }
 
-/// Whether a list has a resource with this URI, or a template that matches the URI.
 fn offers_resource(lists: &OfferedLists, uri: &str) -> bool {
-    let mut templates =
-        lists.templates.iter().filter_map(|it| it.get("uriTemplate").and_then(Value::as_str));
+    let mut templates = lists.templates.iter().filter_map(|it| it.get("uriTemplate")?.as_str());
     has_text(&lists.resources, "uri", uri)
         || templates.any(|template| matches_template(template, uri).is_some())
 }
@@ -176,7 +172,6 @@ pub struct CallerSources {
 }
 
 impl CallerSources {
-    /// Resources of all servers.
     pub fn resources(&self) -> Vec<Box<RawValue>> {
         with_uris(&self.servers, |lists| &lists.resources, "uri")
     }
@@ -190,29 +185,29 @@ impl CallerSources {
         prompts.map(|(name, _, _, prompt)| prompt.shown_with(&[("name", json!(name))])).collect()
     }
 
-    /// The resources of each server.
     pub(super) fn resources_by_server(&self) -> Vec<(String, Vec<Value>)> {
-        let read = self.servers.iter().map(|(spec, lists)| {
+        let servers = self.servers.iter().map(|(spec, lists)| {
             let resources = lists.resources.iter().map(|it| Value::clone(it));
             (spec.key.name.clone(), resources.collect())
         });
-        read.collect()
+        servers.collect()
     }
 
     /// The instance of a server that serves a call; `None` if there is no server of that name.
     pub(super) fn instance_of(&self, call: &Call, name: &str) -> Option<Arc<Instance>> {
-        let (spec, _) = self.servers.iter().find(|(spec, _)| spec.key.name == name)?;
+        let (spec, _) = self.server(name)?;
         self.manager.instance(spec, serves(spec, call))
+    }
+
+    fn server(&self, name: &str) -> Option<&OpenServer> {
+        self.servers.iter().find(|(spec, _)| spec.key.name == name)
     }
 
     /// Whether the caller may read this resource of a server. For a server with pinned definitions:
     /// only approved resources, and URIs of approved templates.
     pub(super) fn may_read_resource(&self, server: &str, uri: &str) -> bool {
-        let Some((spec, lists)) = self.servers.iter().find(|(spec, _)| spec.key.name == server)
-        else {
-            return true;
-        };
-        !spec.is_pinned() || offers_resource(lists, uri)
+        let server = self.server(server);
+        server.is_none_or(|(spec, lists)| !spec.is_pinned() || offers_resource(lists, uri))
     }
 
     /// The subject of `resources/read`, `prompts/get` or `completion/complete` with these params;
@@ -274,12 +269,10 @@ impl CallerSources {
             let visibility = visibility_of(spec, &serves.key, call).await?;
             manager.services().sources.open_stream(stream.clone(), visibility).await
         };
-        let opened = opened.await;
-        if let Err(error) = opened {
+        if let Err(error) = opened.await {
             return Some(Err(error.into()));
         }
-        let watched = instance.watch_resource(&own, stream.clone(), again);
-        if !watched {
+        if !instance.watch_resource(&own, stream.clone(), again) {
             return Some(Ok(stream));
         }
         let request = ServerRequest::written("resources/subscribe", &json!({ "uri": own }));
@@ -339,31 +332,10 @@ async fn visibility_of(
 
 #[cfg(test)]
 mod tests {
-    use svc_model::source::{SecretDestination, SourceEntry};
-    use svc_sys::config::sources::SecretBearer;
-
     use super::*;
 
     fn server(name: &str, lists: OfferedLists) -> OpenServer {
-        let (entry, _) = SourceEntry::parse(&json!({ "command": "x" }), true).expect("is good");
-        let key = SourceKey { name: name.to_owned(), project: String::new() };
-        (
-            Arc::new(SourceSpec {
-                key,
-                root: None,
-                base: "/base".into(),
-                entry,
-                fingerprint: String::new(),
-                approval: None,
-                secrets: String::new(),
-                bearer: SecretBearer {
-                    server: name.to_owned(),
-                    destination: SecretDestination::named("own"),
-                    is_own: true,
-                },
-            }),
-            Arc::new(lists),
-        )
+        (Arc::new(SourceSpec::for_test(name, &json!({ "command": "x" }))), Arc::new(lists))
     }
 
     fn of(resources: &[&str], templates: &[&str], prompts: &[&str]) -> OfferedLists {

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_core::tools::{Call, ErrorType, Failure, Tool, ToolError};
 
-use super::{SourceManager, call::ServerRequest, instance::Instance, results::keep_file};
+use super::{
+    SourceManager, call::ServerRequest, field_error, instance::Instance, results::keep_file,
+};
 
 const LIST: &str = "\
 Lists resources of the MCP servers behind the daemon.
@@ -89,7 +91,6 @@ struct ServerContents {
     size: Option<usize>,
 }
 
-/// The tools that list and read resources of these servers.
 pub fn resource_tools(sources: &SourceManager) -> [Tool; 2] {
     let (for_list, for_read) = (sources.clone(), sources.clone());
     let list = Tool::new("ListMcpResources", LIST, move |call: Call, input| {
@@ -145,9 +146,7 @@ fn unknown<'a>(server: &str, known: impl Iterator<Item = &'a str>) -> Failure {
     let known: Vec<&str> = known.collect();
     let server: String = server.chars().take(32).collect();
     let text = format!("server: there is no server {server:?}");
-    let error =
-        ToolError { field: Some("server".to_owned()), ..ToolError::new(ErrorType::NotFound, text) };
-    error.allowed(json!(known)).into()
+    field_error(ErrorType::NotFound, "server", text).allowed(json!(known)).into()
 }
 
 async fn read(
@@ -159,13 +158,9 @@ async fn read(
     if server == DAEMON
         && let Some((path, bytes)) = sources.results().find(&call.caller, &uri)
     {
-        let contents = ServerContents {
-            uri,
-            mime_type: Some("application/json".to_owned()),
-            text: None,
-            path: Some(path.display().to_string()),
-            size: Some(bytes),
-        };
+        let (mime_type, path) = ("application/json".to_owned(), path.display().to_string());
+        let (mime_type, path, size) = (Some(mime_type), Some(path), Some(bytes));
+        let contents = ServerContents { uri, mime_type, text: None, path, size };
         return Ok(ReadMcpResourceResult { contents: vec![contents] });
     }
     let servers = sources.of_caller(&call.caller);
@@ -175,8 +170,7 @@ async fn read(
     };
     if !servers.may_read_resource(&server, &uri) {
         let text = format!("server {server} has no approved resource {uri}");
-        let error = ToolError::new(ErrorType::NotFound, text);
-        return Err(ToolError { field: Some("uri".to_owned()), ..error }.into());
+        return Err(field_error(ErrorType::NotFound, "uri", text).into());
     }
     let contents = fetch(sources, call, &instance, &uri).await?;
     let folder = sources.home().join("files");

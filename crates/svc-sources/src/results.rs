@@ -45,7 +45,6 @@ pub struct ResultBounds {
 /// Metadata of a kept result, in a file beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ResultLabel {
-    /// The principal.
     owner: String,
     #[serde(default)]
     project: String,
@@ -56,7 +55,6 @@ struct ResultLabel {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptResult {
     pub uri: String,
-    /// The tool that returned it.
     pub tool: String,
     pub bytes: usize,
 }
@@ -104,7 +102,7 @@ impl KeptResults {
     }
 
     fn keep(&self, label: &ResultLabel, text: &str) -> io::Result<String> {
-        let own = hex::encode(&Sha256::digest(&label.owner)[..8]);
+        let own = short_hash(&label.owner);
         let folder = self.folder.join(&own);
         private_file::create_folder(&self.folder)?;
         private_file::create_folder(&folder)?;
@@ -139,18 +137,14 @@ impl KeptResults {
         Some((folder.join(format!("{id}.json")), label.bytes))
     }
 
-    /// The caller's own results, by their URIs.
     pub fn list(&self, caller: &Caller) -> Vec<KeptResult> {
-        let own = hex::encode(&Sha256::digest(caller.principal().to_string())[..8]);
+        let own = short_hash(&caller.principal().to_string());
         let entries = fs::read_dir(self.folder.join(&own)).into_iter().flatten().flatten();
         let mut all: Vec<KeptResult> = entries
             .filter_map(|entry| {
                 let path = entry.path();
-                let label = path
-                    .extension()
-                    .is_some_and(|kind| kind == "label")
-                    .then(|| fs::read(&path))?;
-                let label: ResultLabel = serde_json::from_slice(&label.ok()?).ok()?;
+                path.extension().filter(|kind| *kind == "label")?;
+                let label: ResultLabel = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
                 let uri = format!("{PREFIX}{own}-{}", path.file_stem()?.to_str()?);
                 Some(KeptResult { uri, tool: label.tool, bytes: label.bytes })
             })
@@ -179,6 +173,11 @@ impl KeptResults {
     }
 }
 
+/// The name of a principal in paths.
+fn short_hash(principal: &str) -> String {
+    hex::encode(&Sha256::digest(principal)[..8])
+}
+
 /// Removes files that are older than a week from a folder.
 pub(super) fn remove_old(folder: &Path, now: SystemTime) {
     for (path, _, modified) in files_of(folder) {
@@ -205,7 +204,7 @@ pub(super) fn keep_file(
     bytes: &[u8],
     bounds: ResultBounds,
 ) -> io::Result<PathBuf> {
-    let own = hex::encode(&Sha256::digest(caller.principal().to_string())[..8]);
+    let own = short_hash(&caller.principal().to_string());
     private_file::create_folder(folder)?;
     evict(folder, &own, bytes.len() as u64, bounds.kept_bytes)?;
     let path = folder.join(format!("{own}-{}", new_secret().split_at(24).0));

@@ -1,11 +1,14 @@
 //! An entry with its variables filled in.
+//! The command that prints headers for a server at a URL.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, process::Stdio, time::Duration};
 
 use reqwest::{
     Url,
     header::{HeaderMap, HeaderName, HeaderValue},
 };
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde_json::{Map, Value};
 use svc_core::service::sources::SourceKey;
 use svc_model::source::{
     MissingVariable, Redactor, RemoteKind, Sharing, SourceEntry, SourceTransport, expand,
@@ -14,8 +17,7 @@ use svc_sys::config::{
     Env,
     sources::{PlannedSource, SecretBearer},
 };
-
-use super::headers_helper::HeadersHelper;
+use tokio::{io::AsyncReadExt as _, process::Command};
 
 /// Variables of the daemon's environment that every child inherits.
 const INHERITED: [&str; 14] = [
@@ -35,7 +37,6 @@ const INHERITED: [&str; 14] = [
     "all_proxy",
 ];
 
-/// A server that is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SourceSpec {
     /// Its name, and the folder of the project's file that names it.
@@ -53,7 +54,6 @@ pub(super) struct SourceSpec {
     pub(super) bearer: SecretBearer,
 }
 
-/// The command of a server that is started as a process.
 #[derive(Debug, Clone)]
 pub(super) struct FilledCommand {
     pub(super) program: String,
@@ -63,7 +63,6 @@ pub(super) struct FilledCommand {
     pub(super) redactor: Redactor,
 }
 
-/// The address of a server at a URL.
 #[derive(Debug, Clone)]
 pub(super) struct FilledRemote {
     pub(super) kind: RemoteKind,
@@ -73,14 +72,12 @@ pub(super) struct FilledRemote {
     pub(super) redactor: Redactor,
 }
 
-/// An entry with its variables filled in.
 #[derive(Debug, Clone)]
 pub(super) enum FilledEntry {
     Command(FilledCommand),
     Remote(FilledRemote),
 }
 
-/// The values of an entry's variables.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Variables<'a> {
     /// The secrets that were set for the server. They override the environment.
@@ -100,7 +97,6 @@ impl Variables<'_> {
         self.env.os(name).and_then(|value| value.to_str().map(str::to_owned))
     }
 
-    /// Why a field cannot be filled in.
     fn unfilled(&self, field: &str, missing: &MissingVariable) -> String {
         let name = &missing.0;
         let text = format!("{field}: the variable {name} is not set, and has no default");
@@ -113,7 +109,6 @@ impl Variables<'_> {
     }
 }
 
-/// The key of an entry's server.
 pub(super) fn key_of(planned: &PlannedSource) -> SourceKey {
     SourceKey { name: planned.name.clone(), project: planned.folder.clone().unwrap_or_default() }
 }
@@ -147,12 +142,10 @@ impl SourceSpec {
         self.approval.is_some()
     }
 
-    /// Whether a plugin names it.
     fn is_of_plugin(&self) -> bool {
         !self.bearer.is_own && self.root.is_none()
     }
 
-    /// Whether it is a server inside the daemon.
     pub(super) fn is_builtin(&self) -> bool {
         matches!(self.entry.transport, SourceTransport::Builtin { .. })
     }
@@ -207,17 +200,13 @@ impl SourceSpec {
             value.set_sensitive(true);
             fixed.insert(name, value);
         }
-        let helper = headers_helper.as_ref().map(|command| HeadersHelper {
-            command: command.clone(),
-            env: [
-                inherited_variables(&self.entry, variables.env),
-                vec![
-                    ("MCP_SERVER_NAME".to_owned(), self.key.name.clone()),
-                    ("MCP_SERVER_URL".to_owned(), url.to_string()),
-                ],
-            ]
-            .concat(),
-            cwd: self.root.as_deref().or(root).map_or_else(|| self.base.clone(), PathBuf::from),
+        let helper = headers_helper.clone().map(|command| {
+            let mut env = inherited_variables(&self.entry, variables.env);
+            env.push(("MCP_SERVER_NAME".to_owned(), self.key.name.clone()));
+            env.push(("MCP_SERVER_URL".to_owned(), url.to_string()));
+            let cwd =
+                self.root.as_deref().or(root).map_or_else(|| self.base.clone(), PathBuf::from);
+            HeadersHelper { command, env, cwd }
         });
         used.extend(variables.secrets.values().cloned());
         Ok(FilledRemote { kind: *kind, url, headers: fixed, helper, redactor: Redactor::new(used) })
@@ -273,24 +262,126 @@ impl SourceSpec {
     }
 }
 
-/// The part of the daemon's environment that a child inherits.
 pub(super) fn inherited_variables(entry: &SourceEntry, env: &Env) -> Vec<(String, String)> {
     let names = INHERITED.into_iter().chain(entry.env_inherit.iter().map(String::as_str));
     let value_of = |name: &str| env.os(name)?.to_str().map(str::to_owned);
     names.filter_map(|name| Some((name.to_owned(), value_of(name)?))).collect()
 }
 
+/// Deadline of the command.
+const BOUND: Duration = Duration::from_secs(10);
+/// Largest output, in bytes.
+const MAX_OUTPUT: u64 = 64 * 1024;
+
+#[derive(Debug, Clone)]
+pub(super) struct HeadersHelper {
+    pub(super) command: String,
+    /// Its whole environment.
+    pub(super) env: Vec<(String, String)>,
+    pub(super) cwd: PathBuf,
+}
+
+/// Kills a process group on drop.
+struct GroupEnd(Option<Pid>);
+
+impl Drop for GroupEnd {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+impl HeadersHelper {
+    /// Runs the command. Returns the headers and their values, which are secrets. The error quotes
+    /// nothing of the output.
+    pub(super) async fn run(&self) -> Result<(HeaderMap, Vec<String>), String> {
+        let output = tokio::time::timeout(BOUND, self.output()).await;
+        let output = output.map_err(|_| format!("it took longer than {} s", BOUND.as_secs()))??;
+        headers_of(&output)
+    }
+
+    async fn output(&self) -> Result<Vec<u8>, String> {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", &self.command])
+            .env_clear()
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(&self.cwd)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        let mut child =
+            command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
+        // Until the process is reaped its pid is not reused; its group may outlive it and is killed
+        // with it.
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let group = GroupEnd(pid);
+        let stdout = child.stdout.take().ok_or("it has no output")?;
+        let mut output = Vec::new();
+        let read = stdout.take(MAX_OUTPUT + 1).read_to_end(&mut output).await;
+        read.map_err(|error| format!("its output cannot be read: {error}"))?;
+        if u64::try_from(output.len()).is_ok_and(|length| length > MAX_OUTPUT) {
+            return Err("it printed more than 64 KiB".to_owned());
+        }
+        if let Some(pid) = pid {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let ended = move || waitid(WaitId::Pid(pid), options).map(drop);
+            tokio::task::spawn_blocking(ended).await.ok();
+        }
+        drop(group);
+        let status = child.wait().await.map_err(|error| error.to_string())?;
+        if !status.success() {
+            return Err(format!("it ended with {status}"));
+        }
+        Ok(output)
+    }
+}
+
+fn headers_of(output: &[u8]) -> Result<(HeaderMap, Vec<String>), String> {
+    let printed: Map<String, Value> = serde_json::from_slice(output)
+        .map_err(|_| "it printed no JSON object of strings".to_owned())?;
+    let (mut headers, mut values) = (HeaderMap::new(), Vec::new());
+    for (name, value) in printed {
+        let Value::String(value) = value else {
+            return Err("it printed no JSON object of strings".to_owned());
+        };
+        let parsed = (HeaderName::try_from(&name), HeaderValue::from_str(&value));
+        let (Ok(name), Ok(mut parsed)) = parsed else {
+            return Err("it printed what is no header".to_owned());
+        };
+        parsed.set_sensitive(true);
+        headers.insert(name, parsed);
+        values.push(value);
+    }
+    Ok((headers, values))
+}
+
+#[cfg(test)]
+impl SourceSpec {
+    /// A server of the person's own configuration.
+    pub(super) fn for_test(name: &str, entry: &Value) -> Self {
+        let destination = svc_model::source::SecretDestination::named("own");
+        Self {
+            key: SourceKey { name: name.to_owned(), project: String::new() },
+            root: None,
+            base: "/base".into(),
+            entry: SourceEntry::parse(entry, true).expect("is good").0,
+            fingerprint: String::new(),
+            approval: None,
+            secrets: String::new(),
+            bearer: SecretBearer { server: name.to_owned(), destination, is_own: true },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use svc_model::source::SecretDestination;
 
     use super::*;
-
-    fn bearer() -> SecretBearer {
-        let destination = SecretDestination::named("own");
-        SecretBearer { server: "x".to_owned(), destination, is_own: true }
-    }
 
     #[test]
     fn child_environment_has_only_inherited_and_given_variables() {
@@ -298,18 +389,7 @@ mod tests {
             "command": "${BIN:-cat}", "args": ["--key=${KEY}"], "env": { "TOKEN": "${KEY}", "PATH": "/own" },
             "env_inherit": ["EXTRA"],
         });
-        let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
-        let key = SourceKey { name: "x".to_owned(), project: String::new() };
-        let spec = SourceSpec {
-            key,
-            root: None,
-            base: PathBuf::from("/base"),
-            entry,
-            fingerprint: String::new(),
-            approval: None,
-            secrets: String::new(),
-            bearer: bearer(),
-        };
+        let spec = SourceSpec::for_test("x", &written);
         let pairs =
             [("PATH", "/bin"), ("HOME", "/h"), ("KEY", "of-env"), ("EXTRA", "e"), ("OTHER", "o")];
         let env: Env = pairs.into_iter().collect();
@@ -336,5 +416,32 @@ mod tests {
         let problem = spec.fill(&variables, None).expect_err("KEY is missing");
         assert!(problem.contains("args[0]") && problem.contains("KEY"), "{problem}");
         assert!(problem.contains("was set for https://a.example"), "{problem}");
+    }
+
+    fn helper(command: &str) -> HeadersHelper {
+        let env = vec![("PATH".to_owned(), std::env::var("PATH").unwrap_or_default())];
+        HeadersHelper { command: command.to_owned(), env, cwd: PathBuf::from("/") }
+    }
+
+    #[tokio::test]
+    async fn helper_output_becomes_headers_and_never_part_of_an_error() {
+        let (headers, values) = helper(r#"echo '{"X-Key": "abc", "Authorization": "Bearer t"}'"#)
+            .run()
+            .await
+            .expect("prints");
+        assert_eq!((headers["x-key"].as_bytes(), values.len()), (b"abc".as_slice(), 2));
+        for (command, problem) in [
+            ("echo secret-words", "no JSON object"),
+            (r#"echo '{"X": 1}'"#, "no JSON object"),
+            (r#"printf '{"X": "secret-words\\n"}'"#, "no header"),
+            ("echo secret-words; exit 3", "exit status: 3"),
+            ("head -c 70000 /dev/zero", "64 KiB"),
+        ] {
+            let error = helper(command).run().await.expect_err(command);
+            assert!(
+                error.contains(problem) && !error.contains("secret-words"),
+                "{command}: {error}"
+            );
+        }
     }
 }

@@ -1,15 +1,19 @@
-//! A server's pipes: one message a line, and its error output, which is always read and becomes
-//! events of its stream.
+//! A server that is a process: one message a line on its pipes, its error output, which becomes
+//! events of its stream, and its container.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    fs, io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::limits::SOURCE_STDERR_BYTES;
-use svc_sys::lines::LineReader;
+use svc_sys::{lines::LineReader, private_file};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{ChildStderr, ChildStdin, ChildStdout},
@@ -17,7 +21,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{connection::SourceConnection, message::ChildMessage, spec::SourceSpec};
+use super::{connection::SourceConnection, lock, message::ChildMessage, spec::SourceSpec};
 
 /// Longest message of a server, in bytes.
 pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -35,14 +39,14 @@ pub(super) struct ServerLog(Mutex<VecDeque<u8>>);
 
 impl ServerLog {
     fn add(&self, text: &str) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         kept.extend(text.as_bytes());
         let excess = kept.len().saturating_sub(LOG_BYTES);
         kept.drain(..excess);
     }
 
     pub(super) fn text(&self) -> String {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.0);
         String::from_utf8_lossy(&kept.iter().copied().collect::<Vec<u8>>()).into_owned()
     }
 
@@ -180,7 +184,6 @@ struct StderrWindow {
     is_told: bool,
 }
 
-/// Lines of error output that were dropped.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DroppedLines {
     lines: u64,
@@ -188,7 +191,6 @@ pub(super) struct DroppedLines {
 }
 
 impl DroppedLines {
-    /// The event that reports them.
     pub(super) fn event(self) -> Value {
         let Self { lines, bytes } = self;
         let kept = SOURCE_STDERR_BYTES / 1024;
@@ -202,7 +204,7 @@ impl DroppedLines {
 impl StderrQuota {
     /// Whether a line is within the quota. A dropped line is counted.
     fn take(&self, bytes: usize, now: Instant) -> bool {
-        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = lock(&self.0);
         if window.began.is_none_or(|began| now >= began + WINDOW) {
             (window.began, window.kept, window.is_told) = (Some(now), 0, false);
         }
@@ -217,13 +219,13 @@ impl StderrQuota {
 
     /// Counts a line that was dropped because the queue was full.
     fn refuse(&self, bytes: usize, now: Instant) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).drop_line(bytes, now);
+        lock(&self.0).drop_line(bytes, now);
     }
 
     /// The dropped lines that were not reported yet, once a report is due: when the flood pauses,
     /// and at the end of a minute.
     pub(super) fn report(&self, now: Instant) -> Option<DroppedLines> {
-        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = lock(&self.0);
         let is_over = window.began.is_none_or(|began| now >= began + WINDOW);
         let is_quiet = window.dropped_at.is_some_and(|dropped| now >= dropped + QUIET);
         if window.dropped.lines == 0 || !(is_over || (is_quiet && !window.is_told)) {
@@ -242,7 +244,6 @@ impl StderrWindow {
     }
 }
 
-/// Queues lines of a server's error output for its stream.
 #[derive(Debug, Clone)]
 pub(super) struct StderrLines {
     pub(super) spec: Arc<SourceSpec>,
@@ -251,7 +252,6 @@ pub(super) struct StderrLines {
 }
 
 impl StderrLines {
-    /// Queues a line, within the server's quota.
     pub(super) fn say(&self, line: &str) {
         let now = Instant::now();
         if !self.quota.take(line.len(), now) {
@@ -263,9 +263,119 @@ impl StderrLines {
     }
 }
 
-/// The event of a line of error output.
-pub(super) fn stderr_event(line: &str) -> Value {
-    json!({ "data": line })
+/// Deadline for a runtime to stop a container.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Seconds between SIGTERM and SIGKILL in a container.
+const GRACE: &str = "5";
+/// Variables that select the runtime's daemon. No other variable of the server is kept.
+const OF_RUNTIME: [&str; 8] = [
+    "PATH",
+    "HOME",
+    "XDG_RUNTIME_DIR",
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_CONFIG",
+    "DOCKER_CERT_PATH",
+    "CONTAINER_HOST",
+];
+
+/// The folder of the files with containers' ids. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Containers(Arc<Path>);
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ContainerNote {
+    program: String,
+    env: Vec<(String, String)>,
+    cidfile: PathBuf,
+}
+
+impl Containers {
+    pub(super) fn new(home: &Path) -> Self {
+        Self(home.join("containers").into())
+    }
+
+    fn note_file(&self, mark: &str) -> PathBuf {
+        self.0.join(format!("{mark}.json"))
+    }
+
+    /// The arguments of a program, with a file for the container's id if the program starts a
+    /// container.
+    pub(super) fn prepare(
+        &self,
+        program: &str,
+        mut args: Vec<String>,
+        env: &[(String, String)],
+        mark: &str,
+    ) -> io::Result<Vec<String>> {
+        let Some(at) = run_command(program, &args) else { return Ok(args) };
+        private_file::create_folder(&self.0)?;
+        let cidfile = if let Some(own) = own_cidfile(&args[at..]) {
+            own
+        } else {
+            let cidfile = self.0.join(format!("{mark}.cid"));
+            let option = ["--cidfile".to_owned(), cidfile.display().to_string()];
+            args.splice(at..at, option);
+            cidfile
+        };
+        let env = env.iter().filter(|(name, _)| OF_RUNTIME.contains(&name.as_str())).cloned();
+        let note = ContainerNote { program: program.to_owned(), env: env.collect(), cidfile };
+        let text = serde_json::to_vec(&note).map_err(io::Error::other)?;
+        private_file::create_new(&self.note_file(mark), &text)?;
+        Ok(args)
+    }
+
+    pub(super) async fn end(&self, mark: &str) {
+        let file = self.note_file(mark);
+        let Ok(text) = fs::read(&file) else { return };
+        if let Ok(note) = serde_json::from_slice::<ContainerNote>(&text) {
+            let id = fs::read_to_string(&note.cidfile).unwrap_or_default();
+            if is_id(id.trim()) {
+                note.run(&["stop", "-t", GRACE, id.trim()]).await;
+                note.run(&["rm", "-f", id.trim()]).await;
+            }
+            fs::remove_file(&note.cidfile).ok();
+        }
+        fs::remove_file(file).ok();
+    }
+}
+
+impl ContainerNote {
+    /// Ignores failures: the container may be gone already, which the runtime reports as an error.
+    async fn run(&self, args: &[&str]) {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.args(args).env_clear().envs(self.env.iter().cloned()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match tokio::time::timeout(PATIENCE, command.status()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a container cannot be stopped"),
+            Err(_) => tracing::warn!("a container is not stopped in time"),
+        }
+    }
+}
+
+/// The index at which the options of `docker run` begin; `None` for every other program.
+fn run_command(program: &str, args: &[String]) -> Option<usize> {
+    let name = Path::new(program).file_name()?.to_str()?;
+    if !matches!(name, "docker" | "podman") {
+        return None;
+    }
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["run", ..] => Some(1),
+        ["container", "run", ..] => Some(2),
+        _ => None,
+    }
+}
+
+fn own_cidfile(args: &[String]) -> Option<PathBuf> {
+    let at = args.iter().position(|arg| arg == "--cidfile" || arg.starts_with("--cidfile="))?;
+    let path = args[at].strip_prefix("--cidfile=").or_else(|| args.get(at + 1).map(String::as_str));
+    path.map(PathBuf::from)
+}
+
+fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 #[cfg(test)]
@@ -292,5 +402,28 @@ mod tests {
         // Short lines cost a row each.
         let quota = StderrQuota::default();
         assert!((0..100_000).filter(|_| quota.take(1, start)).count() < 1100);
+    }
+
+    #[test]
+    fn only_container_runs_get_an_id_file() {
+        let home = tempfile::tempdir().expect("a folder");
+        let containers = Containers::new(home.path());
+        let env = [("PATH".to_owned(), "/bin".to_owned()), ("TOKEN".to_owned(), "hush".to_owned())];
+        for (mark, program, args, expected) in [
+            ("a", "docker", "run -i --rm x", "run --cidfile HERE/a.cid -i --rm x"),
+            ("b", "/usr/bin/podman", "container run x", "container run --cidfile HERE/b.cid x"),
+            ("c", "docker", "run --cidfile=/own x", "run --cidfile=/own x"),
+            ("d", "docker", "compose run x", "compose run x"),
+            ("e", "npx", "run x", "run x"),
+        ] {
+            let args = args.split(' ').map(str::to_owned).collect();
+            let args = containers.prepare(program, args, &env, mark).expect("is written");
+            let here = home.path().join("containers").display().to_string();
+            assert_eq!(args.join(" ").replace(&here, "HERE"), expected);
+            let note = fs::read_to_string(containers.note_file(mark)).unwrap_or_default();
+            assert_eq!(!note.is_empty(), matches!(mark, "a" | "b" | "c"), "{mark}");
+            assert!(!note.contains("hush"), "{note}");
+        }
+        assert!(!is_id("-a b") && !is_id("") && is_id("0123abc"));
     }
 }

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use serde_json::{Value, json};
@@ -24,7 +24,10 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::metrics::{CallOutcome, ServerCallEnd};
+use super::{
+    lock,
+    metrics::{CallOutcome, ServerCallEnd},
+};
 
 /// The calls whose clients are being asked. Clones share them.
 ///
@@ -33,7 +36,6 @@ use super::metrics::{CallOutcome, ServerCallEnd};
 #[derive(Debug, Clone, Default)]
 pub(super) struct SuspendedCalls(Arc<Mutex<HashMap<String, SuspendedCall>>>);
 
-/// A call that waits for its client.
 #[derive(Debug)]
 struct SuspendedCall {
     resume: oneshot::Sender<()>,
@@ -103,7 +105,6 @@ impl SuspendedCalls {
         self.follow(OngoingCall { id: new_secret(), signals, open, asked: 0, run }, call).await
     }
 
-    /// The id of the call that an earlier round kept.
     pub(super) fn kept_id(kept: &Value) -> Option<&str> {
         kept.get("suspended")?.as_str()
     }
@@ -210,7 +211,7 @@ impl SuspendedCalls {
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<String, SuspendedCall>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

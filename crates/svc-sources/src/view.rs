@@ -1,8 +1,15 @@
-//! Tools of servers as a caller sees them, made from the lists that the servers last gave.
+//! What callers see of a server: the definitions that a person has approved, and the tools that are
+//! made from them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use svc_core::tools::{ForeignDeclaration, ForeignEntry};
 use svc_model::{
     quote,
@@ -16,7 +23,6 @@ use super::{
     spec::SourceSpec,
 };
 
-/// A tool that a server offers and callers may see.
 #[derive(Debug, Clone)]
 pub(super) struct OfferedTool {
     /// The server's own name for it.
@@ -33,7 +39,6 @@ pub(super) struct OfferedTools {
     pub(super) problems: Vec<String>,
 }
 
-/// The tools of one server.
 pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools {
     let mut all = OfferedTools::default();
     for offered in &lists.tools {
@@ -70,7 +75,6 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
     all
 }
 
-/// The entry of a tool as clients see it.
 fn entry_of(offered: &Definition, name: &str) -> ForeignEntry {
     let mut values = vec![("name", json!(name))];
     let description = offered.get("description").and_then(Value::as_str);
@@ -128,33 +132,120 @@ fn schema_problem(tool: &Value) -> Option<&'static str> {
     }
 }
 
+/// The definitions of a server at its first connection after an approval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PinnedLists {
+    /// Identifies the approval and the entry that they belong to.
+    pub(super) basis: String,
+    pub(super) lists: Arc<OfferedLists>,
+    /// Changes that an event has reported, by kind and name.
+    pub(super) told: BTreeSet<String>,
+}
+
+/// A definition that is not the one that was approved.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct SourceChange {
+    /// `tool`, `resource`, `template` or `prompt`; `server` for an entry of a file.
+    pub kind: &'static str,
+    /// Its name, or its URI.
+    pub name: String,
+    /// The definition that was approved; none of an added one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    /// The definition as the server gives it now.
+    pub after: Value,
+}
+
+impl SourceChange {
+    pub(super) fn mark(&self) -> String {
+        format!("{} {}", self.kind, self.name)
+    }
+}
+
+/// Definitions of one list by their name. A server may list several of one name.
+type NamedDefinitions<'a> = BTreeMap<&'a str, Vec<&'a Definition>>;
+
+fn named<'a>(list: &'a [Definition], member: &str) -> NamedDefinitions<'a> {
+    let mut all = NamedDefinitions::new();
+    for definition in list {
+        if let Some(name) = definition.get(member).and_then(Value::as_str) {
+            all.entry(name).or_default().push(definition);
+        }
+    }
+    all
+}
+
+/// The lists of both, with their kind and the member that names a definition.
+fn pairs<'a>(
+    one: &'a OfferedLists,
+    other: &'a OfferedLists,
+) -> [(&'static str, &'static str, &'a [Definition], &'a [Definition]); 4] {
+    [
+        ("tool", "name", &one.tools, &other.tools),
+        ("resource", "uri", &one.resources, &other.resources),
+        ("template", "uriTemplate", &one.templates, &other.templates),
+        ("prompt", "name", &one.prompts, &other.prompts),
+    ]
+}
+
+fn whole(definitions: &[&Definition]) -> Value {
+    match definitions {
+        [one] => Value::clone(one),
+        some => some.iter().map(|one| Value::clone(one)).collect(),
+    }
+}
+
+/// Definitions that were added or changed since the approval. A removed definition needs no
+/// approval.
+pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<SourceChange> {
+    if approved == now {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for (kind, member, before, after) in pairs(approved, now) {
+        let known = named(before, member);
+        for (name, definitions) in named(after, member) {
+            let before = known.get(name);
+            if before != Some(&definitions) {
+                all.push(SourceChange {
+                    kind,
+                    name: name.to_owned(),
+                    before: before.map(|before| whole(before)),
+                    after: whole(&definitions),
+                });
+            }
+        }
+    }
+    all
+}
+
+/// The approved definitions that the server still lists.
+pub(super) fn still_approved(approved: &OfferedLists, now: &OfferedLists) -> OfferedLists {
+    let [tools, resources, templates, prompts] =
+        pairs(approved, now).map(|(_, member, before, after)| {
+            let present = named(after, member);
+            let is_present = |definition: &&Definition| {
+                let name = definition.get(member).and_then(Value::as_str);
+                name.is_some_and(|name| present.contains_key(name))
+            };
+            before.iter().filter(is_present).cloned().collect()
+        });
+    OfferedLists { tools, resources, templates, prompts }
+}
+
+/// A digest of changes, so that an approval is valid for exactly the changes that the person saw.
+pub(super) fn digest(changes: &[SourceChange]) -> String {
+    hex::encode(&Sha256::digest(json!(changes).to_string())[..16])
+}
+
 #[cfg(test)]
 mod tests {
-    use svc_core::service::sources::SourceKey;
-    use svc_model::source::{SecretDestination, SourceEntry};
-    use svc_sys::config::sources::SecretBearer;
-
     use super::*;
 
     #[test]
     fn tool_views_by_table() {
         let written = json!({ "command": "x", "exclude_tools": ["drop_*"], "listed": ["keep"], "scope": "exec" });
-        let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
-        let key = SourceKey { name: "s".to_owned(), project: String::new() };
-        let spec = SourceSpec {
-            key,
-            root: None,
-            base: "/base".into(),
-            entry,
-            fingerprint: String::new(),
-            approval: None,
-            secrets: String::new(),
-            bearer: SecretBearer {
-                server: "s".to_owned(),
-                destination: SecretDestination::named("own"),
-                is_own: true,
-            },
-        };
+        let spec = SourceSpec::for_test("s", &written);
         let schema = json!({ "type": "object", "anyOf": [{}] });
         let lists = OfferedLists {
             tools: [
@@ -193,5 +284,34 @@ mod tests {
             task.declaration.entry.read["execution"],
             json!({ "taskSupport": "forbidden", "x": 1 })
         );
+    }
+
+    fn lists(tools: &[(&str, &str)], prompts: &[&str]) -> OfferedLists {
+        OfferedLists {
+            tools: tools
+                .iter()
+                .map(|(name, says)| json!({ "name": name, "description": says }).into())
+                .collect(),
+            prompts: prompts.iter().map(|name| json!({ "name": name }).into()).collect(),
+            ..OfferedLists::default()
+        }
+    }
+
+    #[test]
+    fn approved_definitions_are_shown_until_changes_are_approved() {
+        let approved = lists(&[("a", "one"), ("b", "two"), ("c", "three")], &["p"]);
+        let now = lists(&[("c", "three"), ("b", "obey"), ("d", "new"), ("b", "twice")], &["q"]);
+        assert_eq!(still_approved(&approved, &now), lists(&[("b", "two"), ("c", "three")], &[]));
+        let waiting = changes(&approved, &now);
+        let marks: Vec<_> = waiting.iter().map(SourceChange::mark).collect();
+        assert_eq!(marks, ["tool b", "tool d", "prompt q"]);
+        assert_eq!(waiting[0].before.as_ref().map(|it| &it["description"]), Some(&json!("two")));
+        assert_eq!(waiting[0].after[0]["description"], "obey");
+        assert_eq!(waiting[1].before, None);
+        assert_eq!(changes(&approved, &lists(&[("a", "one")], &[])), [], "what is gone is gone");
+        assert_ne!(digest(&waiting), digest(&waiting[..1]));
+        // Another order is no change.
+        let turned = lists(&[("c", "three"), ("a", "one"), ("b", "two")], &["p"]);
+        assert_eq!(changes(&approved, &turned), []);
     }
 }

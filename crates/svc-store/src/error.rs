@@ -39,20 +39,11 @@ pub enum StoreError {
     },
     /// A stored row violates an invariant of the program.
     #[error("bad row in {table}, {id}: {why}")]
-    BadRow {
-        table: &'static str,
-        id: String,
-        /// The invariant.
-        why: String,
-    },
+    BadRow { table: &'static str, id: String, why: String },
     /// A write should have changed a row and changed none, because the row does not exist. The job
     /// is rolled back.
     #[error("nothing was changed: there is no row {id} in {table}")]
-    NothingChanged {
-        table: &'static str,
-        /// Key of the row.
-        id: String,
-    },
+    NothingChanged { table: &'static str, id: String },
     #[error("no such stream")]
     NoStream,
     /// The stream is closed: no event may follow its last one.
@@ -69,7 +60,6 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the server of the database is away.
     pub(crate) const fn is_of_absence(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::OutcomeUnknown(_))
     }
@@ -83,7 +73,6 @@ pub enum MigrateError {
          or restore a backup from before the upgrade"
     )]
     Newer {
-        /// Version of the database.
         found: i64,
         /// Latest version of this program.
         known: i64,
@@ -132,11 +121,7 @@ pub enum RestoreError {
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     #[error("{place} has data already, in the table {table}: a history moves to an empty database")]
-    HasData {
-        /// The database.
-        place: String,
-        table: String,
-    },
+    HasData { place: String, table: String },
     #[error("a move of this history to {0} was begun or has ended: repeat that command")]
     Elsewhere(String),
     #[error("{0} was written to after it was moved: what came later is there alone")]

@@ -2,9 +2,8 @@
 //! engine holds the rows.
 //!
 //! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
-//! commit, and `version` counts commits. `unfinished` holds, in memory, text of agents that no
-//! event has yet. `write_queue_key` names the queue of a principal's write jobs. `sqlite` is the
-//! engine, and the only place with SQL; `postgres` runs the same statements on a server.
+//! commit. `sqlite` is the engine, and the only place with SQL; `postgres` runs the same statements
+//! on a server.
 //!
 //! # Where a row is read and written
 //!
@@ -29,9 +28,9 @@
 //!    disk. Then the writer answers the callers and the [`Bus`] wakes readers. If the commit fails,
 //!    every caller gets the failure, and the writer drops its cached stream states.
 //!
-//! No job changes more than about 1,000 rows. A broadcast, retention and sweeps (`sqlite/sweep.rs`)
-//! are many jobs; each job leaves the remaining rows such that the same query finds them. A write
-//! that should change a row and changes none is an error.
+//! No job changes more than about 1,000 rows. A broadcast, retention and sweeps
+//! (`sqlite/maintain.rs`) are many jobs; each job leaves the remaining rows such that the same
+//! query finds them. A write that should change a row and changes none is an error.
 //!
 //! # How a reader catches up
 //!
@@ -44,7 +43,7 @@
 //! # Opening the file
 //!
 //! The kernel releases `svc.db.lock` when a daemon dies. The next daemon takes the lock
-//! (`sqlite/lock.rs`), opens the file, and migrates if need be (`sqlite/migrate.rs`; the baseline
+//! (`sqlite/file.rs`), opens the file, and migrates if need be (`sqlite/migrate.rs`; the baseline
 //! creates the schema of an empty file in one step). Acknowledged writes are in the file or its
 //! write-ahead log; all others are rolled back.
 
@@ -54,28 +53,16 @@ mod error;
 mod postgres;
 mod rows;
 mod sqlite;
-mod unfinished;
 mod upkeep;
-mod version;
 
-pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
+pub use bus::{
+    Batch, Bus, Commit, EntryDelta, EntryListener, Heard, PrecedingEvent, StreamListener,
+    UnfinishedEntries, render,
+};
 pub use error::{CopyError, EngineError, MigrateError, RestoreError, StoreError};
 #[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;
-pub use rows::{
-    AgentMail, AgentRow, AssignmentEnd, AssignmentRow, AssignmentState, AwayMachine, NewDaemon,
-    RequestAnswerRow, RequestRow, WorkMode, WorkRequirements,
-};
-pub use rows::{
-    AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, DeliveryTerms,
-    FeedScope, FolderDecision, FramePage, Frequencies, GhapPart, GivenItem, HandoverRow,
-    HelpEvidence, HitRate, ItemVersion, LessonKind, ListedMessage, LogPage, LoginCodeRow,
-    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow, NewCluster, PageSize,
-    PeerRow, ProbabilityBin, ProcessSubject, RowPage, SearchCandidate, SearchFilter, SessionLock,
-    SessionStart, SoughtTerm, SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow,
-    StrandedInbox, StreamState, StreamView, SubjectHolders, TaskRow, TokenEnd, TokenRow, ToolCall,
-    ToolCallCount, VerdictWeek,
-};
+pub use rows::*;
 pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]
 pub use sqlite::testing;
@@ -83,7 +70,6 @@ pub use sqlite::{
     DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, UndeliveredChoice, WriteQueueKey,
     WriteTx, Writer, backup, gone_to, last_backup, note_backup, prepare_restore, schema_difference,
 };
-pub use unfinished::{EntryDelta, EntryListener, PrecedingEvent, UnfinishedEntries};
 pub use upkeep::{
     COMMIT_SECONDS, CopyReport, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport,
     ServerSync, SizeSample, StoreSize, TrimOutcome, WriterStats,

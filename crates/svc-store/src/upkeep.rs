@@ -24,7 +24,6 @@ pub struct OpenOptions {
     pub max_bytes: Option<u64>,
     /// Whether to apply pending migrations; if false, a pending migration is an error.
     pub migrate: bool,
-    /// The machine that opens it.
     pub machine: ThisMachine,
 }
 
@@ -38,11 +37,10 @@ impl OpenOptions {
     }
 }
 
-/// A database of PostgreSQL.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
     pub url: StoreUrl,
-    /// Of a file of its own; counts over that of the URL.
+    /// From a file of its own; takes precedence over the password of the URL.
     pub password: Option<Password>,
     /// The schema that has our tables. Created if it is missing.
     pub schema: String,
@@ -90,7 +88,7 @@ fn password_of(path: &Path) -> Result<Password, MigrateError> {
     Ok(Password::of_file(&text))
 }
 
-/// A setting that says that this history goes to another database, went there, or came from there.
+/// A setting: this history is being moved to another database, was moved there, or came from there.
 /// Each database has its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MoveMark {
@@ -123,7 +121,7 @@ impl MoveMark {
 pub struct ServerReport {
     /// Such as `15.18`.
     pub version: String,
-    /// One statement's way there and back.
+    /// Time of one statement without work.
     pub round_trip: Duration,
     pub sync: ServerSync,
     /// The server's clock less ours.
@@ -132,11 +130,11 @@ pub struct ServerReport {
     pub in_recovery: bool,
     /// It notifies us of commits of other connections.
     pub is_listening: bool,
-    /// Whoever is on the network between can read what we say to it.
+    /// The connection is unencrypted and leaves this host.
     pub is_readable: bool,
     /// Versions of the daemons that have a lease there.
     pub daemons: Vec<String>,
-    /// The 99th of a hundred waits of the last commits for the lock of the writers.
+    /// 99th percentile of the waits of the last commits for the lock of the writers.
     pub lock_wait: Duration,
 }
 
@@ -144,11 +142,11 @@ pub struct ServerReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerSync {
     Sync,
-    /// There are standbys, and none is waited for.
+    /// There are standbys, and commits wait for none of them.
     Async,
     /// There is no standby.
     None,
-    /// A commit waits for a standby, which does not answer.
+    /// A commit waits for a standby that does not answer.
     Stalled,
 }
 
@@ -166,13 +164,11 @@ impl ServerSync {
 /// Result of one step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrimOutcome {
-    /// Number of events that the step removed.
     pub removed: u64,
     /// Whether more events may be due for removal.
     pub more: bool,
 }
 
-/// Sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreSize {
     pub database: u64,
@@ -181,7 +177,6 @@ pub struct StoreSize {
     pub schema: i64,
 }
 
-/// How large the database was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeSample {
     pub at: Timestamp,
@@ -203,9 +198,8 @@ pub struct Migrations {
 /// What a move of a history to another database has copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyReport {
-    /// Rows of each table.
     pub tables: Vec<(String, u64)>,
-    /// An earlier attempt had copied everything, and was only noted as done.
+    /// An earlier attempt had copied everything; only its end was recorded now.
     pub is_repeat: bool,
 }
 
@@ -213,7 +207,6 @@ pub struct CopyReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriterStats {
     pub commits: u64,
-    /// Jobs in these commits.
     pub jobs: u64,
     pub failures: u64,
     /// Histogram of commit durations, disk sync included: a commit counts in the class of the
@@ -225,7 +218,6 @@ pub struct WriterStats {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastBackup {
-    /// Path of the copy.
     pub path: PathBuf,
     pub bytes: u64,
     /// When the copy was complete.

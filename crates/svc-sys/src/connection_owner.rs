@@ -24,7 +24,7 @@ pub enum OtherEnd {
     Proxy,
     /// Another machine, or a container with addresses of its own.
     OtherMachine,
-    /// It may not use this user's credentials, for this reason.
+    /// May not use credentials of this user, for this reason.
     Refused(&'static str),
 }
 
@@ -69,7 +69,6 @@ impl OtherEnd {
         }
     }
 
-    /// This user itself, and not a proxy.
     pub const fn is_this_user(self) -> bool {
         matches!(self, Self::ThisUser)
     }
@@ -91,6 +90,9 @@ pub fn is_own_address(ip: IpAddr) -> bool {
 /// A row of `proc_net_tcp(5)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ListedSocket {
+    local: SocketAddr,
+    remote: SocketAddr,
+    is_listening: bool,
     user: u32,
     /// 0 if no program has it open: a closed socket has no user.
     inode: u64,
@@ -113,15 +115,8 @@ pub fn listening_address(pid: u32) -> Option<SocketAddr> {
 }
 
 fn find_listener(list: &str, open: &HashSet<u64>) -> Option<SocketAddr> {
-    const LISTEN: &str = "0A";
-    list.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let at = address(fields.next()?)?;
-        let is_listener = fields.nth(1)? == LISTEN;
-        // Skips the queues, the timer, the retries, the user and the timeout.
-        let inode = fields.nth(5)?.parse().ok()?;
-        (is_listener && open.contains(&inode)).then_some(at)
-    })
+    let mut listeners = sockets(list).filter(|socket| socket.is_listening);
+    listeners.find(|socket| open.contains(&socket.inode)).map(|socket| socket.local)
 }
 
 impl ListedSocket {
@@ -172,17 +167,22 @@ fn listed(from: SocketAddr, to: SocketAddr) -> io::Result<Option<ListedSocket>> 
 }
 
 fn find(list: &str, from: SocketAddr, to: SocketAddr) -> Option<ListedSocket> {
-    list.lines().skip(1).find_map(|line| {
+    sockets(list).find(|socket| socket.local == from && socket.remote == to)
+}
+
+fn sockets(list: &str) -> impl Iterator<Item = ListedSocket> {
+    const LISTEN: &str = "0A";
+    list.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
-        let is_it = address(fields.next()?)? == from && address(fields.next()?)? == to;
-        if !is_it {
-            return None;
-        }
-        // Skips the state, the queues, the timer and the retries.
-        let user = fields.nth(4)?.parse().ok()?;
-        // Skips the timeout. A closed socket has no inode.
-        let inode = fields.nth(1)?.parse().ok()?;
-        Some(ListedSocket { user, inode })
+        Some(ListedSocket {
+            local: address(fields.next()?)?,
+            remote: address(fields.next()?)?,
+            is_listening: fields.next()? == LISTEN,
+            // After the queues, the timer and the retries.
+            user: fields.nth(3)?.parse().ok()?,
+            // After the timeout. A closed socket has no inode.
+            inode: fields.nth(1)?.parse().ok()?,
+        })
     })
 }
 

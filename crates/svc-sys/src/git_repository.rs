@@ -1,5 +1,5 @@
-//! What the repository in a folder says of its project: its remote, its first commit, and whether
-//! it is a worktree.
+//! The root of the project that a folder belongs to, and what the repository there says of it: its
+//! remote, its first commit, and whether it is a worktree.
 //!
 //! Only files are read. `git` is never run: a repository's configuration names programs that git
 //! starts. Links are not followed, no other file is included, and each file has a bound; what
@@ -18,19 +18,32 @@ use crate::bounded_file;
 const CONFIG_BYTES: u64 = 1024 * 1024;
 /// Largest file that only names a folder, and how much of the log of commits is read, in bytes.
 const SHORT_BYTES: u64 = 8 * 1024;
-/// Write permission for everybody.
+/// Write permission for everybody, as in `/tmp`.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// What a repository says of its project.
+/// The nearest folder from `folder` upwards that has a `.git`, else `folder`.
+///
+/// A folder that everybody may write is no project: any user can put a `.git` there, and the
+/// sandboxes of some agents leave an empty one in `/tmp`, which would make all below it one
+/// project.
+pub fn project_root(folder: &Path) -> &Path {
+    folder.ancestors().find(|up| is_root(up)).unwrap_or(folder)
+}
+
+fn is_root(folder: &Path) -> bool {
+    folder.join(".git").exists()
+        && folder.metadata().is_ok_and(|meta| meta.mode() & WRITABLE_BY_ALL == 0)
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepositoryIdentity {
     /// The remote's name, else the id of the first commit; `None` if neither is known.
     pub name: Option<String>,
-    /// The folder of the repository, if the one that was asked for is a worktree of it.
+    /// Folder of the repository if `folder` is a worktree.
     pub main: Option<PathBuf>,
 }
 
-/// What the repository whose root is `folder` says. Nothing, if another user may change it.
+/// What the repository with the root `folder` says; nothing if another user may change it.
 pub fn identity(folder: &Path) -> RepositoryIdentity {
     read_identity(folder).unwrap_or_default()
 }
@@ -357,5 +370,26 @@ mod tests {
             write(&module.join(".git"), odd);
             assert_eq!(identity(&module), RepositoryIdentity::default(), "{odd:?}");
         }
+    }
+
+    #[test]
+    fn nearest_repository_is_the_project_unless_all_can_write_it() {
+        let tmp = tempfile::tempdir().expect("a folder");
+        let outer = tmp.path().join("outer");
+        let inner = outer.join("inner");
+        let deep = inner.join("a/b");
+        fs::create_dir_all(&deep).expect("folders");
+        fs::create_dir(outer.join(".git")).expect("a folder");
+        assert_eq!(project_root(&deep), outer);
+        // The `.git` of a worktree is a file.
+        fs::write(inner.join(".git"), "gitdir: elsewhere\n").expect("a file");
+        assert_eq!(project_root(&deep), inner);
+        assert_eq!(project_root(&inner), inner);
+
+        fs::set_permissions(&inner, fs::Permissions::from_mode(0o1777)).expect("it is ours");
+        assert_eq!(project_root(&deep), outer);
+        fs::set_permissions(&outer, fs::Permissions::from_mode(0o1777)).expect("it is ours");
+        fs::create_dir(deep.join(".git")).expect("a folder");
+        assert_eq!(project_root(&deep), deep);
     }
 }

@@ -20,7 +20,7 @@ use crate::{private_file, process_list};
 /// Wait before a retry when the listener's queue is full; the system does not notify.
 const QUEUE_POLL: Duration = Duration::from_millis(5);
 
-/// Dropping it removes the file.
+/// The file of a socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -100,8 +100,9 @@ pub async fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
         return Err(failed(io::Error::other("is no socket")));
     }
     let folder = path.parent().unwrap_or(Path::new("/"));
-    check_owner(folder, &fs::metadata(folder).map_err(failed)?)?;
-    check_owner(path, &metadata)?;
+    let folder_owner = fs::metadata(folder).map_err(failed)?.uid();
+    check_user(|| folder.display().to_string(), folder_owner)?;
+    check_user(|| path.display().to_string(), metadata.uid())?;
     let address = Address::new(path).map_err(failed)?;
     let stream = loop {
         match UnixStream::connect(&address.path).await {
@@ -162,10 +163,6 @@ impl Address {
         let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
         Ok(Self { path, _folder: Some(folder.into()) })
     }
-}
-
-fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), ConnectError> {
-    check_user(|| path.display().to_string(), metadata.uid())
 }
 
 fn check_user(subject: impl FnOnce() -> String, owner: u32) -> Result<(), ConnectError> {

@@ -16,13 +16,12 @@ use crate::private_file;
 
 /// The pid namespace of the system itself, by its number in Linux.
 const FIRST_PID_NAMESPACE: &str = "4026531836";
-/// Most hosts that a folder keeps an id for; of more, the first are forgotten.
+/// Most hosts whose ids a folder keeps; the oldest are forgotten.
 const MOST_HOSTS: usize = 32;
 
-/// How a host is known, and what it is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostIdentity {
-    /// A digest: the system's own id of a host is not to be shown.
+    /// A digest: the id of the system is confidential (`machine-id(5)`).
     key: String,
     name: String,
 }
@@ -35,7 +34,7 @@ impl HostIdentity {
         Self::from_parts(id.as_deref(), chosen, &own)
     }
 
-    /// An id that is not set, as in an image of a container, is none.
+    /// An id that is not set, as in a container's image, does not count.
     fn from_parts(id: Option<&str>, chosen: Option<&str>, own: &str) -> Self {
         let id = id.map(str::trim);
         let id = id.filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -50,16 +49,15 @@ impl HostIdentity {
     }
 }
 
-/// The machine of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThisMachine {
     pub machine: Machine,
-    /// A digest of what its host is known by.
+    /// Key of the host, a digest.
     pub host: String,
 }
 
 impl ThisMachine {
-    /// The machine that a folder is on a host. The first call of a host makes its id.
+    /// The machine of a data folder on a host. The first call on a host makes its id.
     pub fn open(folder: &Path, host: &HostIdentity) -> io::Result<Self> {
         let path = folder.join("machines");
         let text = private_file::read_secret(&path)?.unwrap_or_default();
@@ -100,13 +98,12 @@ pub fn boot() -> &'static str {
     })
 }
 
-/// Which run of the system this is.
 pub fn kernel_boot() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     boot.map(|boot| boot.trim().to_owned()).unwrap_or_default()
 }
 
-/// Empty in the system's own.
+/// Empty in the first pid namespace.
 fn pid_namespace() -> String {
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let link = link.to_string_lossy();

@@ -16,10 +16,9 @@ use crate::machine;
 pub struct ProcessEntry {
     /// Name of its program, at most 15 bytes; it may hold anything.
     pub name: String,
-    /// Not a zombie.
     pub is_running: bool,
     pub parent: u32,
-    /// Clock ticks since the boot.
+    /// In clock ticks since the boot.
     pub started: u64,
 }
 
@@ -43,7 +42,7 @@ impl ProcessEntry {
         })
     }
 
-    /// Differs from all others with its id, also of earlier boots.
+    /// Unique among processes of this id, also those of earlier boots.
     pub fn identity(&self, pid: u32) -> ProcessIdentity {
         identity(pid, self.started)
     }
@@ -71,7 +70,16 @@ pub fn command_line(pid: u32) -> Option<Vec<OsString>> {
     Some(words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
-/// Whether a process with this id runs. A zombie does not.
+/// A variable of a process; `None` if it is not set, empty, or unknown.
+pub fn variable(pid: u32, name: &str) -> Option<OsString> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment.split(|byte| *byte == 0).find_map(|variable| {
+        variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=").filter(|it| !it.is_empty())
+    })?;
+    Some(OsString::from_vec(value.to_vec()))
+}
+
+/// A zombie does not run.
 pub fn is_running(pid: u32) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return false;
@@ -145,17 +153,15 @@ pub fn child_of_this_above(pid: u32) -> Option<ProcessIdentity> {
     None
 }
 
+/// All processes of the system; none without `/proc`.
+pub fn pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// The process of this user that has a socket open, by the socket's inode.
 pub fn holder_of_socket(inode: u64) -> Option<u32> {
-    let wanted = format!("socket:[{inode}]");
-    let processes = std::fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| {
-        let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-        files.flatten().any(|file| {
-            std::fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str())
-        })
-    })
+    pids().find(|pid| sockets_of(*pid).contains(&inode))
 }
 
 /// The inodes of the sockets that a process of this user has open.
@@ -183,22 +189,18 @@ pub fn client_of_this() -> Option<ProcessIdentity> {
 /// Signals each other process that was started with this variable, and returns their number.
 pub fn signal_marked(variable: &str, value: &str, signal: Signal) -> usize {
     let wanted = format!("{variable}={value}");
-    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
-    let own = std::process::id();
-    let pids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| *pid != own);
+    let others = pids().filter(|pid| *pid != std::process::id());
     let is_marked = |pid: u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
     };
-    pids.filter(|pid| is_marked(*pid) && signal_held(*pid, signal, || is_marked(*pid))).count()
+    others.filter(|pid| is_marked(*pid) && signal_held(*pid, signal, || is_marked(*pid))).count()
 }
 
+/// Signals a process if `is_same` says that it is the one that is meant. Returns whether it did.
 /// The descriptor is opened before the check, so a later process of the id gets no signal.
 #[cfg(target_os = "linux")]
-fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
+pub fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
     let Some(id) = Pid::from_raw(pid.cast_signed()) else { return false };
@@ -207,7 +209,7 @@ fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
+pub fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
     Pid::from_raw(pid.cast_signed())
         .is_some_and(|id| is_same() && rustix::process::kill_process(id, signal).is_ok())
 }

@@ -47,7 +47,7 @@ pub struct ServerProcess {
     mark: String,
 }
 
-/// Our ends.
+/// The daemon's ends.
 #[derive(Debug)]
 pub struct ServerPipes {
     pub stdin: ChildStdin,
@@ -109,7 +109,6 @@ impl ServerProcess {
         &self.mark
     }
 
-    /// The end of the program itself.
     pub async fn wait(&mut self) -> Option<ExitStatus> {
         self.child.wait().await.ok()
     }

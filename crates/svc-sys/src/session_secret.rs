@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 use svc_model::{TokenHash, new_secret, token_hash};
 
-use crate::private_file;
+use crate::private_file::{self, if_there};
 
 #[derive(Debug, Clone)]
 pub struct SessionSecrets {
@@ -44,13 +44,10 @@ impl SessionSecrets {
     }
 
     pub fn remove(&self, session_id: &str) -> io::Result<()> {
-        match std::fs::remove_file(self.file(session_id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        if_there(std::fs::remove_file(self.file(session_id))).map(drop)
     }
 
-    /// Hashed: a client's id may hold anything.
+    /// The name is hashed: a client's id may hold any character.
     fn file(&self, session_id: &str) -> PathBuf {
         self.folder.join(hex::encode(Sha256::digest(session_id)))
     }

@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::private_file;
+use crate::private_file::{self, if_there};
 
 /// An error and all its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
@@ -73,7 +73,7 @@ const KEPT: usize = 3;
 
 /// Appends to a file that only its owner may read.
 #[derive(Debug)]
-pub(crate) struct LogFile {
+struct LogFile {
     path: PathBuf,
     file: File,
     len: u64,
@@ -83,8 +83,7 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Continues an existing file.
-    pub(crate) fn open(path: PathBuf) -> io::Result<Self> {
+    fn open(path: PathBuf) -> io::Result<Self> {
         let file = private_file::append(&path)?;
         let len = file.metadata()?.len();
         Ok(Self { path, file, len, is_line_over: true, max_bytes: MAX_BYTES })
@@ -101,10 +100,7 @@ impl LogFile {
 
     fn rotate(&mut self) -> io::Result<()> {
         for age in (0..KEPT).rev() {
-            match fs::rename(self.aged(age), self.aged(age + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            if_there(fs::rename(self.aged(age), self.aged(age + 1)))?;
         }
         self.file = private_file::append(&self.path)?;
         self.len = 0;

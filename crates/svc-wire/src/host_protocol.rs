@@ -36,7 +36,6 @@ use serde_json::Value;
 use svc_model::agent::{AgentEvent, AgentInfo, AgentState, AnswerKey, HistoryEntry};
 use svc_model::{AgentId, AgentRequestId, Timestamp};
 
-/// The version of this host.
 pub const HOST_PROTOCOL: &str = "1.1";
 /// The error of a host without a turn to steer or interrupt. Clients compare it.
 pub const NO_TURN: &str = "not running a turn";

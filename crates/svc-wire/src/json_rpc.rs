@@ -44,8 +44,7 @@ fn present<'de, D: Deserializer<'de>>(source: D) -> Result<Option<&'de RawValue>
 
 impl<'a> JsonRpcEnvelope<'a> {
     /// A member that is `null` counts as absent. Fails on a batch, which is an array, on a member
-    /// that
-    /// occurs twice, and on a method that is no string.
+    /// that occurs twice, and on a method that is no string.
     pub fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
         let mut message = Self::parse_with_nulls(text)?;
         for member in
@@ -72,10 +71,6 @@ impl<'a> JsonRpcEnvelope<'a> {
         self.method.is_some() && self.id.is_some()
     }
 
-    pub fn is_notification(&self) -> bool {
-        self.method.is_some() && self.id.is_none()
-    }
-
     pub fn param(&self, name: &str) -> Option<&'a RawValue> {
         member(self.params?, name)
     }
@@ -99,6 +94,7 @@ fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
 
 /// The text of a message, member by member in the order of calls. Each value is serialised once.
 #[derive(Debug)]
+#[must_use]
 pub struct JsonRpcWriter(Vec<u8>);
 
 impl JsonRpcWriter {
@@ -118,35 +114,29 @@ impl JsonRpcWriter {
     }
 
     /// `null` for the response to a request whose id is unreadable.
-    #[must_use]
     pub fn id(self, id: &(impl Serialize + ?Sized)) -> Self {
         self.member("id", id)
     }
 
-    #[must_use]
     pub fn method(self, method: &str) -> Self {
         self.member("method", method)
     }
 
-    #[must_use]
     pub fn params(self, params: &(impl Serialize + ?Sized)) -> Self {
         self.member("params", params)
     }
 
     /// Copies parameters that are JSON already.
-    #[must_use]
     pub fn params_json(mut self, params: &str) -> Self {
         self.begin("params");
         self.0.extend_from_slice(params.as_bytes());
         self
     }
 
-    #[must_use]
     pub fn result(self, result: &(impl Serialize + ?Sized)) -> Self {
         self.member("result", result)
     }
 
-    #[must_use]
     pub fn error(self, error: &(impl Serialize + ?Sized)) -> Self {
         self.member("error", error)
     }
@@ -191,7 +181,7 @@ mod tests {
     fn null_is_absent_or_a_value_by_choice_of_the_reader() {
         let text = br#"{"id":null,"method":"m","params":null,"result":null,"error":null}"#;
         let message = JsonRpcEnvelope::parse(text).unwrap();
-        assert!(message.is_notification() && message.params.is_none());
+        assert!(message.method.is_some() && message.id.is_none() && message.params.is_none());
         assert!(message.result.is_none() && message.error.is_none());
         let message = JsonRpcEnvelope::parse_with_nulls(text).unwrap();
         assert!(message.is_request() && message.params.is_some());

@@ -69,7 +69,6 @@ pub const SESSION_ID: &str = "mcp-session-id";
 pub const EXPOSE: &str = "svc-expose";
 /// The client's process, from `svc stdio`, which runs beside it.
 pub const CLIENT_PROCESS: &str = "svc-client-process";
-/// Repeats the request's method.
 pub const METHOD: &str = "mcp-method";
 /// Repeats the name in the parameters.
 pub const NAME: &str = "mcp-name";

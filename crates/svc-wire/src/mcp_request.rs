@@ -33,13 +33,12 @@ pub struct McpRequest {
 /// What headers depend on beside the body.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestSetting<'a> {
-    /// The revision that `initialize` negotiated, or that of the caller. A body with a
-    /// revision in `params._meta` overrides it, even with an unknown one.
+    /// The revision that `initialize` negotiated, or that of the caller. A revision in the body's
+    /// `params._meta` overrides it, even an unknown one.
     pub revision: Option<Revision>,
-    /// The session, in revisions that have them.
     pub session: Option<&'a HeaderValue>,
-    /// For `tools/call`, the tool's `inputSchema`, if it is known: it says which arguments are
-    /// repeated in headers.
+    /// For `tools/call`, the tool's `inputSchema`, if it is known. Its annotations select the
+    /// arguments that are repeated in headers.
     pub input_schema: Option<&'a Value>,
     /// The client's process on this machine, by which the daemon finds the session if nothing else
     /// names it.
@@ -85,7 +84,6 @@ pub fn get(setting: RequestSetting<'_>, last_event_id: Option<&str>) -> McpReque
     McpRequest { method: Method::GET, headers, body: Bytes::new() }
 }
 
-/// The `DELETE` that ends a session.
 pub fn delete(setting: RequestSetting<'_>) -> McpRequest {
     let mut headers = both_kinds();
     add_setting(&mut headers, setting, None);
@@ -140,12 +138,12 @@ fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// Why the annotations of headers in this schema are not allowed, so that clients refuse the tool.
+/// Why clients refuse a tool with this schema: its annotations of headers are not allowed.
 pub fn header_problem(schema: &Value) -> Option<String> {
     find_header_problem(schema, true, &mut HashSet::new())
 }
 
-/// `is_plain_way`: the schema is reached through `properties` alone.
+/// `is_plain_way`: the schema is reached only through `properties`.
 fn find_header_problem(
     schema: &Value,
     is_plain_way: bool,
@@ -158,7 +156,7 @@ fn find_header_problem(
     for (name, value) in members {
         let properties = value.as_object().filter(|_| name == "properties" && is_plain_way);
         let Some(properties) = properties else {
-            // Below these, a member of that name is data.
+            // Below these, a member with the name of the annotation is data.
             let is_data = matches!(name.as_str(), "const" | "enum" | "default" | "examples");
             let found = if is_data { None } else { find_header_problem(value, false, seen) };
             if found.is_some() {
@@ -292,53 +290,42 @@ mod tests {
     #[test]
     fn headers_repeat_method_and_name() {
         let modern = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
-        let cases: Vec<(String, Vec<&str>)> = vec![
-            (r#"{"id":1,"method":"tools/list"}"#.to_owned(), vec!["mcp-method: tools/list"]),
+        let unknown = modern.replace("2026-07-28", "2031-01-01");
+        for (method, params, expected) in [
+            ("tools/list", "", &[][..]),
+            ("tools/call", r#""name":"echo""#, &["mcp-name: echo"]),
             (
-                r#"{"id":1,"method":"tools/call","params":{"name":"echo"}}"#.to_owned(),
-                vec!["mcp-method: tools/call", "mcp-name: echo"],
+                "resources/read",
+                r#""uri":"file:///grün""#,
+                &["mcp-name: =?base64?ZmlsZTovLy9ncsO8bg==?="],
             ),
-            (
-                r#"{"id":1,"method":"resources/read","params":{"uri":"file:///grün"}}"#.to_owned(),
-                vec!["mcp-method: resources/read", "mcp-name: =?base64?ZmlsZTovLy9ncsO8bg==?="],
-            ),
-            (
-                r#"{"id":1,"method":"tasks/get","params":{"taskId":"t1"}}"#.to_owned(),
-                vec!["mcp-method: tasks/get", "mcp-name: t1"],
-            ),
+            ("tasks/get", r#""taskId":"t1""#, &["mcp-name: t1"]),
             // An invalid name, and a method without one.
-            (
-                r#"{"id":1,"method":"prompts/get","params":{"name":7}}"#.to_owned(),
-                vec!["mcp-method: prompts/get"],
-            ),
-            (
-                r#"{"id":1,"method":"tools/list","params":{"name":"x"}}"#.to_owned(),
-                vec!["mcp-method: tools/list"],
-            ),
-            (
-                format!(r#"{{"id":"a","method":"server/discover","params":{{{modern}}}}}"#),
-                vec!["mcp-method: server/discover", "mcp-protocol-version: 2026-07-28"],
-            ),
+            ("prompts/get", r#""name":7"#, &[]),
+            ("tools/list", r#""name":"x""#, &[]),
+            ("server/discover", modern, &["mcp-protocol-version: 2026-07-28"]),
             // The revision of the body, even an unknown one.
-            (
-                format!(r#"{{"id":1,"method":"ping","params":{{{modern}}}}}"#)
-                    .replace("2026-07-28", "2031-01-01"),
-                vec!["mcp-method: ping", "mcp-protocol-version: 2031-01-01"],
-            ),
-            (
-                format!(
-                    r#"{{"method":"notifications/cancelled","params":{{"name":"x",{modern}}}}}"#
-                ),
-                vec!["mcp-method: notifications/cancelled", "mcp-protocol-version: 2026-07-28"],
-            ),
-            // Nothing is defined for these.
-            (r#"{"id":1,"result":{"name":"x"}}"#.to_owned(), vec![]),
-            (r#"[{"id":1,"method":"ping"}]"#.to_owned(), vec![]),
-            ("no JSON".to_owned(), vec![]),
-            ("{\"id\":1,\"method\":\"a\\nb\"}".to_owned(), vec![]),
-        ];
-        for (body, expected) in cases {
-            assert_eq!(posted(&body, RequestSetting::default()), expected, "{body}");
+            ("ping", &unknown, &["mcp-protocol-version: 2031-01-01"]),
+        ] {
+            let body = format!(r#"{{"id":1,"method":"{method}","params":{{{params}}}}}"#);
+            let mut headers = vec![format!("mcp-method: {method}")];
+            headers.extend(expected.iter().map(|header| (*header).to_owned()));
+            assert_eq!(posted(&body, RequestSetting::default()), headers, "{body}");
+        }
+        let no_params = posted(r#"{"id":1,"method":"tools/list"}"#, RequestSetting::default());
+        assert_eq!(no_params, ["mcp-method: tools/list"]);
+        let notice = r#"{"method":"notifications/cancelled","params":{"name":"x",META}}"#;
+        let notice = posted(&notice.replace("META", modern), RequestSetting::default());
+        let revision = "mcp-protocol-version: 2026-07-28";
+        assert_eq!(notice, ["mcp-method: notifications/cancelled", revision]);
+        // Nothing is defined for these.
+        for body in [
+            r#"{"id":1,"result":{"name":"x"}}"#,
+            r#"[{"id":1,"method":"ping"}]"#,
+            "no JSON",
+            "{\"id\":1,\"method\":\"a\\nb\"}",
+        ] {
+            assert_eq!(posted(body, RequestSetting::default()), Vec::<String>::new(), "{body}");
         }
     }
 

@@ -10,13 +10,11 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, header};
 use svc_model::{Event, Framing, Seq, Timestamp};
 
-/// The media type of an event stream.
 pub const MEDIA_TYPE: &str = "text/event-stream";
 
 /// A comment, which clients skip.
 pub const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
-/// A borrowed event.
 #[derive(Debug, Clone, Copy)]
 pub struct EventParts<'a> {
     /// In the whole log.
@@ -125,8 +123,8 @@ pub fn frame_len(event: &Event) -> usize {
     event.data.len() + event.kind.len() + event.stream.as_str().len() + 128
 }
 
-/// Largest line and largest event (its data), in bytes.
-pub const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
+/// Maximum line, and maximum data of an event, in bytes.
+const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
 
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
@@ -149,7 +147,7 @@ pub enum SseError {
 /// The parser's state between two pieces of input.
 #[derive(Debug, Default)]
 pub struct SseParser {
-    /// The first line, which may begin with a byte order mark, is over.
+    /// Whether the first line, which may begin with a byte order mark, is over.
     started: bool,
     line: Vec<u8>,
     after_cr: bool,
@@ -158,7 +156,7 @@ pub struct SseParser {
     id: Option<String>,
     last_event_id: String,
     retry: Option<Duration>,
-    /// Largest line and event; default [`MAX_EVENT_BYTES`].
+    /// Maximum line and event; by default [`MAX_EVENT_BYTES`].
     bound: Option<usize>,
 }
 
@@ -167,7 +165,7 @@ impl SseParser {
         Self::default()
     }
 
-    /// With another bound for lines and events.
+    /// With another bound for lines and events than 8 MiB.
     pub fn with_bound(bytes: usize) -> Self {
         Self { bound: Some(bytes), ..Self::default() }
     }
@@ -178,17 +176,13 @@ impl SseParser {
 
     /// Appends the events that `bytes` complete.
     ///
-    /// After an error the events before it are in `events`, and the parser is
-    /// unusable. An incomplete event at the end of the stream is dropped with the parser.
+    /// After an error the events before it are in `events`, and the parser is unusable. An
+    /// incomplete event at the end of the stream is dropped with the parser.
     pub fn feed(&mut self, bytes: &[u8], events: &mut Vec<SseEvent>) -> Result<(), SseError> {
         let mut rest = bytes;
-        if self.after_cr
-            && let Some((first, others)) = rest.split_first()
-        {
+        if let (true, Some((first, others))) = (self.after_cr, rest.split_first()) {
             self.after_cr = false;
-            if *first == b'\n' {
-                rest = others;
-            }
+            rest = if *first == b'\n' { others } else { rest };
         }
         while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
             self.extend(&rest[..end])?;

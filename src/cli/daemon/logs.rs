@@ -9,21 +9,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use svc_sys::bounded_file;
 use tokio::time::sleep;
 
-use super::super::{Context, output};
-use super::log_line::readable;
+use super::super::output::{self, Screen, Style, clock, plain, visible};
+use super::super::{Context, ExitResult};
 
-/// How often a followed file is polled.
 const POLL: Duration = Duration::from_millis(200);
-/// Bytes for one read.
 const BLOCK: usize = 64 * 1024;
 
-/// Arguments of `svc logs`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct LogsArgs {
+pub(crate) struct LogsArgs {
     /// Print new lines as they come
     #[arg(short, long)]
     follow: bool,
@@ -32,8 +29,7 @@ pub(in crate::cli) struct LogsArgs {
     lines: usize,
 }
 
-/// Prints the end of the log. With `-f` it prints new lines until it is interrupted.
-pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn logs(context: &Context, args: &LogsArgs) -> ExitResult {
     let path = &context.paths.log;
     let mut file = match bounded_file::open_regular(path) {
         Ok(file) => file,
@@ -127,6 +123,33 @@ fn seek_to_last(file: &mut File, lines: usize) -> std::io::Result<()> {
     Ok(())
 }
 
+/// The line for people. A line that is no JSON document of the log stays unchanged.
+fn readable(screen: &Screen, line: &str) -> String {
+    words(screen, line).unwrap_or_else(|| visible(line))
+}
+
+fn words(screen: &Screen, line: &str) -> Option<String> {
+    let entry: Value = serde_json::from_str(line).ok()?;
+    let (at, level) = (entry.get("timestamp")?.as_str()?, entry.get("level")?.as_str()?);
+    let fields = entry.get("fields")?.as_object()?;
+    let message = fields.get("message").map(plain).unwrap_or_default();
+    let mut text = visible(&message);
+    let spans = entry.get("spans").and_then(Value::as_array).into_iter().flatten();
+    let of_spans = spans.filter_map(Value::as_object).flatten();
+    for (key, value) in fields.iter().filter(|(key, _)| *key != "message").chain(of_spans) {
+        text.extend(["  ", &visible(key), "=", &visible(&plain(value))]);
+    }
+    let style = match level {
+        "ERROR" => Style::Bad,
+        "WARN" => Style::Busy,
+        "INFO" => Style::Good,
+        _ => Style::Dim,
+    };
+    let level = visible(&format!("{level:<5}"));
+    let level = if screen.color { style.paint(&level) } else { level };
+    Some(format!("{}  {level}  {text}", clock(screen, &visible(at))))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -153,6 +176,23 @@ mod tests {
             let mut rest = String::new();
             file.read_to_string(&mut rest).expect("reads");
             assert_eq!(&rest, expected, "{lines} of {} bytes", text.len());
+        }
+    }
+
+    #[test]
+    fn lines_by_table() {
+        let screen = Screen::for_tests(Some(80));
+        let ready = r#"{"timestamp":"2026-03-31T11:47:10.896770Z","level":"INFO","fields":{"message":"ready","url":"http://x"},"target":"svc::daemon","spans":[{"id":7,"name":"request"}]}"#;
+        for (line, shown) in [
+            (ready, "11:47:10  INFO   ready  url=http://x  id=7  name=request"),
+            (
+                r#"{"timestamp":"2026-03-30T11:47:10Z","level":"WARN","fields":{"message":"a\u001b[1m\nb"}}"#,
+                "2026-03-30 11:47:10  WARN   a␛[1m␊b",
+            ),
+            ("2026-03-31T11:47:10Z  INFO svc: ready", "2026-03-31T11:47:10Z  INFO svc: ready"),
+            ("{\"a\":1}\u{1b}", "{\"a\":1}␛"),
+        ] {
+            assert_eq!(readable(&screen, line), shown);
         }
     }
 }

@@ -4,17 +4,335 @@
 //! of an earlier version that has no socket. A pid alone proves nothing, since the system reuses
 //! pids: the file is believed only if its process answers `/health` with the same pid.
 
-mod log_line;
 mod logs;
-mod probe;
 mod start;
-mod status;
-mod stop;
-mod url;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use svc_client::{Client, ClientError, DaemonFile, DaemonTarget, Endpoint, Url};
+use svc_server::daemon;
+use svc_sys::config::Flags;
+use tokio::time::{Instant, sleep};
+
+use super::output::{self, Screen};
+use super::{Context, ExitResult};
 
 pub(super) use logs::{LogsArgs, logs};
-pub(super) use probe::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
-pub(super) use start::{EnsuredDaemon, ensure_apart, start, start_unattended};
-pub(super) use status::{health, status};
-pub(super) use stop::{StopArgs, agents_that_go_on, restart, stop, stop_running};
-pub(super) use url::daemon_url;
+pub(super) use start::{
+    StopArgs, agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
+};
+
+/// Deadline for `/health`, which reads nothing but memory.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often a daemon that starts or ends is polled: it sends no notice.
+const POLL: Duration = Duration::from_millis(20);
+/// How long a daemon that was killed may have its socket: it accepts a connection and breaks it.
+const DYING: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone)]
+pub(super) struct HealthAnswer {
+    /// 200 when healthy, 503 while starting or draining.
+    pub(super) status: StatusCode,
+    /// The body; empty if it does not parse.
+    pub(super) document: HealthDocument,
+    /// The process that responded, if the kernel says it: on the socket only.
+    pub(super) pid: Option<i32>,
+}
+
+/// The part of the body of `/health` that needs no token.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct HealthDocument {
+    pub(super) server: String,
+    pub(super) version: String,
+    pub(super) boot_id: String,
+    pub(super) pid: Option<i32>,
+    pub(super) started_at: Option<String>,
+}
+
+pub(super) enum DaemonProbe {
+    /// Nobody listens on the socket, and the process in `daemon.json` does not hold the database.
+    Absent,
+    Running(DaemonFile, HealthAnswer),
+    /// It responds on its socket but takes no requests: it starts or ends.
+    NotReady(Option<i32>),
+    /// A daemon of an earlier version holds the database and responds at its URL with its own pid.
+    /// It has no socket, so a command of this version sends it nothing but `/health`.
+    WithoutSocket(DaemonFile),
+    /// A process exists that does not respond as a daemon.
+    Silent {
+        pid: Option<i32>,
+        problem: String,
+    },
+}
+
+pub(super) async fn find_daemon(context: &Context) -> DaemonProbe {
+    let paths = &context.paths;
+    match probe(Endpoint::Socket(paths.socket.clone())).await {
+        Ok(health) if health.document.server == "svc" => {
+            let of_this_start = |file: &DaemonFile| file.boot_id == health.document.boot_id;
+            let daemon = DaemonFile::read(&paths.daemon_json).filter(of_this_start);
+            let mut daemon = daemon.unwrap_or_else(|| health.introduction(context));
+            // Only the kernel knows which process is at the other end of the socket.
+            daemon.pid = health.pid.unwrap_or(daemon.pid);
+            DaemonProbe::Running(daemon, health)
+        }
+        Ok(health) if health.status == StatusCode::SERVICE_UNAVAILABLE => {
+            DaemonProbe::NotReady(health.pid)
+        }
+        Ok(health) => DaemonProbe::Silent {
+            pid: health.pid,
+            problem: format!("/health answers {}", health.status),
+        },
+        Err(ClientError::NotRunning { .. }) => match daemon::live_file(paths) {
+            Some(file) => without_socket(file).await,
+            None => DaemonProbe::Absent,
+        },
+        Err(error) => {
+            let pid = daemon::live_file(paths).map(|file| file.pid);
+            DaemonProbe::Silent { pid, problem: error.to_string() }
+        }
+    }
+}
+
+/// Polls the daemon until it is neither starting nor ending, for `patience` at most.
+pub(super) async fn find_settled_daemon(context: &Context, patience: Duration) -> DaemonProbe {
+    let deadline = Instant::now() + patience;
+    loop {
+        let probe = find_daemon(context).await;
+        if !matches!(probe, DaemonProbe::NotReady(_)) || Instant::now() >= deadline {
+            return probe;
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// Handles a `daemon.json` when nobody listens on the socket: its process may hold the database.
+async fn without_socket(file: DaemonFile) -> DaemonProbe {
+    let answer = match Url::parse(&file.url) {
+        Ok(url) => probe(Endpoint::Tcp(url)).await,
+        Err(error) => Err(error),
+    };
+    let silent = |problem| DaemonProbe::Silent { pid: Some(file.pid), problem };
+    match answer {
+        Ok(health) if health.document.server == "svc" && health.document.pid == Some(file.pid) => {
+            DaemonProbe::WithoutSocket(file)
+        }
+        Ok(_) => silent("something else answers there".to_owned()),
+        Err(error) => silent(error.to_string()),
+    }
+}
+
+/// Requests `/health` without a token.
+pub(super) async fn probe(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
+    let end = Instant::now() + DYING;
+    let is_socket = matches!(endpoint, Endpoint::Socket(_));
+    loop {
+        match probe_once(endpoint.clone()).await {
+            Err(ClientError::Connection { .. }) if is_socket && Instant::now() < end => {
+                sleep(POLL).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn probe_once(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
+    let shown = endpoint.to_string();
+    let client = Client::new(DaemonTarget::without_token(endpoint));
+    let reply = tokio::time::timeout(PATIENCE, client.exchange(Method::GET, "/health", None))
+        .await
+        .map_err(|_| ClientError::Timeout { url: shown, seconds: PATIENCE.as_secs() })??;
+    let document = reply.json().unwrap_or_default();
+    Ok(HealthAnswer { status: reply.status, document, pid: client.pid() })
+}
+
+impl HealthAnswer {
+    pub(super) fn is_healthy(&self) -> bool {
+        self.status == StatusCode::OK
+    }
+
+    /// The content of `daemon.json` from the response: the file may be missing, or be that of an
+    /// earlier start.
+    fn introduction(&self, context: &Context) -> DaemonFile {
+        let document = &self.document;
+        DaemonFile {
+            pid: document.pid.or(self.pid).unwrap_or_default(),
+            url: Endpoint::Socket(context.paths.socket.clone()).to_string(),
+            version: document.version.clone(),
+            boot_id: document.boot_id.clone(),
+            started_at: document.started_at.clone().unwrap_or_default(),
+        }
+    }
+}
+
+pub(super) fn not_ready(pid: Option<i32>) -> String {
+    let process = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    format!("the daemon{process} starts or ends, and takes no requests; see `svc logs`")
+}
+
+pub(super) fn no_socket(daemon: &DaemonFile) -> String {
+    format!(
+        "the daemon (pid {}, version {}) is of an earlier version and has no socket, so no token is sent to it: `svc restart`",
+        daemon.pid, daemon.version
+    )
+}
+
+pub(super) async fn status(context: &Context) -> ExitResult {
+    let discovery = context.discovery()?;
+    let target = discovery.target()?;
+    let (mut report, trouble) = if let Some(url) = discovery.fixed() {
+        match probe(target.endpoint.clone()).await {
+            Ok(health) if health.document.server == "svc" => {
+                (describe(target, url.to_string(), &health).await, None)
+            }
+            Ok(_) => (Map::new(), Some(format!("the program at {url} is not svc"))),
+            Err(error) => (Map::new(), Some(error.to_string())),
+        }
+    } else {
+        match find_daemon(context).await {
+            DaemonProbe::Running(daemon, health) => {
+                (describe(target, daemon.url, &health).await, None)
+            }
+            DaemonProbe::NotReady(pid) => (Map::new(), Some(not_ready(pid))),
+            DaemonProbe::WithoutSocket(daemon) => (Map::new(), Some(no_socket(&daemon))),
+            DaemonProbe::Silent { pid: Some(pid), problem } => {
+                (Map::new(), Some(format!("process {pid} exists but does not answer: {problem}")))
+            }
+            DaemonProbe::Silent { pid: None, problem } => (Map::new(), Some(problem)),
+            DaemonProbe::Absent => (Map::new(), None),
+        }
+    };
+    let running = !report.is_empty();
+    if running && discovery.fixed().is_none() {
+        report.entry("db").or_insert_with(|| json!(database(context)));
+    }
+    report.insert("running".to_owned(), json!(running));
+    if context.json {
+        output::json(&report)?;
+    } else if running {
+        output::block(&words(&context.screen, &Value::Object(report)))?;
+    } else {
+        output::line("svc is not running; `svc start` starts it")?;
+    }
+    if let Some(trouble) = trouble {
+        output::note(&trouble);
+    }
+    Ok(if running { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The database that the configuration names, of a daemon that does not say.
+fn database(context: &Context) -> String {
+    let url = context.config(&Flags::default()).ok().and_then(|config| config.store.url.value);
+    url.map_or_else(|| context.paths.db.display().to_string(), |url| url.shown())
+}
+
+fn words(screen: &Screen, report: &Value) -> String {
+    let cell = |key| output::visible(&output::cell(report, key));
+    let number = |key| report.get(key).and_then(Value::as_u64);
+    let mut text = format!("svc {} runs", cell("version"));
+    if let Some(seconds) = number("uptime_seconds") {
+        let started = screen.now.minus(Duration::from_secs(seconds));
+        let since =
+            if screen.utc { started.to_string() } else { output::relative(started, screen.now) };
+        text.extend([", started ", &since]);
+    }
+    if let Some(pid) = number("pid") {
+        text.extend([" (process ", &pid.to_string(), ")"]);
+    }
+    text.extend(["\n  address:  ", &cell("url"), "\n"]);
+    if report.get("db").is_some() {
+        text.extend(["  database: ", &cell("db")]);
+        if let Some(events) = number("tail") {
+            let unit = if events == 1 { " event" } else { " events" };
+            text.extend([", ", &events.to_string(), unit]);
+        }
+        text.push('\n');
+    }
+    if let Some(name) = report.pointer("/machine/name").and_then(Value::as_str) {
+        text.extend(["  machine:  ", &output::visible(name), "\n"]);
+    }
+    text
+}
+
+pub(super) async fn health(context: &Context) -> ExitResult {
+    let target = context.discovery()?.target()?;
+    let result = probe(target.endpoint.clone()).await;
+    let healthy = result.as_ref().is_ok_and(HealthAnswer::is_healthy);
+    let text = match &result {
+        Ok(health) if healthy => {
+            format!("healthy: svc {} at {}", health.document.version, target.endpoint)
+        }
+        Ok(health) => format!("not healthy: {} answered {}", target.endpoint, health.status),
+        Err(error) => error.to_string(),
+    };
+    if context.json {
+        output::json(
+            &json!({ "healthy": healthy, "url": target.endpoint.to_string(), "detail": text }),
+        )?;
+    } else if healthy {
+        output::line(&text)?;
+    } else {
+        output::note(&text);
+    }
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The document of `/health`, with the members of `/v1/health` if there is a token.
+async fn describe(target: DaemonTarget, url: String, health: &HealthAnswer) -> Map<String, Value> {
+    let document = &health.document;
+    let mut report = Map::new();
+    report.insert("url".to_owned(), json!(url));
+    report.insert("version".to_owned(), json!(document.version));
+    copy(&mut report, "pid", document.pid.map(Value::from).as_ref());
+    copy(&mut report, "started_at", document.started_at.clone().map(Value::from).as_ref());
+    if let Ok(more) = Client::new(target).get::<Value>("/v1/health").await {
+        for name in ["uptime_seconds", "machine", "daemon_id", "daemons"] {
+            copy(&mut report, name, more.get(name));
+        }
+        let store = &more["store"];
+        copy(&mut report, "db", store.get("path"));
+        copy(&mut report, "tail", store.get("head"));
+        let mut shown = Map::new();
+        for name in ["engine", "server_version", "in_recovery", "sync", "listen"] {
+            copy(&mut shown, name, store.get(name));
+        }
+        for name in ["round_trip_ms", "lock_wait_ms_p99"] {
+            copy(&mut shown, name, store.get(name));
+        }
+        copy(&mut shown, "host", store.get("path").filter(|_| store["engine"] == "postgres"));
+        report.insert("store".to_owned(), shown.into());
+    }
+    report
+}
+
+fn copy(report: &mut Map<String, Value>, name: &str, value: Option<&Value>) {
+    report.extend(value.map(|value| (name.to_owned(), value.clone())));
+}
+
+/// The URL that was given, or the one that the running daemon wrote to `daemon.json`.
+pub(super) async fn daemon_url(context: &Context) -> anyhow::Result<String> {
+    if let Some(url) = context.discovery()?.fixed() {
+        return Ok(url.to_string());
+    }
+    match find_daemon(context).await {
+        DaemonProbe::Running(daemon, _) if Url::parse(&daemon.url).is_ok() => Ok(daemon.url),
+        DaemonProbe::Running(..) => bail!(
+            "{} does not say at which URL the daemon listens: name it with --url, or `svc restart`",
+            context.paths.daemon_json.display()
+        ),
+        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
+        DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
+        DaemonProbe::Silent { problem, .. } => bail!("the daemon does not answer: {problem}"),
+        DaemonProbe::Absent => {
+            let url = context.paths.socket.display().to_string();
+            Err(ClientError::NotRunning { url }.into())
+        }
+    }
+}

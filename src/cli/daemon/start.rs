@@ -1,4 +1,5 @@
-//! `svc start`: starts this program again as `svc serve`, in a session of its own.
+//! `svc start`, which starts this program again as `svc serve` in a session of its own, `svc stop`
+//! and `svc restart`.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::SocketAddr;
@@ -7,49 +8,41 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use svc_client::{DaemonFile, Endpoint, Url};
 use svc_model::agent::AGENT_MARK;
-use svc_sys::bounded_file;
-use svc_sys::config::Origin;
-use svc_sys::private_file;
+use svc_server::daemon;
+use svc_sys::config::{Config, Origin};
+use svc_sys::process_list::is_running;
+use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
 
-use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
-use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
+use super::super::agent_away::living_hosts;
+use super::super::serve::NO_AUTH;
+use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
+use super::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
 
 /// Deadline for the first response of a new daemon. It creates or migrates the database first, with
 /// a sync for each step: a disk that needs a second for a sync needs 15 s for a first start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the new daemon is polled. It cannot notify a process that may have ended.
+/// How often a new daemon, or one that ends, is polled: neither notifies this process.
 const POLL: Duration = Duration::from_millis(20);
-/// Lines of the log that are shown after a failure.
 const TAIL: usize = 20;
 
-/// Starts the daemon in the background and waits until it responds. Exit code 0 if it runs already.
-pub(in crate::cli) async fn start(context: &Context, args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    match ensure(context, args).await? {
-        EnsuredDaemon::Started(daemon) => report(context, &daemon, true),
-        EnsuredDaemon::AlreadyRunning(daemon) => report(context, &daemon, false),
-    }
-}
-
-/// A daemon that responds.
-#[derive(Debug)]
-pub(in crate::cli) enum EnsuredDaemon {
-    /// This call started it.
-    Started(DaemonFile),
-    /// It ran before, or a concurrent start won.
-    AlreadyRunning(DaemonFile),
+pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
+    let (daemon, is_new) = ensure(context, args).await?;
+    report(context, &daemon, is_new)
 }
 
 /// Starts the daemon unless it runs, and waits until it responds. Prints nothing on standard
-/// output.
-async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDaemon> {
+/// output. Returns the daemon, and whether this call started it.
+async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFile, bool)> {
     // A mistake in the configuration is reported here and not in the log.
     let config = context.config(&args.flags())?;
     match find_settled_daemon(context, PATIENCE).await {
-        DaemonProbe::Running(daemon, _) => return Ok(EnsuredDaemon::AlreadyRunning(daemon)),
+        DaemonProbe::Running(daemon, _) => return Ok((daemon, false)),
         DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
         DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
         DaemonProbe::Silent { pid: Some(pid), problem } => bail!(
@@ -64,15 +57,13 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
         output::note(&format!("warning: {NO_AUTH}"));
     }
     let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
-    let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
-    let mut daemon = StartingDaemon::spawn(context, args, log, token)?;
+    let mut daemon = StartingDaemon::spawn(context, &config, args, log)?;
     let ensured = daemon.wait(context, &config.listen).await;
-    if let Ok(EnsuredDaemon::Started(daemon)) = &ensured
+    let is_at =
+        |url: &str| config.listen.iter().any(|it| Url::from_listener(*it).to_string() == url);
+    if let Ok((daemon, true)) = &ensured
         && config.listen.origin == Origin::Default
-        && !config
-            .listen
-            .iter()
-            .any(|address| Url::from_listener(*address).to_string() == daemon.url)
+        && !is_at(&daemon.url)
         && !context.json
     {
         let default = config.listen.first().map(ToString::to_string).unwrap_or_default();
@@ -87,21 +78,19 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
     ensured
 }
 
-/// Starts a daemon and does not wait for it.
-pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
+pub(crate) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
     let args = ServeArgs::default();
     let config = context.config(&args.flags())?;
     private_file::prepare_home(&context.paths.home)?;
-    let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
-    StartingDaemon::spawn(context, &args, context.paths.log.clone(), token)
-        .map(|daemon| daemon.child)
+    let log = context.paths.log.clone();
+    Ok(StartingDaemon::spawn(context, &config, &args, log)?.child)
 }
 
 /// Starts the daemon through a process that ends, so that the daemon has no parent in the session.
 ///
 /// Some clients kill all descendants of the processes that they started, and the daemon serves
-/// other clients too.
-pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<EnsuredDaemon> {
+/// other clients too. Returns the daemon, and whether this call started it.
+pub(crate) async fn ensure_apart(context: &Context) -> anyhow::Result<(DaemonFile, bool)> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = tokio::process::Command::new(&program);
     command.args(["start", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
@@ -118,22 +107,16 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
     let DaemonProbe::Running(daemon, _) = find_daemon(context).await else {
         bail!("the daemon started and ended again; see `svc logs`");
     };
-    Ok(if was_started {
-        EnsuredDaemon::Started(daemon)
-    } else {
-        EnsuredDaemon::AlreadyRunning(daemon)
-    })
+    Ok((daemon, was_started))
 }
 
 /// Why `svc start --json` failed: the last line of its error output.
 fn why(errors: &str) -> String {
     let last = errors.trim().lines().last().unwrap_or_default();
-    let error: Option<Value> = serde_json::from_str(last).ok();
-    let detail = error.as_ref().and_then(|error| error["detail"].as_str());
-    detail.unwrap_or(errors.trim()).to_owned()
+    let error: Value = serde_json::from_str(last).unwrap_or_default();
+    error["detail"].as_str().unwrap_or(errors.trim()).to_owned()
 }
 
-/// A daemon that was started and may not respond yet.
 struct StartingDaemon {
     child: Child,
     log: PathBuf,
@@ -144,9 +127,9 @@ struct StartingDaemon {
 impl StartingDaemon {
     fn spawn(
         context: &Context,
+        config: &Config,
         args: &ServeArgs,
         log: PathBuf,
-        token: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
         if context.env.os(AGENT_MARK).is_some() {
             bail!("a hosted agent cannot start the daemon: the daemon would end with the agent");
@@ -156,14 +139,11 @@ impl StartingDaemon {
         let log_start = errors.metadata()?.len();
         let program = std::env::current_exe().context("cannot tell where this program is")?;
         // A relative path would mean another file in the data folder, where the daemon runs.
-        let args = ServeArgs { token_file: token, ..args.clone() };
+        let token = &config.token_file;
+        let token_file = (token.origin <= Origin::Env).then(|| token.value.clone());
+        let args = ServeArgs { token_file, ..args.clone() };
         let mut command = Command::new(&program);
-        command
-            .arg("serve")
-            .arg("--detached")
-            .arg("--log-file")
-            .arg(&log)
-            .args(args.to_arguments());
+        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(args.to_arguments());
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
@@ -186,7 +166,7 @@ impl StartingDaemon {
         &mut self,
         context: &Context,
         addresses: &[SocketAddr],
-    ) -> anyhow::Result<EnsuredDaemon> {
+    ) -> anyhow::Result<(DaemonFile, bool)> {
         let deadline = Instant::now() + PATIENCE;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -197,7 +177,7 @@ impl StartingDaemon {
                 // A concurrent start won; its daemon is used once it responds.
                 Some(status) if status.code() == Some(i32::from(ALREADY_RUNNING)) => {
                     if let DaemonProbe::Running(daemon, _) = find_daemon(context).await {
-                        return Ok(EnsuredDaemon::AlreadyRunning(daemon));
+                        return Ok((daemon, false));
                     }
                 }
                 Some(status) => {
@@ -220,7 +200,7 @@ impl StartingDaemon {
                         && health.is_healthy()
                         && daemon.pid.cast_unsigned() == self.child.id()
                     {
-                        return Ok(EnsuredDaemon::Started(daemon));
+                        return Ok((daemon, true));
                     }
                 }
             }
@@ -271,23 +251,13 @@ async fn other_daemon(addresses: &[SocketAddr]) -> Option<String> {
     None
 }
 
-fn report(context: &Context, daemon: &DaemonFile, started: bool) -> anyhow::Result<ExitCode> {
-    if context.json {
-        output::json(&json!({
-            "running": true,
-            "started": started,
-            "pid": daemon.pid,
-            "url": daemon.url,
-            "version": daemon.version,
-        }))?;
-    } else {
-        let verb = if started { "started" } else { "is already running" };
-        output::line(&format!(
-            "svc {} {verb}: {} (pid {})",
-            daemon.version, daemon.url, daemon.pid
-        ))?;
-    }
-    Ok(ExitCode::SUCCESS)
+fn report(context: &Context, daemon: &DaemonFile, started: bool) -> ExitResult {
+    let DaemonFile { pid, url, version, .. } = daemon;
+    let verb = if started { "started" } else { "is already running" };
+    let report = json!({
+        "running": true, "started": started, "pid": pid, "url": url, "version": version,
+    });
+    context.print_line(&report, &format!("svc {version} {verb}: {url} (pid {pid})"))
 }
 
 /// The log after byte `start`, or all of the log if it was rotated meanwhile.
@@ -299,4 +269,125 @@ fn log_since(path: &Path, start: u64) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.take(1024 * 1024).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Deadline after the first signal: the daemon drains for 10 s.
+const FIRST_SIGNAL: Duration = Duration::from_secs(15);
+/// Deadline after the second signal, which ends the drain.
+const SECOND_SIGNAL: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StopArgs {
+    /// Keep it stopped until `svc start`: no hook and no client starts it
+    #[arg(long)]
+    stay: bool,
+}
+
+pub(crate) async fn stop(context: &Context, args: &StopArgs) -> ExitResult {
+    if args.stay {
+        // Set before the daemon ends, so that a hook in between does not start it again.
+        daemon::keep_stopped(&context.paths)?;
+    }
+    let stopped = stop_running(context).await?;
+    let stays = daemon::stays_stopped(&context.paths);
+    let agents = agents_that_go_on(context).await;
+    if context.json {
+        output::json(&json!({
+            "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(&match stopped {
+        Some(pid) => format!("svc stopped (pid {pid})"),
+        None => "svc is not running".to_owned(),
+    })?;
+    if let Some(line) = agents {
+        output::line(&line)?;
+    }
+    if stays {
+        output::line(
+            "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
+        )?;
+    } else if stopped.is_some() {
+        output::line(
+            "the next prompt in a connected client starts it again; `svc stop --stay` keeps it stopped",
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A sentence about hosted agents that go on without the daemon, if there are any.
+pub(crate) async fn agents_that_go_on(context: &Context) -> Option<String> {
+    match living_hosts(context).await.len() {
+        0 => None,
+        1 => Some("1 agent keeps running without the daemon: `svc agent list` shows it, `svc agent stop` ends it".to_owned()),
+        count => Some(format!(
+            "{count} agents keep running without the daemon: `svc agent list` shows them, `svc agent stop` ends one"
+        )),
+    }
+}
+
+pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
+    // A bad flag is reported before the running daemon is stopped.
+    context.config(&args.flags())?;
+    stop_running(context).await?;
+    start(context, args).await
+}
+
+/// Stops the daemon and returns its pid; `None` if none runs.
+///
+/// Fails without a signal if the process that holds the database does not respond as the daemon.
+pub(crate) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
+    // In a folder that others can write, `daemon.json` could name any process.
+    private_file::check_folder(&context.paths.home)?;
+    let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {
+        DaemonProbe::Absent => {
+            // A waiter must not start a daemon that a person wants stopped.
+            daemon::forget_killed(&context.paths);
+            return Ok(None);
+        }
+        DaemonProbe::Running(daemon, _) | DaemonProbe::WithoutSocket(daemon) => daemon,
+        DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
+        DaemonProbe::Silent { pid: Some(pid), problem } => {
+            if gone(pid, Duration::from_secs(1)).await {
+                return Ok(None);
+            }
+            bail!(
+                "process {pid} does not answer as the daemon ({problem}), so it gets no signal; if it hangs, end it with \
+                 `kill {pid}`"
+            )
+        }
+        DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
+    };
+    let pid = Pid::from_raw(daemon.pid).context("the daemon does not say which process it is")?;
+    for (patience, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {
+        match kill_process(pid, Signal::TERM) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::SRCH) => return Ok(Some(daemon.pid)),
+            Err(error) => bail!(
+                "cannot signal the daemon (pid {}): {error}; stop it as the user who runs it",
+                daemon.pid
+            ),
+        }
+        if gone(daemon.pid, patience).await {
+            return Ok(Some(daemon.pid));
+        }
+        let (pid, seconds) = (daemon.pid, patience.as_secs());
+        output::note(&format!("the daemon (pid {pid}) is still there after {seconds} s, {next}"));
+    }
+    bail!(
+        "the daemon does not end; see `svc logs`, or end it with `kill -9 {}`: nothing acknowledged is lost",
+        daemon.pid
+    )
+}
+
+async fn gone(pid: i32, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    while u32::try_from(pid).is_ok_and(is_running) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(POLL).await;
+    }
+    true
 }

@@ -11,29 +11,23 @@ use serde_json::{Value, json};
 use svc_model::hook::{self, HookClient, HookFormat, UnexpectedOutput, session_of};
 use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock};
 use svc_sys::config::Env;
-use svc_sys::hook_spool::SPOOLED_PROCESS;
 use svc_sys::process_list;
 use svc_sys::session_secret::SessionSecrets;
+use svc_sys::spool::SPOOLED_PROCESS;
 
-use super::args::PrintFormat;
-use super::cold;
-use super::deliver::{DeliveryError, deliver};
-use super::hook_log::HookLog;
-use super::offline::{self, PendingEvent};
-use super::payload;
+use super::delivery::{self, DeliveryError, PendingEvent, deliver};
+use super::io::{HookLog, PrintFormat, read_payload};
 use crate::cli::context::Context;
 
 /// How often the main thread looks whether the event's name is known, which sets the deadline.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);
-/// Events at which a person waits for the session, so that a daemon is started for it, and which
-/// may be the first that a process tells of a session that it goes on with.
+/// Events at which a person waits for the session, so that a daemon is started for it. Each may be
+/// the first event of a process that resumes a session.
 const STARTING_EVENTS: [&str; 4] =
     [SESSION_START, "UserPromptSubmit", "BeforeAgent", "chat.message"];
-/// The one of these that waits for nobody.
+/// The only starting event at which a prompt does not wait for a cold daemon.
 const SESSION_START: &str = "SessionStart";
 
-/// What a hook is to do.
-#[derive(Debug)]
 pub(super) struct HookJob {
     pub(super) context: Context,
     pub(super) client: HookClient,
@@ -44,73 +38,47 @@ pub(super) struct HookJob {
     pub(super) again: Option<String>,
 }
 
-/// The daemon's answer to an event.
-#[derive(Debug)]
 pub(super) struct HookAnswer {
-    /// What is to be printed, if anything is; or why what came is not.
+    /// What to print, if anything; or why the daemon's answer is not printed.
     pub(super) output: Result<Option<String>, UnexpectedOutput>,
     pub(super) event: Option<PendingEvent>,
-    /// The prompt that the hook is to hold.
-    pub(super) held: Option<HeldRequest>,
+    /// The id of a prompt that the hook is to hold, with the client's payload.
+    pub(super) held: Option<(String, Value)>,
 }
 
-/// A prompt that a hook is to hold, and what the client told of it.
-#[derive(Debug)]
-pub(super) struct HeldRequest {
-    pub(super) id: String,
-    pub(super) payload: Value,
-}
+/// Words for scripts, for an event without an answer. The log has the details.
+const DEADLINE_PASSED: &str = "server_timeout";
+const REQUEST_FAILED: &str = "request_failed";
 
-/// Why there is no answer. The log has the details.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum HookFailure {
-    DeadlinePassed,
-    RequestFailed,
-}
-
-impl HookFailure {
-    /// In a word, for scripts.
-    pub(super) fn reason(self) -> &'static str {
-        match self {
-            Self::DeadlinePassed => "server_timeout",
-            Self::RequestFailed => "request_failed",
-        }
-    }
-}
-
-/// What the thread has done so far.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct AttemptState {
-    /// The client's name of the event.
     event_name: Option<String>,
     /// The event, once the payload is read.
     event: Option<PendingEvent>,
     receipt: Receipt,
-    /// How long it may wait for a daemon that is not ready.
+    /// How long the event may wait for a daemon that is not ready.
     cold_wait: Option<Duration>,
-    /// The session that begins with the event, if a script is told so.
+    /// The session that begins with the event, if a script is to be told its id.
     begins: Option<String>,
 }
 
 /// Whether the daemon has the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Receipt {
-    /// It may have it, and may have answered.
+    /// The daemon may have the event, and may have answered.
     #[default]
     Unknown,
-    /// It does not have it.
     NotReceived,
-    /// It has it and refuses it, so that delivering it again would change nothing.
+    /// Delivering the event again would change nothing.
     Refused,
 }
 
-/// Delivers the event; gives the answer if there is one before the deadline, counted from
-/// `started`.
+/// Delivers the event; returns the answer if it comes before the deadline, counted from `started`.
 pub(super) fn attempt(
     job: HookJob,
     log: &HookLog,
     started: Instant,
-) -> Result<HookAnswer, HookFailure> {
+) -> Result<HookAnswer, &'static str> {
     let home = job.context.paths.home.clone();
     let env = job.context.env.clone();
     let client = job.client.as_str();
@@ -126,8 +94,8 @@ pub(super) fn attempt(
         Ok((output, held)) => Ok(HookAnswer { output, event, held }),
         Err((failure, problem)) => {
             match (event, state.receipt) {
-                (Some(event), Receipt::Unknown) => offline::keep_unprinted(&home, &event, log),
-                (Some(event), Receipt::NotReceived) => offline::keep(&home, &event, log),
+                (Some(event), Receipt::Unknown) => delivery::keep_unprinted(&home, &event, log),
+                (Some(event), Receipt::NotReceived) => delivery::keep(&home, &event.arguments, log),
                 (None, _) | (_, Receipt::Refused) => {}
             }
             log.note(&format!("{client} {}", state.event_name.as_deref().unwrap_or("?")), &problem);
@@ -135,11 +103,8 @@ pub(super) fn attempt(
                 // The daemon takes this id when it is up: the event is kept.
                 Some(session) => {
                     let started = json!({ "type": "session_started", "session_id": session });
-                    Ok(HookAnswer {
-                        output: Ok(Some(started.to_string())),
-                        event: None,
-                        held: None,
-                    })
+                    let output = Ok(Some(started.to_string()));
+                    Ok(HookAnswer { output, event: None, held: None })
                 }
                 None => Err(failure),
             }
@@ -147,36 +112,36 @@ pub(super) fn attempt(
     }
 }
 
-/// What the thread sends, or why it sends nothing in time.
+/// What the thread sends before the deadline, or why there is nothing.
 fn wait_for<T>(
     outcome: &mpsc::Receiver<Result<T, String>>,
     deadline: impl Fn() -> Duration,
     started: Instant,
-) -> Result<T, (HookFailure, String)> {
+) -> Result<T, (&'static str, String)> {
     loop {
         let deadline = deadline();
         let left = deadline.saturating_sub(started.elapsed());
         let step = left.min(DEADLINE_POLL);
         match outcome.recv_timeout(step) {
-            Ok(result) => return result.map_err(|problem| (HookFailure::RequestFailed, problem)),
+            Ok(result) => return result.map_err(|problem| (REQUEST_FAILED, problem)),
             Err(RecvTimeoutError::Timeout) if left > step => {}
             Err(RecvTimeoutError::Timeout) => {
                 let problem = format!("not done within {deadline:?}");
-                return Err((HookFailure::DeadlinePassed, problem));
+                return Err((DEADLINE_PASSED, problem));
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err((HookFailure::RequestFailed, "it panicked".to_owned()));
+                return Err((REQUEST_FAILED, "it panicked".to_owned()));
             }
         }
     }
 }
 
-/// What is to be printed, or why that is not; and the prompt that is to be held.
-type WorkResult = (Result<Option<String>, UnexpectedOutput>, Option<HeldRequest>);
+/// What to print, or why the answer is not printed; and the prompt to hold.
+type WorkResult = (Result<Option<String>, UnexpectedOutput>, Option<(String, Value)>);
 
 /// The error is a failure to get an answer.
 fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String> {
-    let mut payload = payload::read()?;
+    let mut payload = read_payload()?;
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
     let event_name = event_name.or_else(|| job.event_name.clone());
@@ -187,7 +152,7 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
     }
     let starts = event_name.as_deref().is_some_and(|name| STARTING_EVENTS.contains(&name));
     let waits = starts && !is_start && job.again.is_none();
-    let cold_wait = if waits { cold::wait_for_daemon(&job.context, job.format) } else { None };
+    let cold_wait = if waits { delivery::wait_for_daemon(&job.context, job.format) } else { None };
     let process = process_list::client_of_this();
     let (arguments, event) = arguments(job, process.as_ref(), event_name.as_deref(), &payload);
     let process = process.map_or_else(std::process::id, |process| process.pid);
@@ -203,14 +168,13 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
         lock(state).receipt = receipt;
     };
     let delivered = match cold_wait {
-        Some(_) => cold::deliver_when_ready(&job.context, process, &arguments, note),
+        Some(_) => delivery::deliver_when_ready(&job.context, process, &arguments, note),
         None => deliver(&job.context, process, &arguments),
     };
     match delivered {
         Ok(answer) => {
             if let Some(id) = answer[hook::HELD_REQUEST].as_str() {
-                let held = HeldRequest { id: id.to_owned(), payload };
-                return Ok((Ok(None), Some(held)));
+                return Ok((Ok(None), Some((id.to_owned(), payload))));
             }
             let event = || hook::read(job.client, job.event_name.as_deref(), &payload).ok();
             let format = match job.format {
@@ -227,7 +191,7 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
         Err(DeliveryError::NotSent(problem)) => {
             lock(state).receipt = Receipt::NotReceived;
             if starts && cold_wait.is_none() {
-                offline::start_daemon(&job.context)
+                delivery::start_daemon(&job.context)
                     .map_err(|error| format!("{problem}; {error:#}"))?;
             }
             Err(problem)
@@ -265,11 +229,11 @@ fn arguments(
         // An event with a time gets no answer, and nothing is printed for a repeat.
         arguments.clone_from(&dated);
     }
-    let unprinted = offline::unprinted(&job.context.paths.home, &session);
+    let unprinted = delivery::unprinted(&job.context.paths.home, &session);
     if !unprinted.is_empty() {
         arguments["lost"] = json!(unprinted);
     }
-    // By then the process may be gone, and the socket does not show it.
+    // At a later delivery the process may be gone, and the socket does not show it.
     dated[SPOOLED_PROCESS] = json!(process);
     (arguments, PendingEvent { session, arguments: dated })
 }

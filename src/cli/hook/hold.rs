@@ -1,39 +1,39 @@
 //! Holds a prompt of Claude Code beside its dialog until somebody answers it, here or there.
 //!
-//! The client takes what the hook prints for the answer, if the person has not answered first. The
-//! output is made here, from what the client told: the daemon says which option was chosen.
+//! The client takes the hook's output as the answer if the person has not answered first. The
+//! output is made here from the client's payload; the daemon says which option was chosen.
 
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow, bail};
 use http::{HeaderMap, Method};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use svc_client::{Client, ClientError, encode};
+use svc_client::{Client, encode};
 use svc_model::hook::{ClaudePrompt, PromptAnswer};
 use svc_sys::lines::LineSplitter;
 use svc_wire::mcp_request::McpRequest;
 use tokio::time::timeout;
 
-use super::hook_log::HookLog;
-use super::print;
+use super::io::{HookLog, print_line};
 use super::wait::HookStarter;
 use crate::cli::context::Context;
-use crate::cli::process;
+use crate::cli::program;
 
-/// After this silence of the daemon nobody can answer here any more.
+/// After this silence the daemon counts as gone, and the prompt is held no longer.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Longest line, in bytes: an answer in words.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// What the daemon says of a prompt.
+/// A line of the daemon about a prompt.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 enum HeldPromptLine {
-    /// Nobody has answered.
+    /// Nobody has answered yet.
     Open,
-    /// This is the answer.
-    Answer { answer: HeldAnswer },
-    /// It is over.
+    Answer {
+        answer: HeldAnswer,
+    },
     Over,
 }
 
@@ -44,43 +44,39 @@ struct HeldAnswer {
     answers: Option<Map<String, Value>>,
 }
 
-/// Holds a request, and prints the answer if there is one.
 pub(super) fn hold(context: &Context, request: &str, payload: &Value, log: &HookLog) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let held = runtime
-        .map_err(|error| error.to_string())
+        .map_err(anyhow::Error::from)
         .and_then(|runtime| runtime.block_on(follow(context, request, payload)));
     if let Err(problem) = held {
-        log.note("claude PermissionRequest", &problem);
+        log.note("claude PermissionRequest", &problem.to_string());
     }
 }
 
-async fn follow(context: &Context, request: &str, payload: &Value) -> Result<(), String> {
+async fn follow(context: &Context, request: &str, payload: &Value) -> anyhow::Result<()> {
     let starter = HookStarter::of_this();
-    let prompt = ClaudePrompt::read(payload).ok_or("the payload names no tool")?;
-    let client = client(context)?;
+    let prompt = ClaudePrompt::read(payload).context("the payload names no tool")?;
+    let target = context.agent_discovery()?.agent_target(program::client_or_own())?;
+    let client = Client::new(target);
     let path = format!("/v1/prompts/{}/hold", encode(request));
     let body = json!({}).to_string().into();
     let hold = McpRequest { method: Method::POST, headers: HeaderMap::new(), body };
-    let opened = timeout(SILENCE, client.open(&path, &hold)).await;
-    let mut stream = opened.map_err(|_| "no answer".to_owned())?.map_err(text)?;
+    let mut stream = timeout(SILENCE, client.open(&path, &hold)).await.context("no answer")??;
     if !stream.status.is_success() {
-        let reply = stream.collect().await.map_err(text)?;
-        return Err(reply.problem().to_string());
+        bail!("{}", stream.collect().await?.problem());
     }
     let mut lines = LineSplitter::dropping_excess(MAX_LINE);
     loop {
         let chunk = tokio::select! {
             chunk = timeout(SILENCE, stream.chunk()) => chunk,
-            // The client was killed, and nobody is asked any more.
             () = starter.gone() => return Ok(()),
         };
-        let chunk = chunk.map_err(|_| "the daemon is silent".to_owned())?.map_err(text)?;
-        let Some(chunk) = chunk else { return Ok(()) };
+        let Some(chunk) = chunk.context("the daemon is silent")?? else { return Ok(()) };
         let mut words = Vec::new();
         lines.push(&chunk, |line| words.push(serde_json::from_slice::<HeldPromptLine>(line.bytes)));
         for word in words {
-            match word.map_err(|error| error.to_string())? {
+            match word? {
                 HeldPromptLine::Open => {}
                 HeldPromptLine::Over => return Ok(()),
                 HeldPromptLine::Answer { answer } => {
@@ -91,34 +87,21 @@ async fn follow(context: &Context, request: &str, payload: &Value) -> Result<(),
     }
 }
 
-/// Prints what the client takes for an answer, and says that it is printed.
+/// Prints the answer for the client, and tells the daemon so.
 async fn print_answer(
     client: &Client,
     request: &str,
     prompt: &ClaudePrompt,
     answer: &HeldAnswer,
-) -> Result<(), String> {
+) -> anyhow::Result<()> {
+    let HeldAnswer { option_id, text, answers } = answer;
+    let (option_id, text) = (option_id.as_deref(), text.as_deref());
     let output = prompt
-        .output(PromptAnswer {
-            option_id: answer.option_id.as_deref(),
-            text: answer.text.as_deref(),
-            answers: answer.answers.as_ref(),
-        })
-        .map_err(|refused| format!("the prompt takes no such answer: {refused:?}"))?;
-    print::print_line(std::io::stdout(), &output.to_string()).map_err(|error| error.to_string())?;
+        .output(PromptAnswer { option_id, text, answers: answers.as_ref() })
+        .map_err(|refused| anyhow!("the prompt takes no such answer: {refused:?}"))?;
+    print_line(std::io::stdout(), &output.to_string())?;
     let path = format!("/v1/prompts/{}/printed", encode(request));
     let told = timeout(SILENCE, client.post::<Value>(&path, &json!({}))).await;
-    told.map_err(|_| "the daemon was not told that the answer is printed".to_owned())?
-        .map(drop)
-        .map_err(text)
-}
-
-fn client(context: &Context) -> Result<Client, String> {
-    let discovery = context.agent_discovery().map_err(text)?;
-    Ok(Client::new(discovery.agent_target(process::client_or_own()).map_err(text)?))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]
-fn text(error: ClientError) -> String {
-    error.to_string()
+    told.context("the daemon was not told that the answer is printed")??;
+    Ok(())
 }

@@ -1,9 +1,16 @@
 //! `svc hook wait`: runs beside an idle Claude Code session (`asyncRewake`) until a message comes
 //! for it, and wakes it by ending with exit code 2 and the message on standard error.
+//!
+//! A waiter also starts a daemon again that was killed while all sessions were idle: no other
+//! process of svc runs then. A daemon that ends by itself removes `daemon.json` (`svc stop`, a
+//! signal, a log-out), so the file without its process is the sign that the daemon was killed.
 
 use std::cell::RefCell;
+use std::fs::{File, TryLockError};
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use rustix::process::Pid;
@@ -11,16 +18,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, backoff, encode};
 use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock};
+use svc_server::daemon::{stays_stopped, was_killed};
 use svc_sys::config::Flags;
-use svc_sys::process_list;
-use tokio::time::sleep;
+use svc_sys::{private_file, process_list};
+use tokio::time::{Instant, sleep};
 
-use super::hook_log::HookLog;
-use super::revival::DaemonRevival;
+use super::delivery;
+use super::io::{HookLog, print_line, read_payload};
 use super::waiting_client::{WaitingClient, precedes_turn};
-use super::{offline, payload, print};
 use crate::cli::context::Context;
-use crate::cli::process;
+use crate::cli::{daemon, program};
 
 /// The exit code that Claude Code takes for "wake up".
 const WAKE: u8 = 2;
@@ -28,35 +35,32 @@ const WAKE: u8 = 2;
 const MAX_UNANSWERED: usize = 500;
 /// How often the waiter looks whether its client still runs.
 const CLIENT_POLL: Duration = Duration::from_secs(1);
-/// How long the waiter tries to say that it has shown nobody what it was given.
+/// Deadline for telling the daemon that a message was shown to nobody.
 const GIVE_BACK: Duration = Duration::from_secs(3);
-/// How long a waiter lets the hook of the same event go first: what waits already goes with that,
-/// and at the start of a session only a question wakes.
+/// Delay before the first request, for the hook of the same event: that hook delivers what waits
+/// already, and at the start of a session only a question wakes.
 const AFTER_HOOK: Duration = Duration::from_millis(500);
 
-/// The daemon's answer to one request.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 enum WaitAnswer {
-    /// A message came for the session.
     Message {
         text: String,
-        /// Of an earlier daemon there is none.
+        /// Empty from an earlier daemon.
         #[serde(default)]
         headline: String,
     },
     /// None came within the daemon's time limit.
     Nothing,
-    /// Another waiter has taken this one's place.
+    /// Another waiter has replaced this one.
     Retired,
-    /// The session is over.
     Over,
 }
 
-/// Waits. Exit code 2 if a message came, else 0.
+/// Exit code 2 if a message came, else 0.
 pub(super) fn run(context: &Context) -> ExitCode {
     let log = HookLog::new(context);
-    let result = payload::read().and_then(|payload| {
+    let result = read_payload().and_then(|payload| {
         let config = context.config(&Flags::default()).map_err(|error| format!("{error:#}"))?;
         let process = process_list::client_of_this();
         let client = WaitingClient::from_process(process.as_ref());
@@ -82,8 +86,7 @@ pub(super) fn run(context: &Context) -> ExitCode {
     }
 }
 
-/// Who started a hook: its parent, which may be a shell, and the client.
-#[derive(Debug)]
+/// The processes that started a hook: its parent, which may be a shell, and the client.
 pub(super) struct HookStarter {
     parent: Option<Pid>,
     process: Option<ProcessIdentity>,
@@ -94,13 +97,13 @@ impl HookStarter {
         Self { parent: rustix::process::getppid(), process: process_list::client_of_this() }
     }
 
-    /// Whether nobody is there whom the hook could tell anything.
+    /// Whether the parent or the client has ended, so that nobody reads the hook's output.
     fn is_gone(&self) -> bool {
         rustix::process::getppid() != self.parent
             || self.process.as_ref().is_some_and(|process| !process_list::is_same_running(process))
     }
 
-    /// Returns when nobody is there.
+    /// Returns when the parent or the client has ended.
     pub(super) async fn gone(&self) {
         while !self.is_gone() {
             sleep(CLIENT_POLL).await;
@@ -108,15 +111,6 @@ impl HookStarter {
     }
 }
 
-/// A message that ends the wait.
-#[derive(Debug)]
-struct WakeUp {
-    text: String,
-    /// The id of the request that it answers.
-    request: String,
-}
-
-/// What a waiter waits with.
 struct Waiter<'a> {
     context: &'a Context,
     session: &'a str,
@@ -125,26 +119,25 @@ struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Waits, and prints what came. Whether it did.
+    /// Waits and prints the message. Returns whether one came.
     async fn run(&self, lets_hook_go_first: bool) -> Result<bool, String> {
-        // The id begins with the time, so that a later waiter's is greater; so is a later request's
-        // of one waiter.
+        // Ids grow with time: of later waiters, and of later requests of one waiter.
         let waiter = HookId::new(&Ids::random(), SystemClock.now()).to_string();
         let request = RefCell::new(waiter.clone());
         let wake_up = tokio::select! {
             wake_up = self.wait(lets_hook_go_first, &waiter, &request) => wake_up?,
             () = self.starter.gone() => {
-                // It may have been given just now.
+                // The daemon may have answered this request just now.
                 let request = request.borrow().clone();
                 self.give_back(&request).await;
                 return Ok(false);
             }
         };
-        let Some(WakeUp { text, request }) = wake_up else { return Ok(false) };
+        let Some((text, request)) = wake_up else { return Ok(false) };
         let problem = if self.starter.is_gone() {
             "the client is gone".to_owned()
         } else {
-            match print::print_line(std::io::stderr(), &text) {
+            match print_line(io::stderr(), &text) {
                 Ok(()) => return Ok(true),
                 Err(error) => format!("standard error: {error}"),
             }
@@ -154,14 +147,14 @@ impl Waiter<'_> {
         Ok(true)
     }
 
-    /// Tells the daemon that nobody saw the answer to a request, or notes it for the session's next
-    /// hook.
+    /// Tells the daemon that nobody saw the answer to a request, or leaves that to the session's
+    /// next hook.
     async fn give_back(&self, request: &str) {
         let body = json!({ "waiter": request, "lost": [request], "seconds": 1 });
         let path = self.path();
         let told = tokio::time::timeout(GIVE_BACK, post(self.context, &path, &body)).await;
         if !matches!(told, Ok(Ok(_))) {
-            offline::note_unprinted(&self.context.paths.home, self.session, request, self.log);
+            delivery::note_unprinted(&self.context.paths.home, self.session, request, self.log);
         }
     }
 
@@ -169,18 +162,19 @@ impl Waiter<'_> {
         format!("/v1/sessions/{}/wait", encode(self.session))
     }
 
-    /// Asks until a message comes. `request` is the id of the present question.
+    /// Repeats requests until a message comes. `request` is the id of the present one. Returns the
+    /// message and the id of the request that it answers.
     async fn wait(
         &self,
         lets_hook_go_first: bool,
         waiter: &str,
         request: &RefCell<String>,
-    ) -> Result<Option<WakeUp>, String> {
+    ) -> Result<Option<(String, String)>, String> {
         if lets_hook_go_first {
             sleep(AFTER_HOOK).await;
         }
-        // Requests that the daemon may have answered without being heard.
-        let mut unanswered = offline::unprinted(&self.context.paths.home, self.session);
+        // Requests whose answers may have been lost.
+        let mut unanswered = delivery::unprinted(&self.context.paths.home, self.session);
         let path = self.path();
         let (mut failures, mut renewals) = (0, 0);
         let mut revival = DaemonRevival::default();
@@ -189,10 +183,10 @@ impl Waiter<'_> {
             let body = json!({ "waiter": id, "lost": unanswered });
             let error = match post(self.context, &path, &body).await {
                 Ok(WaitAnswer::Message { text, headline }) => {
-                    // Versions before 2.1.139 show all of it to the person, whose eye falls on the
-                    // first line.
+                    // Versions before 2.1.139 show all of the text to the person, hence the
+                    // headline.
                     let text = format!("{headline}\n{text}").trim_start().to_owned();
-                    return Ok(Some(WakeUp { text, request: id }));
+                    return Ok(Some((text, id)));
                 }
                 Ok(WaitAnswer::Nothing) => {
                     failures = 0;
@@ -225,10 +219,160 @@ impl Waiter<'_> {
 }
 
 async fn post(context: &Context, path: &str, body: &Value) -> Result<WaitAnswer, ClientError> {
-    let target = context.agent_discovery()?.agent_target(process::client_or_own())?;
+    let target = context.agent_discovery()?.agent_target(program::client_or_own())?;
     Client::new(target).post(path, body).await
 }
 
 fn is_unknown_session(error: &ClientError) -> bool {
     matches!(error, ClientError::Problem(problem) if problem.status == StatusCode::NOT_FOUND)
+}
+
+/// How long a service manager or a person has time to start the daemon again.
+const GRACE: Duration = Duration::from_secs(3);
+/// Most starts of all waiters together within [`STARTS_WINDOW`]: limits restarts of a daemon that
+/// dies at its start.
+const STARTS: usize = 3;
+const STARTS_WINDOW: Duration = Duration::from_mins(1);
+
+/// When one waiter first saw that the daemon is away.
+#[derive(Debug, Default)]
+struct DaemonRevival {
+    away_since: Option<Instant>,
+}
+
+impl DaemonRevival {
+    pub(super) fn is_there(&mut self) {
+        self.away_since = None;
+    }
+
+    /// Notes that no daemon is there. Starts it if it was killed at least [`GRACE`] ago and nobody
+    /// else does.
+    pub(super) async fn is_away(&mut self, context: &Context, log: &HookLog) {
+        // A daemon at a URL may be on another machine.
+        let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
+        if !is_local || !was_killed(&context.paths) || stays_stopped(&context.paths) {
+            self.away_since = None;
+            return;
+        }
+        if self.away_since.get_or_insert_with(Instant::now).elapsed() < GRACE {
+            return;
+        }
+        let mut turn = match StartTurn::take(&context.paths.home.join("revival.lock")) {
+            Ok(Some(turn)) => turn,
+            // Another waiter starts the daemon, or it was started too often.
+            Ok(None) => return,
+            Err(error) => return log.note("wait", &format!("revival.lock: {error}")),
+        };
+        // Another waiter may have started it meanwhile.
+        if !was_killed(&context.paths) {
+            return;
+        }
+        if let Err(error) = turn.note_start() {
+            return log.note("wait", &format!("revival.lock: {error}"));
+        }
+        if let Err(error) = daemon::ensure_apart(context).await {
+            let problem = format!("the daemon was killed and could not be started: {error:#}");
+            log.note("wait", &problem);
+        }
+        // The next outage begins with a grace again.
+        self.away_since = None;
+        drop(turn);
+    }
+}
+
+/// The right to start the daemon: for one waiter at a time, at most [`STARTS`] times within
+/// [`STARTS_WINDOW`].
+struct StartTurn {
+    /// Locked until it is closed.
+    file: File,
+    /// Starts within the window, in milliseconds of the machine's clock.
+    starts: Vec<u64>,
+}
+
+impl StartTurn {
+    fn take(path: &Path) -> io::Result<Option<Self>> {
+        let file = private_file::append(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let now = milliseconds();
+        let window = u64::try_from(STARTS_WINDOW.as_millis()).unwrap_or(u64::MAX);
+        // An earlier version wrote words; after the clock was set back a time may be in the future.
+        let starts: Vec<u64> = std::fs::read_to_string(path)?
+            .lines()
+            .filter_map(|line| line.parse().ok())
+            .filter(|at| now.checked_sub(*at).is_some_and(|since| since < window))
+            .collect();
+        Ok((starts.len() < STARTS).then_some(Self { file, starts }))
+    }
+
+    fn note_start(&mut self) -> io::Result<()> {
+        self.starts.push(milliseconds());
+        self.file.set_len(0)?;
+        let lines: Vec<String> = self.starts.iter().map(u64::to_string).collect();
+        self.file.write_all(lines.join("\n").as_bytes())
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "compared with what other processes wrote, by the machine's clock"
+)]
+fn milliseconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::context::GlobalFlags;
+
+    #[tokio::test]
+    async fn a_daemon_that_was_stopped_is_not_missed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let flags = GlobalFlags { home: Some(folder.path().to_owned()), ..GlobalFlags::default() };
+        let context = Context::new(flags).expect("a context");
+        let log = HookLog::new(&context);
+        let mut revival = DaemonRevival::default();
+        revival.is_away(&context, &log).await;
+        assert_eq!(revival.away_since, None, "there never was one");
+        let file =
+            r#"{"pid":1,"url":"http://127.0.0.1:1","version":"0","boot_id":"b","started_at":"t"}"#;
+        std::fs::write(&context.paths.daemon_json, file).expect("writes");
+        revival.is_away(&context, &log).await;
+        let since = revival.away_since.expect("it was killed");
+        revival.is_away(&context, &log).await;
+        assert_eq!(revival.away_since, Some(since), "others have time to start it");
+        svc_server::daemon::forget_killed(&context.paths);
+        revival.is_away(&context, &log).await;
+        assert_eq!(revival.away_since, None, "somebody stopped it");
+        assert!(!folder.path().join("revival.lock").exists(), "nothing was started");
+    }
+
+    #[test]
+    fn one_waiter_starts_the_daemon_a_few_times_a_minute() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("revival.lock");
+        std::fs::write(&path, "a waiter has started the daemon\n").expect("of an earlier version");
+        let take = || StartTurn::take(&path).expect("a file");
+        let first = take().expect("the first");
+        assert!(take().is_none(), "it is being started");
+        drop(first);
+        for _ in 0..STARTS {
+            drop(take().expect("who starts nothing uses up nothing"));
+            take().expect("it was killed again").note_start().expect("writes");
+        }
+        assert!(take().is_none(), "it dies at its start");
+        let starts = std::fs::read_to_string(&path).expect("text");
+        assert_eq!(starts.lines().count(), STARTS);
+        let oldest: u64 = starts.lines().next().expect("one").parse().expect("a time");
+        let window = u64::try_from(STARTS_WINDOW.as_millis()).expect("small");
+        let earlier = starts.replacen(&oldest.to_string(), &(oldest - window).to_string(), 1);
+        std::fs::write(&path, earlier).expect("writes");
+        take().expect("the first is long ago").note_start().expect("writes");
+        assert!(take().is_none());
+    }
 }

@@ -13,29 +13,27 @@ use svc_sys::config::{Env, WakeMode};
 use svc_sys::process_list;
 
 /// Prefix of the entry points of sessions that a program runs: `claude -p` and the Agent SDK. Such
-/// a session ends only when all its hooks have, so a waiter would keep it for ever.
+/// a session ends only after all its hooks, so a waiter would keep it for ever.
 const HEADLESS: &str = "sdk-";
-/// The first version of Claude Code that runs the waiter beside the session. An earlier one would
-/// wait for it at the start of a session and at the end of each turn.
+/// The first version of Claude Code that runs the waiter beside the session. Earlier versions block
+/// on it at the start of a session and at the end of each turn.
 const REWAKE_SINCE: ClientVersion = ClientVersion([2, 1, 64]);
-/// The first version that wakes a session without a terminal. An earlier one keeps the message
-/// until the next prompt, and loses it if there is none.
+/// The first version that wakes a session without a terminal. Earlier versions keep the message
+/// until the next prompt, and lose it if there is none.
 const HEADLESS_SINCE: ClientVersion = ClientVersion([2, 1, 138]);
 /// Bytes at the end of a transcript in which its version is looked for.
 const MAX_TRANSCRIPT: u64 = 1024 * 1024;
-/// What a client that takes prompts on its standard input was started with.
+/// Argument of a client that takes prompts on its standard input.
 const STREAM_INPUT: &str = "stream-json";
 
-/// A process of Claude Code, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct WaitingClient {
     executable: Option<PathBuf>,
-    /// Its command line; `None` where the system does not say it.
+    /// The command line; `None` where the system does not tell it.
     words: Option<Vec<OsString>>,
 }
 
 impl WaitingClient {
-    /// The client that started this process.
     pub(super) fn from_process(process: Option<&ProcessIdentity>) -> Self {
         let Some(process) = process else { return Self::default() };
         Self {
@@ -44,8 +42,8 @@ impl WaitingClient {
         }
     }
 
-    /// Whether a waiter may begin at the event in `payload`: its session is one that `mode` wants
-    /// to be woken, its client can wake it, and nobody waits for the waiter.
+    /// Whether a waiter may begin at the event in `payload`: `mode` wants sessions of its kind to
+    /// be woken, the client can wake the session, and the client does not block on the waiter.
     pub(super) fn can_be_woken(&self, mode: WakeMode, env: &Env, payload: &Value) -> bool {
         let is_before_turn = precedes_turn(payload);
         let version = self.version(env, payload, is_before_turn);
@@ -53,45 +51,42 @@ impl WaitingClient {
         match mode {
             WakeMode::Never => return false,
             WakeMode::Terminal if is_headless => return false,
-            // With the prompt on its command line it is never idle, and would wait for the waiter.
+            // With the prompt on its command line a session is never idle, and blocks on the
+            // waiter.
             WakeMode::Always if is_headless && !self.takes_prompts() => return false,
             WakeMode::Terminal | WakeMode::Always => {}
         }
         let since = if is_headless { HEADLESS_SINCE } else { REWAKE_SINCE };
         match version {
             Some(version) => version >= since,
-            // One that waits for the waiter would not even begin its session, or the turn.
+            // A client that blocks on the waiter would not even begin its session, or the turn.
             None => !is_before_turn,
         }
     }
 
-    /// The version that runs. Before the first turn of a session there is no transcript yet, or one
-    /// of an earlier run.
+    /// The running version. Before the first turn of a session its transcript does not exist, or is
+    /// that of an earlier run.
     fn version(&self, env: &Env, payload: &Value, is_before_turn: bool) -> Option<ClientVersion> {
         let words = self.words.as_deref().unwrap_or_default();
         let running =
             probe::version_of_running(KnownClient::ClaudeCode, self.executable.as_deref(), words);
-        running
-            .or_else(|| if is_before_turn { None } else { version_in_transcript(payload) })
-            .or_else(|| version_in_environment(env))
+        let in_transcript = || version_in_transcript(payload).filter(|_| !is_before_turn);
+        running.or_else(in_transcript).or_else(|| version_in_environment(env))
     }
 
-    /// Whether further prompts can come on its standard input.
     fn takes_prompts(&self) -> bool {
         let Some(words) = &self.words else { return true };
-        words.iter().any(|word| word == STREAM_INPUT)
-            || words.iter().any(|word| word == "--input-format=stream-json")
+        words.iter().any(|word| word == STREAM_INPUT || word == "--input-format=stream-json")
     }
 }
 
-/// Whether the hooks of the event in `payload` run before the model is asked: one of them has what
-/// waits for the session.
+/// Whether the hooks of the event in `payload` run before the model is asked: one of them delivers
+/// the messages that wait for the session.
 pub(super) fn precedes_turn(payload: &Value) -> bool {
     let event = payload.get("hook_event_name").and_then(Value::as_str);
     matches!(event, Some("SessionStart" | "UserPromptSubmit"))
 }
 
-/// Whether a program runs the session.
 fn is_headless(env: &Env) -> bool {
     let entry = env.text("CLAUDE_CODE_ENTRYPOINT").ok().flatten();
     entry.is_some_and(|entry| entry.starts_with(HEADLESS))
@@ -112,7 +107,7 @@ fn version_in_transcript(payload: &Value) -> Option<ClientVersion> {
     file.seek(SeekFrom::Start(begin)).ok()?;
     let mut end = Vec::new();
     file.take(MAX_TRANSCRIPT).read_to_end(&mut end).ok()?;
-    // Of the first line there may be only a part, which is then no JSON.
+    // The first line may be cut, and is no JSON then.
     end.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let record: Value = serde_json::from_slice(line).ok()?;
         ClientVersion::parse(record.get("version")?.as_str()?)
@@ -129,8 +124,6 @@ mod tests {
         WaitingClient { executable: None, words: Some(words.iter().map(OsString::from).collect()) }
     }
 
-    /// At a terminal a session is woken by default; one that a program runs only if the person says
-    /// so, it takes prompts, and its version wakes it. Nobody waits for the waiter.
     #[test]
     fn who_can_be_woken() {
         use WakeMode::{Always, Never, Terminal};

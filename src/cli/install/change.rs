@@ -1,7 +1,7 @@
-//! `svc install` and `svc uninstall`.
+//! `svc install` and `svc uninstall`: changes the files, and starts, checks or stops the daemon.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,63 +10,52 @@ use svc_install::{
     InstallRecord, InstallScope, Installer, KnownClient, apply, probe, trust,
 };
 use svc_model::HARMLESS_TOOLS;
+use svc_server::daemon::stays_stopped;
 use svc_sys::config::FileConfig;
 use svc_sys::private_file;
+use svc_wire::json_rpc::JsonRpcWriter;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
 
-use super::args::{InstallArgs, InstallCommand, UninstallArgs};
-use super::daemon::{after_uninstall, daemon_note};
-use super::here;
 use super::report::{ClientChanges, Report};
 use super::status::status;
+use super::{InstallArgs, InstallCommand, UninstallArgs, chosen, command, listed_tools, names};
+use crate::cli::daemon::{DaemonProbe, agents_that_go_on, ensure_apart, find_daemon, stop_running};
 use crate::cli::mcp::change_config;
-use crate::cli::{Context, UsageError};
+use crate::cli::{Context, ExitResult, UsageError};
 
-/// Deadline for Codex to list its hooks.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How a person trusts hooks in Codex.
+const TRUST_DEADLINE: Duration = Duration::from_secs(15);
 const TRUST_BY_HAND: &str = "codex runs hooks only after you have trusted them: type /hooks in codex, or run \
                              `svc install codex --trust-hooks`";
 
-/// Installs, or with `--print` shows what would be written.
-pub(in crate::cli) async fn install(
-    context: &Context,
-    args: &InstallArgs,
-) -> anyhow::Result<ExitCode> {
+pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult {
     if let Some(InstallCommand::Status { clients, verbose }) = &args.command {
         return status(context, clients, *verbose).await;
     }
     let parts = InstallParts { server: !args.no_mcp, hooks: !args.no_hooks };
     if !parts.server && !parts.hooks {
-        return Err(
-            UsageError("--no-hooks and --no-mcp leave nothing to install".to_owned()).into()
-        );
+        anyhow::bail!(UsageError("--no-hooks and --no-mcp leave nothing to install".to_owned()));
     }
     let locations = probe::with_versions(context.client_locations()?).await;
-    let command = here::command(context)?;
-    let clients = here::chosen(&args.clients, |client| client.is_here(&locations));
+    let command = command(context)?;
+    let clients = chosen(&args.clients, |client| client.is_here(&locations));
     if clients.is_empty() && args.scope.is_empty() {
-        return Err(UsageError(format!(
+        anyhow::bail!(UsageError(format!(
             "no client was found here; name the one that you want: {}",
-            here::names(KnownClient::all())
-        ))
-        .into());
+            names(KnownClient::all())
+        )));
     }
     if args.trust_hooks && !clients.contains(&KnownClient::Codex) {
         // Fails before anything is written.
         let why = if args.clients.is_empty() { "is not found here" } else { "is not named" };
-        return Err(UsageError(format!(
+        anyhow::bail!(UsageError(format!(
             "--trust-hooks is for codex, which {why}; nothing was changed: `svc install codex --trust-hooks`, or leave the \
              flag out"
-        ))
-        .into());
+        )));
     }
-    // The record in the data folder names the files that are changed; others must not be able to
-    // write it.
-    private_file::check_folder(&context.paths.home)?;
-    let record = InstallRecord::read(&context.paths.home)?;
-    let home = &context.paths.home;
-    let mut installer = Installer { home, locations: &locations, record, dry_run: args.dry_run };
-    let listed = here::listed_tools(context);
+    let mut installer = installer(context, &locations, args.dry_run)?;
+    let listed = listed_tools(context);
     let mut results = Vec::new();
     for client in clients {
         let changes = client.changes(&locations, &command, args.files(), parts);
@@ -74,22 +63,19 @@ pub(in crate::cli) async fn install(
         // written first.
         let tools = client.named_in_rules(HARMLESS_TOOLS, &listed);
         let grant = args.allow_tools.then(|| client.grant(&locations, args.files(), &tools));
-        let files = joined(changes.into_iter().chain(grant.flatten()))
-            .into_iter()
-            .map(|change| {
-                let outcome = installer.install(client, args.files(), &change);
-                (change.path, outcome)
-            })
-            .collect();
-        results.push(ClientChanges { client, files });
+        let changes = joined(changes.into_iter().chain(grant.flatten())).into_iter();
+        let files = changes.map(|change| {
+            let outcome = installer.install(client, args.files(), &change);
+            (change.path, outcome)
+        });
+        results.push(ClientChanges { client, files: files.collect() });
     }
     let mut notes = notes(&results, &locations, &command, (args, &listed));
     let mut failures = Vec::new();
     if !args.dry_run && parts.hooks {
-        for result in results
-            .iter_mut()
-            .filter(|result| result.client == KnownClient::Codex && result.is_fine())
-        {
+        let is_codex =
+            |result: &&mut ClientChanges| result.client == KnownClient::Codex && result.is_fine();
+        for result in results.iter_mut().filter(is_codex) {
             match trust_hooks(&mut installer, &command, args, result).await {
                 Ok(note) => notes.extend(note),
                 Err(failure) => failures.push(failure),
@@ -125,6 +111,18 @@ pub(in crate::cli) async fn install(
     let report =
         Report { clients: &results, settings: granted, notes: &notes, failures: &failures };
     report.print(context, args.dry_run, "installed")
+}
+
+fn installer<'a>(
+    context: &'a Context,
+    locations: &'a ClientLocations,
+    dry_run: bool,
+) -> anyhow::Result<Installer<'a>> {
+    let home = &context.paths.home;
+    // The record in the data folder names the files that are changed; others must not be able to
+    // write it.
+    private_file::check_folder(home)?;
+    Ok(Installer { home, locations, record: InstallRecord::read(home)?, dry_run })
 }
 
 /// The scopes that the configuration grants attended sessions, as a note, if there are any.
@@ -185,16 +183,14 @@ async fn trust_hooks(
     codex: &mut ClientChanges,
 ) -> Result<Option<String>, String> {
     let locations = installer.locations;
-    let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), PATIENCE).await {
+    let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), TRUST_DEADLINE).await {
         Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.files())),
         Some(Err(error)) => Err(format!("codex did not report the hashes of its hooks: {error:#}")),
         None => Err("there is no codex on the PATH, and only codex knows their hashes".to_owned()),
     };
+    let unlisted = "codex does not list them: it is too old, or it does not trust this project";
     let hooks = match listed {
-        Ok(hooks) if hooks.is_empty() && args.trust_hooks => {
-            Err("codex does not list them: it is too old, or it does not trust this project"
-                .to_owned())
-        }
+        Ok(hooks) if hooks.is_empty() && args.trust_hooks => Err(unlisted.to_owned()),
         other => other,
     };
     let hooks = match hooks {
@@ -223,21 +219,13 @@ async fn trust_hooks(
     Ok(None)
 }
 
-pub(in crate::cli) async fn uninstall(
-    context: &Context,
-    args: &UninstallArgs,
-) -> anyhow::Result<ExitCode> {
+pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitResult {
     let locations = context.client_locations()?;
-    let command = here::command(context)?;
-    // The record in the data folder names the files that are changed; others must not be able to
-    // write it.
-    private_file::check_folder(&context.paths.home)?;
-    let record = InstallRecord::read(&context.paths.home)?;
-    let recorded = record.files.clone();
-    let home = &context.paths.home;
-    let mut installer = Installer { home, locations: &locations, record, dry_run: args.dry_run };
+    let command = command(context)?;
+    let mut installer = installer(context, &locations, args.dry_run)?;
+    let recorded = installer.record.files.clone();
     let mut results = Vec::new();
-    for client in here::chosen(&args.clients, |_| true) {
+    for client in chosen(&args.clients, |_| true) {
         // The recorded files, and the usual paths in case the record is lost.
         let mut files: Vec<(PathBuf, InstallScope)> = recorded
             .iter()
@@ -253,21 +241,18 @@ pub(in crate::cli) async fn uninstall(
                 files.push((path, scope));
             }
         }
-        let files = files
-            .into_iter()
-            .map(|(path, scope)| {
-                let edits = apply::undoable(client, &locations, &command, &path);
-                let outcome = installer.uninstall(scope, &path, &edits);
-                (path, outcome)
-            })
-            // A file that svc never changed and cannot read or edit is no failure.
-            .filter(|(path, outcome)| match outcome {
-                Ok(FileOutcome::Unchanged) => false,
-                Ok(FileOutcome::Changed(_)) => true,
-                Err(_) => recorded.iter().any(|file| file.path == *path),
-            })
-            .collect();
-        results.push(ClientChanges { client, files });
+        let undone = files.into_iter().map(|(path, scope)| {
+            let edits = apply::undoable(client, &locations, &command, &path);
+            let outcome = installer.uninstall(scope, &path, &edits);
+            (path, outcome)
+        });
+        // A file that svc never changed and cannot read or edit is no failure.
+        let files = undone.filter(|(path, outcome)| match outcome {
+            Ok(FileOutcome::Unchanged) => false,
+            Ok(FileOutcome::Changed(_)) => true,
+            Err(_) => recorded.iter().any(|file| file.path == *path),
+        });
+        results.push(ClientChanges { client, files: files.collect() });
     }
     let changed = results.iter().any(ClientChanges::is_changed);
     let mut notes = Vec::new();
@@ -280,7 +265,6 @@ pub(in crate::cli) async fn uninstall(
     report.print(context, args.dry_run, "removed")
 }
 
-/// What the person has to know or do.
 fn notes(
     results: &[ClientChanges],
     locations: &ClientLocations,
@@ -315,27 +299,115 @@ fn notes(
             notes.push(format!("{} has no configuration for a project", result.client.name()));
         }
     }
-    let changed: Vec<KnownClient> = results
-        .iter()
-        .filter(|changes| changes.is_changed())
-        .map(|changes| changes.client)
-        .collect();
+    let changed = results.iter().filter(|changes| changes.is_changed());
+    let changed: Vec<KnownClient> = changed.map(|changes| changes.client).collect();
     if changed.is_empty() || args.dry_run {
         return notes;
     }
     notes.push(format!(
         "restart open sessions of {}: they have read their files already",
-        here::names(&changed)
+        names(&changed)
     ));
     if !args.no_mcp && !args.allow_tools {
-        let asking = |client: &&KnownClient| asks(**client);
-        let asking: Vec<KnownClient> = changed.iter().filter(asking).copied().collect();
+        let asking: Vec<_> = changed.iter().copied().filter(|client| asks(*client)).collect();
         if !asking.is_empty() {
             notes.push(format!(
                 "these clients ask you before a model calls tools of svc: {}; a session that a message wakes waits until you answer; `svc install --allow-tools` allows the harmless tools",
-                here::names(&asking)
+                names(&asking)
             ));
         }
     }
     notes
+}
+
+/// Deadline for the response of `svc stdio`.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts the daemon unless it runs or `no_start` is set. Returns sentences that say whether
+/// clients reach it.
+async fn daemon_note(context: &Context, command: &ClientCommand, no_start: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if matches!(find_daemon(context).await, DaemonProbe::Absent) {
+        if stays_stopped(&context.paths) {
+            let note = "the daemon stays stopped (`svc stop --stay`): `svc start` starts it";
+            return vec![note.to_owned()];
+        }
+        if no_start {
+            let note = "the daemon does not run: `svc start` or a client's next session starts it";
+            return vec![note.to_owned()];
+        }
+        match ensure_apart(context).await {
+            Ok((daemon, true)) => {
+                notes.push(format!("started the daemon: {} (pid {})", daemon.url, daemon.pid));
+            }
+            Ok((_, false)) => {}
+            Err(error) => {
+                return vec![format!("the daemon does not start: {error:#}; see `svc doctor`")];
+            }
+        }
+    }
+    notes.push(match timeout(PATIENCE, introduce(command)).await {
+        Ok(Ok(())) => "the daemon runs, and `svc stdio` reaches it".to_owned(),
+        Ok(Err(error)) => {
+            format!("`svc stdio` does not reach the daemon: {error:#}; see `svc doctor`")
+        }
+        Err(_) => "`svc stdio` does not reach the daemon in time; see `svc doctor`".to_owned(),
+    });
+    notes
+}
+
+/// Stops the daemon after an uninstallation if no client is left and `no_stop` is not set. Returns
+/// sentences that say what stays.
+async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let is_left =
+        InstallRecord::read(&context.paths.home).is_ok_and(|record| !record.files.is_empty());
+    if !is_left && !no_stop {
+        match stop_running(context).await {
+            Ok(Some(pid)) => {
+                notes.push(format!(
+                    "no client is left, so the daemon was stopped (pid {pid}); the next prompt in a session that \
+                     is still open starts it again"
+                ));
+                notes.extend(agents_that_go_on(context).await);
+            }
+            Ok(None) => {}
+            Err(error) => notes.push(format!("the daemon was not stopped: {error:#}")),
+        }
+    }
+    let home = &context.paths.home;
+    if home.exists() {
+        notes.push(format!(
+            "the data stay in {}, and the configuration in {}; remove them if you do not need them",
+            home.display(),
+            context.paths.config_file.display()
+        ));
+    }
+    notes
+}
+
+/// Sends `initialize` to `svc stdio`, as a client does.
+async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
+    let mut child = Command::new(command.path())
+        .args(command.arguments(InstallScope::User, &["stdio"]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (input, output) = (child.stdin.take(), child.stdout.take());
+    let (Some(mut input), Some(output)) = (input, output) else { anyhow::bail!("it has no input") };
+    let hello = JsonRpcWriter::new().id(&1).method("initialize").params(&json!({
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": { "name": "svc-install", "version": env!("CARGO_PKG_VERSION") },
+    }));
+    input.write_all(format!("{}\n", hello.into_text()).as_bytes()).await?;
+    let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
+    let answer: Value = serde_json::from_str(&line)?;
+    anyhow::ensure!(answer.pointer("/result/serverInfo/name") == Some(&json!("svc")), "{answer}");
+    // `svc stdio` and its session end with the input.
+    drop(input);
+    child.wait().await?;
+    Ok(())
 }

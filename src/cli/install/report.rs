@@ -6,10 +6,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use svc_install::{ApplyError, FileOutcome, KnownClient};
 
-use crate::cli::{Context, output};
+use crate::cli::{Context, ExitResult, output};
 
-/// The outcomes for one client's files.
-#[derive(Debug)]
 pub(super) struct ClientChanges {
     pub(super) client: KnownClient,
     pub(super) files: Vec<(PathBuf, Result<FileOutcome, ApplyError>)>,
@@ -29,19 +27,15 @@ impl ClientChanges {
         }
     }
 
-    /// Whether any file was changed, or would be changed.
     pub(super) fn is_changed(&self) -> bool {
         self.files.iter().any(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))))
     }
 }
 
-/// The outcome of an installation or uninstallation.
-#[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) clients: &'a [ClientChanges],
     /// svc's own configuration file and the change in it, if there is one.
     pub(super) settings: Option<(PathBuf, String)>,
-    /// What the person has to know or do.
     pub(super) notes: &'a [String],
     /// Parts of the request that failed, besides files.
     pub(super) failures: &'a [String],
@@ -49,12 +43,7 @@ pub(super) struct Report<'a> {
 
 impl Report<'_> {
     /// Prints the report. `done` is the sentence for a run that had nothing to change.
-    pub(super) fn print(
-        &self,
-        context: &Context,
-        dry_run: bool,
-        done: &str,
-    ) -> anyhow::Result<ExitCode> {
+    pub(super) fn print(&self, context: &Context, dry_run: bool, done: &str) -> ExitResult {
         let Self { clients, settings, notes, failures } = self;
         let failed = !failures.is_empty() || clients.iter().any(|client| !client.is_fine());
         let changed = settings.is_some() || clients.iter().any(ClientChanges::is_changed);
@@ -62,12 +51,8 @@ impl Report<'_> {
             let documents: Vec<Value> =
                 clients.iter().map(|client| document(client, dry_run)).collect();
             let mut document = json!({
-                "ok": !failed,
-                "changed": changed && !dry_run,
-                "dry_run": dry_run,
-                "clients": documents,
-                "notes": notes,
-                "failures": failures,
+                "ok": !failed, "changed": changed && !dry_run, "dry_run": dry_run,
+                "clients": documents, "notes": notes, "failures": failures,
             });
             if let Some((path, change)) = settings {
                 document["settings"] =
@@ -106,10 +91,8 @@ fn summary(clients: &[ClientChanges], settings: Option<&PathBuf>) -> String {
         format!("  {name:<12} {}\n", output::visible(&path.display().to_string()))
     };
     let changed = |client: &ClientChanges| {
-        let files = client
-            .files
-            .iter()
-            .filter(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))));
+        let is_changed = |outcome: &Result<_, _>| matches!(outcome, Ok(FileOutcome::Changed(_)));
+        let files = client.files.iter().filter(|(_, outcome)| is_changed(outcome));
         files.map(|(path, _)| line(client.client.name(), path)).collect::<Vec<_>>()
     };
     let settings = settings.map(|path| line("svc", path));

@@ -1,6 +1,5 @@
 //! `svc install status`: the entries in each client, and drift from what was installed.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use futures_util::future::join_all;
@@ -17,19 +16,18 @@ use svc_model::{
 };
 use svc_sys::config::{Flags, WakeMode};
 
-use super::here;
+use super::{chosen, command, listed_tools};
 use crate::cli::output::Screen;
-use crate::cli::{Context, output};
+use crate::cli::{Context, ExitResult, output};
 
-/// How many tools are named without `--verbose`.
 const NAMED: usize = 3;
 
-/// An entry that is no longer as it was installed.
+/// An entry that differs from what was installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Drift {
-    pub(in crate::cli) client: &'static str,
-    pub(in crate::cli) problem: String,
-    pub(in crate::cli) advice: String,
+pub(crate) struct Drift {
+    pub(crate) client: &'static str,
+    pub(crate) problem: String,
+    pub(crate) advice: String,
 }
 
 /// Prints what is installed; exit code 1 if an entry has drifted.
@@ -37,10 +35,10 @@ pub(super) async fn status(
     context: &Context,
     clients: &[KnownClient],
     verbose: bool,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     let expectation = expectation(context)?;
     let config = context.config(&Flags::default()).ok();
-    let clients_to_show = here::chosen(clients, |_| true);
+    let clients_to_show = chosen(clients, |_| true);
     // Concurrent: the slowest client decides the duration.
     let mut inspections: FuturesOrdered<_> =
         clients_to_show.into_iter().map(|client| expectation.inspect(client)).collect();
@@ -74,7 +72,7 @@ pub(super) async fn status(
 }
 
 /// The drift in all clients, and the number of clients with entries of svc.
-pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
+pub(crate) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
     let expectation = expectation(context)?;
     let (mut installed, mut drift) = (0, Vec::new());
     let inspections = KnownClient::all().iter().map(|client| expectation.inspect(*client));
@@ -100,14 +98,14 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let url = live.and_then(|daemon| Url::parse(&daemon.url).ok()).or_else(listener);
     let token = config.as_ref().and_then(|config| Token::read(&config.token_file.value).ok()?);
     Ok(Expectation {
-        command: here::command(context)?,
+        command: command(context)?,
         locations: context.client_locations()?,
         record: InstallRecord::read(&context.paths.home)?,
         daemon: url.map(|url| DaemonAddress { port: url.socket().1, url: url.to_string() }),
         token: token.map(|token| OperatorToken(token.expose().to_owned())),
         version: env!("CARGO_PKG_VERSION"),
         harmless_tools: HARMLESS_TOOLS.to_vec(),
-        listed_tools: here::listed_tools(context),
+        listed_tools: listed_tools(context),
     })
 }
 
@@ -143,7 +141,6 @@ fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Resul
     Ok(())
 }
 
-/// What svc can do with a client, on lines that fit the screen.
 fn able(screen: &Screen, status: &ClientStatus, abilities: &Abilities) -> String {
     let mut out = String::new();
     for (label, text) in abilities.texts() {
@@ -157,18 +154,16 @@ fn able(screen: &Screen, status: &ClientStatus, abilities: &Abilities) -> String
     out
 }
 
-/// Adds a text behind a label, on lines that fit the screen.
 fn push_wrapped(out: &mut String, screen: &Screen, label: &str, text: &str) {
     const LABEL: usize = 11;
     let room = screen.width.map(|width| usize::from(width).saturating_sub(LABEL));
     let mut label = format!("  {label}");
     for line in output::wrapped(text, room).lines() {
-        writeln!(out, "{label:LABEL$}{line}").expect("writing to a string does not fail");
+        out.extend([&*format!("{label:LABEL$}"), line, "\n"]);
         label.clear();
     }
 }
 
-/// The tools that ask the person for each call, on lines that fit the screen.
 fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool) -> String {
     let missing = &approvals.missing;
     let text = if missing.is_empty() {
@@ -190,9 +185,6 @@ fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{Clock as _, SystemClock};
-    use time::UtcOffset;
-
     use super::*;
 
     #[test]
@@ -204,9 +196,7 @@ mod tests {
             allowed: 0,
             missing: names.iter().map(|name| (*name).to_owned()).collect(),
         };
-        let now = SystemClock.now();
-        let screen =
-            Screen { width: Some(62), color: false, utc: false, now, offset: UtcOffset::UTC };
+        let screen = Screen::for_tests(Some(62));
         let few = tools(&screen, "claude-code", &approvals, false);
         assert!(few.contains(&format!("{count} of {count} harmless ones")), "{few}");
         assert!(few.contains(names[2]) && !few.contains(names[3]), "{few}");

@@ -1,215 +1,105 @@
-//! Changes files: entries, approvals, switches.
+//! Commands that change files: entries, approvals, switches.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use clap::{Args, Parser, ValueEnum};
 use http::StatusCode;
 use serde_json::{Value, json};
-use svc_client::ClientError;
-use svc_install::InstallScope;
-use svc_install::document::{ConfigDocument, PathStep};
-use svc_install::file::{self, FileError, ForeignFile, LinkRule};
 use svc_model::source::{BUILTIN_CORE, SourceEntry, source_name};
-use svc_sys::config::FileConfig;
 use svc_sys::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
-use svc_sys::private_file;
-use svc_sys::project_folder::project_root;
 
 use super::super::naming::AdvisedError;
-use super::super::output;
-use super::super::{Context, UsageError};
-use super::args::{AddArgs, AddOptions, EntryScope, EntryTransport};
+use super::super::{Context, ExitResult, UsageError, output};
+use super::server_file::{ServerFile, decide, here, tell_daemon};
 use super::show::path_of;
 
-/// The outcome of adding entries to a file.
-pub(super) struct InsertedEntries {
-    pub(super) before: String,
-    pub(super) after: String,
-    /// Names that existed, and whether the entry was the same.
-    pub(super) there: Vec<(String, bool)>,
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    /// The server's name
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) options: AddOptions,
+    /// The program and its arguments, or the URL
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND_OR_URL")]
+    pub(super) command: Vec<String>,
 }
 
-/// A file with entries of servers.
-pub(super) struct ServerFile {
-    pub(super) path: PathBuf,
-    is_toml: bool,
+#[derive(Debug, Args)]
+pub(super) struct AddOptions {
+    #[arg(
+        short,
+        long,
+        value_enum,
+        hide_possible_values = true,
+        help = "How it is reached: stdio, http or sse [default: http for a URL, else stdio]"
+    )]
+    pub(super) transport: Option<EntryTransport>,
+    /// A header of each request, as in `X-Key: value`; repeatable
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    pub(super) header: Vec<String>,
+    /// A variable of its environment; repeatable
+    #[arg(short, long = "env", value_name = "NAME=VALUE")]
+    pub(super) env: Vec<String>,
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        help = "Where: user (config.toml) or project (this project's .mcp.json, which is approved) [default: user]"
+    )]
+    pub(super) scope: Option<EntryScope>,
 }
 
-impl ServerFile {
-    pub(super) fn of_user(context: &Context) -> Self {
-        Self { path: context.paths.config_file.clone(), is_toml: true }
+/// What stands behind the URL.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct OptionsBehind {
+    #[command(flatten)]
+    options: AddOptions,
+}
+
+impl AddOptions {
+    /// Parses options that follow a URL: a URL has no arguments that could be meant.
+    fn with_those_behind(mut self, arguments: &[String]) -> Result<Self, UsageError> {
+        let OptionsBehind { options } =
+            OptionsBehind::try_parse_from(arguments).map_err(|error| {
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                let first = first.trim_start_matches("error: ");
+                UsageError(format!("behind the URL: {first}; a server at a URL takes no arguments"))
+            })?;
+        self.transport = options.transport.or(self.transport);
+        self.scope = options.scope.or(self.scope);
+        self.header.extend(options.header);
+        self.env.extend(options.env);
+        Ok(self)
     }
 
-    fn of_project() -> anyhow::Result<Self> {
-        let here = std::env::current_dir().context("cannot tell the present folder")?;
-        Ok(Self { path: project_root(&here).join(".mcp.json"), is_toml: false })
-    }
-
-    fn section(&self) -> &'static str {
-        if self.is_toml { "sources" } else { "mcpServers" }
-    }
-
-    fn read(&self) -> anyhow::Result<(ForeignFile, ConfigDocument)> {
-        let shown = self.path.display().to_string();
-        let file = ForeignFile::read(&self.path).with_context(|| shown)?;
-        let document = self.parse(&file)?;
-        Ok((file, document))
-    }
-
-    fn parse(&self, file: &ForeignFile) -> anyhow::Result<ConfigDocument> {
-        let format = svc_install::apply::format_of(&self.path);
-        let text = match (file.text(), self.is_toml) {
-            ("", false) => "{}\n",
-            (text, _) => text,
-        };
-        ConfigDocument::parse(format, text).with_context(|| self.path.display().to_string())
-    }
-
-    fn has(&self, document: &ConfigDocument, name: &str) -> bool {
-        self.written_name(document, name).is_some()
-    }
-
-    /// The name as the file spells it: as given, or with characters that `source_name` replaces.
-    fn written_name(&self, document: &ConfigDocument, name: &str) -> Option<String> {
-        let value = document.value();
-        let servers = value.get(self.section())?.as_object()?;
-        let is_it = |written: &&String| source_name(written).is_ok_and(|normal| normal == name);
-        servers
-            .get_key_value(name)
-            .map(|(written, _)| written)
-            .or_else(|| servers.keys().find(is_it))
-            .cloned()
-    }
-
-    /// Adds an entry. Returns the text of the file before and after.
-    fn insert(&self, name: &str, entry: &Value) -> anyhow::Result<(String, String)> {
-        self.edit(|file, document| {
-            if self.has(document, name) {
-                let path = self.path.display();
-                bail!("{path} has a server {name} already; `svc mcp remove {name}` removes it");
-            }
-            document.set(&[self.section(), name], entry)?;
-            Ok((file.text().to_owned(), self.write(file, document)?))
+    /// The first argument of the program that looks like an option of `svc mcp add`.
+    pub(super) fn among(arguments: &[String]) -> Option<&String> {
+        let own = ["-t", "--transport", "-H", "--header", "-e", "--env", "--scope"];
+        arguments.iter().find(|argument| {
+            let name = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
+            own.contains(&name)
         })
     }
-
-    /// Lets `work` change the file under the rules of `svc install`: a project's file through no
-    /// link, and one change at a time.
-    fn edit<T>(
-        &self,
-        work: impl Fn(&ForeignFile, &mut ConfigDocument) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        let shown = || self.path.display().to_string();
-        let links = match self.path.parent() {
-            Some(folder) if !self.is_toml => LinkRule::Nowhere(folder.to_owned()),
-            _ => LinkRule::Anywhere,
-        };
-        let is_busy = |error: &EditFailure| {
-            matches!(error.0.downcast_ref::<FileError>(), Some(FileError::Busy))
-        };
-        let edited = file::edit(&self.path, &links, is_busy, |file| {
-            let mut document = self.parse(&file)?;
-            work(&file, &mut document).map_err(EditFailure)
-        });
-        edited.map_err(|EditFailure(error)| match error.downcast::<FileError>() {
-            Ok(error) => anyhow::Error::new(error).context(shown()),
-            Err(error) => error,
-        })
-    }
-
-    /// Adds the entries whose names the file does not have.
-    pub(super) fn insert_missing(
-        &self,
-        entries: &[(String, Value)],
-    ) -> anyhow::Result<InsertedEntries> {
-        self.edit(|file, document| {
-            let before = file.text().to_owned();
-            let (mut there, mut is_changed) = (Vec::new(), false);
-            for (name, entry) in entries {
-                if let Some(written) = self.written_name(document, name) {
-                    let known = document.value()[self.section()][&written].clone();
-                    there.push((name.clone(), known == *entry));
-                } else {
-                    document.set(&[self.section(), name], entry)?;
-                    is_changed = true;
-                }
-            }
-            let after = if is_changed { self.write(file, document)? } else { before.clone() };
-            Ok(InsertedEntries { before, after, there })
-        })
-    }
-
-    /// Removes an entry. Returns the text of the file before and after; `None` if there is no such
-    /// entry.
-    fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
-        // A file without the name is not changed, and may be a link.
-        if !self.has(&self.read()?.1, name) {
-            return Ok(None);
-        }
-        self.edit(|file, document| {
-            let Some(written) = self.written_name(document, name) else { return Ok(None) };
-            document.remove(&[PathStep::Key(self.section()), PathStep::Key(&written)]);
-            Ok(Some((file.text().to_owned(), self.write(file, document)?)))
-        })
-    }
-
-    /// Writes a changed document, after a check that it parses.
-    fn write(&self, file: &ForeignFile, document: &ConfigDocument) -> anyhow::Result<String> {
-        let text = document.text();
-        let scope = if self.is_toml {
-            FileConfig::parse(&text, &self.path)?;
-            if let Some(folder) = self.path.parent() {
-                private_file::create_folder(folder)
-                    .with_context(|| folder.display().to_string())?;
-            }
-            InstallScope::User
-        } else {
-            if let Err(problem) = SourceDocument::parse_json(&text) {
-                bail!("{} {problem}", self.path.display());
-            }
-            InstallScope::Project
-        };
-        file.replace(&text, scope)?;
-        Ok(text)
-    }
 }
 
-/// Lets `work` change config.toml. Returns the file, and its text before and after. With `dry_run`
-/// nothing is written.
-pub(in crate::cli) fn change_config(
-    context: &Context,
-    dry_run: bool,
-    work: impl Fn(&mut ConfigDocument) -> anyhow::Result<()>,
-) -> anyhow::Result<(PathBuf, String, String)> {
-    let target = ServerFile::of_user(context);
-    let (before, after) = target.edit(|file, document| {
-        work(document)?;
-        let (before, after) = (file.text().to_owned(), document.text());
-        if before != after && !dry_run {
-            target.write(file, document)?;
-        }
-        Ok((before, after))
-    })?;
-    Ok((target.path, before, after))
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum EntryScope {
+    User,
+    Project,
 }
 
-struct EditFailure(anyhow::Error);
-
-impl From<FileError> for EditFailure {
-    fn from(error: FileError) -> Self {
-        Self(error.into())
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum EntryTransport {
+    Stdio,
+    Http,
+    Sse,
 }
 
-impl From<anyhow::Error> for EditFailure {
-    fn from(error: anyhow::Error) -> Self {
-        Self(error)
-    }
-}
-
-pub(super) async fn add(context: &Context, args: AddArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
     let AddArgs { name, mut options, command } = args;
     let (command, mut arguments) = command.split_first().context("a command is needed")?;
     let is_url = command.starts_with("http://") || command.starts_with("https://");
@@ -294,33 +184,21 @@ fn missing_program(command: &str, paths: Option<&OsStr>) -> Option<String> {
     })
 }
 
-pub(super) async fn add_json(
-    context: &Context,
-    name: &str,
-    entry: &str,
-) -> anyhow::Result<ExitCode> {
+pub(super) async fn add_json(context: &Context, name: &str, entry: &str) -> ExitResult {
     let entry: Value = serde_json::from_str(entry)
         .map_err(|error| UsageError(format!("the entry is not JSON: {error}")))?;
     put(context, name, &entry, EntryScope::User).await
 }
 
-async fn put(
-    context: &Context,
-    name: &str,
-    entry: &Value,
-    scope: EntryScope,
-) -> anyhow::Result<ExitCode> {
+async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) -> ExitResult {
     let normal = source_name(name).map_err(|problem| UsageError(problem.to_string()))?;
     if normal != name {
-        return Err(UsageError(format!(
-            "{name:?}: use letters, digits, _ and -, such as {normal}"
-        ))
-        .into());
+        let text = format!("{name:?}: use letters, digits, _ and -, such as {normal}");
+        return Err(UsageError(text).into());
     }
     if name == BUILTIN_CORE && entry.get("type").and_then(Value::as_str) != Some("builtin") {
-        return Err(
-            UsageError(format!("{name:?} is the built-in server's name: choose another")).into()
-        );
+        let text = format!("{name:?} is the built-in server's name: choose another");
+        return Err(UsageError(text).into());
     }
     let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)
@@ -368,10 +246,9 @@ fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> any
     Ok(())
 }
 
-pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
-    let here = std::env::current_dir().context("cannot tell the present folder")?;
+pub(super) async fn remove(context: &Context, name: &str) -> ExitResult {
     let of_project =
-        project_files(&here).into_iter().map(|path| ServerFile { path, is_toml: false });
+        project_files(&here()?).into_iter().map(|path| ServerFile { path, is_toml: false });
     for target in of_project.chain([ServerFile::of_user(context)]) {
         if !target.path.exists() {
             continue;
@@ -385,17 +262,13 @@ pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<Exit
             }
         })?;
         tell_daemon(context).await;
-        return done(
-            context,
-            name,
-            &format!("removed {name} from {}", target.path.display()),
-            &target.path,
-        );
+        let told = format!("removed {name} from {}", target.path.display());
+        return done(context, name, &told, &target.path);
     }
     bail!("neither this project nor {} has a server {name}", context.paths.config_file.display())
 }
 
-pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResult {
     // Only the daemon knows which servers exist.
     if let Ok(client) = context.client()
         && let Err(error) = client.get::<Value>(&path_of(name, "")?).await
@@ -405,16 +278,11 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::R
     }
     decide(context, |choices| choices.set_switch(name, on))?;
     tell_daemon(context).await;
-    let word = if on { "on" } else { "off" };
-    done(
-        context,
-        name,
-        &format!("{name} is turned {word}"),
-        &SourceChoices::file(&context.paths.home),
-    )
+    let told = format!("{name} is turned {}", if on { "on" } else { "off" });
+    done(context, name, &told, &SourceChoices::file(&context.paths.home))
 }
 
-pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitResult {
     let path = match what {
         // A name means the server, whose definitions have changed.
         Some(name) if is_name(&name) => {
@@ -434,29 +302,22 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> anyhow:
     let raw: Value = serde_json::from_str(&text).unwrap_or_default();
     let entries = names.iter().map(|name| ApprovedEntry::new(name, &raw["mcpServers"][*name]));
     let entries: Vec<ApprovedEntry> = entries.collect();
-    if context.json {
-        output::json(&json!({ "file": path, "servers": names, "entries": entries }))?;
-    } else {
-        output::line(&format!(
-            "{} is approved as it is now: {}",
-            path.display(),
-            names.join(", ")
-        ))?;
-        for entry in &entries {
-            output::line(&format!("  {entry}"))?;
-        }
+    let line = format!("{} is approved as it is now: {}", path.display(), names.join(", "));
+    let printed = context
+        .print_line(&json!({ "file": path, "servers": names, "entries": entries }), &line)?;
+    for entry in entries.iter().filter(|_| !context.json) {
+        output::line(&format!("  {entry}"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(printed)
 }
 
-/// Whether an argument names a server and not a file.
 fn is_name(word: &Path) -> bool {
     let text = word.to_string_lossy();
     source_name(&text).is_ok_and(|name| name == text) && !word.exists()
 }
 
 /// Approves the present definitions of a server, and shows which have changed.
-async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+async fn approve_changes(context: &Context, name: &str) -> ExitResult {
     let client = context.client()?;
     let waiting: Value = match client.get(&path_of(name, "/changes")?).await {
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
@@ -469,33 +330,26 @@ async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCo
         let seen = json!({ "digest": waiting["digest"] });
         client.post::<Value>(&path_of(name, "/approve")?, &seen).await?;
     }
-    if context.json {
-        output::json(&json!({ "name": name, "changes": changes }))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if changes.is_empty() {
-        output::line(&format!("{name} has not changed since its approval"))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    output::line(&format!("{name} is approved as it is now, with {} changes:", changes.len()))?;
-    for change in changes {
+    let line = match changes.len() {
+        0 => format!("{name} has not changed since its approval"),
+        count => format!("{name} is approved as it is now, with {count} changes:"),
+    };
+    let printed = context.print_line(&json!({ "name": name, "changes": changes }), &line)?;
+    for change in changes.iter().filter(|_| !context.json) {
         let text = |value: &Value| value.as_str().map(output::visible).unwrap_or_default();
         let word = if change.get("before").is_some() { "changed" } else { "new" };
         let (kind, own) = (text(&change["kind"]), text(&change["name"]));
-        output::line(&format!(
-            "  {kind} {own} ({word}): {}",
-            text(&change["after"]["description"])
-        ))?;
+        let description = text(&change["after"]["description"]);
+        output::line(&format!("  {kind} {own} ({word}): {description}"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(printed)
 }
 
 /// The nearest file of this folder's project whose present text is not approved; the nearest one if
 /// all are.
 fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
-    let here = std::env::current_dir().context("cannot tell the present folder")?;
     let choices = SourceChoices::load(&context.paths.home).unwrap_or_default();
-    let mut files = project_files(&here);
+    let mut files = project_files(&here()?);
     files.retain(|file| file.symlink_metadata().is_ok());
     let waits = |file: &PathBuf| match SourceDocument::load(file) {
         Some(Ok((_, text))) => !choices.is_approved(file, &text),
@@ -505,33 +359,8 @@ fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
     Ok(waiting.cloned().unwrap_or(ServerFile::of_project()?.path))
 }
 
-fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> anyhow::Result<()> {
-    let home = &context.paths.home;
-    let shown = || SourceChoices::file(home).display().to_string();
-    SourceChoices::change(home, change).with_context(shown)
-}
-
-/// Makes a running daemon read the files again. Without a daemon there is nothing to do.
-pub(super) async fn tell_daemon(context: &Context) {
-    let told = async {
-        let client = context.client()?;
-        client.post::<Value>("/v1/sources/reload", &json!({})).await.map(drop)?;
-        anyhow::Ok(())
-    };
-    if let Err(error) = told.await
-        && !matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
-    {
-        output::note(&format!("the daemon has not read it yet: {error:#}"));
-    }
-}
-
-fn done(context: &Context, name: &str, told: &str, file: &Path) -> anyhow::Result<ExitCode> {
-    if context.json {
-        output::json(&json!({ "name": name, "file": file }))?;
-    } else {
-        output::line(told)?;
-    }
-    Ok(ExitCode::SUCCESS)
+fn done(context: &Context, name: &str, told: &str, file: &Path) -> ExitResult {
+    context.print_line(&json!({ "name": name, "file": file }), told)
 }
 
 #[cfg(test)]

@@ -1,25 +1,20 @@
 //! `svc mcp`: child MCP servers. Commands that change files work without a daemon; a running daemon
 //! reads the files again at once.
 
-mod args;
+mod credentials;
 mod edit;
-mod import;
-mod login;
-mod offers;
-mod project;
 mod search;
-mod secret;
+mod server_file;
 mod show;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use svc_sys::config::sources::ImportedClient;
 
-use self::args::AddArgs;
-pub(super) use self::edit::change_config;
-use super::Context;
+use self::edit::AddArgs;
+pub(super) use self::server_file::change_config;
+use super::{Context, ExitResult};
 
 /// `svc mcp`, which alone lists the servers.
 #[derive(Debug, Args)]
@@ -28,13 +23,11 @@ pub(super) struct McpArgs {
     command: Option<McpCommand>,
 }
 
-/// `svc mcp …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum McpCommand {
     /// List all configured servers, with their state and the entry that is used
-    #[command(
-        after_help = "Examples:\n  svc mcp\n  svc mcp list --tools\n\nIn a project, its own .mcp.json counts as well."
-    )]
+    #[command(after_help = "Examples:\n  svc mcp\n  svc mcp list --tools\n\n\
+        In a project, its own .mcp.json counts as well.")]
     List {
         /// Show the tools, resources and prompts of each server
         #[arg(long)]
@@ -42,16 +35,10 @@ pub(super) enum McpCommand {
     },
     /// Show a server, and its entry
     #[command(after_help = "Example:\n  svc mcp get files")]
-    Get {
-        /// The server's name
-        name: String,
-    },
+    Get(ServerName),
     /// List the tools of a server
     #[command(after_help = "Example:\n  svc mcp tools files")]
-    Tools {
-        /// The server's name
-        name: String,
-    },
+    Tools(ServerName),
     /// Add a server: a program, or a URL
     #[command(after_help = "Examples:\n  svc mcp add tickets https://tickets.example.com/mcp\n  \
         svc mcp add wiki https://wiki.example.com/mcp -H 'Authorization: Bearer ${WIKI_TOKEN}'\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
@@ -60,9 +47,8 @@ pub(super) enum McpCommand {
         ${VAR} and ${VAR:-default} are filled in from `svc mcp secret set`, then from the daemon's environment.")]
     Add(AddArgs),
     /// Add a server by its entry in JSON
-    #[command(
-        after_help = "Example:\n  svc mcp add-json files '{\"command\": \"files-mcp\", \"sharing\": \"shared\"}'"
-    )]
+    #[command(after_help = "Example:\n  \
+        svc mcp add-json files '{\"command\": \"files-mcp\", \"sharing\": \"shared\"}'")]
     AddJson {
         /// The server's name
         name: String,
@@ -71,28 +57,16 @@ pub(super) enum McpCommand {
     },
     /// Remove a server's entry: the project's, else that of config.toml
     #[command(after_help = "Example:\n  svc mcp remove files")]
-    Remove {
-        /// The server's name
-        name: String,
-    },
+    Remove(ServerName),
     /// Turn a server on, whatever its entry says
     #[command(after_help = "Example:\n  svc mcp enable files")]
-    Enable {
-        /// The server's name
-        name: String,
-    },
+    Enable(ServerName),
     /// Turn a server off
     #[command(after_help = "Example:\n  svc mcp disable files")]
-    Disable {
-        /// The server's name
-        name: String,
-    },
+    Disable(ServerName),
     /// Restart a server at once
     #[command(after_help = "Example:\n  svc mcp reconnect files")]
-    Reconnect {
-        /// The server's name
-        name: String,
-    },
+    Reconnect(ServerName),
     /// Approve a project's .mcp.json as it is now, or the changed definitions of a server
     #[command(after_help = "Examples:\n  svc mcp approve\n  svc mcp approve tickets\n\n\
         The file starts programs: look at it first. After a change it must be approved again.\n\
@@ -103,10 +77,7 @@ pub(super) enum McpCommand {
     },
     /// Print the end of a server's error output
     #[command(after_help = "Example:\n  svc mcp logs files")]
-    Logs {
-        /// The server's name
-        name: String,
-    },
+    Logs(ServerName),
     /// Log in to a server at a URL, in a browser
     #[command(
         after_help = "Examples:\n  svc mcp login tickets\n  svc mcp login tickets --no-browser --port 8765\n\n\
@@ -124,10 +95,7 @@ pub(super) enum McpCommand {
     },
     /// Log out of a server, and revoke its tokens
     #[command(after_help = "Example:\n  svc mcp logout tickets")]
-    Logout {
-        /// The server's name
-        name: String,
-    },
+    Logout(ServerName),
     /// Secrets that ${VAR} in a server's entry stands for
     #[command(
         subcommand,
@@ -146,9 +114,8 @@ pub(super) enum McpCommand {
         is_move: bool,
     },
     /// Search the tools of all servers, or a registry of servers
-    #[command(
-        after_help = "Examples:\n  svc mcp search 'create an issue'\n  svc mcp search --registry github"
-    )]
+    #[command(after_help = "Examples:\n  svc mcp search 'create an issue'\n  \
+        svc mcp search --registry github")]
     Search {
         /// What you want to do; for a registry, words of a name or description
         query: String,
@@ -170,13 +137,17 @@ pub(super) enum McpCommand {
     },
 }
 
-/// `svc mcp secret …`.
+#[derive(Debug, Args)]
+pub(super) struct ServerName {
+    /// The server's name
+    name: String,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum SecretCommand {
     /// Store a secret; its value is read from standard input or from a prompt
-    #[command(
-        after_help = "Example:\n  pass show tickets | svc mcp secret set tickets TICKETS_TOKEN"
-    )]
+    #[command(after_help = "Example:\n  \
+        pass show tickets | svc mcp secret set tickets TICKETS_TOKEN")]
     Set {
         /// The server's name
         name: String,
@@ -185,10 +156,7 @@ pub(super) enum SecretCommand {
     },
     /// List the names of a server's secrets
     #[command(after_help = "Example:\n  svc mcp secret list tickets")]
-    List {
-        /// The server's name
-        name: String,
-    },
+    List(ServerName),
     /// Delete a secret
     #[command(after_help = "Example:\n  svc mcp secret unset tickets TICKETS_TOKEN")]
     Unset {
@@ -199,32 +167,36 @@ pub(super) enum SecretCommand {
     },
 }
 
-pub(super) async fn run(context: &Context, args: McpArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, args: McpArgs) -> ExitResult {
     match args.command.unwrap_or(McpCommand::List { tools: false }) {
         McpCommand::List { tools } => show::list(context, tools).await,
-        McpCommand::Get { name } => show::get(context, &name).await,
-        McpCommand::Tools { name } => show::tools(context, &name).await,
-        McpCommand::Reconnect { name } => show::reconnect(context, &name).await,
-        McpCommand::Logs { name } => show::logs(context, &name).await,
+        McpCommand::Get(server) => show::get(context, &server.name).await,
+        McpCommand::Tools(server) => show::tools(context, &server.name).await,
+        McpCommand::Reconnect(server) => show::reconnect(context, &server.name).await,
+        McpCommand::Logs(server) => show::logs(context, &server.name).await,
         McpCommand::Call { name, tool, arg } => show::call(context, &name, &tool, arg).await,
         McpCommand::Login { name, no_browser, port } => {
-            login::log_in(context, &name, no_browser, port).await
+            credentials::log_in(context, &name, no_browser, port).await
         }
-        McpCommand::Logout { name } => login::log_out(context, &name).await,
+        McpCommand::Logout(server) => credentials::log_out(context, &server.name).await,
         McpCommand::Secret(SecretCommand::Set { name, key }) => {
-            secret::set(context, &name, &key).await
+            credentials::set_secret(context, &name, &key).await
         }
-        McpCommand::Secret(SecretCommand::List { name }) => secret::list(context, &name),
+        McpCommand::Secret(SecretCommand::List(server)) => {
+            credentials::list_secrets(context, &server.name)
+        }
         McpCommand::Secret(SecretCommand::Unset { name, key }) => {
-            secret::unset(context, &name, &key).await
+            credentials::unset_secret(context, &name, &key).await
         }
-        McpCommand::Import { client, is_move } => import::import(context, client, is_move).await,
+        McpCommand::Import { client, is_move } => {
+            server_file::import(context, client, is_move).await
+        }
         McpCommand::Search { query, registry } => search::search(context, &query, registry).await,
         McpCommand::Add(args) => edit::add(context, args).await,
         McpCommand::AddJson { name, entry } => edit::add_json(context, &name, &entry).await,
-        McpCommand::Remove { name } => edit::remove(context, &name).await,
-        McpCommand::Enable { name } => edit::switch(context, &name, true).await,
-        McpCommand::Disable { name } => edit::switch(context, &name, false).await,
+        McpCommand::Remove(server) => edit::remove(context, &server.name).await,
+        McpCommand::Enable(server) => edit::switch(context, &server.name, true).await,
+        McpCommand::Disable(server) => edit::switch(context, &server.name, false).await,
         McpCommand::Approve { what } => edit::approve(context, what).await,
     }
 }

@@ -1,7 +1,6 @@
 //! `svc mcp search`: searches the tools of the configured servers, or the servers of a registry.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -14,18 +13,15 @@ use svc_sys::{bounded_file, private_file};
 use svc_wire::choose_tls;
 
 use super::super::output::{self, Column, Listing};
-use super::super::{Context, tools};
-use super::project::ProjectClient;
+use super::super::{Context, ExitResult, tools};
+use super::show::ProjectClient;
 
-/// How long a registry's list is cached.
 const KEPT_FOR: Duration = Duration::from_hours(24);
-/// Most pages of a registry that are read.
 const MAX_PAGES: usize = 200;
 /// Longest page, in bytes.
 const MAX_PAGE: usize = 16 * 1024 * 1024;
 /// Largest list of a registry that is cached, in bytes.
 const MAX_CACHE: u64 = 256 << 20;
-/// Deadline for a page.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const SERVERS: Listing = Listing {
@@ -60,11 +56,7 @@ struct RegistryCache {
     servers: Vec<RegisteredServer>,
 }
 
-pub(super) async fn search(
-    context: &Context,
-    query: &str,
-    of_registry: bool,
-) -> anyhow::Result<ExitCode> {
+pub(super) async fn search(context: &Context, query: &str, of_registry: bool) -> ExitResult {
     if !of_registry {
         let caller = ProjectClient::new(context, &[]).await?;
         let name = "ToolSearch".to_owned();
@@ -78,8 +70,7 @@ pub(super) async fn search(
     let words: Vec<String> = query.split_whitespace().map(str::to_lowercase).collect();
     let found: Vec<&RegisteredServer> =
         servers.iter().filter(|server| server.has(&words)).collect();
-    SERVERS.print(context, &json!({ "count": found.len(), "servers": found }))?;
-    Ok(ExitCode::SUCCESS)
+    SERVERS.print(context, &json!({ "count": found.len(), "servers": found }))
 }
 
 impl RegisteredServer {
@@ -125,7 +116,6 @@ fn start_of(server: &Value) -> Option<String> {
     })
 }
 
-/// The servers of a registry, from the cache if it is recent.
 async fn servers_of(context: &Context, registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
     let file = cache_file(context, registry);
     let now = SystemClock.now().as_millis();

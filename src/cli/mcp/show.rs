@@ -1,20 +1,21 @@
-//! Shows servers as the daemon knows them.
+//! Shows servers as the daemon knows them, and calls their tools.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use http::StatusCode;
 use serde_json::{Value, json};
-use svc_client::{encode, with_query};
+use svc_client::{Client, Token, encode, with_query};
 use svc_sys::config::Flags;
 use svc_sys::config::sources::project_files;
 
+use super::super::mcp_config::FreshToken;
 use super::super::naming::source_missing;
 use super::super::output::{self, Column, Listing};
-use super::super::{Context, tools};
-use super::offers;
-use super::project::ProjectClient;
+use super::super::{Context, ExitResult, tools};
+use super::server_file::here;
 
 /// How long a call waits for the first list of tools of a server that was never connected, and how
 /// often it polls.
@@ -46,7 +47,7 @@ const TOOLS: Listing = Listing {
 
 /// The path of a request about servers, with the current folder.
 fn path(route: &str) -> anyhow::Result<String> {
-    let here = std::env::current_dir().context("cannot tell the present folder")?;
+    let here = here()?;
     let has_file = project_files(&here).iter().any(|file| file.symlink_metadata().is_ok());
     let folder = has_file.then(|| here.display().to_string());
     Ok(with_query(route, &[("project", folder.as_deref())]))
@@ -56,20 +57,16 @@ pub(super) fn path_of(name: &str, action: &str) -> anyhow::Result<String> {
     path(&format!("/v1/sources/{}{action}", encode(name)))
 }
 
-pub(super) async fn list(context: &Context, with_offers: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn list(context: &Context, with_offers: bool) -> ExitResult {
     let mut page: Value = context.client()?.get(&path("/v1/sources")?).await?;
     if with_offers {
-        offers::add_to(context, &mut page).await?;
+        add_offers(context, &mut page).await?;
     }
     LIST.print(context, &page)?;
     if !context.json {
-        for text in output::items(&page, "sources").iter().filter_map(offers::shown) {
+        let sources = output::items(&page, "sources").iter();
+        for text in sources.clone().filter_map(offers_of).chain(sources.filter_map(trouble)) {
             output::block(&text)?;
-        }
-        for source in output::items(&page, "sources") {
-            if let Some(text) = trouble(source) {
-                output::block(&text)?;
-            }
         }
         for problem in page["problems"].as_array().into_iter().flatten() {
             output::note(problem.as_str().unwrap_or_default());
@@ -90,15 +87,15 @@ fn trouble(source: &Value) -> Option<String> {
     (!lines.is_empty()).then(|| head + &lines.concat())
 }
 
-pub(super) async fn get(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
     let name = &known_name(context, name).await?;
     let mut source: Value = context.client()?.get(&path_of(name, "")?).await?;
     let from = source.get("from").and_then(Value::as_str).unwrap_or_default().to_owned();
     let files = context.config(&Flags::default())?.sources;
-    let here = std::env::current_dir().context("cannot tell the present folder")?;
+    let here = here()?;
     let plan = files.plan(Some(&here));
     let planned = plan.sources.into_iter().find(|it| it.name == *name && it.from == from);
-    // An entry that came with a flag is known to the daemon only.
+    // Only the daemon knows entries that came with a flag.
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
     }
@@ -131,38 +128,31 @@ fn masked(mut entry: Value) -> Value {
     entry
 }
 
-pub(super) async fn tools(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
     // An unknown name is an error, and not an empty list.
     let name = &known_name(context, name).await?;
     let caller = caller_of(context, name).await?;
     let own = tools::of_source(&caller.client, name).await;
     caller.end().await;
     let own = own?;
-    TOOLS.print(context, &json!({ "count": own.len(), "tools": own }))?;
-    Ok(ExitCode::SUCCESS)
+    TOOLS.print(context, &json!({ "count": own.len(), "tools": own }))
 }
 
-pub(super) async fn reconnect(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+pub(super) async fn reconnect(context: &Context, name: &str) -> ExitResult {
     let name = &known_name(context, name).await?;
     let source: Value = context.client()?.post(&path_of(name, "/reconnect")?, &json!({})).await?;
-    if context.json {
-        output::json(&source)?;
-    } else {
-        output::line(&format!("{name} restarts; `svc mcp list` shows its state"))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    context.print_line(&source, &format!("{name} restarts; `svc mcp list` shows its state"))
 }
 
-pub(super) async fn logs(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+pub(super) async fn logs(context: &Context, name: &str) -> ExitResult {
     let name = &known_name(context, name).await?;
     let log: Value = context.client()?.get(&path_of(name, "/log")?).await?;
     if context.json {
         output::json(&log)?;
-    } else {
-        let text = log.get("log").and_then(Value::as_str).unwrap_or_default();
-        for line in text.lines() {
-            output::line(line)?;
-        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    for line in log["log"].as_str().unwrap_or_default().lines() {
+        output::line(line)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -172,7 +162,7 @@ pub(super) async fn call(
     name: &str,
     tool: &str,
     arguments: Vec<String>,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     let name = &known_name(context, name).await?;
     let caller = caller_of(context, name).await?;
     let done = call_as(context, &caller, name, tool, arguments).await;
@@ -183,7 +173,7 @@ pub(super) async fn call(
 /// The client for a call: a session of this folder's project, with the scope that the server
 /// requires.
 async fn caller_of(context: &Context, name: &str) -> anyhow::Result<ProjectClient> {
-    let here = std::env::current_dir().context("cannot tell the present folder")?;
+    let here = here()?;
     let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
     let planned = plan.sources.iter().find(|source| source.name == name);
     let entry = planned.and_then(|source| source.entry.as_ref().ok());
@@ -197,7 +187,7 @@ async fn call_as(
     name: &str,
     tool: &str,
     arguments: Vec<String>,
-) -> anyhow::Result<ExitCode> {
+) -> ExitResult {
     let plain = format!("{name}__{tool}");
     let deadline = Instant::now() + FIRST_LISTS;
     loop {
@@ -248,7 +238,6 @@ async fn known_name(context: &Context, name: &str) -> anyhow::Result<String> {
     }
 }
 
-/// The name itself, or the only name that begins so.
 fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
     if let Some(known) = names.iter().find(|known| **known == name) {
         return Some(known);
@@ -259,6 +248,102 @@ fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
     match near[..] {
         [only] => Some(only),
         _ => None,
+    }
+}
+
+/// The kinds of offers: kind, member with the list, and member that names an item.
+const KINDS: [(&str, &str, &str); 3] =
+    [("tool", "tools", "name"), ("resource", "resources", "uri"), ("prompt", "prompts", "name")];
+
+async fn add_offers(context: &Context, page: &mut Value) -> anyhow::Result<()> {
+    let here = std::env::current_dir()?;
+    let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
+    let entries = plan.sources.iter().filter_map(|source| source.entry.as_ref().ok());
+    let mut scopes: Vec<&str> = entries.filter_map(|entry| entry.scope.as_deref()).collect();
+    scopes.sort_unstable();
+    scopes.dedup();
+    let caller = ProjectClient::new(context, &scopes).await?;
+    let done = add_offers_as(&caller.client, page).await;
+    caller.end().await;
+    done
+}
+
+async fn add_offers_as(client: &Client, page: &mut Value) -> anyhow::Result<()> {
+    let all = tools::fetch(client, Some("sources")).await?;
+    let resources = tools::structured(client, "ListMcpResources", json!({})).await?;
+    let prompts = tools::result_of(client, "prompts/list", json!({})).await?;
+    for source in page["sources"].as_array_mut().into_iter().flatten() {
+        // A hidden server offers nothing: its name belongs to another entry.
+        if source["state"] == "hidden" {
+            continue;
+        }
+        let name = output::cell(source, "name");
+        let prefix = format!("{name}__");
+        let is_own = |offer: &&Value| output::cell(offer, "name").starts_with(&prefix);
+        source["offers"] = json!({
+            "tools": all.iter().filter(|tool| tools::is_of_source(tool, &name)).collect::<Vec<_>>(),
+            "resources": output::items(&resources, "resources").iter()
+                .filter(|resource| resource["server"] == *name).collect::<Vec<_>>(),
+            "prompts": output::items(&prompts, "prompts").iter().filter(is_own).collect::<Vec<_>>(),
+        });
+    }
+    Ok(())
+}
+
+/// What a server offers, one item a line; `None` if nothing.
+fn offers_of(source: &Value) -> Option<String> {
+    let offers = &source["offers"];
+    let lines: Vec<String> = KINDS
+        .iter()
+        .flat_map(|(kind, list, name)| {
+            output::items(offers, list).iter().map(move |offer| line_of(kind, name, offer))
+        })
+        .collect();
+    let head = format!("\n{}\n", output::visible(&output::cell(source, "name")));
+    (!lines.is_empty()).then(|| head + &lines.concat())
+}
+
+fn line_of(kind: &str, name: &str, offer: &Value) -> String {
+    let mut about = ["title", "description"].iter().filter_map(|member| offer[member].as_str());
+    let about = about.find(|text| !text.is_empty()).unwrap_or_default();
+    let first = about.lines().next().unwrap_or_default();
+    let name = output::visible(&output::cell(offer, name));
+    format!("  {kind:<9} {name}  {}", output::visible(first)).trim_end().to_owned() + "\n"
+}
+
+/// Lifetime of the token in seconds, in case this process is killed.
+const TTL: u64 = 3600;
+
+/// A client that calls in the project of the current folder.
+pub(super) struct ProjectClient {
+    pub(super) client: Client,
+    minted: Option<(Client, String)>,
+}
+
+impl ProjectClient {
+    /// Mints a token for the project, since the operator's requests have none. A caller who is not
+    /// the operator keeps its own token.
+    pub(super) async fn new(context: &Context, more: &[&str]) -> anyhow::Result<Self> {
+        let operator = context.client()?;
+        let project = std::env::current_dir().ok();
+        let mut scopes = vec!["read", "exec"];
+        scopes.extend(more);
+        let input = json!({
+            "session": format!("svc-mcp-{}", std::process::id()), "project": project, "scopes": scopes, "ttl_seconds": TTL,
+        });
+        let Ok(minted) = operator.post::<FreshToken>("/v1/tokens", &input).await else {
+            return Ok(Self { client: operator, minted: None });
+        };
+        let mut target = operator.target().clone();
+        target.token = Some(Token::parse(&minted.token, Path::new("the token of this call"))?);
+        Ok(Self { client: Client::new(target), minted: Some((operator, minted.token_id)) })
+    }
+
+    pub(super) async fn end(self) {
+        if let Some((operator, token)) = self.minted {
+            // After a failure the token expires.
+            operator.delete::<Value>(&format!("/v1/tokens/{token}")).await.ok();
+        }
     }
 }
 
@@ -310,5 +395,20 @@ mod tests {
         assert_eq!(shown["env"], json!({ "A": "***", "B": "${VAR}", "C": "***", "D": "***" }));
         assert_eq!(shown["headers"], json!({ "Authorization": "***" }));
         assert_eq!(shown["command"], "x");
+    }
+
+    #[test]
+    fn offers_are_listed_below_their_server() {
+        let source = json!({ "name": "toy", "offers": {
+            "tools": [{ "name": "toy__read", "description": "Reads a file.\nAll of it." }],
+            "resources": [{ "uri": "toy://one\u{1b}", "name": "one" }],
+            "prompts": [{ "name": "toy__greet", "title": "Greet" }],
+        } });
+        let text = offers_of(&source).expect("it offers something");
+        assert_eq!(
+            text,
+            "\ntoy\n  tool      toy__read  Reads a file.\n  resource  toy://one␛\n  prompt    toy__greet  Greet\n"
+        );
+        assert_eq!(offers_of(&json!({ "name": "idle" })), None);
     }
 }

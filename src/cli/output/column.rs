@@ -3,9 +3,7 @@
 use serde_json::Value;
 use svc_model::Timestamp;
 
-use super::relative_time::relative;
-use super::screen::Screen;
-use super::style::{Style, state_style};
+use super::screen::{Screen, Style, relative, state_style};
 use super::write::plain;
 use crate::cli::terminal;
 
@@ -28,19 +26,16 @@ pub(crate) struct Column {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnKind {
-    /// Text; truncated with `…` if the screen is too narrow.
     Text,
     /// Text that a person types again, such as a name: truncated after all others.
     Name,
     /// An id; on a screen shortened to what keeps the ids distinct.
     Id,
-    /// A state, with its colour.
     State,
     /// A time in RFC 3339; on a screen relative to now.
     Time,
     /// A folder; on a screen with `~`, and only its end if it is long.
     Path,
-    /// A number, aligned to the right.
     Number,
 }
 
@@ -55,18 +50,10 @@ const NAME: u16 = 40;
 
 impl Column {
     pub(crate) const fn text(header: &'static str, field: &'static str) -> Self {
-        Self {
-            header,
-            field,
-            kind: ColumnKind::Text,
-            rank: 0,
-            least: LEAST,
-            usual: None,
-            is_rare: false,
-        }
+        let kind = ColumnKind::Text;
+        Self { header, field, kind, rank: 0, least: LEAST, usual: None, is_rare: false }
     }
 
-    /// A name or id that a person types again.
     pub(crate) const fn name(header: &'static str, field: &'static str) -> Self {
         Self { kind: ColumnKind::Name, ..Self::text(header, field) }
     }
@@ -91,27 +78,22 @@ impl Column {
         Self { kind: ColumnKind::Number, ..Self::text(header, field) }
     }
 
-    /// Sets the rank: the columns with the highest rank are hidden first.
     pub(crate) const fn rank(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
 
-    /// Sets the least width of a truncated cell.
     pub(crate) const fn least(self, least: u16) -> Self {
         Self { least, ..self }
     }
 
-    /// Sets the value that hides the column on a screen if all rows have it.
     pub(crate) const fn usual(self, usual: &'static str) -> Self {
         Self { usual: Some(usual), ..self }
     }
 
-    /// Leaves the column out where no row has a value.
     pub(crate) const fn rare(self) -> Self {
         Self { is_rare: true, ..self }
     }
 
-    /// The value in an item; `None` if it has none.
     pub(super) fn value(self, item: &Value) -> Option<String> {
         let value = if self.field.starts_with('/') {
             item.pointer(self.field)
@@ -121,7 +103,6 @@ impl Column {
         value.filter(|value| !value.is_null()).map(plain)
     }
 
-    /// Whether its cells may be truncated.
     pub(super) const fn is_flexible(self) -> bool {
         matches!(self.kind, ColumnKind::Text | ColumnKind::Path | ColumnKind::Name)
     }
@@ -192,7 +173,6 @@ fn short_id(id: &str, digits: usize) -> String {
     }
 }
 
-/// An id for a sentence on this screen.
 pub(crate) fn short(screen: &Screen, id: &str) -> String {
     let id = terminal::cell(id);
     if screen.is_for_people() { short_id(&id, ID_DIGITS) } else { id.into_owned() }

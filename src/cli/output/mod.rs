@@ -1,18 +1,12 @@
 //! What goes to the terminal: tables and sentences for people, JSON for programs.
 //!
-//! - [`write`]: the only way to stdout. Lines, blocks, JSON documents and exact bytes; nothing else
-//!   writes to standard output or error.
-//! - [`screen`]: whom it is for. A [`Screen`] says how wide a row may be, whether colours are
-//!   wanted, and which time it is.
-//! - [`style`]: the few colours, and the colour of a state.
-//! - [`relative_time`]: "3 min ago".
-//! - [`clock`]: the time of day, for a feed.
+//! - [`write`]: the only way to stdout. Lines, blocks, JSON documents and exact bytes; one object,
+//!   a line for each field; a text that is wrapped or truncated to the screen.
+//! - [`screen`]: who reads. A [`Screen`] says how wide a row may be, whether colours are wanted,
+//!   and which time it is; relative times, times of day, and the colour of a state.
 //! - [`column`]: what stands in a column: an id, a state, a time, a folder, a number, a text.
-//! - [`table`]: rows below each other, fitted to the screen.
-//! - [`listing`]: a page of a list as such a table, or as JSON; what to do if it is empty, and the
-//!   command for the next page.
-//! - [`record`]: one object, a line for each field.
-//! - [`fitting`]: a text that is broken between words, or cut, to fit the screen.
+//! - [`table`]: rows below each other, fitted to the screen; a page of a list as such a table or as
+//!   JSON, what to do if it is empty, and the command for the next page.
 //!
 //! # A list, for people and for programs
 //!
@@ -39,27 +33,15 @@
 //! times. Rows that are no JSON go through [`table`], one object through [`object`], and text that
 //! others wrote through [`visible`] wherever it becomes part of a sentence.
 
-mod clock;
 mod column;
-mod fitting;
-mod listing;
-mod record;
-mod relative_time;
 mod screen;
-mod style;
 mod table;
 mod write;
 
-pub(crate) use clock::clock;
 pub(crate) use column::{Column, short};
-pub(crate) use fitting::{cut, wrapped};
-pub(crate) use listing::Listing;
-pub(crate) use record::{fields, object, wrapped_fields};
-pub(crate) use relative_time::relative;
-pub(crate) use screen::{ColorChoice, Screen};
-pub(crate) use style::{Style, state_style};
-pub(crate) use table::table;
+pub(crate) use screen::{ColorChoice, Screen, Style, clock, relative, state_style};
+pub(crate) use table::{Listing, table};
 pub(crate) use write::{
-    OutputClosed, block, cell, exact, items, json, line, ndjson, note, notes, plain, styled_line,
-    visible,
+    OutputClosed, block, cell, cut, exact, fields, items, json, line, ndjson, note, notes, object,
+    plain, styled_line, visible, wrapped, wrapped_fields,
 };

@@ -1,17 +1,21 @@
-//! Tables that fit the screen: `comfy-table` lays them out, one line a row.
+//! Tables that fit the screen, one line a row, and pages of lists as such tables or as JSON.
+
+use std::process::ExitCode;
 
 use comfy_table::{
     Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, Width,
     presets,
 };
 use crossterm::style::force_color_output;
+use serde_json::Value;
 
 use super::column::{Column, ColumnKind, LEAST, id_digits};
 use super::screen::Screen;
-use super::style::Style;
-use super::write::{line, styled};
+use super::screen::Style;
+use super::write::{items, json, line, note, plain, styled};
+use crate::cli::context::Context;
+use crate::cli::exit::ExitResult;
 
-/// Columns of the screen between two cells.
 const GAP: u16 = 2;
 
 /// Prints a table, or `empty` if it has no rows. A missing value is `None`.
@@ -28,7 +32,6 @@ pub(crate) fn table(
     styled(&layout(screen, columns, rows, home.as_deref()))
 }
 
-/// The rows as text, each with a line feed.
 pub(super) fn layout(
     screen: &Screen,
     columns: &[Column],
@@ -37,11 +40,8 @@ pub(super) fn layout(
 ) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_truncation_indicator("…");
-    table.set_header(
-        columns
-            .iter()
-            .map(|column| aligned(column, Cell::new(column.header)).add_attribute(Attribute::Bold)),
-    );
+    let header = |column: &Column| aligned(column, Cell::new(column.header));
+    table.set_header(columns.iter().map(|it| header(it).add_attribute(Attribute::Bold)));
     let digits: Vec<usize> = (0..columns.len())
         .map(|index| id_digits(rows.iter().filter_map(|row| row[index].as_deref())))
         .collect();
@@ -173,10 +173,73 @@ fn styled_cell(cell: Cell, style: Style) -> Cell {
     }
 }
 
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listing {
+    pub(crate) items: &'static str,
+    pub(crate) columns: &'static [Column],
+    /// The text for an empty list: there are no items, and what to do next.
+    pub(crate) empty: &'static str,
+    /// The flag that takes the page's `next_cursor`, if the list has pages.
+    pub(crate) next: Option<&'static str>,
+}
+
+impl Listing {
+    /// Prints the page: unchanged with `--json`, else as a table, with the command for the next
+    /// page on standard error.
+    pub(crate) fn print(&self, context: &Context, page: &Value) -> ExitResult {
+        if context.json {
+            return json(page).map(|()| ExitCode::SUCCESS);
+        }
+        self.print_table(&context.screen, page)?;
+        let cursor = page.get("next_cursor").filter(|cursor| !cursor.is_null());
+        if let (Some(flag), Some(cursor)) = (self.next, cursor) {
+            let arguments = std::env::args_os().skip(1);
+            let arguments = arguments.map(|word| word.to_string_lossy().into_owned());
+            note(&format!("next page: {}", command_with(arguments, flag, &plain(cursor))));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub(crate) fn print_table(&self, screen: &Screen, page: &Value) -> anyhow::Result<()> {
+        let items = items(page, self.items);
+        let is_there = |column: &&Column| {
+            !column.is_rare || items.iter().any(|item| column.value(item).is_some())
+        };
+        let columns: Vec<Column> = self.columns.iter().filter(is_there).copied().collect();
+        let rows: Vec<Vec<Option<String>>> = items
+            .iter()
+            .map(|item| columns.iter().map(|column| column.value(item)).collect())
+            .collect();
+        table(screen, &columns, &rows, self.empty)
+    }
+}
+
+/// The command line with another value of a flag, quoted for a shell.
+fn command_with(arguments: impl Iterator<Item = String>, flag: &str, value: &str) -> String {
+    let mut words = vec!["svc".to_owned()];
+    let mut skips = false;
+    for argument in arguments {
+        let is_flag = argument == flag;
+        let has_value = argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
+        if !skips && !is_flag && !has_value {
+            words.push(quoted(&argument));
+        }
+        skips = is_flag;
+    }
+    words.extend([flag.to_owned(), quoted(value)]);
+    words.join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let is_safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%~".contains(c);
+    if !word.is_empty() && word.chars().all(is_safe) && !word.starts_with('~') {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
-    use svc_model::Timestamp;
-
     use super::*;
 
     const COLUMNS: &[Column] = &[
@@ -187,11 +250,6 @@ mod tests {
         Column::path("PATH", "path").rank(2),
         Column::time("SEEN", "last_seen").rank(1),
     ];
-
-    fn screen(width: Option<u16>) -> Screen {
-        let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
-        Screen { width, color: false, utc: false, now, offset: time::UtcOffset::UTC }
-    }
 
     fn rows() -> Vec<Vec<Option<String>>> {
         let row = |cells: [&str; 6]| {
@@ -223,22 +281,22 @@ mod tests {
 
     #[test]
     fn a_program_gets_everything() {
-        insta::assert_snapshot!(text(&screen(None)));
+        insta::assert_snapshot!(text(&Screen::for_tests(None)));
     }
 
     #[test]
     fn a_screen_of_100_columns() {
-        insta::assert_snapshot!(text(&screen(Some(100))));
+        insta::assert_snapshot!(text(&Screen::for_tests(Some(100))));
     }
 
     #[test]
     fn a_screen_of_60_columns() {
-        insta::assert_snapshot!(text(&screen(Some(60))));
+        insta::assert_snapshot!(text(&Screen::for_tests(Some(60))));
     }
 
     #[test]
     fn utc_flag_shows_exact_times() {
-        let shown = text(&Screen { utc: true, ..screen(Some(120)) });
+        let shown = text(&Screen { utc: true, ..Screen::for_tests(Some(120)) });
         assert!(shown.contains("2026-03-31T11:57:00Z") && !shown.contains("ago"), "{shown}");
     }
 
@@ -254,17 +312,19 @@ mod tests {
         let name = "claude-code@project-of-30-char";
         let rows = [row(name), row("operator (you)")];
         for width in [60, 80, 100] {
-            let shown = layout(&screen(Some(width)), COLUMNS, &rows, None);
+            let shown = layout(&Screen::for_tests(Some(width)), COLUMNS, &rows, None);
             assert!(shown.contains(name) && shown.contains("operator (you)"), "{width}: {shown}");
             assert!(!shown.contains("CIRCLE") && !shown.contains("default"), "{width}: {shown}");
         }
-        assert!(layout(&screen(None), COLUMNS, &rows, None).contains("default"), "a program");
+        assert!(
+            layout(&Screen::for_tests(None), COLUMNS, &rows, None).contains("default"),
+            "a program"
+        );
         let mut other = rows.to_vec();
         other[0][3] = Some("blue".to_owned());
-        assert!(layout(&screen(Some(140)), COLUMNS, &other, None).contains("CIRCLE"));
-        // Nothing is truncated that fits.
+        assert!(layout(&Screen::for_tests(Some(140)), COLUMNS, &other, None).contains("CIRCLE"));
         let short = [row("ann"), row("operator (you)")];
-        let shown = layout(&screen(Some(60)), COLUMNS, &short, None);
+        let shown = layout(&Screen::for_tests(Some(60)), COLUMNS, &short, None);
         assert!(shown.contains("operator (you)"), "{shown}");
     }
 
@@ -280,17 +340,17 @@ mod tests {
         let row = [key, "idle", "claude-code@web-and-more", "/srv/shop/web"];
         let rows = [row.map(|cell| Some(cell.to_owned())).to_vec()];
         for width in [62, 80, 100] {
-            let shown = layout(&screen(Some(width)), KEYS, &rows, None);
+            let shown = layout(&Screen::for_tests(Some(width)), KEYS, &rows, None);
             assert!(shown.contains(key), "{width}: {shown}");
         }
-        let narrow = layout(&screen(Some(40)), KEYS, &rows, None);
+        let narrow = layout(&Screen::for_tests(Some(40)), KEYS, &rows, None);
         assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
     }
 
     #[test]
     fn each_row_is_one_line_within_the_screen_width() {
         for width in 20..140 {
-            let shown = text(&screen(Some(width)));
+            let shown = text(&Screen::for_tests(Some(width)));
             assert_eq!(shown.lines().count(), 3, "{width}: {shown}");
             // A Chinese character takes two columns.
             let columns = |line: &str| {
@@ -307,10 +367,30 @@ mod tests {
 
     #[test]
     fn colours_are_optional_and_never_from_data() {
-        let shown = text(&Screen { color: true, ..screen(Some(100)) });
+        let shown = text(&Screen { color: true, ..Screen::for_tests(Some(100)) });
         assert!(shown.contains("online") && shown.contains("\u{1b}["), "{shown}");
         assert!(!shown.contains("\u{1b}[31m"), "the one of another: {shown}");
-        let plain = text(&screen(Some(100)));
+        let plain = text(&Screen::for_tests(Some(100)));
         assert!(!plain.contains('\u{1b}') && plain.contains("x␛[31m\\u{202e}␊y"), "{plain}");
+    }
+
+    #[test]
+    fn next_page_is_a_complete_command() {
+        let next = |arguments: &[&str]| {
+            command_with(arguments.iter().map(|word| (*word).to_owned()), "--cursor", "b")
+        };
+        assert_eq!(next(&["task", "list"]), "svc task list --cursor b");
+        assert_eq!(
+            next(&["task", "list", "--cursor", "a", "--agent", "it's me"]),
+            r"svc task list --agent 'it'\''s me' --cursor b"
+        );
+        assert_eq!(
+            next(&["task", "list", "--cursor=a", "--from", ""]),
+            "svc task list --from '' --cursor b"
+        );
+        assert_eq!(
+            next(&["task", "list", "--agent", "~/a"]),
+            "svc task list --agent '~/a' --cursor b"
+        );
     }
 }

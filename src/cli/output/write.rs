@@ -6,12 +6,14 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use ratatui::text::Span;
 use serde::Serialize;
 use serde_json::Value;
+use svc_model::Timestamp;
 
+use super::screen::{Screen, relative};
 use crate::cli::terminal;
 
-/// Standard output is closed.
 #[derive(Debug, thiserror::Error)]
 #[error("the output was closed")]
 pub(crate) struct OutputClosed;
@@ -50,7 +52,6 @@ pub(crate) fn styled(text: &str) -> anyhow::Result<()> {
     exact(text.as_bytes())
 }
 
-/// Like `styled`, with one line feed at the end.
 pub(crate) fn styled_line(text: &str) -> anyhow::Result<()> {
     styled(&format!("{text}\n"))
 }
@@ -98,4 +99,124 @@ pub(crate) fn plain(value: &Value) -> String {
 /// Sanitises a text for a part of a line.
 pub(crate) fn visible(text: &str) -> String {
     terminal::line(text).into_owned()
+}
+
+/// Wraps a text between words at `room` columns; `None` wraps nothing. A longer word stays whole.
+pub(crate) fn wrapped(text: &str, room: Option<usize>) -> String {
+    let Some(room) = room.filter(|room| *room > 0) else { return text.to_owned() };
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.split('\n') {
+        if width(line) <= room {
+            lines.push(line.to_owned());
+            continue;
+        }
+        let mut broken = String::new();
+        for word in line.split(' ') {
+            if !broken.is_empty() && width(&broken) + 1 + width(word) > room {
+                lines.push(std::mem::take(&mut broken));
+            }
+            if !broken.is_empty() {
+                broken.push(' ');
+            }
+            broken.push_str(word);
+        }
+        lines.push(broken);
+    }
+    lines.join("\n")
+}
+
+fn width(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// Truncates a text to `room` columns, with `…` at its end.
+pub(crate) fn cut(text: String, room: usize) -> String {
+    if width(&text) <= room {
+        return text;
+    }
+    let (mut shown, mut taken) = (String::new(), 0);
+    let mut buffer = [0; 4];
+    for c in text.chars() {
+        let own = width(c.encode_utf8(&mut buffer));
+        if taken + own + 1 > room {
+            break;
+        }
+        taken += own;
+        shown.push(c);
+    }
+    shown.push('…');
+    shown
+}
+
+/// `key: value` lines with padded keys; further lines of a value are indented below its first.
+pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
+    let width = label_width(pairs);
+    let mut text = String::new();
+    for (key, value) in pairs {
+        let mut label = format!("{}:", visible(key));
+        for part in value.split('\n') {
+            text.extend([&*format!("{label:width$}"), " ", &visible(part), "\n"]);
+            label.clear();
+        }
+    }
+    block(&text)
+}
+
+/// Like `fields`, with values that are wrapped at the width of the screen.
+pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyhow::Result<()> {
+    let room = screen.width.map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
+    let pairs: Vec<(&str, String)> =
+        pairs.iter().map(|(key, value)| (*key, wrapped(value, room))).collect();
+    fields(&pairs)
+}
+
+/// The members of a JSON object that are set: first those of `first`, then all others. On a screen
+/// a time is followed by the relative time.
+pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> anyhow::Result<()> {
+    let Some(map) = value.as_object() else {
+        return json(value);
+    };
+    let named = first.iter().filter_map(|key| map.get_key_value(*key));
+    let others = map.iter().filter(|(key, _)| !first.contains(&key.as_str()));
+    let pairs: Vec<(&str, String)> = named
+        .chain(others)
+        .filter(|(_, value)| !value.is_null())
+        .map(|(key, value)| (key.as_str(), with_relative_time(screen, key, plain(value))))
+        .collect();
+    fields(&pairs)
+}
+
+fn with_relative_time(screen: &Screen, key: &str, value: String) -> String {
+    let is_time = screen.is_for_people()
+        && !screen.utc
+        && (key.ends_with("_at") || matches!(key, "timestamp" | "last_seen" | "started" | "ended"));
+    match Timestamp::parse(&value).filter(|_| is_time) {
+        Some(at) => format!("{value} ({})", relative(at, screen.now)),
+        None => value,
+    }
+}
+
+fn label_width(pairs: &[(&str, String)]) -> usize {
+    pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_wraps_between_words() {
+        assert_eq!(wrapped("one two three", Some(8)), "one two\nthree");
+        assert_eq!(wrapped("one\n\ntwo three four", Some(9)), "one\n\ntwo three\nfour");
+        assert_eq!(wrapped("a-word-that-is-too-long b", Some(5)), "a-word-that-is-too-long\nb");
+        assert_eq!(wrapped("中文 中文", Some(5)), "中文\n中文", "a character may take two");
+        assert_eq!(wrapped("one two three", None), "one two three");
+    }
+
+    #[test]
+    fn truncated_text_ends_with_an_ellipsis() {
+        let shown = |text: &str, room| cut(text.to_owned(), room);
+        assert_eq!((shown("four", 4), shown("fours", 4)), ("four".to_owned(), "fou…".to_owned()));
+        assert_eq!(shown("中文中文", 6), "中文…", "a character may take two");
+    }
 }

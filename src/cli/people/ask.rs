@@ -11,19 +11,18 @@ use svc_model::PeerId;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use super::{inbox_path, name_of, note_successor, peer, present, reaches_nobody, send};
-use crate::cli::delivery::{expected, needs};
-use crate::cli::message::text_or_input;
+use super::{
+    OperatorPresence, inbox_path, name_of, note_successor, peer, present, reaches_nobody, send,
+};
+use crate::cli::message::{expected, needs, text_or_input};
 use crate::cli::naming::peer_found;
-use crate::cli::presence::OperatorPresence;
-use crate::cli::{Context, output};
+use crate::cli::{Context, ExitResult, output};
 
-/// Of a command that SIGINT ended.
+/// The exit code of a command that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
-/// Arguments of `svc ask`.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct AskArgs {
+pub(crate) struct AskArgs {
     /// The receiver: a name, key or id of `svc agent list`
     name: String,
     /// The question; `-` reads it from standard input
@@ -33,15 +32,13 @@ pub(in crate::cli) struct AskArgs {
     timeout: Option<u64>,
 }
 
-/// How the wait for an answer ends.
 enum AskEnd {
     Answer(Value),
     /// The question did not reach its receiver, in this state.
     Lost(String),
 }
 
-/// Sends a question as the operator, waits for its answer and prints that.
-pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let client = context.client()?;
     let text = text_or_input(args.text)?;
@@ -49,7 +46,7 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     let receiver: Value = peer_found(&client, &args.name, receiver).await?;
     let to = output::cell(&receiver, "peer_id");
     present(&client).await?;
-    // From before the question, so that no answer is missed.
+    // Opened before the question is sent, so that no answer is missed.
     let mut answers = follow(context, &format!("peer/{}", PeerId::OPERATOR), None)?;
     let mut deliveries = follow(context, &format!("peer/{to}"), None)?;
     let mut changes = follow(context, "team", Some("peer.status"))?;
@@ -85,13 +82,8 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     }
     let end = wait.end(&mut answers, &mut deliveries, &mut changes);
     let end = async {
-        match args.timeout {
-            None => end.await.map(Some),
-            Some(seconds) => match timeout(Duration::from_secs(seconds), end).await {
-                Ok(end) => end.map(Some),
-                Err(_) => Ok(None),
-            },
-        }
+        let Some(seconds) = args.timeout else { return end.await.map(Some) };
+        timeout(Duration::from_secs(seconds), end).await.ok().transpose()
     };
     let end = tokio::select! {
         end = end => end?,
@@ -115,18 +107,15 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     }
 }
 
-/// Follows a stream from now on, or its events of one kind.
 fn follow(context: &Context, stream: &str, kind: Option<&str>) -> anyhow::Result<Follower> {
     let query = [("stream", Some(stream)), ("kind", kind), ("after", Some("latest"))];
     let path = with_query("/v1/events", &query);
     Ok(Follower::new(context.discovery()?, path))
 }
 
-/// The wait for the answer to a question.
 struct AnswerWait<'a> {
     context: &'a Context,
     question: &'a Value,
-    /// What the receiver is called.
     name: &'a str,
 }
 
@@ -138,7 +127,7 @@ impl AnswerWait<'_> {
         changes: &mut Follower,
     ) -> anyhow::Result<AskEnd> {
         loop {
-            // All may be dropped at any await.
+            // All three are cancel-safe.
             let end = tokio::select! {
                 item = changes.next() => {
                     self.tell_change(item?).await?;
@@ -182,7 +171,6 @@ impl AnswerWait<'_> {
         Ok(())
     }
 
-    /// The answer, if there is one after what happened in the operator's inbox.
     async fn answer(&self, item: Option<FollowItem>) -> anyhow::Result<Option<Value>> {
         match item {
             Some(FollowItem::Event { data, .. }) => {
@@ -194,7 +182,7 @@ impl AnswerWait<'_> {
                 let message = self.read(&format!("/v1/messages/{}", encode(&id))).await?;
                 Ok(self.is_answer(&message).then_some(message))
             }
-            // What came in between may not come again.
+            // Events of the time in between may be missing.
             Some(FollowItem::Resumed | FollowItem::Gap(_)) => self.waiting_answer().await,
             Some(FollowItem::Disconnected { .. }) => {
                 self.note("lost the daemon; the wait continues when it answers");
@@ -233,7 +221,7 @@ impl AnswerWait<'_> {
         }
     }
 
-    /// The end, if the question itself came to one.
+    /// The end of the question itself, if it was not delivered.
     async fn delivery(&self, item: Option<FollowItem>) -> anyhow::Result<Option<AskEnd>> {
         match item {
             Some(FollowItem::Event { data, .. }) => {
@@ -256,7 +244,7 @@ impl AnswerWait<'_> {
     fn state(&self, state: &str) -> Option<AskEnd> {
         match state {
             "undeliverable" | "refused" | "expired" => return Some(AskEnd::Lost(state.to_owned())),
-            // Not before: a hook may run out of time, and then the model has nothing.
+            // Not at `offered`: a hook may run out of time, and then the model has nothing.
             "injected" => self.note(&format!("{} has the question", self.name)),
             _ => {}
         }
@@ -267,12 +255,9 @@ impl AnswerWait<'_> {
     async fn read(&self, path: &str) -> anyhow::Result<Value> {
         let mut failures = 0;
         loop {
-            let error = match self.context.client() {
-                Ok(client) => match client.get(path).await {
-                    Ok(value) => return Ok(value),
-                    Err(error) => error,
-                },
-                Err(error) => return Err(error),
+            let error = match self.context.client()?.get(path).await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
             };
             if !error.is_transient() {
                 return Err(error.into());
@@ -282,8 +267,8 @@ impl AnswerWait<'_> {
         }
     }
 
-    /// Prints the answer, which then waits in the inbox no more.
-    async fn print(&self, answer: &Value) -> anyhow::Result<ExitCode> {
+    /// Prints the answer and acknowledges it.
+    async fn print(&self, answer: &Value) -> ExitResult {
         let is_failure = self.is_failure(answer);
         if self.context.json {
             output::json(answer)?;
@@ -317,7 +302,7 @@ impl AnswerWait<'_> {
             && message["text"].as_str().is_some_and(|text| text.starts_with(&beginning))
     }
 
-    /// Tells who waits how far it is. Standard output has the answer alone.
+    /// Reports progress on standard error: standard output has the answer alone.
     fn note(&self, text: &str) {
         if !self.context.json {
             output::note(&format!("svc: {text}"));

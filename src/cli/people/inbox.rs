@@ -1,7 +1,6 @@
 //! `svc inbox`: what waits for the operator.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,14 +10,13 @@ use svc_client::{Client, ClientError, with_query};
 use super::{inbox_path, name_of, open_questions, option_ids, peer, present};
 use crate::cli::agent_list::is_hosted;
 use crate::cli::peer::{only_at_terminal, waits_at_terminal};
-use crate::cli::{Context, output};
+use crate::cli::{Context, ExitResult, output};
 
-/// Most further lines of one argument of a call that is asked about.
+/// Most further lines of one argument of a call.
 const MOST_LINES: usize = 40;
 
-/// Arguments of `svc inbox`.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct InboxArgs {
+pub(crate) struct InboxArgs {
     /// Take them: they come again in 60 s unless acknowledged
     #[arg(long, conflicts_with = "cursor")]
     take: bool,
@@ -33,8 +31,7 @@ pub(in crate::cli) struct InboxArgs {
     cursor: Option<String>,
 }
 
-/// Shows what waits for the operator, and leaves it there unless told otherwise.
-pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn inbox(context: &Context, args: InboxArgs) -> ExitResult {
     let client = context.client()?;
     present(&client).await?;
     let limit = args.limit.map(|limit| limit.to_string());
@@ -59,7 +56,8 @@ pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow:
     Ok(ExitCode::SUCCESS)
 }
 
-/// Peers that show a prompt at their own terminals. What agents of ours ask is among the messages.
+/// Peers that show a prompt at their own terminals. Requests of hosted agents are among the
+/// messages.
 async fn waiting_at_terminals(client: &Client) -> Result<Vec<Value>, ClientError> {
     let page: Value = client.get("/v1/peers?status=waiting&limit=500").await?;
     let waiting = output::items(&page, "peers").iter();
@@ -106,7 +104,6 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
     Ok(())
 }
 
-/// The folder and the call that a request asks about, as it will run.
 fn asked_call(request: &Value) -> String {
     let mut lines = Vec::new();
     if let Some(folder) = request["cwd"].as_str() {
@@ -117,13 +114,12 @@ fn asked_call(request: &Value) -> String {
         lines.push(output::visible(name));
     }
     for (name, value) in tool["input"].as_object().into_iter().flatten() {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let value = output::plain(value);
         let mut rows = value.lines();
         let first = output::visible(rows.next().unwrap_or_default());
         lines.push(format!("  {}: {first}", output::visible(name)));
-        lines.extend(
-            rows.by_ref().take(MOST_LINES).map(|row| format!("    {}", output::visible(row))),
-        );
+        let next = rows.by_ref().take(MOST_LINES);
+        lines.extend(next.map(|row| format!("    {}", output::visible(row))));
         let more = rows.count();
         if more > 0 {
             lines.push(format!("    … {more} more lines: `svc top` shows them"));
@@ -132,7 +128,6 @@ fn asked_call(request: &Value) -> String {
     indented(&lines)
 }
 
-/// What each option means, in the client's words.
 fn option_names(request: &Value) -> String {
     let options = output::items(request, "options").iter();
     let lines: Vec<_> = options
@@ -155,37 +150,28 @@ async fn print(
     waiting: usize,
 ) -> anyhow::Result<()> {
     let messages = output::items(page, "messages");
-    if messages.is_empty() && waiting > 0 {
-        // What stands above waits for the person, too.
-        return Ok(());
-    }
     if messages.is_empty() {
-        output::line(
-            "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here",
-        )?;
-    } else {
-        let mut names: HashMap<String, String> = HashMap::new();
-        for message in messages {
-            let from = output::cell(message, "from_peer");
-            if !names.contains_key(&from) {
-                names.insert(from.clone(), name_of(&peer(client, &from).await));
-            }
-            output::block(&letter(context, message, &names[&from]))?;
+        let empty = "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here";
+        return if waiting > 0 { Ok(()) } else { output::line(empty) };
+    }
+    let mut names: HashMap<String, String> = HashMap::new();
+    for message in messages {
+        let from = output::cell(message, "from_peer");
+        if !names.contains_key(&from) {
+            names.insert(from.clone(), name_of(&peer(client, &from).await));
         }
-        if let Some(cursor) = page["next_cursor"].as_str() {
-            output::note(&format!("there is more: svc inbox --cursor {cursor}"));
-        }
+        output::block(&letter(context, message, &names[&from]))?;
+    }
+    if let Some(cursor) = page["next_cursor"].as_str() {
+        output::note(&format!("there is more: svc inbox --cursor {cursor}"));
     }
     Ok(())
 }
 
 /// Acknowledges messages but the unanswered questions.
 async fn acknowledge(client: &Client, messages: &[Value]) -> anyhow::Result<()> {
-    let open = if messages.iter().any(|message| message["type"] == "query") {
-        open_questions(client, usize::MAX).await?
-    } else {
-        Vec::new()
-    };
+    let has_questions = messages.iter().any(|message| message["type"] == "query");
+    let open = if has_questions { open_questions(client, usize::MAX).await? } else { Vec::new() };
     let is_open = |id: &Value| open.iter().any(|question| question["id"] == *id);
     let (left, ids): (Vec<&Value>, Vec<&Value>) =
         messages.iter().map(|message| &message["id"]).partition(|id| is_open(id));
@@ -202,7 +188,7 @@ async fn acknowledge(client: &Client, messages: &[Value]) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A message as a person reads it: who says what, and what may be done about it.
+/// A message with its sender and the command that answers it.
 fn letter(context: &Context, message: &Value, from: &str) -> String {
     let cell = |key| output::cell(message, key);
     let verb = match cell("type").as_str() {
@@ -214,18 +200,14 @@ fn letter(context: &Context, message: &Value, from: &str) -> String {
     };
     let (from, id) = (output::visible(from), cell("id"));
     let at = context.screen.time(&cell("timestamp"));
-    let mut text = match message["correlation_id"].as_str() {
-        Some(answered) => {
-            format!("{from} {verb} {} ({id}, {at})\n", output::visible(answered))
-        }
-        None => format!("{from} {verb} ({id}, {at})\n"),
-    };
+    let answered = message["correlation_id"].as_str();
+    let answered = answered.map(|id| format!(" {}", output::visible(id))).unwrap_or_default();
+    let mut text = format!("{from} {verb}{answered} ({id}, {at})\n");
     for line in cell("text").split('\n') {
-        writeln!(text, "  {}", output::visible(line)).expect("writing to a string does not fail");
+        text.extend(["  ", &output::visible(line), "\n"]);
     }
     if message["type"] == "query" {
-        writeln!(text, "  -> svc reply {id} '…'").expect("writing to a string does not fail");
+        text.extend(["  -> svc reply ", &id, " '…'\n"]);
     }
-    text.push('\n');
-    text
+    text + "\n"
 }

@@ -1,29 +1,28 @@
-//! `svc ask`, `tell`, `reply` and `inbox`: a person talks with the team as the operator's own peer.
+//! `svc ask`, `tell`, `reply`, `answer` and `inbox`: a person talks with the team as the operator's
+//! own peer.
 
-mod answer;
 mod ask;
 mod inbox;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, ClientProblem, TokenSource, encode, post_keyed, with_query};
-use svc_model::{LATEST, PeerId};
+use svc_model::{AgentRequestId, LATEST, PeerId};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
-use super::delivery::expected;
-use super::message::text_or_input;
-use super::naming::{AdvisedError, message_found, peer_found};
-use super::presence::say as present;
-use super::{Context, UsageError, output};
+use super::message::{expected, text_or_input};
+use super::naming::{AdvisedError, all_items, message_found, peer_found};
+use super::{Context, ExitResult, UsageError, output};
 
-pub(super) use answer::{AnswerArgs, answer};
 pub(super) use ask::{AskArgs, ask};
 pub(super) use inbox::{InboxArgs, inbox};
 
-/// Which of the four ways to speak is meant, for the help of each.
 macro_rules! which_one {
     () => {
         "Which one:
@@ -35,10 +34,8 @@ macro_rules! which_one {
 }
 pub(super) use which_one;
 
-/// Most characters of what was answered that are shown again.
 const FIRST_WORDS: usize = 60;
 
-/// Arguments of `svc tell`.
 #[derive(Debug, Args)]
 pub(super) struct TellArgs {
     /// The receiver: a name, key or id of `svc agent list`
@@ -50,7 +47,6 @@ pub(super) struct TellArgs {
     no_wake: bool,
 }
 
-/// Arguments of `svc reply`.
 #[derive(Debug, Args)]
 pub(super) struct ReplyArgs {
     /// The message: its id or the beginning of it, or `latest`: the last question to you that is
@@ -60,8 +56,7 @@ pub(super) struct ReplyArgs {
     text: String,
 }
 
-/// Sends a notification as the operator.
-pub(super) async fn tell(context: &Context, args: TellArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn tell(context: &Context, args: TellArgs) -> ExitResult {
     let client = context.client()?;
     let text = text_or_input(args.text)?;
     let mut body = json!({ "text": text, "type": "notification" });
@@ -73,7 +68,7 @@ pub(super) async fn tell(context: &Context, args: TellArgs) -> anyhow::Result<Ex
 }
 
 /// Answers a message to the operator, which acknowledges it.
-pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
     let client = context.client()?;
     present(&client).await?;
     let answered = if args.message == LATEST {
@@ -88,10 +83,8 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<
     let id = output::cell(&answered, "id");
     if answered["to_peer"] != PeerId::OPERATOR {
         let to = output::cell(&answered, "to_peer");
-        return Err(UsageError(format!(
-            "{id} is a message to {to} and not to you: `svc inbox` shows yours"
-        ))
-        .into());
+        let text = format!("{id} is a message to {to} and not to you: `svc inbox` shows yours");
+        return Err(UsageError(text).into());
     }
     let body = json!({
         "text": text_or_input(args.text)?, "type": "response", "correlation_id": id,
@@ -109,7 +102,7 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> anyhow::Result<
     result
 }
 
-/// Says that there is nothing to answer, or what answers the request of an agent that is open.
+/// The error for an inbox without open questions; names the command for an open request.
 async fn no_open_question(client: &Client) -> AdvisedError {
     let problem = ClientProblem {
         status: StatusCode::NOT_FOUND,
@@ -121,10 +114,7 @@ async fn no_open_question(client: &Client) -> AdvisedError {
         token: TokenSource::Withheld,
     };
     let advice = "`svc tell NAME …` says something, and `svc reply ID …` answers another message";
-    let page: Value = client
-        .get("/v1/requests?open=true&limit=1")
-        .await
-        .unwrap_or_else(|_: ClientError| json!({}));
+    let page: Value = client.get("/v1/requests?open=true&limit=1").await.unwrap_or_default();
     let advice = match output::items(&page, "requests").first() {
         None => advice.to_owned(),
         Some(request) => {
@@ -141,7 +131,6 @@ async fn no_open_question(client: &Client) -> AdvisedError {
     AdvisedError::new(ClientError::Problem(Box::new(problem)), &advice)
 }
 
-/// The options of an open request, in the words that `svc agent answer` takes.
 fn option_ids(request: &Value) -> String {
     let options = output::items(request, "options").iter();
     let ids = options.map(|option| output::visible(&output::cell(option, "option_id")));
@@ -150,29 +139,12 @@ fn option_ids(request: &Value) -> String {
 
 /// Questions to the operator that nobody has answered, the latest first, at most `most`.
 async fn open_questions(client: &Client, most: usize) -> Result<Vec<Value>, ClientError> {
-    let mut questions = Vec::new();
-    let mut cursor: Option<String> = None;
-    loop {
-        let query = [
-            ("peer", Some(PeerId::OPERATOR)),
-            ("open", Some("true")),
-            ("limit", Some("500")),
-            ("cursor", cursor.as_deref()),
-        ];
-        let page: Value = client.get(&with_query("/v1/messages", &query)).await?;
-        let to_operator = |message: &&Value| message["to_peer"] == PeerId::OPERATOR;
-        let room = most - questions.len();
-        questions.extend(
-            output::items(&page, "messages").iter().filter(to_operator).take(room).cloned(),
-        );
-        cursor = page["next_cursor"].as_str().map(str::to_owned);
-        if cursor.is_none() || questions.len() == most {
-            return Ok(questions);
-        }
-    }
+    let query = [("peer", Some(PeerId::OPERATOR)), ("open", Some("true"))];
+    let path = with_query("/v1/messages", &query);
+    let is_to_operator = |message: &Value| message["to_peer"] == PeerId::OPERATOR;
+    all_items(client, &path, "messages", most, is_to_operator).await
 }
 
-/// The beginning of a text, on one line.
 fn first_words(text: &str) -> String {
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = words.char_indices().nth(FIRST_WORDS) {
@@ -182,7 +154,7 @@ fn first_words(text: &str) -> String {
     output::visible(&words)
 }
 
-/// Sends a message, once, also when the daemon ends before it answers.
+/// Sends a message exactly once, also when the daemon ends before it answers.
 async fn send(
     context: &Context,
     to: &str,
@@ -192,8 +164,8 @@ async fn send(
     Ok(post_keyed(&context.discovery()?, &path, body).await)
 }
 
-/// Says whom a message went to, and when that one gets it.
-async fn report_sent(context: &Context, client: &Client, sent: &Value) -> anyhow::Result<ExitCode> {
+/// Prints the receiver of a message, and when it gets the message.
+async fn report_sent(context: &Context, client: &Client, sent: &Value) -> ExitResult {
     if context.json {
         output::json(sent)?;
         return Ok(if reaches_nobody(sent) { ExitCode::FAILURE } else { ExitCode::SUCCESS });
@@ -209,7 +181,7 @@ async fn report_sent(context: &Context, client: &Client, sent: &Value) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the receiver of a message that was just sent is over.
+/// Whether the receiver has ended, so that the message cannot be delivered.
 fn reaches_nobody(sent: &Value) -> bool {
     sent["delivery"] == "never" || sent["state"] == "undeliverable"
 }
@@ -236,19 +208,141 @@ async fn note_successor(client: &Client, receiver: &Value) {
     }
 }
 
-/// Where the operator's own peer is, and `rest` behind it.
 fn inbox_path(rest: &str) -> String {
     format!("/v1/peers/{}{rest}", PeerId::OPERATOR)
 }
 
-/// A peer, or what is left of one that is gone: its id.
+/// A peer; only its id if it is gone.
 async fn peer(client: &Client, id: &str) -> Value {
     let known = client.get(&format!("/v1/peers/{}", encode(id))).await;
     known.unwrap_or_else(|_: ClientError| json!({ "peer_id": id }))
 }
 
-/// What a peer is called.
 fn name_of(peer: &Value) -> String {
     let key = if peer["display_name"].is_string() { "display_name" } else { "peer_id" };
     output::cell(peer, key)
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AnswerArgs {
+    /// The request: its id or the beginning of it, or `latest`, which may be left out
+    request: String,
+    /// The option's id; `-` for words alone
+    option: Option<String>,
+    /// Words: the reason of a denial, or the answer to a question
+    text: Option<String>,
+    /// The option holds from now on, and is meant so
+    #[arg(long)]
+    confirm: bool,
+}
+
+impl AnswerArgs {
+    /// The request, the option and the words. A first word that names no request is the option.
+    fn split(self) -> anyhow::Result<(String, String, Option<String>)> {
+        let Self { request: first, option: second, text: third, .. } = self;
+        if first == LATEST || first.starts_with(AgentRequestId::PREFIX) {
+            let option =
+                second.context("say which option, or - for words alone; `svc inbox` shows them")?;
+            return Ok((first, option, third));
+        }
+        ensure!(third.is_none(), "{first:?} is no request: requests are `latest` or req_…");
+        Ok((LATEST.to_owned(), first, second))
+    }
+}
+
+pub(super) async fn answer(context: &Context, args: AnswerArgs) -> ExitResult {
+    let confirm = args.confirm;
+    let (request, option, text) = args.split()?;
+    let client = context.client()?;
+    let option_id = (option != "-").then_some(option);
+    let body = json!({ "option_id": option_id, "text": text, "confirm": confirm });
+    let path = format!("/v1/requests/{}/answer", encode(&request));
+    let body = serde_json::to_vec(&body)?;
+    let reply = client.exchange(Method::POST, &path, Some(body.into())).await?;
+    if request == LATEST && reply.status == StatusCode::NOT_FOUND {
+        bail!("no request is open");
+    }
+    if !reply.status.is_success() {
+        return Err(ClientError::Problem(Box::new(reply.problem())).into());
+    }
+    let answered: Value = reply.json()?;
+    if context.json {
+        output::json(&answered)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let peers: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
+    let mut peers = output::items(&peers, "peers").iter();
+    let asker = peers.find(|peer| peer["session_id"] == answered["session_key"]);
+    let asker = asker.map_or_else(|| output::cell(&answered, "session_key"), name_of);
+    let title = format!("{asker}, {}", output::cell(&answered, "title"));
+    let title = output::visible(&title);
+    let given = output::visible(option_id.as_deref().or(text.as_deref()).unwrap_or(LATEST));
+    output::line(&if reply.status == StatusCode::ACCEPTED {
+        format!("sent the answer to {title}: {given}; the client has not shown yet that it took it")
+    } else {
+        format!("answered {title}: {given}")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The heartbeat's period: a peer without one for a minute is away.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Sends one heartbeat of the operator; the first one creates the operator's peer.
+pub(super) async fn present(client: &Client) -> Result<Value, ClientError> {
+    client.post(&format!("/v1/peers/{}/heartbeat", PeerId::OPERATOR), &json!({})).await
+}
+
+/// Sends heartbeats until it is dropped.
+pub(super) struct OperatorPresence(JoinHandle<()>);
+
+impl OperatorPresence {
+    pub(super) fn keep(context: &Context) -> Self {
+        let context = context.clone();
+        Self(tokio::spawn(async move {
+            loop {
+                // A failure is ignored: the next heartbeat reaches a daemon that is back. A
+                // session's token is not the operator's.
+                if let Ok(client) = context.client()
+                    && client.target().token_source != TokenSource::Env
+                {
+                    present(&client).await.ok();
+                }
+                sleep(INTERVAL).await;
+            }
+        }))
+    }
+}
+
+impl Drop for OperatorPresence {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_may_be_left_out() {
+        let split = |words: &[&str]| {
+            let word = |at: usize| words.get(at).map(|word| (*word).to_owned());
+            let request = word(0).unwrap_or_default();
+            AnswerArgs { request, option: word(1), text: word(2), confirm: false }.split()
+        };
+        for (words, request, option, text) in [
+            (&["allow"][..], "latest", "allow", None),
+            (&["deny", "use make"], "latest", "deny", Some("use make")),
+            (&["latest", "allow"], "latest", "allow", None),
+            (&["req_1", "deny", "no"], "req_1", "deny", Some("no")),
+            (&["-", "blue"], "latest", "-", Some("blue")),
+        ] {
+            let (asked, chosen, said) = split(words).unwrap();
+            assert_eq!((&*asked, &*chosen, said.as_deref()), (request, option, text), "{words:?}");
+        }
+        for words in [&["latest"][..], &["allow", "a", "b"]] {
+            split(words).unwrap_err();
+        }
+    }
 }

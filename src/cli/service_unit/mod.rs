@@ -1,9 +1,8 @@
 //! `svc service`: the daemon as a service of the user, started at log-in and after a failure.
 //!
-//! `unit` renders the files; `manager` calls systemd or launchd. A file without svc's marker is
+//! `unit` renders the files and calls systemd or launchd. A file without svc's marker is
 //! never changed.
 
-mod manager;
 mod unit;
 
 use std::path::Path;
@@ -18,16 +17,13 @@ use svc_sys::private_file;
 use tokio::time::{Instant, sleep};
 
 use super::daemon::{DaemonProbe, find_daemon};
-use super::{Context, output};
-use manager::ServiceState;
-use unit::{Present, Unit};
+use super::{Context, ExitResult, output};
+use unit::{Present, ServiceState, Unit, run_all};
 
 /// Deadline for the daemon's first response, the same as for `svc start`.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the daemon and the service manager are polled.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Commands of `svc service`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
     /// Install the daemon as a user service: it starts at log-in, and again after a failure
@@ -37,16 +33,14 @@ pub(super) enum ServiceCommand {
         Exit code 1 if the service manager cannot be reached; the file is there all the same.")]
     Install(ChangeArgs),
     /// Stop the service and remove what install wrote
-    #[command(
-        after_help = "Example:\n  svc service uninstall\n\nThe data folder stays. Fine if nothing is installed."
-    )]
+    #[command(after_help = "Example:\n  svc service uninstall\n\n\
+        The data folder stays. Fine if nothing is installed.")]
     Uninstall(ChangeArgs),
     /// Whether it is installed, up to date, and runs; exit code 0 if all of that, else 1
     #[command(after_help = "Example:\n  svc service status --json")]
     Status,
 }
 
-/// Arguments of `svc service install` and `svc service uninstall`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ChangeArgs {
     /// Print what would be written and run, and do nothing
@@ -54,7 +48,7 @@ pub(super) struct ChangeArgs {
     dry_run: bool,
 }
 
-pub(super) async fn run(context: &Context, command: ServiceCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(context: &Context, command: ServiceCommand) -> ExitResult {
     let unit = Unit::new(context)?;
     match command {
         ServiceCommand::Install(args) => install(context, &unit, args.dry_run).await,
@@ -72,7 +66,7 @@ async fn daemon_pid(context: &Context) -> Option<i32> {
     }
 }
 
-async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Result<ExitCode> {
+async fn install(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
     // A mistake in the configuration is reported here and not in a log.
     context.config(&Flags::default())?;
     let present = unit.present()?;
@@ -107,12 +101,10 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
         if present == Present::Current && before.enabled && !started {
             return Ok(before);
         }
-        manager::run(&unit.enable(started))?;
+        run_all(&unit.enable(started))?;
         unit.state()
     });
-    let mut problem = done.as_ref().err().map(|refused| {
-        format!("{refused}; the file stays, and `svc service install` from a session with a service manager does the rest")
-    });
+    let mut problem = done.as_ref().err().map(ToString::to_string);
     let mut state = done.ok();
     if started && state.is_some() {
         match wait(context, unit).await {
@@ -123,23 +115,16 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
     let stale = present == Present::Outdated && state.as_ref().is_some_and(|state| state.active);
     if context.json {
         output::json(&json!({
-            "manager": unit.manager.as_str(),
-            "path": unit.path,
-            "unit": change,
+            "manager": unit.manager.as_str(), "path": unit.path, "unit": change,
             "enabled": state.as_ref().map(|state| state.enabled),
             "active": state.as_ref().map(|state| state.active),
-            "background_pid": background,
-            "restart_needed": stale,
-            "problem": problem,
+            "background_pid": background, "restart_needed": stale, "problem": problem,
         }))?;
     } else {
         output::line(&format!("{} {change}", unit.path.display()))?;
         if let Some(state) = &state {
-            output::line(&format!(
-                "svc is {}, and {}",
-                if state.enabled { "started at log-in" } else { "not started at log-in" },
-                state.word
-            ))?;
+            let not = if state.enabled { "" } else { "not " };
+            output::line(&format!("svc is {not}started at log-in, and {}", state.word))?;
         }
     }
     let later =
@@ -156,10 +141,8 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
         ));
     }
     if stale {
-        output::note(&format!(
-            "the service still runs as it was installed before; `{}`",
-            unit.restart()
-        ));
+        let restart = unit.restart();
+        output::note(&format!("the service still runs as it was installed before; `{restart}`"));
     }
     Ok(if problem.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -182,15 +165,12 @@ async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
     }
 }
 
-fn would_install(context: &Context, unit: &Unit, change: &str) -> anyhow::Result<ExitCode> {
+fn would_install(context: &Context, unit: &Unit, change: &str) -> ExitResult {
     let commands: Vec<_> = unit.enable(true).iter().map(|words| words.join(" ")).collect();
     if context.json {
         output::json(&json!({
-            "manager": unit.manager.as_str(),
-            "path": unit.path,
-            "unit": change,
-            "text": unit.text,
-            "commands": commands,
+            "manager": unit.manager.as_str(), "path": unit.path, "unit": change,
+            "text": unit.text, "commands": commands,
         }))?;
     } else {
         output::exact(unit.text.as_bytes())?;
@@ -203,7 +183,7 @@ fn would_install(context: &Context, unit: &Unit, change: &str) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Result<ExitCode> {
+async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
     let present = unit.present()?;
     if present == Present::Foreign {
         bail!("{} was not written by svc, so it stays", unit.path.display());
@@ -215,11 +195,8 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Res
         let commands = if present == Present::Absent { Vec::new() } else { commands };
         if context.json {
             output::json(&json!({
-                "manager": unit.manager.as_str(),
-                "path": unit.path,
-                "unit": present.as_str(),
-                "removed": false,
-                "commands": commands,
+                "manager": unit.manager.as_str(), "path": unit.path, "unit": present.as_str(),
+                "removed": false, "commands": commands,
             }))?;
         } else if present == Present::Absent {
             output::line("nothing is installed")?;
@@ -235,7 +212,7 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Res
         Ok(state) => {
             // launchd refuses to unload what is not loaded.
             if state.enabled || state.active {
-                manager::run(&unit.disable()).context("the service stays as it is")?;
+                run_all(&unit.disable()).context("the service stays as it is")?;
             }
             None
         }
@@ -245,26 +222,20 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Res
     std::fs::remove_file(&unit.path)
         .with_context(|| format!("cannot remove {}", unit.path.display()))?;
     if problem.is_none() {
-        manager::run(&unit.forget())?;
+        run_all(&unit.forget())?;
     }
     let running = daemon_pid(context).await;
     if context.json {
         output::json(&json!({
-            "manager": unit.manager.as_str(),
-            "path": unit.path,
-            "unit": "absent",
-            "removed": true,
-            "daemon_pid": running,
-            "problem": problem,
+            "manager": unit.manager.as_str(), "path": unit.path, "unit": "absent",
+            "removed": true, "daemon_pid": running, "problem": problem,
         }))?;
     } else {
         output::line(&format!("{} removed", unit.path.display()))?;
     }
     if let Some(problem) = problem {
-        output::note(&format!(
-            "{}; it forgets the service when it restarts",
-            output::visible(&problem)
-        ));
+        let problem = output::visible(&problem);
+        output::note(&format!("{problem}; it forgets the service when it restarts"));
     }
     if let Some(pid) = running {
         output::note(&format!("a daemon (pid {pid}) still runs; `svc stop` ends it"));
@@ -284,7 +255,7 @@ fn remove_link(unit: &Path) {
     }
 }
 
-async fn status(context: &Context, unit: &Unit) -> anyhow::Result<ExitCode> {
+async fn status(context: &Context, unit: &Unit) -> ExitResult {
     let present = unit.present()?;
     let state = unit.state();
     let running = daemon_pid(context).await;
@@ -294,26 +265,19 @@ async fn status(context: &Context, unit: &Unit) -> anyhow::Result<ExitCode> {
     let pid = state.as_ref().and_then(|state| state.pid);
     if context.json {
         output::json(&json!({
-            "manager": unit.manager.as_str(),
-            "path": unit.path,
-            "unit": present.as_str(),
+            "manager": unit.manager.as_str(), "path": unit.path, "unit": present.as_str(),
             "enabled": state.as_ref().map(|state| state.enabled),
             "active": state.as_ref().map(|state| state.active),
             "state": state.as_ref().map(|state| &state.word),
-            "pid": pid,
-            "daemon_pid": running,
-            "problem": problem,
+            "pid": pid, "daemon_pid": running, "problem": problem,
         }))?;
     } else {
         let unknown = || "unknown".to_owned();
+        let enabled = |state: &ServiceState| if state.enabled { "yes" } else { "no" }.to_owned();
+        let enabled = state.as_ref().map_or_else(unknown, enabled);
         let mut fields = vec![
             ("unit", format!("{} ({})", unit.path.display(), present.as_str())),
-            (
-                "enabled",
-                state.as_ref().map_or_else(unknown, |state| {
-                    if state.enabled { "yes" } else { "no" }.to_owned()
-                }),
-            ),
+            ("enabled", enabled),
             ("state", state.as_ref().map_or_else(unknown, |state| state.word.clone())),
         ];
         fields.extend(pid.map(|pid| ("pid", pid.to_string())));

@@ -1,7 +1,9 @@
-//! The file that tells the user's service manager how to run the daemon, and its path.
+//! The file that tells the user's service manager how to run the daemon, and the manager's own
+//! programs (systemd, launchd), which load it.
 
-use std::fmt::Write as _;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use svc_sys::{bounded_file, private_file};
@@ -11,10 +13,8 @@ use crate::cli::{Context, program};
 /// Marks the files that `svc service` wrote.
 const MARKER: &str = "Made by svc service install";
 
-/// The name of systemd's unit.
-pub(super) const SYSTEMD_NAME: &str = "svc.service";
-/// The label of launchd's job.
-pub(super) const LAUNCHD_LABEL: &str = "svc.daemon";
+const SYSTEMD_NAME: &str = "svc.service";
+const LAUNCHD_LABEL: &str = "svc.daemon";
 
 /// Largest unit, in bytes.
 const MAX_UNIT: u64 = 1 << 20;
@@ -23,7 +23,6 @@ const STOP_SECONDS: u32 = 20;
 /// Seconds before a daemon that failed is started again.
 const RESTART_SECONDS: u32 = 2;
 
-/// The user's service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manager {
     Systemd,
@@ -31,7 +30,6 @@ pub(super) enum Manager {
 }
 
 impl Manager {
-    /// The service manager of this system.
     pub(super) fn here() -> anyhow::Result<Self> {
         if cfg!(target_os = "macos") {
             Ok(Self::Launchd)
@@ -68,19 +66,15 @@ impl Manager {
     }
 }
 
-/// The service file: its path and its text.
-#[derive(Debug)]
 pub(super) struct Unit {
     pub(super) manager: Manager,
     pub(super) path: PathBuf,
     pub(super) text: String,
 }
 
-/// The state of the file at the unit's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Present {
     Absent,
-    /// The text that would be written now.
     Current,
     /// A file of svc for another program or data folder, or from another version.
     Outdated,
@@ -100,7 +94,6 @@ impl Present {
 }
 
 impl Unit {
-    /// The unit for this program and the data folder of `context`.
     pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
         let manager = Manager::here()?;
         // A link that a person made leads to the new version after an upgrade.
@@ -113,30 +106,22 @@ impl Unit {
         }
         let service = Service::new(context, &program)?;
         let folder = manager.folder(context)?;
-        Ok(match manager {
-            Manager::Systemd => {
-                Self { manager, path: folder.join(SYSTEMD_NAME), text: service.for_systemd() }
-            }
-            Manager::Launchd => Self {
-                manager,
-                path: folder.join(format!("{LAUNCHD_LABEL}.plist")),
-                text: service.for_launchd(),
-            },
-        })
+        let (name, text) = match manager {
+            Manager::Systemd => (SYSTEMD_NAME.to_owned(), service.for_systemd()),
+            Manager::Launchd => (format!("{LAUNCHD_LABEL}.plist"), service.for_launchd()),
+        };
+        Ok(Self { manager, path: folder.join(name), text })
     }
 
     pub(super) fn present(&self) -> anyhow::Result<Present> {
-        match bounded_file::read(&self.path, MAX_UNIT) {
-            Ok(None) => Ok(Present::Absent),
-            Ok(Some(bytes)) if bytes == self.text.as_bytes() => Ok(Present::Current),
-            Ok(Some(bytes)) if String::from_utf8_lossy(&bytes).contains(MARKER) => {
-                Ok(Present::Outdated)
-            }
-            Ok(Some(_)) => Ok(Present::Foreign),
-            Err(error) => {
-                Err(error).with_context(|| format!("cannot read {}", self.path.display()))
-            }
-        }
+        let read = bounded_file::read(&self.path, MAX_UNIT)
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
+        Ok(match read {
+            None => Present::Absent,
+            Some(bytes) if bytes == self.text.as_bytes() => Present::Current,
+            Some(bytes) if String::from_utf8_lossy(&bytes).contains(MARKER) => Present::Outdated,
+            Some(_) => Present::Foreign,
+        })
     }
 
     /// Writes the file atomically. Anyone may read it: it has no secret, and systemd warns
@@ -149,8 +134,6 @@ impl Unit {
     }
 }
 
-/// The values that both formats need.
-#[derive(Debug)]
 struct Service {
     program: String,
     log: String,
@@ -189,12 +172,11 @@ impl Service {
         );
         for (name, value) in &self.environment {
             let assignment = quoted(&format!("{name}={value}"));
-            writeln!(text, "Environment={assignment}").expect("a string takes it");
+            text.extend(["Environment=", &assignment, "\n"]);
         }
         // systemd expands variables in the arguments, but not in the program's path.
         let (program, log) = (quoted(&self.program), quoted(&self.log).replace('$', "$$"));
-        write!(
-            text,
+        text + &format!(
             "ExecStart={program} serve --log-file {log}\n\
              Restart=on-failure\n\
              RestartSec={RESTART_SECONDS}\n\
@@ -209,8 +191,6 @@ impl Service {
              [Install]\n\
              WantedBy=default.target\n"
         )
-        .expect("a string takes it");
-        text
     }
 
     /// A property list of launchd (`launchd.plist(5)`).
@@ -224,19 +204,18 @@ impl Service {
              \t<key>ProgramArguments</key>\n\t<array>\n"
         );
         for word in [&self.program, "serve", "--log-file", &self.log] {
-            writeln!(text, "\t\t<string>{}</string>", escaped(word)).expect("a string takes it");
+            text.extend(["\t\t<string>", &escaped(word), "</string>\n"]);
         }
         text.push_str("\t</array>\n");
         if !self.environment.is_empty() {
             text.push_str("\t<key>EnvironmentVariables</key>\n\t<dict>\n");
             for (name, value) in &self.environment {
-                write!(text, "\t\t<key>{name}</key>\n\t\t<string>{}</string>\n", escaped(value))
-                    .expect("a string takes it");
+                text.extend(["\t\t<key>", name, "</key>\n\t\t<string>", &escaped(value)]);
+                text.push_str("</string>\n");
             }
             text.push_str("\t</dict>\n");
         }
-        write!(
-            text,
+        text + &format!(
             "\t<key>RunAtLoad</key>\n\t<true/>\n\
              \t<key>KeepAlive</key>\n\t<dict>\n\t\t<key>SuccessfulExit</key>\n\t\t<false/>\n\t</dict>\n\
              \t<key>ExitTimeOut</key>\n\t<integer>{STOP_SECONDS}</integer>\n\
@@ -246,8 +225,6 @@ impl Service {
             escaped(&self.log),
             0o077
         )
-        .expect("a string takes it");
-        text
     }
 }
 
@@ -266,9 +243,148 @@ fn quoted(word: &str) -> String {
     format!("\"{escaped}\"")
 }
 
-/// Escapes text for an XML element.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{command}` failed: {output}")]
+pub(super) struct ManagerError {
+    command: String,
+    output: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ServiceState {
+    /// Whether the service starts when the user logs in.
+    pub(super) enabled: bool,
+    /// Whether the service runs or is about to.
+    pub(super) active: bool,
+    /// The manager's term: `active`, `inactive`, `failed`.
+    pub(super) word: String,
+    pub(super) pid: Option<i32>,
+}
+
+impl Unit {
+    pub(super) fn state(&self) -> Result<ServiceState, ManagerError> {
+        match self.manager {
+            Manager::Systemd => {
+                let properties = "--property=ActiveState,UnitFileState,MainPID";
+                let shown = ask(&["systemctl", "--user", "show", properties, SYSTEMD_NAME])?;
+                let of: HashMap<_, _> =
+                    shown.lines().filter_map(|line| line.split_once('=')).collect();
+                let word = of.get("ActiveState").copied().unwrap_or("unknown");
+                Ok(ServiceState {
+                    enabled: of.get("UnitFileState").is_some_and(|state| *state == "enabled"),
+                    active: matches!(word, "active" | "activating" | "reloading"),
+                    word: word.to_owned(),
+                    pid: of.get("MainPID").and_then(|pid| pid.parse().ok()).filter(|&pid| pid > 0),
+                })
+            }
+            Manager::Launchd => {
+                // Distinguishes an unreachable domain of the user from a service that is not
+                // loaded.
+                ask(&["launchctl", "print", &domain()])?;
+                let Ok(printed) = ask(&["launchctl", "print", &target()]) else {
+                    let word = "inactive".to_owned();
+                    return Ok(ServiceState { word, ..ServiceState::default() });
+                };
+                let field = |name: &str| {
+                    printed
+                        .lines()
+                        .find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(" = "))
+                };
+                let word = field("state").unwrap_or("unknown").to_owned();
+                Ok(ServiceState {
+                    enabled: true,
+                    active: word == "running",
+                    word,
+                    pid: field("pid").and_then(|pid| pid.parse().ok()),
+                })
+            }
+        }
+    }
+
+    /// The commands that load the file, start the service at log-in and, if `start`, now.
+    pub(super) fn enable(&self, start: bool) -> Vec<Vec<String>> {
+        match self.manager {
+            Manager::Systemd => {
+                let mut commands =
+                    vec![systemctl(&["daemon-reload"]), systemctl(&["enable", SYSTEMD_NAME])];
+                if start {
+                    commands.push(systemctl(&["start", SYSTEMD_NAME]));
+                }
+                commands
+            }
+            // launchd starts what it loads; a file in its folder is loaded at log-in.
+            Manager::Launchd if start => {
+                let path = self.path.display().to_string();
+                vec![words(&["launchctl", "bootstrap", &domain(), &path])]
+            }
+            Manager::Launchd => Vec::new(),
+        }
+    }
+
+    /// The commands that stop the service and disable its start.
+    pub(super) fn disable(&self) -> Vec<Vec<String>> {
+        match self.manager {
+            Manager::Systemd => vec![systemctl(&["disable", "--now", SYSTEMD_NAME])],
+            Manager::Launchd => vec![words(&["launchctl", "bootout", &target()])],
+        }
+    }
+
+    /// The commands that make the manager forget a removed file.
+    pub(super) fn forget(&self) -> Vec<Vec<String>> {
+        match self.manager {
+            Manager::Systemd => vec![systemctl(&["daemon-reload"])],
+            Manager::Launchd => Vec::new(),
+        }
+    }
+
+    /// The command with which a person restarts the service after an upgrade.
+    pub(super) fn restart(&self) -> String {
+        match self.manager {
+            Manager::Systemd => format!("systemctl --user restart {SYSTEMD_NAME}"),
+            Manager::Launchd => format!("launchctl kickstart -k {}", target()),
+        }
+    }
+}
+
+pub(super) fn run_all(commands: &[Vec<String>]) -> Result<(), ManagerError> {
+    for command in commands {
+        let words: Vec<_> = command.iter().map(String::as_str).collect();
+        ask(&words)?;
+    }
+    Ok(())
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn systemctl(args: &[&str]) -> Vec<String> {
+    words(&[&["systemctl", "--user"], args].concat())
+}
+
+fn domain() -> String {
+    format!("gui/{}", rustix::process::getuid().as_raw())
+}
+
+fn target() -> String {
+    format!("{}/{LAUNCHD_LABEL}", domain())
+}
+
+fn ask(words: &[&str]) -> Result<String, ManagerError> {
+    let failed = |output: String| ManagerError { command: words.join(" "), output };
+    let ran = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
+    let ran = ran.map_err(|error| failed(error.to_string()))?;
+    if !ran.status.success() {
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        let lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+        let output = lines.collect::<Vec<_>>().join("; ");
+        return Err(failed(if output.is_empty() { ran.status.to_string() } else { output }));
+    }
+    Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
 }
 
 #[cfg(test)]

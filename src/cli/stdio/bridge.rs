@@ -1,26 +1,28 @@
-//! The state that all exchanges share, and the bridge's own requests: it renews the session and
-//! lists the tools.
+//! The state that all exchanges share: the session, the daemon's tools and the lines for the
+//! client; and the bridge's own requests, which renew the session and list the tools.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use svc_client::{McpReply, StreamingReply, backoff};
 use svc_model::ToolExposure;
+use svc_sys::lines::LineReader;
 use svc_wire::json_rpc::JsonRpcEnvelope;
-use svc_wire::mcp::SESSION_ID;
+use svc_wire::mcp::{Revision, SESSION_ID};
 use svc_wire::mcp_request::{self, RequestSetting};
+use tokio::io::AsyncRead;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
-use super::super::output;
+use super::super::{output, program};
 use super::call::{ClientCall, own_request};
-use super::lines::LineWriter;
 use super::link::{DaemonLink, Effort, LinkError};
-use super::session::{CurrentSession, LegacySession};
-use super::tools::{ToolCache, ToolPage};
 
 /// Retries of a request that gets no response. Bounded, since a request that crashes the daemon
 /// must not do so for ever.
@@ -29,14 +31,12 @@ pub(super) const REPEATS: u32 = 3;
 const MAX_TOOL_PAGES: usize = 100;
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// The state that all exchanges share.
-#[derive(Debug)]
 pub(super) struct Bridge {
     pub(super) link: DaemonLink,
     pub(super) output: LineWriter,
     pub(super) session: CurrentSession,
     pub(super) tools: ToolCache,
-    /// Which tools the client is shown, if a flag says so.
+    /// Which tools the client is shown, if `--expose` says so.
     pub(super) expose: Option<ToolExposure>,
 }
 
@@ -60,12 +60,10 @@ impl Bridge {
         &self,
         request: &Bytes,
     ) -> Result<(Option<HeaderValue>, Box<RawValue>), String> {
-        // A tool that the client does not list may be called, too.
+        // Clients may call tools that are not listed to them.
         let expose = Some(ToolExposure::All);
-        let outgoing = mcp_request::post(
-            request.clone(),
-            RequestSetting { expose, ..RequestSetting::default() },
-        );
+        let setting = RequestSetting { expose, ..RequestSetting::default() };
+        let outgoing = mcp_request::post(request.clone(), setting);
         let mut repeats = 0;
         loop {
             let problem = match self.link.open(&outgoing, Effort::Demand).await {
@@ -149,7 +147,6 @@ impl Bridge {
         call.tools.iter().all(|name| self.tools.get(name).is_some_and(|tool| tool.is_repeatable()))
     }
 
-    /// Forwards a message that belongs to no call.
     pub(super) async fn pass(&self, message: String) {
         if serde_json::from_str::<&RawValue>(&message).is_ok() {
             self.output.send(message).await;
@@ -160,9 +157,7 @@ impl Bridge {
 
     /// Reports a refusal of the daemon on standard error, where no request could be answered.
     pub(super) async fn note_refusal(&self, answer: StreamingReply) {
-        let Ok(reply) = answer.collect().await else {
-            return;
-        };
+        let Ok(reply) = answer.collect().await else { return };
         let problem = reply.problem();
         if problem.status == StatusCode::UNAUTHORIZED {
             self.link.note_unauthorized(&problem);
@@ -175,9 +170,7 @@ impl Bridge {
 /// The response to a request of the bridge. The outer error is one that a retry may cure.
 async fn own_response(mut answer: McpReply) -> Result<Result<Box<RawValue>, String>, String> {
     while let Some(text) = answer.next().await.map_err(|error| error.to_string())? {
-        let Ok(message) = JsonRpcEnvelope::parse(text.as_bytes()) else {
-            continue;
-        };
+        let Ok(message) = JsonRpcEnvelope::parse(text.as_bytes()) else { continue };
         match (message.method, message.result, message.error) {
             (None, Some(result), _) => return Ok(Ok(result.to_owned())),
             (None, None, Some(error)) => return Ok(Err(error.get().to_owned())),
@@ -189,4 +182,159 @@ async fn own_response(mut answer: McpReply) -> Result<Result<Box<RawValue>, Stri
 
 pub(super) fn note_garbage() {
     output::note("svc: the daemon sent something that is no JSON-RPC message; it was dropped");
+}
+
+/// The session of a revision with sessions: granted by `initialize`, and kept so that it can be
+/// renewed.
+pub(super) struct LegacySession {
+    /// The session's id; a server may grant none.
+    pub(super) id: Option<HeaderValue>,
+    revision: Option<Revision>,
+    /// The client's parameters of `initialize`, with which a renewal begins.
+    pub(super) params: Option<Box<RawValue>>,
+    /// The client's process, which links this session with the session of its hooks.
+    process: Option<u32>,
+}
+
+#[derive(Default)]
+pub(super) struct CurrentSession {
+    session: Mutex<Option<Arc<LegacySession>>>,
+    /// Held while the session is renewed, so that one of many concurrent requests renews it.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+impl LegacySession {
+    /// The session that a response to `initialize` grants; `None` if it is an error.
+    pub(super) fn granted(request: &[u8], answer: &str, id: Option<HeaderValue>) -> Option<Self> {
+        let result = JsonRpcEnvelope::parse(answer.as_bytes()).ok()?.result?;
+        let params = JsonRpcEnvelope::parse(request).ok()?.params;
+        Some(Self::new(id, result, params))
+    }
+
+    pub(super) fn new(
+        id: Option<HeaderValue>,
+        result: &RawValue,
+        params: Option<&RawValue>,
+    ) -> Self {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Negotiated {
+            protocol_version: String,
+        }
+        let negotiated: Option<Negotiated> = serde_json::from_str(result.get()).ok();
+        let revision =
+            negotiated.and_then(|negotiated| Revision::parse(&negotiated.protocol_version));
+        let process = program::client();
+        Self { id, revision, params: params.map(ToOwned::to_owned), process }
+    }
+
+    pub(super) fn setting(&self) -> RequestSetting<'_> {
+        RequestSetting {
+            revision: self.revision,
+            session: self.id.as_ref(),
+            process: self.process,
+            ..RequestSetting::default()
+        }
+    }
+}
+
+impl CurrentSession {
+    /// `None` before `initialize`.
+    pub(super) fn get(&self) -> Option<Arc<LegacySession>> {
+        self.lock().clone()
+    }
+
+    pub(super) fn begin(&self, session: LegacySession) -> Arc<LegacySession> {
+        let session = Arc::new(session);
+        *self.lock() = Some(Arc::clone(&session));
+        session
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<LegacySession>>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tools of the last list: which are idempotent, and which arguments are repeated in headers.
+/// The list is fetched only after a call was cut off, or refused for its headers.
+#[derive(Debug, Default)]
+pub(super) struct ToolCache(Mutex<HashMap<String, Arc<CachedTool>>>);
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CachedTool {
+    pub(super) name: String,
+    /// Says which arguments are repeated in headers.
+    #[serde(default)]
+    pub(super) input_schema: Value,
+    #[serde(default)]
+    annotations: ToolHints,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ToolHints {
+    read_only_hint: bool,
+    idempotent_hint: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ToolPage {
+    pub(super) tools: Vec<CachedTool>,
+    pub(super) next_cursor: Option<String>,
+}
+
+impl ToolCache {
+    /// `None` before the list was fetched.
+    pub(super) fn get(&self, name: &str) -> Option<Arc<CachedTool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    pub(super) fn replace(&self, tools: HashMap<String, Arc<CachedTool>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tools;
+    }
+}
+
+impl CachedTool {
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.annotations.read_only_hint || self.annotations.idempotent_hint
+    }
+}
+
+/// Longest line, in bytes: the largest body that the daemon accepts.
+pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
+/// Capacity of the queue of lines for the client. Exchanges wait while it is full, so memory stays
+/// bounded.
+const QUEUE: usize = 64;
+const BLOCK: usize = 64 * 1024;
+
+pub(super) fn of_client<R: AsyncRead + Unpin>(input: R) -> LineReader<R> {
+    LineReader::new(input, BLOCK, MAX_LINE)
+}
+
+/// Writes whole lines. Cheap to clone; the writer ends when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub(super) struct LineWriter(mpsc::Sender<String>);
+
+impl LineWriter {
+    /// Standard output, and the task that writes to it, which ends early if standard output is
+    /// closed.
+    pub(super) fn stdout() -> (Self, JoinHandle<anyhow::Result<()>>) {
+        let (sender, mut lines) = mpsc::channel::<String>(QUEUE);
+        let writing = spawn_blocking(move || {
+            while let Some(line) = lines.blocking_recv() {
+                output::exact(format!("{line}\n").as_bytes())?;
+            }
+            Ok(())
+        });
+        (Self(sender), writing)
+    }
+
+    /// Writes one message, which contains no line break.
+    pub(super) async fn send(&self, message: String) {
+        debug_assert!(!message.contains('\n'), "one message is one line");
+        // Fails if standard output is closed, which ends the bridge.
+        self.0.send(message).await.ok();
+    }
 }

@@ -11,7 +11,6 @@ use svc_wire::json_rpc::{
 /// The first message of a subscription; a renewed subscription sends it again.
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
-/// A line of the client that can be sent to the daemon.
 #[derive(Debug)]
 pub(super) enum ClientLine {
     /// A request, or a batch with at least one request.
@@ -20,10 +19,8 @@ pub(super) enum ClientLine {
     Note(OneWayMessage),
 }
 
-/// A request, or a batch with at least one request.
 #[derive(Debug)]
 pub(super) struct ClientCall {
-    /// The unchanged line.
     pub(super) line: Bytes,
     pub(super) kind: CallKind,
     /// The tools that it calls; several only in a batch.
@@ -36,17 +33,13 @@ pub(super) struct ClientCall {
     acknowledged: bool,
 }
 
-/// How a call relates to sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
-    /// A request of the revision without sessions.
     Modern,
     /// A subscription of the revision without sessions: its response ends when the subscription
     /// ends.
     Listen,
-    /// A request that begins a session.
     Initialize,
-    /// A request in a session.
     Legacy,
 }
 
@@ -57,38 +50,30 @@ struct OwedAnswer {
     is_tool: bool,
 }
 
-/// A notification or a response, or a batch of them: it gets no response.
 #[derive(Debug)]
 pub(super) struct OneWayMessage {
-    /// The unchanged line.
     pub(super) line: Bytes,
     /// The method of a single notification.
     pub(super) method: Option<String>,
-    /// Whether it belongs to no session.
     pub(super) modern: bool,
     /// The key of the request that it cancels.
     pub(super) cancels: Option<String>,
 }
 
-/// What to do with a message from the daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settlement {
-    /// Forward it to the client.
     Pass,
     /// Drop it: the client has it already.
     Swallow,
-    /// It is no JSON-RPC message.
     Garbage,
 }
 
 /// Why a call gets no response from the daemon.
-#[derive(Debug)]
 pub(super) enum CallFailure {
     /// It was not carried out; a retry may work.
     Unavailable(String),
     /// It may have been carried out.
     Unknown(String),
-    /// The daemon refused it.
     Refused(String),
 }
 
@@ -113,12 +98,8 @@ impl ClientLine {
             .collect();
         let owed: Vec<OwedAnswer> = messages.iter().filter_map(OwedAnswer::from_request).collect();
         if owed.is_empty() {
-            return Ok(Self::Note(OneWayMessage {
-                line,
-                method: None,
-                modern: false,
-                cancels: None,
-            }));
+            let note = OneWayMessage { line, method: None, modern: false, cancels: None };
+            return Ok(Self::Note(note));
         }
         let tools = messages.iter().filter_map(tool).collect();
         let kind = CallKind::Legacy;
@@ -139,14 +120,8 @@ fn single(line: &Bytes) -> Result<ClientLine, String> {
         let tools = tool(&message).into_iter().collect();
         let (line, owed) = (line.clone(), vec![owed]);
         let meta = message.param("_meta").filter(|_| modern).map(ToOwned::to_owned);
-        return Ok(ClientLine::Call(ClientCall {
-            line,
-            kind,
-            tools,
-            meta,
-            owed,
-            acknowledged: false,
-        }));
+        let call = ClientCall { line, kind, tools, meta, owed, acknowledged: false };
+        return Ok(ClientLine::Call(call));
     }
     if message.method.is_none() && message.result.is_none() && message.error.is_none() {
         return Err(invalid("neither a request, nor a notification, nor a response"));
@@ -154,15 +129,10 @@ fn single(line: &Bytes) -> Result<ClientLine, String> {
     let cancels = (message.method.as_deref() == Some("notifications/cancelled"))
         .then(|| message.param("requestId").map(key))
         .flatten();
-    Ok(ClientLine::Note(OneWayMessage {
-        method: message.method,
-        line: line.clone(),
-        modern,
-        cancels,
-    }))
+    let (line, method) = (line.clone(), message.method);
+    Ok(ClientLine::Note(OneWayMessage { line, method, modern, cancels }))
 }
 
-/// The response to a line beyond the limit.
 pub(super) fn too_long(limit: usize) -> String {
     invalid(&format!("a line is longer than {limit} bytes"))
 }
@@ -184,7 +154,6 @@ impl ClientCall {
         }
     }
 
-    /// Whether all responses have arrived.
     pub(super) fn is_settled(&self) -> bool {
         self.owed.is_empty()
     }
@@ -217,12 +186,12 @@ impl ClientCall {
         Settlement::Pass
     }
 
-    /// Error responses for those that are still owed.
+    /// Error responses for the requests without a response.
     pub(super) fn failures(&self, failure: &CallFailure) -> Vec<String> {
         self.owed.iter().map(|owed| owed.failure(failure, self.is_modern())).collect()
     }
 
-    /// Error responses for those that are still owed, with an error of the daemon.
+    /// Responses with an error of the daemon for the requests without a response.
     pub(super) fn errors(&self, error: &RawValue) -> Vec<String> {
         self.owed.iter().map(|owed| error_reply(Some(&owed.id), error)).collect()
     }
@@ -305,7 +274,6 @@ fn error_reply(id: Option<&RawValue>, error: &(impl Serialize + ?Sized)) -> Stri
     JsonRpcWriter::new().id(&id).error(error).into_text()
 }
 
-/// A request of the bridge.
 pub(super) fn own_request(id: &str, method: &str, params: &impl Serialize) -> Bytes {
     JsonRpcWriter::new().id(id).method(method).params(params).into_bytes().into()
 }

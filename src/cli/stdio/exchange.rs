@@ -1,5 +1,5 @@
 //! One call of the client, from its line to the last line of the response, over as many connections
-//! as it takes.
+//! as it takes; and the session's own stream, whose messages belong to no request.
 
 use std::sync::Arc;
 
@@ -13,15 +13,13 @@ use svc_wire::mcp_request::{self, RequestSetting};
 use tokio::time::sleep;
 
 use super::super::output;
-use super::bridge::{Bridge, REPEATS, note_garbage};
+use super::bridge::{Bridge, LegacySession, REPEATS, note_garbage};
 use super::call::{CallFailure, CallKind, ClientCall, OneWayMessage, Settlement};
 use super::link::{Effort, LinkError};
-use super::session::LegacySession;
 
-/// The error of a server that misses an argument in the headers.
+/// The error for an argument that is missing in the headers.
 const HEADER_MISMATCH: i64 = -32020;
 
-/// The retries of one call so far.
 #[derive(Debug, Default)]
 struct Attempts {
     repeats: u32,
@@ -30,7 +28,6 @@ struct Attempts {
 }
 
 /// Why a response ended before its last message.
-#[derive(Debug)]
 enum AnswerError {
     /// It cannot be resumed; the call may be sent again.
     Cut(String),
@@ -39,7 +36,7 @@ enum AnswerError {
 }
 
 impl Bridge {
-    /// Answers a call, with an error if nothing else.
+    /// Answers a call, at least with an error.
     pub(super) async fn exchange(&self, mut call: ClientCall) {
         if let Err(failure) = self.attempt(&mut call).await {
             for reply in call.failures(&failure) {
@@ -125,7 +122,6 @@ impl Bridge {
         }
     }
 
-    /// Forwards messages until the call has all its responses.
     async fn follow(
         &self,
         call: &mut ClientCall,
@@ -266,9 +262,66 @@ fn code(error: &RawValue) -> Option<i64> {
     serde_json::from_str::<Value>(error.get()).ok()?.get("code")?.as_i64()
 }
 
-/// Whether this is the error of a daemon that shuts down.
 fn is_shutdown_error(message: &[u8]) -> bool {
     let error = JsonRpcEnvelope::parse(message).ok().and_then(|message| message.error);
     let error = error.and_then(|error| serde_json::from_str::<Value>(error.get()).ok());
     error.is_some_and(|error| error.pointer("/data/retryable") == Some(&Value::Bool(true)))
+}
+
+impl Bridge {
+    /// Forwards the messages of the session's own stream. Ends only if there is no session, or the
+    /// daemon has no such stream.
+    pub(super) async fn listen(&self) {
+        let mut last: Option<String> = None;
+        let mut heard_in: Option<Arc<LegacySession>> = None;
+        let (mut failures, mut renewed) = (0, false);
+        loop {
+            let Some(session) = self.session.get().filter(|it| it.id.is_some()) else { return };
+            if !heard_in.as_ref().is_some_and(|it| Arc::ptr_eq(it, &session)) {
+                (last, heard_in) = (None, Some(Arc::clone(&session)));
+            }
+            let request = mcp_request::get(session.setting(), last.as_deref());
+            let mut retry_after = None;
+            match self.link.open(&request, Effort::Background).await {
+                Ok(stream) if stream.status == StatusCode::OK && stream.is_event_stream() => {
+                    renewed = false;
+                    let mut answer = McpReply::new(stream);
+                    while let Ok(Some(message)) = answer.next().await {
+                        failures = 0;
+                        self.pass(message).await;
+                    }
+                    last = answer.last_event_id().map(str::to_owned).or(last);
+                    retry_after = answer.retry();
+                }
+                Ok(refusal) => match refusal.status {
+                    StatusCode::METHOD_NOT_ALLOWED => return,
+                    StatusCode::NO_CONTENT => last = None,
+                    // The stream may be unknown while the session is known.
+                    StatusCode::NOT_FOUND if last.is_some() => {
+                        last = None;
+                        continue;
+                    }
+                    StatusCode::NOT_FOUND if !std::mem::replace(&mut renewed, true) => {
+                        if let Err(problem) = self.renew(&session).await {
+                            output::note(&format!("svc: {problem}"));
+                        }
+                    }
+                    StatusCode::UNAUTHORIZED => self.note_refusal(refusal).await,
+                    status if status.is_server_error() => {}
+                    // A retry will not help, and requests work without the stream.
+                    _ => return self.note_refusal(refusal).await,
+                },
+                Err(LinkError::Lost(_) | LinkError::Away(_)) => {}
+            }
+            sleep(backoff(failures, retry_after)).await;
+            failures += 1;
+        }
+    }
+
+    /// Ends the session. If the daemon cannot be reached, the session expires there.
+    pub(super) async fn end_session(&self) {
+        if let Some(session) = self.session.get().filter(|it| it.id.is_some()) {
+            self.link.open(&mcp_request::delete(session.setting()), Effort::Once).await.ok();
+        }
+    }
 }

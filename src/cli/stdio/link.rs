@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 use svc_client::{
-    Client, ClientError, ClientProblem, DaemonTarget, Discovery, StreamingReply, Token,
+    Client, ClientError, ClientProblem, DaemonFile, DaemonTarget, Discovery, StreamingReply, Token,
     TokenSource, backoff,
 };
 use svc_model::PROCESS_TOKENS_PATH;
@@ -17,9 +17,8 @@ use svc_server::daemon::stays_stopped;
 use svc_wire::mcp_request::McpRequest;
 use tokio::time::{Instant, sleep};
 
-use super::super::{Context, daemon, output, process};
+use super::super::{Context, daemon, output, program};
 
-/// The error while a person keeps the daemon stopped.
 const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc start` starts it, and then this client finds it";
 const PATH: &str = "/mcp";
 /// How long a request waits for a daemon that is away.
@@ -31,7 +30,6 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How much is done for a request while the daemon is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
-    /// One attempt.
     Once,
     /// The client waits: start a daemon if there is none, and retry for up to [`PATIENCE`].
     Demand,
@@ -40,7 +38,6 @@ pub(super) enum Effort {
     Background,
 }
 
-/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     /// Nothing was sent.
@@ -51,7 +48,6 @@ pub(super) enum LinkError {
     Lost(String),
 }
 
-#[derive(Debug)]
 pub(super) struct DaemonLink {
     context: Context,
     discovery: Discovery,
@@ -64,7 +60,6 @@ pub(super) struct DaemonLink {
 
 #[derive(Debug, Default)]
 struct LinkState {
-    /// Whether the daemon has responded before.
     was_there: bool,
     away_since: Option<Instant>,
     /// When a start was last tried in this outage.
@@ -84,11 +79,8 @@ impl DaemonLink {
         let mut discovery = context.discovery()?;
         let trades = !as_operator && !discovery.has_token() && token_file.is_none();
         if let Some(file) = token_file {
-            anyhow::ensure!(
-                Token::read(&file)?.is_some(),
-                "there is no token file {}",
-                file.display()
-            );
+            let is_there = Token::read(&file)?.is_some();
+            anyhow::ensure!(is_there, "there is no token file {}", file.display());
             discovery = discovery.with_token_file(file);
         }
         if trades && discovery.fixed().is_some() {
@@ -215,7 +207,7 @@ impl DaemonLink {
             _ => {}
         }
         let client = Client::new(self.discovery.open_target()?);
-        let input = json!({ "client_pid": process::client_or_own() });
+        let input = json!({ "client_pid": program::client_or_own() });
         let Traded { token } = client.post(PROCESS_TOKENS_PATH, &input).await?;
         let token = Token::parse(&token, Path::new(PROCESS_TOKENS_PATH))?;
         Ok(kept.insert(token).clone())
@@ -236,11 +228,10 @@ impl DaemonLink {
             state.start_tried = Some(Instant::now());
         }
         match daemon::ensure_apart(&self.context).await {
-            Ok(daemon::EnsuredDaemon::Started(daemon)) => output::note(&format!(
-                "svc: started the daemon: {} (pid {})",
-                daemon.url, daemon.pid
-            )),
-            Ok(daemon::EnsuredDaemon::AlreadyRunning(_)) => {}
+            Ok((DaemonFile { url, pid, .. }, true)) => {
+                output::note(&format!("svc: started the daemon: {url} (pid {pid})"));
+            }
+            Ok((_, false)) => {}
             Err(error) => output::note(&format!("svc: {error:#}")),
         }
     }

@@ -6,32 +6,29 @@ use ratatui::style::{Modifier, Style as Look};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
-use super::look::{look, when};
-use super::model::{Draft, Model, RequestChoice, Row};
-use super::team::{TeamCall, TeamMessage, TeamPeer, TeamRequest};
+use super::model::{Draft, Model, RequestChoice, Row, look, when};
+use super::team::{TeamMessage, TeamPeer, TeamRequest};
 use crate::cli::output::Style;
 
-/// Draws all about the chosen row.
 pub(super) fn show(model: &Model, scroll: u16, area: Rect, frame: &mut Frame<'_>) {
     let lines = match model.chosen_row() {
         Some(Row::Peer(peer) | Row::Waiting(peer)) => person(model, peer),
         Some(Row::Request(request)) => request_lines(model, request),
         Some(Row::Question(message) | Row::Message(message)) => message_lines(model, message),
-        Some(Row::Task(task)) => vec![
-            field("task", &task.task_id),
-            field("title", &task.title),
-            field("status", &task.status),
-            field("agent", &task.agent),
-            field("created", &when(model, task.created_at)),
-            Line::default(),
-        ]
-        .into_iter()
-        .chain(last_lines(model, &task.task_id, "last lines"))
-        .chain([
-            Line::default(),
-            Line::raw(format!(" `svc task watch {}` shows all of it", task.task_id)),
-        ])
-        .collect(),
+        Some(Row::Task(task)) => {
+            let mut lines = vec![
+                field("task", &task.task_id),
+                field("title", &task.title),
+                field("status", &task.status),
+                field("agent", &task.agent),
+                field("created", &when(model, task.created_at)),
+                Line::default(),
+            ];
+            lines.extend(last_lines(model, &task.task_id, "last lines"));
+            let all = format!(" `svc task watch {}` shows all of it", task.task_id);
+            lines.extend([Line::default(), Line::raw(all)]);
+            lines
+        }
         None => vec![Line::raw(" it is gone")],
     };
     let block = Block::new().borders(Borders::TOP).title("─ look ");
@@ -40,7 +37,6 @@ pub(super) fn show(model: &Model, scroll: u16, area: Rect, frame: &mut Frame<'_>
     frame.render_widget(text.scroll((scroll.min(most), 0)), area);
 }
 
-/// Draws a message that is being written.
 pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<'_>) {
     let verb = if draft.answers.is_some() { "answer to" } else { "message to" };
     let bold = Look::new().add_modifier(Modifier::BOLD);
@@ -57,7 +53,7 @@ pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<
         lines.push(Line::styled(format!(" > {}", question.line()), look(model, Style::Dim)));
     }
     lines.push(text);
-    // The end of a long text is where one writes.
+    // Shows the end of a long text, where the cursor is.
     let width = usize::from(area.width.max(1));
     let rows: usize = lines.iter().map(|line| line.width() / width + 1).sum();
     let hidden = rows.saturating_sub(usize::from(area.height.saturating_sub(1)));
@@ -66,36 +62,38 @@ pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<
     frame.render_widget(text.scroll((u16::try_from(hidden).unwrap_or(u16::MAX), 0)), area);
 }
 
-/// The sheet of a request on a page whose body is this.
+/// The sheet with what a request asks, above its options.
 pub(super) struct ChoiceSheet {
-    /// What is asked, as it will run. No row is wider than the sheet.
+    /// The call as it will run. No row is wider than the sheet.
     rows: Vec<Line<'static>>,
-    /// Its height.
     pub(super) height: u16,
-    /// How many of the rows have room.
+    /// How many of the rows fit.
     room: u16,
 }
 
 impl ChoiceSheet {
-    /// Rows of the page above that stay.
+    /// Rows of the page that stay visible above the sheet.
     const ABOVE: u16 = 3;
 
     pub(super) fn new(choice: &RequestChoice, body: Rect) -> Self {
-        let rows = rows_of(asked_lines(choice), body.width);
-        let options = u16::try_from(choice.options.len()).unwrap_or(u16::MAX);
+        let title = format!(" {}", choice.request.title);
+        let mut asked = vec![Line::styled(title, Look::new().add_modifier(Modifier::BOLD))];
+        asked.extend(call_lines(&choice.request));
+        let rows = rows_of(asked, body.width);
+        let options = u16::try_from(choice.request.options.len()).unwrap_or(u16::MAX);
         let wanted = u16::try_from(rows.len()).unwrap_or(u16::MAX);
-        // One for the line above it.
+        // One more for the border.
         let others = options.saturating_add(1);
         let height = wanted.saturating_add(others).min(body.height.saturating_sub(Self::ABOVE));
         Self { rows, height, room: height.saturating_sub(others) }
     }
 
-    /// How many rows of what is asked a person sees at a time.
+    /// How many rows of the call are visible at a time.
     pub(super) fn room(&self) -> usize {
         usize::from(self.room)
     }
 
-    /// The first row that can be shown at the top: the last row stands at the bottom then.
+    /// The largest offset: the last row is at the bottom then.
     pub(super) fn most_scrolled(&self) -> usize {
         self.rows.len().saturating_sub(self.room())
     }
@@ -118,7 +116,7 @@ pub(super) fn choose(
         .title(format!("─ {} needs permission {more}", choice.name));
     let [above, below] = Layout::vertical([Constraint::Length(sheet.room), Constraint::Min(0)])
         .areas(block.inner(area));
-    let options = choice.options.iter().enumerate();
+    let options = choice.request.options.iter().enumerate();
     let options = options.map(|(index, option)| format!(" {}  {}", index + 1, option.name));
     let room = sheet.room();
     let rows: Vec<_> = sheet.rows.into_iter().skip(scrolled).take(room).collect();
@@ -128,7 +126,7 @@ pub(super) fn choose(
     frame.render_widget(Paragraph::new(options.map(Line::raw).collect::<Vec<_>>()), below);
 }
 
-/// The same text in rows of at most this width, each character as it stands.
+/// Breaks lines into rows of at most this width, at any character.
 fn rows_of(lines: Vec<Line<'static>>, width: u16) -> Vec<Line<'static>> {
     let width = usize::from(width.max(1));
     let mut rows = Vec::with_capacity(lines.len());
@@ -154,21 +152,12 @@ fn rows_of(lines: Vec<Line<'static>>, width: u16) -> Vec<Line<'static>> {
     rows
 }
 
-/// What a request asks, as it will run.
-fn asked_lines(choice: &RequestChoice) -> Vec<Line<'static>> {
-    let bold = Look::new().add_modifier(Modifier::BOLD);
-    let mut lines = vec![Line::styled(format!(" {}", choice.title), bold)];
-    lines.extend(call_lines(&choice.cwd, choice.tool.as_ref()));
-    lines
-}
-
-/// The folder and the call of a request, as it will run.
-fn call_lines(cwd: &str, tool: Option<&TeamCall>) -> Vec<Line<'static>> {
+fn call_lines(request: &TeamRequest) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    if !cwd.is_empty() {
-        lines.push(field("folder", cwd));
+    if !request.cwd.is_empty() {
+        lines.push(field("folder", &request.cwd));
     }
-    let Some(tool) = tool else { return lines };
+    let Some(tool) = &request.tool else { return lines };
     lines.push(field("tool", &tool.name));
     for (name, text) in &tool.input {
         let mut rows = text.lines();
@@ -185,7 +174,7 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
         field("asked", &when(model, request.opened_at)),
         field("id", &request.request_id),
     ];
-    lines.extend(call_lines(&request.cwd, request.tool.as_ref()));
+    lines.extend(call_lines(request));
     lines.push(Line::default());
     let options = request.options.iter().enumerate();
     lines.extend(
@@ -200,7 +189,7 @@ fn request_lines(model: &Model, request: &TeamRequest) -> Vec<Line<'static>> {
     lines
 }
 
-/// Place of the machine among a person's lines.
+/// Index of the machine among a person's lines.
 const MACHINE: usize = 5;
 
 fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
@@ -252,7 +241,7 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
     lines
 }
 
-/// The last lines of what is looked at, below a heading; nothing if it has none.
+/// The last lines of the chosen row, below a heading; empty if it has none.
 fn last_lines(model: &Model, id: &str, heading: &str) -> Vec<Line<'static>> {
     let lines = model.last_lines_of(id);
     if lines.is_empty() {

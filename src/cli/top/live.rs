@@ -27,18 +27,16 @@ use super::model::{Draft, Model};
 use super::team::{TeamSnapshot, items, without_copies};
 use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
-use crate::cli::presence::OperatorPresence;
-use crate::cli::{Context, UsageError, delivery, terminal};
+use crate::cli::people::OperatorPresence;
+use crate::cli::{Context, ExitResult, UsageError, message, terminal};
 
-/// How long events are gathered before the lists are fetched.
+/// Delay from an event to the fetch of the lists, which gathers further events.
 const GATHER: Duration = Duration::from_millis(80);
-/// How long to wait before the next look for a daemon that does not answer.
+/// Delay between two attempts to reach the daemon.
 const RETRY: Duration = Duration::from_secs(1);
-/// What is said while no daemon answers.
 const WAITING: &str = "the daemon is away; this view waits for it";
-/// How many of the last lines of what is looked at are shown.
 const LAST_LINES: u64 = 20;
-/// How often relative times are counted again.
+/// How often relative times are renewed.
 const TICK: Duration = Duration::from_secs(5);
 /// The feeds that say that something of the page may have changed, by prefix and kind: no output of
 /// tasks.
@@ -50,14 +48,13 @@ const FEEDS: [(&str, Option<&str>); 5] = [
     ("task/", Some("terminal")),
 ];
 
-/// Whether somebody sits at a terminal that a page can be drawn on.
-pub(in crate::cli) fn is_wanted() -> bool {
+/// Whether standard input and output are a terminal on which a page can be drawn.
+pub(crate) fn is_wanted() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
 }
 
-/// Shows the page until it is left.
-pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(context: &Context) -> ExitResult {
     if !is_wanted() {
         return Err(UsageError(
             "this view needs a terminal; `svc peer list` and the other lists do not".to_owned(),
@@ -84,34 +81,12 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
         let Some(input) = input else { break };
         match update(&mut model, input) {
             Some(ScreenEffect::Quit) => break,
-            Some(ScreenEffect::Send(draft)) => {
+            Some(effect) => {
                 let (context, inputs) = (context.clone(), inputs.clone());
                 tokio::spawn(async move {
-                    let sent = send(&context, draft).await.map_err(|error| harmless(&error));
-                    inputs.send(ScreenInput::Sent(sent)).await.ok();
-                });
-            }
-            Some(ScreenEffect::Answer { request_id, option_id, confirm }) => {
-                let (context, inputs) = (context.clone(), inputs.clone());
-                tokio::spawn(async move {
-                    let path = format!("/v1/requests/{}/answer", encode(&request_id));
-                    let body = json!({ "option_id": option_id, "confirm": confirm });
-                    let answered = answer(&context, &path, &body).await;
-                    let answered = answered.map_err(|error| harmless(&error));
-                    inputs.send(ScreenInput::Answered(answered)).await.ok();
-                });
-            }
-            Some(ScreenEffect::FetchLastLines { id, is_task }) => {
-                let (context, inputs) = (context.clone(), inputs.clone());
-                tokio::spawn(async move {
-                    // One that has none, or is gone, has no lines.
-                    let lines = if is_task {
-                        task_lines(&context, &id).await
-                    } else {
-                        session_lines(&context, &id).await
-                    };
-                    let lines = lines.unwrap_or_default();
-                    inputs.send(ScreenInput::LastLines(id, lines)).await.ok();
+                    if let Some(input) = carry_out(&context, effect).await {
+                        inputs.send(input).await.ok();
+                    }
                 });
             }
             None => {}
@@ -120,7 +95,30 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last lines that a task printed.
+async fn carry_out(context: &Context, effect: ScreenEffect) -> Option<ScreenInput> {
+    Some(match effect {
+        ScreenEffect::Quit => return None,
+        ScreenEffect::Send(draft) => {
+            ScreenInput::Sent(send(context, draft).await.map_err(|error| harmless(&error)))
+        }
+        ScreenEffect::Answer { request_id, option_id, confirm } => {
+            let path = format!("/v1/requests/{}/answer", encode(&request_id));
+            let body = json!({ "option_id": option_id, "confirm": confirm });
+            let answered = answer(context, &path, &body).await;
+            ScreenInput::Answered(answered.map_err(|error| harmless(&error)))
+        }
+        ScreenEffect::FetchLastLines { id, is_task } => {
+            let lines = if is_task {
+                task_lines(context, &id).await
+            } else {
+                session_lines(context, &id).await
+            };
+            // A failure shows no lines.
+            ScreenInput::LastLines(id, lines.unwrap_or_default())
+        }
+    })
+}
+
 async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> {
     let client = context.client()?;
     let task: Value = client.get(&format!("/v1/tasks/{}", encode(id))).await?;
@@ -138,7 +136,7 @@ async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> 
     Ok(lines.map(|line| terminal::line(line).into_owned()).collect())
 }
 
-/// The last that was said in a session: who, and the beginning of it.
+/// The last texts of a session, each with its role and its first lines.
 async fn session_lines(context: &Context, peer: &str) -> anyhow::Result<Vec<String>> {
     let limit = LAST_LINES.to_string();
     let path = with_query(
@@ -157,7 +155,7 @@ async fn session_lines(context: &Context, peer: &str) -> anyhow::Result<Vec<Stri
     Ok(lines[lines.len().saturating_sub(most)..].to_vec())
 }
 
-/// The terminal while the page has it. It gets it back as it was, also after a panic.
+/// The terminal in raw mode. Restored when it is dropped, also after a panic.
 struct OpenPage {
     terminal: Terminal<CrosstermBackend<io::Stdout>>,
 }
@@ -184,7 +182,7 @@ impl Drop for OpenPage {
     }
 }
 
-/// Nothing can be done if it fails: the terminal is gone then.
+/// Ignores failures: the terminal is gone then.
 fn give_back() {
     execute!(io::stdout(), LeaveAlternateScreen, cursor::Show).ok();
     disable_raw_mode().ok();
@@ -206,7 +204,6 @@ fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
                 return;
             }
         }
-        // The terminal is gone.
         inputs.blocking_send(ScreenInput::Key(Key::Interrupt)).ok();
     });
 }
@@ -228,7 +225,6 @@ fn key_of(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
     })
 }
 
-/// Keeps the model's team up to date, for ever.
 async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
     let changed = Arc::new(Notify::new());
     let position = loop {
@@ -250,7 +246,8 @@ async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
         let input = match fetch(&context).await {
             Ok(team) => ScreenInput::Fetched(Box::new(team)),
             Err(error) => {
-                // The feeds tell when the daemon is back, unless it was back before they looked.
+                // The feeds report the return of the daemon, unless it was back before they
+                // noticed.
                 let (sent, ()) =
                     tokio::join!(inputs.send(ScreenInput::Away(away(&error))), sleep(RETRY));
                 if sent.is_err() {
@@ -267,7 +264,7 @@ async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
     }
 }
 
-/// Says of each event of a feed that something changed.
+/// Notifies `changed` of each event of a feed.
 async fn follow_feed(
     context: Context,
     path: String,
@@ -294,7 +291,7 @@ async fn follow_feed(
     }
 }
 
-/// Where the log ends: what is fetched afterwards has all before it.
+/// The end of the log: lists that are fetched afterwards include all events before it.
 async fn position(context: &Context) -> anyhow::Result<u64> {
     let health: Value = context.client()?.get("/v1/health").await?;
     Ok(health.pointer("/store/head").and_then(Value::as_u64).unwrap_or(0))
@@ -328,13 +325,12 @@ async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
     })
 }
 
-/// Answers a request of an agent.
 async fn answer(context: &Context, path: &str, body: &Value) -> anyhow::Result<()> {
     context.client()?.post::<Value>(path, body).await?;
     Ok(())
 }
 
-/// Sends it; gives the words for when its receiver gets it.
+/// Sends a draft. Returns when its receiver gets it, in words.
 async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     let kind = if draft.answers.is_some() { "response" } else { "notification" };
     let mut body = json!({ "text": draft.text, "type": kind });
@@ -346,7 +342,7 @@ async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     let sent: Value = client.post(&format!("{peer}/messages"), &body).await?;
     // The message is stored: a failed look at its receiver fails nothing.
     let receiver: Value = client.get(&peer).await.unwrap_or_default();
-    Ok(terminal::line(delivery::when(&sent, &receiver)).into_owned())
+    Ok(terminal::line(message::when(&sent, &receiver)).into_owned())
 }
 
 /// Why the daemon does not answer, as far as a person has to do something: that it is away is

@@ -1,18 +1,15 @@
-//! `svc top`, and `svc` alone on a terminal: the team at a glance, for as long as one looks.
+//! `svc top`, and `svc` alone on a terminal: a live view of the team.
 //!
-//! - [`team`]: what was fetched, with every text made harmless.
-//! - [`model`]: what is shown: the team, what is chosen, what is being written.
-//! - [`update`]: what a key, an answer of the daemon or the clock changes, and what is to be done
-//!   about it. No I/O.
-//! - [`view`]: draws a model. [`list`] has the page of lists, [`detail`] what lies on top of it.
-//! - [`look`]: styles and times.
+//! - [`team`]: the fetched documents, with every text sanitised.
+//! - [`model`]: the state of the page: the team, the selection, the draft; styles and times.
+//! - [`update`]: applies a key, an answer of the daemon or a tick to the model, and returns the
+//!   effect to carry out. No I/O.
+//! - [`view`]: draws a model. [`detail`] has what lies on top of the lists.
 //! - [`live`]: reads keys, follows the daemon's feeds, fetches when they move, sends what was
 //!   written.
 
 mod detail;
-mod list;
 mod live;
-mod look;
 mod model;
 mod team;
 mod update;

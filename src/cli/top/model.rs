@@ -1,28 +1,23 @@
-//! What is shown.
+//! What is shown, and how styles and times look.
 
 use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style as Look};
+use svc_model::Timestamp;
 
-use super::team::{
-    OpenTask, TeamCall, TeamMessage, TeamPeer, TeamRequest, TeamRequestOption, TeamSnapshot,
-};
-use crate::cli::output::Screen;
+use super::team::{OpenTask, TeamMessage, TeamPeer, TeamRequest, TeamSnapshot};
+use crate::cli::output::{Screen, Style, relative};
 
-/// One of the lists on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pane {
-    /// Who is here.
     People,
     /// What waits: requests of agents, questions, and tasks that are not over.
     Requests,
-    /// What was said last.
     Messages,
 }
 
 impl Pane {
-    /// From the top of the page.
     pub(super) const ALL: [Self; 3] = [Self::People, Self::Requests, Self::Messages];
 
-    /// Its number from the top.
     pub(super) const fn index(self) -> usize {
         match self {
             Self::People => 0,
@@ -32,26 +27,21 @@ impl Pane {
     }
 }
 
-/// Whether the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DaemonConnectionState {
-    /// Nothing was heard yet.
     Opening,
-    /// What is shown is what is.
     Live,
-    /// What is shown is what was.
+    /// The page shows the last known state.
     Away {
-        /// Why, for people.
         problem: String,
     },
 }
 
-/// A row of a list.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Row<'a> {
     Peer(&'a TeamPeer),
     Request(&'a TeamRequest),
-    /// Somebody who waits at a prompt of its own client.
+    /// A peer that waits at a prompt of its own client.
     Waiting(&'a TeamPeer),
     Question(&'a TeamMessage),
     Task(&'a OpenTask),
@@ -59,7 +49,7 @@ pub(super) enum Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// What tells it apart from the others of its list.
+    /// Unique in its list.
     pub(super) fn id(self) -> &'a str {
         match self {
             Self::Peer(peer) | Self::Waiting(peer) => &peer.peer_id,
@@ -81,12 +71,9 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What is being written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Draft {
-    /// The receiver's id.
     pub(super) to: String,
-    /// The receiver's name.
     pub(super) name: String,
     /// The question that it answers.
     pub(super) answers: Option<String>,
@@ -94,55 +81,48 @@ pub(super) struct Draft {
 }
 
 /// A request that is being answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct RequestChoice {
-    pub(super) request_id: String,
-    /// Who asks.
+    pub(super) request: TeamRequest,
+    /// The agent that asks.
     pub(super) name: String,
-    pub(super) title: String,
-    pub(super) cwd: String,
-    pub(super) tool: Option<TeamCall>,
-    /// A number chooses one.
-    pub(super) options: Vec<TeamRequestOption>,
     /// Index of a permanent option that was chosen once and waits for its confirmation.
     pub(super) chosen: Option<usize>,
-    /// Rows of what is asked that are scrolled away above.
+    /// Rows of the call above the visible ones.
     pub(super) scrolled: usize,
-    /// How many of those rows were on the screen, from the first on.
+    /// How many rows of the call, from the first on, were visible so far.
     pub(super) read: usize,
 }
 
-/// What lies on top of the lists.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Overlay {
-    /// All about the chosen row, from this line on.
-    Detail { scroll: u16 },
-    /// A message that is being written.
+    /// Details of the chosen row, from line `scroll` on.
+    Detail {
+        scroll: u16,
+    },
     Write(Draft),
-    /// A request whose options are shown.
     Choose(RequestChoice),
 }
 
-/// The page: a function of this is what is on the screen.
+/// The state of the page.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) team: TeamSnapshot,
     pub(super) connection: DaemonConnectionState,
     pub(super) pane: Pane,
-    /// The chosen row of each list, by its id: lists move under it.
+    /// The id of the chosen row of each list: its index changes.
     pub(super) chosen: [Option<String>; 3],
     pub(super) overlay: Option<Overlay>,
-    /// Whether those that are offline are listed, too, and questions to them.
+    /// Whether offline peers, and questions to them, are listed.
     pub(super) shows_away: bool,
-    /// The last lines of the peer or task that is looked at, with its id.
+    /// The last lines of a peer or task, with its id.
     pub(super) last_lines: Option<(String, Vec<String>)>,
-    /// What came of the last thing that was done.
+    /// The result of the last action.
     pub(super) notice: Option<String>,
     /// How many ticks the notice is still shown; `None`: until a key is pressed.
     pub(super) notice_ticks: Option<u8>,
-    /// Time, colours.
     pub(super) screen: Screen,
-    /// What was drawn on last.
+    /// The area of the last frame.
     pub(super) page: Rect,
 }
 
@@ -163,7 +143,6 @@ impl Model {
         }
     }
 
-    /// The rows of a list.
     pub(super) fn rows(&self, pane: Pane) -> Vec<Row<'_>> {
         match pane {
             Pane::People => {
@@ -171,7 +150,7 @@ impl Model {
                 let mut others: Vec<_> = others
                     .filter(|peer| !peer.is_of_task() && (self.shows_away || !peer.is_away()))
                     .collect();
-                // Who waits needs somebody.
+                // Peers that wait come first.
                 others.sort_by_key(|peer| peer.status != "waiting");
                 others.into_iter().map(Row::Peer).collect()
             }
@@ -196,18 +175,18 @@ impl Model {
         }
     }
 
-    /// Whether a question is to somebody who is away: nobody answers it before that one is back.
+    /// Whether the receiver of a question is offline.
     fn is_far(&self, question: &TeamMessage) -> bool {
         self.team.is_away(&question.to_peer)
     }
 
-    /// How many questions to those who are away are not listed.
+    /// The number of questions to offline peers that are not listed.
     pub(super) fn folded(&self) -> usize {
         let far = self.team.questions.iter().filter(|question| self.is_far(question)).count();
         if self.shows_away { 0 } else { far }
     }
 
-    /// Number of the chosen row: the first if none was chosen, or if the one that was is gone.
+    /// Index of the chosen row; the first if none was chosen, or if the chosen one is gone.
     pub(super) fn chosen_index(&self, pane: Pane) -> Option<usize> {
         let rows = self.rows(pane);
         let id = self.chosen[pane.index()].as_deref();
@@ -215,14 +194,34 @@ impl Model {
         known.or((!rows.is_empty()).then_some(0))
     }
 
-    /// The last lines of what has this id, as far as they were fetched.
     pub(super) fn last_lines_of(&self, id: &str) -> &[String] {
         self.last_lines.as_ref().filter(|(known, _)| known == id).map_or(&[], |(_, lines)| lines)
     }
 
-    /// The chosen row of the list that the keys are for.
+    /// The chosen row of the active list.
     pub(super) fn chosen_row(&self) -> Option<Row<'_>> {
         let index = self.chosen_index(self.pane)?;
         self.rows(self.pane).get(index).copied()
     }
+}
+
+pub(super) fn look(model: &Model, style: Style) -> Look {
+    if !model.screen.color {
+        return Look::new();
+    }
+    match style {
+        Style::Plain => Look::new(),
+        Style::Good => Look::new().fg(Color::Green),
+        Style::Busy => Look::new().fg(Color::Yellow),
+        Style::Waiting => Look::new().fg(Color::Cyan),
+        Style::Bad => Look::new().fg(Color::Red),
+        Style::Dim => Look::new().add_modifier(Modifier::DIM),
+    }
+}
+
+pub(super) fn when(model: &Model, at: Option<Timestamp>) -> String {
+    let shown = |at: Timestamp| {
+        if model.screen.utc { at.to_string() } else { relative(at, model.screen.now) }
+    };
+    at.map(shown).unwrap_or_default()
 }

@@ -9,23 +9,21 @@ use crate::cli::agent_attach::is_permanent;
 use crate::cli::peer::is_of_task;
 use crate::cli::terminal;
 
-/// What was fetched, all at about the same time.
+/// Documents that were fetched at about the same time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TeamSnapshot {
-    /// Peers: the living first.
+    /// The living first.
     pub(super) peers: Vec<TeamPeer>,
     pub(super) attempts: Vec<OpenAttempt>,
     /// What agents need permission for, the latest first.
     pub(super) requests: Vec<TeamRequest>,
     /// Questions that wait for an answer, the latest first.
     pub(super) questions: Vec<TeamMessage>,
-    /// Tasks that are not over.
     pub(super) tasks: Vec<OpenTask>,
-    /// The last messages, the latest first.
+    /// The latest first.
     pub(super) messages: Vec<TeamMessage>,
 }
 
-/// Somebody of the team.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct TeamPeer {
     #[serde(deserialize_with = "harmless")]
@@ -36,14 +34,13 @@ pub(super) struct TeamPeer {
     pub(super) backend: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) status: String,
-    /// What the status rests on.
     #[serde(default, deserialize_with = "harmless")]
     pub(super) evidence: String,
     #[serde(default, deserialize_with = "harmless")]
     pub(super) role: String,
     #[serde(default, deserialize_with = "harmless")]
     pub(super) path: String,
-    /// Where it runs, if the team has several machines.
+    /// Empty unless the team has several machines.
     #[serde(default, deserialize_with = "harmless")]
     pub(super) machine: String,
     #[serde(default, deserialize_with = "harmless")]
@@ -53,7 +50,6 @@ pub(super) struct TeamPeer {
     pub(super) waiting_for: Option<TeamWait>,
 }
 
-/// What somebody waits for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct TeamWait {
     #[serde(deserialize_with = "harmless")]
@@ -61,11 +57,11 @@ pub(super) struct TeamWait {
     #[serde(default, deserialize_with = "harmless")]
     title: String,
     pub(super) since: Option<Timestamp>,
-    /// When it goes on, if time alone ends it and that is known.
+    /// The known end of a usage limit.
     pub(super) until: Option<Timestamp>,
 }
 
-/// A record that is not over: what a session tries.
+/// An open GHAP record: what a session tries.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct OpenAttempt {
     #[serde(deserialize_with = "harmless")]
@@ -78,7 +74,6 @@ pub(super) struct OpenAttempt {
     pub(super) action: String,
 }
 
-/// A message between two of the team.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct TeamMessage {
     #[serde(deserialize_with = "harmless")]
@@ -101,12 +96,11 @@ pub(super) struct TeamMessage {
     pub(super) timestamp: Option<Timestamp>,
     #[serde(default)]
     pub(super) answered: bool,
-    /// How many others got the same broadcast; their rows are not shown.
+    /// How many further receivers the broadcast has; their rows are not shown.
     #[serde(skip)]
     copies: usize,
 }
 
-/// What an agent needs permission for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct TeamRequest {
     #[serde(deserialize_with = "harmless")]
@@ -117,30 +111,26 @@ pub(super) struct TeamRequest {
     pub(super) peer_id: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) title: String,
-    /// The folder in which it would be done.
     #[serde(default, deserialize_with = "harmless")]
     pub(super) cwd: String,
-    /// What is to run.
     #[serde(default)]
     pub(super) tool: Option<TeamCall>,
     pub(super) options: Vec<TeamRequestOption>,
     pub(super) opened_at: Option<Timestamp>,
 }
 
-/// A call that a request is about.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct TeamCall {
     #[serde(default, deserialize_with = "harmless")]
     pub(super) name: String,
-    /// As it will run: texts by their names, and everything else as JSON.
+    /// Arguments as they will be used: texts as they are, and everything else as JSON.
     #[serde(default, deserialize_with = "call_input")]
     pub(super) input: Vec<(String, String)>,
 }
 
-/// What may be answered to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct TeamRequestOption {
-    /// As the daemon wrote it: it goes back there and not to the screen.
+    /// Unchanged: the daemon gets it back, and the screen does not show it.
     pub(super) option_id: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) name: String,
@@ -153,13 +143,11 @@ impl TeamRequestOption {
         is_permanent(&self.kind)
     }
 
-    /// Whether nothing runs if it is chosen.
     pub(super) fn is_denial(&self) -> bool {
         self.kind == "deny"
     }
 }
 
-/// Work that is not over.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct OpenTask {
     #[serde(deserialize_with = "harmless")]
@@ -174,17 +162,17 @@ pub(super) struct OpenTask {
 }
 
 impl TeamPeer {
-    /// Whether it is the person's own at this terminal.
+    /// Whether this is the operator's own peer.
     pub(super) fn is_own(&self) -> bool {
         self.peer_id == PeerId::OPERATOR
     }
 
-    /// Whether it is an agent for one task, which stands in the list of tasks.
+    /// Whether this is an agent of one task, which the list of tasks shows.
     pub(super) fn is_of_task(&self) -> bool {
         is_of_task(&self.display_name)
     }
 
-    /// What it shows a person at its own terminal, in words, and since when.
+    /// What the peer waits for, in words, and since when.
     pub(super) fn wait(&self) -> Option<(String, Option<Timestamp>)> {
         let wait = self.waiting_for.as_ref().filter(|_| self.status == "waiting")?;
         let what = match wait.kind.as_str() {
@@ -200,45 +188,33 @@ impl TeamPeer {
         Some((words, wait.since))
     }
 
-    /// What it waits for, if that is the end of a usage limit.
     pub(super) fn limit(&self) -> Option<&TeamWait> {
         let wait = self.waiting_for.as_ref().filter(|_| self.status == "waiting")?;
         (wait.kind == "limit").then_some(wait)
     }
 
-    /// Whether nothing was heard of it for a while, or it has ended.
     pub(super) fn is_away(&self) -> bool {
         self.status == "offline"
     }
 }
 
 impl TeamMessage {
-    /// Whether the person at this terminal sent it.
     pub(super) fn is_own(&self) -> bool {
         self.from_peer == PeerId::OPERATOR
     }
 
-    /// Whether it is to the person at this terminal, who alone may answer it here.
-    pub(super) fn is_to_us(&self) -> bool {
-        self.to_peer == PeerId::OPERATOR
-    }
-
-    /// Name of the sender.
     pub(super) fn from(&self) -> &str {
         name_of(&self.from_peer, &self.from_name)
     }
 
-    /// Name of the receiver.
     pub(super) fn to(&self) -> &str {
         if self.copies > 0 { "everybody" } else { name_of(&self.to_peer, &self.to_name) }
     }
 
-    /// The text on one line.
     pub(super) fn line(&self) -> String {
         self.text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether both are copies of one broadcast.
     fn is_copy_of(&self, other: &Self) -> bool {
         let common = |message: &Self| {
             (message.kind.clone(), message.from_peer.clone(), message.text.clone())
@@ -246,25 +222,22 @@ impl TeamMessage {
         self.kind == "broadcast" && common(self) == common(other)
     }
 
-    /// Whether an answer is wanted.
     pub(super) fn is_open(&self) -> bool {
         self.kind == "query" && !self.answered
     }
 }
 
 impl TeamSnapshot {
-    /// What a peer tries.
     pub(super) fn attempt_of(&self, peer: &TeamPeer) -> Option<&OpenAttempt> {
         let is_of = |attempt: &&OpenAttempt| attempt.session_id == peer.session_id;
         self.attempts.iter().find(is_of).filter(|_| !peer.session_id.is_empty())
     }
 
-    /// Whether the team has several machines.
     pub(super) fn has_machines(&self) -> bool {
         self.peers.iter().any(|peer| !peer.machine.is_empty())
     }
 
-    /// Names of those for whose answer a peer waits, and which of them are away.
+    /// Names of the peers for whose answers a peer waits, with a mark for offline ones.
     pub(super) fn awaited_by(&self, peer: &TeamPeer) -> Vec<String> {
         let mut names: Vec<String> = self
             .questions
@@ -276,35 +249,32 @@ impl TeamSnapshot {
         names
     }
 
-    /// How many others are here, and how many are not.
+    /// How many other peers are here, and how many are offline.
     pub(super) fn presence(&self) -> (usize, usize) {
         let others = || self.peers.iter().filter(|peer| !peer.is_own() && !peer.is_of_task());
         let away = others().filter(|peer| peer.is_away()).count();
         (others().count() - away, away)
     }
 
-    /// Whether an agent is here that was started for one task.
     pub(super) fn has_agent_of_task(&self) -> bool {
         self.peers.iter().any(|peer| peer.is_of_task() && !peer.is_away())
     }
 
-    /// What a peer needs permission for.
     pub(super) fn request_of(&self, peer: &TeamPeer) -> Option<&TeamRequest> {
         self.requests.iter().find(|request| request.peer_id == peer.peer_id)
     }
 
-    /// What an agent that asks is called.
+    /// The name of the agent that asks.
     pub(super) fn asker<'a>(&'a self, request: &'a TeamRequest) -> &'a str {
         let known = self.peers.iter().find(|peer| peer.peer_id == request.peer_id);
         known.map_or(&request.session_key, |peer| &peer.display_name)
     }
 
-    /// What stands behind the name of a peer that is away: nobody answers before it is back.
     pub(super) fn away_mark(&self, peer_id: &str) -> &'static str {
         if self.is_away(peer_id) { " (offline)" } else { "" }
     }
 
-    /// Whether a peer is known to be away. Who looks at this page is not.
+    /// Whether a peer is known to be offline. The operator, who looks at this page, is not.
     pub(super) fn is_away(&self, peer_id: &str) -> bool {
         let is_it = |peer: &&TeamPeer| peer.peer_id == peer_id;
         self.peers.iter().find(is_it).is_some_and(|peer| !peer.is_own() && peer.is_away())
@@ -324,7 +294,6 @@ pub(super) fn without_copies(messages: Vec<TeamMessage>) -> Vec<TeamMessage> {
     rows
 }
 
-/// The person at this terminal is the operator.
 fn name_of<'a>(id: &'a str, name: &'a str) -> &'a str {
     match (id, name) {
         (PeerId::OPERATOR, _) => "you",
@@ -333,7 +302,7 @@ fn name_of<'a>(id: &'a str, name: &'a str) -> &'a str {
     }
 }
 
-/// The items of a page that have the form; others, of a later daemon, are left out.
+/// The items of a page that parse; items of a later daemon may not, and are left out.
 pub(super) fn items<T: for<'de> Deserialize<'de>>(page: &Value, key: &str) -> Vec<T> {
     let items = page.get(key).and_then(Value::as_array).into_iter().flatten();
     items.filter_map(|item| T::deserialize(item).ok()).collect()

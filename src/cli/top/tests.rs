@@ -4,8 +4,6 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::layout::Rect;
 use serde_json::{Value, json};
-use svc_model::Timestamp;
-use time::UtcOffset;
 
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
 use super::team::{TeamPeer, TeamSnapshot, items, without_copies};
@@ -22,9 +20,7 @@ fn page(model: &Model, width: u16, height: u16) -> String {
 }
 
 fn empty() -> Model {
-    let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");
-    let screen = Screen { width: Some(100), color: false, utc: false, now, offset: UtcOffset::UTC };
-    Model { page: Rect::new(0, 0, 100, 30), ..Model::new(screen) }
+    Model { page: Rect::new(0, 0, 100, 30), ..Model::new(Screen::for_tests(Some(100))) }
 }
 
 fn peer(id: &str, name: &str, status: &str) -> Value {
@@ -73,9 +69,13 @@ fn team() -> TeamSnapshot {
     }
 }
 
+fn show(model: &mut Model, team: TeamSnapshot) {
+    update(model, ScreenInput::Fetched(Box::new(team)));
+}
+
 fn full() -> Model {
     let mut model = empty();
-    update(&mut model, ScreenInput::Fetched(Box::new(team())));
+    show(&mut model, team());
     model
 }
 
@@ -106,7 +106,7 @@ fn a_team_on_several_machines_says_who_is_where() {
     peers[1]["machine"] = json!("box\u{1b}[31m");
     let team = TeamSnapshot { peers: items(&json!({ "peers": peers }), "peers"), ..team() };
     let mut model = empty();
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     let shown = page(&model, 100, 30);
     let ann = shown.lines().find(|line| line.contains("claude@api")).expect("a row");
     assert!(ann.ends_with("laptop"), "{shown}");
@@ -127,12 +127,8 @@ fn nobody_is_here() {
 #[test]
 fn no_daemon_answers() {
     let mut model = empty();
-    update(
-        &mut model,
-        ScreenInput::Away(
-            "no daemon is running at the socket; start one with `svc start`".to_owned(),
-        ),
-    );
+    let problem = "no daemon is running at the socket; start one with `svc start`";
+    update(&mut model, ScreenInput::Away(problem.to_owned()));
     insta::assert_snapshot!(page(&model, 60, 20));
 }
 
@@ -173,10 +169,8 @@ fn a_question_is_answered() {
     assert_eq!((draft.to.as_str(), draft.answers.as_deref()), ("bob", Some("m-1")));
     assert_eq!(draft.text, "yes, delete it: q is no command here");
     assert_eq!(model.overlay, None);
-    update(
-        &mut model,
-        ScreenInput::Sent(Ok("it reads the message with its next prompt".to_owned())),
-    );
+    let when = "it reads the message with its next prompt".to_owned();
+    update(&mut model, ScreenInput::Sent(Ok(when)));
     let shown = page(&model, 60, 20);
     assert!(shown.ends_with(" sent: it reads the message with its next prompt\n"), "{shown}");
     update(&mut model, ScreenInput::Sent(Err("the inbox is full".to_owned())));
@@ -221,7 +215,7 @@ fn the_choice_stays_with_its_row_when_lists_move() {
     update(&mut model, ScreenInput::Fetched(Box::new(moved.clone())));
     assert_eq!(model.chosen_row().expect("a row").id(), "bob");
     moved.peers.retain(|peer| peer.peer_id != "bob");
-    update(&mut model, ScreenInput::Fetched(Box::new(moved)));
+    show(&mut model, moved);
     assert_eq!(model.chosen_row().expect("a row").id(), "ann", "the first, where it is gone");
     press(&mut model, &[Key::Char('o')]);
     assert_eq!(model.chosen_row().expect("a row").id(), "eve", "of those that are away, too");
@@ -233,11 +227,8 @@ fn the_choice_stays_with_its_row_when_lists_move() {
 
 #[test]
 fn it_is_left_by_its_keys() {
-    assert_eq!(
-        press(&mut full(), &[Key::Escape]),
-        None,
-        "it goes back, and there is nothing behind"
-    );
+    let effect = press(&mut full(), &[Key::Escape]);
+    assert_eq!(effect, None, "it goes back, and there is nothing behind");
     for key in [Key::Char('q'), Key::Interrupt] {
         assert_eq!(press(&mut full(), &[key]), Some(ScreenEffect::Quit), "{key:?}");
     }
@@ -245,20 +236,16 @@ fn it_is_left_by_its_keys() {
     press(&mut model, &[Key::Enter]);
     assert_eq!(press(&mut model, &[Key::Char('q')]), None, "back to the lists first");
     press(&mut model, &[Key::Char('m')]);
-    assert_eq!(
-        press(&mut model, &[Key::Interrupt]),
-        Some(ScreenEffect::Quit),
-        "also while one writes"
-    );
+    let effect = press(&mut model, &[Key::Interrupt]);
+    assert_eq!(effect, Some(ScreenEffect::Quit), "also while one writes");
 }
 
 #[test]
 fn the_living_are_listed_and_the_away_counted() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     let page_of = json!({ "peers": [peer("operator", "operator", "online")] });
     team.peers.splice(0..0, items(&page_of, "peers"));
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("2 here, 1 away") && !shown.contains("error: all is lost"), "{shown}");
     assert!(!shown.contains("operator"), "who looks is not in the list: {shown}");
@@ -271,14 +258,13 @@ fn the_living_are_listed_and_the_away_counted() {
 
 #[test]
 fn who_waits_at_its_terminal_comes_first_and_says_for_what() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     let mut waits = peer("zoe", "codex@zoo", "waiting");
     waits["waiting_for"] = json!({
         "kind": "permission", "since": "2026-03-31T11:59:00.000Z", "title": "rm -r \u{1b}[31mbuild", "tool": "Bash",
     });
     team.peers.extend(items(&json!({ "peers": [waits] }), "peers"));
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     assert_eq!(model.rows(Pane::People)[0].id(), "zoe");
     let shown = page(&model, 120, 30);
     assert!(shown.contains("codex@zoo waits at its terminal"), "{shown}");
@@ -288,13 +274,12 @@ fn who_waits_at_its_terminal_comes_first_and_says_for_what() {
 
 #[test]
 fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     let eve = ("eve", "gemini@old");
     let ours = message("m-8", "query", OPERATOR, eve, "are you there?");
     let theirs = message("m-9", "query", ANN, eve, "and for me?");
     team.questions = items(&json!({ "messages": [ours, theirs] }), "messages");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     press(&mut model, &[Key::Char('o')]);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("you wait for gemini@old (offline)"), "{shown}");
@@ -318,14 +303,13 @@ fn only_who_was_asked_may_answer() {
 
 #[test]
 fn what_has_no_room_ends_with_a_sign() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     let long = "claude-code@a-project-with-a-very-long-name-that-nobody-could-type";
     let named = json!({ "peers": [peer("ann", long, "busy")] });
     team.peers = items(&named, "peers");
     let told = message("m-3", "notification", ANN, BOB, &"word ".repeat(60));
     team.messages = items(&json!({ "messages": [told] }), "messages");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     for width in [60, 100] {
         let shown = page(&model, width, 30);
         let line = |words: &str| shown.lines().find(|line| line.contains(words)).expect("a line");
@@ -341,7 +325,7 @@ fn a_daemon_that_is_away_leaves_what_was() {
     update(&mut model, ScreenInput::Away("the connection failed".to_owned()));
     let shown = page(&model, 100, 30);
     assert!(shown.contains("the connection failed") && shown.contains("claude@api"), "{shown}");
-    update(&mut model, ScreenInput::Fetched(Box::new(team())));
+    show(&mut model, team());
     assert_eq!(model.connection, DaemonConnectionState::Live);
 }
 
@@ -372,7 +356,7 @@ fn a_list_without_the_focus_shows_the_newest_and_a_scrolled_one_says_how_many_ar
     let mut team = team();
     let all: Vec<Value> = notes.chain([old]).collect();
     team.messages = items(&json!({ "messages": all }), "messages");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     assert_eq!(model.pane, Pane::People);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("note number 12.") && !shown.contains("frozen"), "{shown}");
@@ -385,15 +369,14 @@ fn a_list_without_the_focus_shows_the_newest_and_a_scrolled_one_says_how_many_ar
 
 #[test]
 fn who_is_waited_for_has_the_room_that_an_empty_column_leaves() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     team.attempts = Vec::new();
     let asked = ("bob", "claude-code@web-and-more-of-it");
     let named = json!({ "peers": [peer("ann", "claude-code@shop-front", "busy"), peer("bob", asked.1, "idle")] });
     team.peers = items(&named, "peers");
     let asks = message("m-2", "query", ANN, asked, "does it work?");
     team.questions = items(&json!({ "messages": [asks] }), "messages");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     let shown = page(&model, 100, 30);
     let line = shown.lines().find(|line| line.contains("claude-code@shop-front")).expect("a line");
     assert!(line.contains("waits for claude-code@web-and-more-of-it"), "{shown}");
@@ -420,11 +403,10 @@ fn a_notice_gives_way_to_the_help_and_one_that_something_is_lost_does_not() {
 
 #[test]
 fn ones_own_question_is_answered_by_the_other() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     let ours = message("m-8", "query", OPERATOR, BOB, "are you there?");
     team.questions = items(&json!({ "messages": [ours] }), "messages");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     press(&mut model, &[Key::Tab, Key::Char('a')]);
     assert_eq!(model.notice.as_deref(), Some("that is your own question: codex@web answers it"));
 }
@@ -441,7 +423,7 @@ fn asking() -> Model {
         ],
     });
     team.requests = items(&json!({ "requests": [request] }), "requests");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     model
 }
 
@@ -456,10 +438,8 @@ fn a_permanent_option_needs_a_confirmation() {
     let asked = "Always allow: this holds from now on; 3 again answers";
     assert_eq!(model.notice.as_deref(), Some(asked));
     // Leaving the choice discards the first press.
-    assert_eq!(
-        press(&mut model, &[Key::Char('9'), Key::Escape, Key::Char('a'), Key::Char('3')]),
-        None
-    );
+    let keys = [Key::Char('9'), Key::Escape, Key::Char('a'), Key::Char('3')];
+    assert_eq!(press(&mut model, &keys), None);
     assert_eq!(model.notice.as_deref(), Some(asked));
     let Some(ScreenEffect::Answer { option_id, .. }) = press(&mut model, &[Key::Char('3')]) else {
         panic!("it answers: {:?}", model.notice);
@@ -484,11 +464,8 @@ fn a_number_answers_a_request() {
         assert_eq!(press(&mut model, &[Key::Char('3')]), None);
         assert_eq!(model.notice.as_deref(), Some("a number from 1 to 2 answers"));
         let answer = press(&mut model, &[Key::Char('2')]);
-        let expected = ScreenEffect::Answer {
-            request_id: "req_1".to_owned(),
-            option_id: "deny".to_owned(),
-            confirm: false,
-        };
+        let (request_id, option_id) = ("req_1".to_owned(), "deny".to_owned());
+        let expected = ScreenEffect::Answer { request_id, option_id, confirm: false };
         assert_eq!((answer, &model.overlay), (Some(expected), &None));
     }
     let mut model = asking();
@@ -500,12 +477,11 @@ fn a_number_answers_a_request() {
 
 #[test]
 fn a_question_to_who_is_away_is_folded_and_comes_last() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     let dead = message("m-9", "query", ANN, ("eve", "codex@gone"), "are you alive?");
     let live = message("m-2", "query", ANN, BOB, "does it work?");
     team.questions = items(&json!({ "messages": [dead, live] }), "messages");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("waiting (2; 1 for who is away: o)"), "{shown}");
     assert!(!shown.contains("are you alive?") && shown.contains("does it work?"), "{shown}");
@@ -518,8 +494,7 @@ fn a_question_to_who_is_away_is_folded_and_comes_last() {
 
 #[test]
 fn a_broadcast_is_one_row_and_a_spent_agent_none() {
-    let mut model = full();
-    let mut team = team();
+    let (mut model, mut team) = (full(), team());
     let copies = (0..9).map(|n| message(&format!("b-{n}"), "broadcast", ANN, BOB, "all hands"));
     let twice =
         [1, 2].map(|n| message(&format!("n-{n}"), "notification", ANN, BOB, "the same words"));
@@ -527,7 +502,7 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     team.messages = without_copies(items(&json!({ "messages": all }), "messages"));
     let peers = json!({ "peers": [peer("ann", "claude@api", "busy"), peer("t", "codex:task-1", "offline"), peer("u", "codex:task-2", "busy")] });
     team.peers = items(&peers, "peers");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     press(&mut model, &[Key::Char('o')]);
     let shown = page(&model, 100, 30);
     assert_eq!(shown.matches("all hands").count(), 1, "{shown}");
@@ -536,7 +511,7 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     assert!(shown.contains("1 here  live") && !shown.contains("codex:task-"), "{shown}");
     let mut alone = model.team.clone();
     alone.peers.retain(TeamPeer::is_of_task);
-    update(&mut model, ScreenInput::Fetched(Box::new(alone)));
+    show(&mut model, alone);
     let shown = page(&model, 100, 30);
     assert!(shown.contains("agents of tasks work") && !shown.contains("nobody is here"), "{shown}");
 }
@@ -555,7 +530,7 @@ fn a_prompt_shows_the_folder_and_the_whole_call() {
         ],
     });
     team.requests = items(&json!({ "requests": [request] }), "requests");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     press(&mut model, &[Key::Tab, Key::Char('a')]);
     let shown = page(&model, 100, 30);
     for words in ["folder    /src/api", "tool      Bash", "rm -r build", "timeout   5", "2  No"] {
@@ -614,7 +589,7 @@ fn a_request_that_was_answered_elsewhere_has_no_options_any_more() {
         (watched, "the terminal of codex@web takes the answer"),
     ] {
         let mut model = model.clone();
-        update(&mut model, ScreenInput::Fetched(Box::new(team)));
+        show(&mut model, team);
         assert_eq!((&model.overlay, model.notice.as_deref()), (&None, Some(words)));
         assert_eq!(press(&mut model, &[Key::Char('1')]), None);
     }
@@ -630,7 +605,7 @@ fn a_limit_is_no_prompt_and_a_status_says_what_it_rests_on() {
         "kind": "limit", "since": "2026-03-31T11:59:00.000Z", "until": "2026-03-31T14:00:00.000Z",
     });
     team.peers = items(&json!({ "peers": [limited] }), "peers");
-    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    show(&mut model, team);
     let shown = page(&model, 120, 30);
     assert!(shown.contains("codex@zoo waits") && !shown.contains("at its terminal"), "{shown}");
     press(&mut model, &[Key::Enter]);

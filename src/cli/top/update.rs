@@ -8,15 +8,12 @@ use super::team::TeamSnapshot;
 use super::view::parts_of;
 use crate::cli::agent_attach::confirmation;
 
-/// A key, as far as the page knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Char(char),
     Up,
     Down,
-    /// To the next list.
     Tab,
-    /// To the list before.
     BackTab,
     Enter,
     Escape,
@@ -25,37 +22,29 @@ pub(super) enum Key {
     Interrupt,
 }
 
-/// What comes in.
-#[derive(Debug)]
 pub(super) enum ScreenInput {
     Key(Key),
-    /// The team as it is now.
     Fetched(Box<TeamSnapshot>),
-    /// The daemon does not answer.
     Away(String),
-    /// A message was stored and when its receiver gets it, or why not.
+    /// A message was stored: when its receiver gets it. Or why it was not sent.
     Sent(Result<String, String>),
-    /// A request was answered, or why not.
+    /// A request was answered, or why it was not.
     Answered(Result<(), String>),
     /// The last lines of a peer or task, by its id.
     LastLines(String, Vec<String>),
-    /// The time.
     Tick(Timestamp),
-    /// The terminal has another size.
     Resized,
 }
 
-/// The instructions.
+/// What the caller has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ScreenEffect {
     Quit,
     Send(Draft),
-    /// Fetches the last lines of a peer or a task.
     FetchLastLines {
         id: String,
         is_task: bool,
     },
-    /// Answers a request with this option.
     Answer {
         request_id: String,
         option_id: String,
@@ -64,10 +53,8 @@ pub(super) enum ScreenEffect {
     },
 }
 
-/// How many ticks a notice is shown.
 const NOTICE_TICKS: u8 = 2;
 
-/// Takes in what came.
 pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffect> {
     match input {
         ScreenInput::Key(key) => {
@@ -79,7 +66,7 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
             model.team = *team;
             model.connection = DaemonConnectionState::Live;
             close_ended(model);
-            // What is looked at goes on, too.
+            // Renews the last lines of open details.
             return matches!(model.overlay, Some(Overlay::Detail { .. }))
                 .then(|| last_lines(model))
                 .flatten();
@@ -90,7 +77,7 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
             let words = if when.is_empty() { "sent".to_owned() } else { format!("sent: {when}") };
             (model.notice, model.notice_ticks) = (Some(words), Some(NOTICE_TICKS));
         }
-        // That something is lost has to be seen.
+        // A failure stays until a key is pressed.
         ScreenInput::Sent(Err(problem)) => {
             (model.notice, model.notice_ticks) = (Some(format!("not sent: {problem}")), None);
         }
@@ -106,7 +93,7 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         }
         ScreenInput::Resized => {
             if let Some(Overlay::Choose(choice)) = &mut model.overlay {
-                // Its rows are others now.
+                // Another width breaks the rows elsewhere.
                 (choice.scrolled, choice.read) = (0, 0);
             }
         }
@@ -114,10 +101,10 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
     None
 }
 
-/// Takes away the options of a request that is answered, or that only its terminal answers now.
+/// Closes the options of a request that is answered, or that only its terminal can answer now.
 fn close_ended(model: &mut Model) {
     let Some(Overlay::Choose(choice)) = &model.overlay else { return };
-    let open = model.team.requests.iter().find(|open| open.request_id == choice.request_id);
+    let open = model.team.requests.iter().find(|open| open.request_id == choice.request.request_id);
     let words = match open {
         None => format!("the request of {} was answered elsewhere", choice.name),
         Some(open) if open.options.is_empty() => {
@@ -128,7 +115,7 @@ fn close_ended(model: &mut Model) {
     (model.overlay, model.notice, model.notice_ticks) = (None, Some(words), None);
 }
 
-/// Takes the notice away when it was shown for long enough: the help for keys stands where it does.
+/// Removes a notice after its ticks: it hides the help for keys.
 fn fade(model: &mut Model) {
     match model.notice_ticks {
         Some(0) => model.notice = None,
@@ -153,7 +140,7 @@ fn press(model: &mut Model, key: Key) -> Option<ScreenEffect> {
 fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
     match key {
         Key::Char('q') => return Some(ScreenEffect::Quit),
-        // Who presses it once more than there is to go back from does not want to leave.
+        // Escape only goes back: one press too many must not quit.
         Key::Escape => model.notice = Some("this is the first page; q leaves it".to_owned()),
         Key::Char('o') => model.shows_away = !model.shows_away,
         Key::Up | Key::Char('k') => step(model, -1),
@@ -161,7 +148,7 @@ fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
         Key::Tab => turn(model, 1),
         Key::BackTab => turn(model, Pane::ALL.len() - 1),
         Key::Enter if model.chosen_row().is_some() => {
-            // What is looked at stays, whatever comes before it.
+            // The row stays chosen when rows before it change.
             step(model, 0);
             model.overlay = Some(Overlay::Detail { scroll: 0 });
             return last_lines(model);
@@ -171,7 +158,7 @@ fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
     None
 }
 
-/// Asks for the last lines of what is looked at, if it has any.
+/// Fetches the last lines of the chosen row, if it is a peer or a task.
 fn last_lines(model: &Model) -> Option<ScreenEffect> {
     let row = model.chosen_row()?;
     let is_task = match row {
@@ -194,7 +181,8 @@ fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
     None
 }
 
-/// Chooses an option by its number. Leave is given only for what was on the screen to its end.
+/// Chooses an option by its number. Permission is given only for a call that was visible to its
+/// end.
 fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<ScreenEffect> {
     let [_, body, _] = parts_of(model.page);
     let sheet = ChoiceSheet::new(&choice, body);
@@ -217,7 +205,7 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
         _ => None,
     };
     let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
-    if let Some(option) = index.and_then(|index| choice.options.get(index)) {
+    if let Some(option) = index.and_then(|index| choice.request.options.get(index)) {
         if !option.is_denial() && (room == 0 || choice.read < room + most) {
             let words =
                 if room == 0 { "enlarge the terminal" } else { "↓ or space shows the rest" };
@@ -236,36 +224,27 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
         return Some(ScreenEffect::Answer {
             option_id: option.option_id.clone(),
             confirm: option.is_permanent(),
-            request_id: choice.request_id,
+            request_id: choice.request.request_id,
         });
     }
-    model.notice = Some(format!("a number from 1 to {} answers", choice.options.len()));
+    model.notice = Some(format!("a number from 1 to {} answers", choice.request.options.len()));
     model.overlay = Some(Overlay::Choose(choice));
     None
 }
 
-/// The choice that a row leads to: the request itself, or that of the peer.
+/// The options of a row's request, or of the request of a row's peer.
 fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
     let request = match row {
         Row::Request(request) => request,
         Row::Peer(peer) => model.team.request_of(peer)?,
         Row::Waiting(_) | Row::Question(_) | Row::Task(_) | Row::Message(_) => return None,
     };
-    // Without options its own terminal takes the answer.
-    (!request.options.is_empty()).then(|| RequestChoice {
-        request_id: request.request_id.clone(),
-        name: model.team.asker(request).to_owned(),
-        title: request.title.clone(),
-        cwd: request.cwd.clone(),
-        tool: request.tool.clone(),
-        options: request.options.clone(),
-        chosen: None,
-        scrolled: 0,
-        read: 0,
-    })
+    // Without options only its own terminal takes the answer.
+    let (name, request) = (model.team.asker(request).to_owned(), request.clone());
+    let choice = RequestChoice { request, name, chosen: None, scrolled: 0, read: 0 };
+    Some(choice).filter(|choice| !choice.request.options.is_empty())
 }
 
-/// Begins an answer or a message.
 fn start(model: &mut Model, key: Key) {
     let row = model.chosen_row();
     if key == Key::Char('a')
@@ -275,26 +254,25 @@ fn start(model: &mut Model, key: Key) {
         model.overlay = Some(Overlay::Choose(choice));
         return;
     }
+    let draft = |to: &str, name: &str, answers: Option<&String>| Draft {
+        to: to.to_owned(),
+        name: name.to_owned(),
+        answers: answers.cloned(),
+        text: String::new(),
+    };
     let begun = match (key, row) {
-        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
-            if message.is_open() && message.is_to_us() =>
-        {
-            Ok(Draft {
-                to: message.from_peer.clone(),
-                name: message.from().to_owned(),
-                answers: Some(message.id.clone()),
-                text: String::new(),
-            })
-        }
-        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
-            if message.is_open() && message.is_own() =>
-        {
-            Err(format!("that is your own question: {} answers it", message.to()))
-        }
         (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
             if message.is_open() =>
         {
-            Err(format!("only {} may answer that; m writes to {}", message.to(), message.from()))
+            let (from, to) = (message.from(), message.to());
+            // Only the receiver may answer.
+            if message.to_peer == PeerId::OPERATOR {
+                Ok(draft(&message.from_peer, from, Some(&message.id)))
+            } else if message.is_own() {
+                Err(format!("that is your own question: {to} answers it"))
+            } else {
+                Err(format!("only {to} may answer that; m writes to {from}"))
+            }
         }
         (Key::Char('a'), Some(Row::Request(request))) => {
             Err(format!("the terminal of {} takes the answer", model.team.asker(request)))
@@ -303,12 +281,7 @@ fn start(model: &mut Model, key: Key) {
             Err("choose a question to answer: `tab` goes to the next list".to_owned())
         }
         (Key::Char('m'), Some(row)) => match row.correspondent() {
-            Some((to, name)) if to != PeerId::OPERATOR => Ok(Draft {
-                to: to.to_owned(),
-                name: name.to_owned(),
-                answers: None,
-                text: String::new(),
-            }),
+            Some((to, name)) if to != PeerId::OPERATOR => Ok(draft(to, name, None)),
             Some(_) => Err("that is from you".to_owned()),
             None => Err("choose a receiver".to_owned()),
         },
@@ -344,7 +317,7 @@ fn write(model: &mut Model, mut draft: Draft, key: Key) -> Option<ScreenEffect> 
     None
 }
 
-/// Chooses another row of the list; the present one for good with 0.
+/// Moves the selection; with 0 it fixes the present row, which stays chosen when the list changes.
 fn step(model: &mut Model, by: isize) {
     let Some(index) = model.chosen_index(model.pane) else { return };
     let rows = model.rows(model.pane);

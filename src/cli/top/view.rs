@@ -1,18 +1,15 @@
 //! Draws the page: a line above, three lists, a line of keys below.
 
-use std::fmt::Write as _;
-
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Flex, Layout, Rect};
 use ratatui::style::{Modifier, Style as Look};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::Paragraph;
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, TableState};
 
 use super::detail::{self, ChoiceSheet};
-use super::list;
-use super::look::look;
-use super::model::{DaemonConnectionState, Model, Overlay, Pane};
-use crate::cli::output::Style;
+use super::model::{DaemonConnectionState, Model, Overlay, Pane, Row, look, when};
+use super::team::{OpenTask, TeamMessage, TeamPeer, TeamRequest};
+use crate::cli::output::{Style, cut, state_style};
 
 /// The heading, what is below it, and the line of keys.
 pub(super) fn parts_of(page: Rect) -> [Rect; 3] {
@@ -44,7 +41,7 @@ pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
 }
 
 fn lists_of(model: &Model, area: Rect, frame: &mut Frame<'_>) {
-    // A list takes what it has to show, at least a row; the people get what is left.
+    // A list takes what its rows need, at least one; people get the rest.
     let wanted = |pane: Pane| u16::try_from(model.rows(pane).len().max(1) + 1).unwrap_or(u16::MAX);
     let most = (area.height / 3).max(2);
     let areas: [Rect; 3] = Layout::vertical([
@@ -54,7 +51,7 @@ fn lists_of(model: &Model, area: Rect, frame: &mut Frame<'_>) {
     ])
     .areas(area);
     for (pane, area) in Pane::ALL.into_iter().zip(areas) {
-        list::draw(model, pane, area, frame);
+        draw_list(model, pane, area, frame);
     }
 }
 
@@ -62,7 +59,7 @@ fn heading(model: &Model, width: u16) -> Line<'static> {
     let (here, away) = model.team.presence();
     let mut text = format!(" svc  {here} here");
     if away > 0 {
-        write!(text, ", {away} away").expect("writing to a string does not fail");
+        text.extend([", ", &away.to_string(), " away"]);
     }
     let (state, style) = match &model.connection {
         DaemonConnectionState::Opening => ("looking for the daemon".to_owned(), Style::Waiting),
@@ -94,4 +91,220 @@ fn keys(model: &Model, width: u16) -> Line<'static> {
         Some(Overlay::Write(_)) => " enter send  esc back",
     };
     Line::styled(text, look(model, Style::Dim))
+}
+
+/// Width from which on optional columns are shown.
+const WIDE: u16 = 90;
+const GAP: u16 = 2;
+
+/// Index of the machine among a person's cells, if the team has several machines.
+const MACHINE: usize = 5;
+
+type CellText = (String, Style);
+
+fn draw_list(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
+    let is_active = model.pane == pane;
+    let rows = model.rows(pane);
+    // An inactive list shows its newest rows, whichever row was chosen.
+    let chosen = model.chosen_index(pane).filter(|_| is_active);
+    let above = scrolled(chosen, area);
+    let title = match pane {
+        Pane::People if model.shows_away => "here and away".to_owned(),
+        Pane::People => "here".to_owned(),
+        Pane::Requests if model.folded() > 0 => {
+            format!("waiting ({}; {} for who is away: o)", rows.len(), model.folded())
+        }
+        Pane::Requests => format!("waiting ({})", rows.len()),
+        Pane::Messages => "last said".to_owned(),
+    };
+    let title = match (above, pane) {
+        (0, _) => format!(" {title} "),
+        (above, Pane::Messages) => format!(" {title}: {above} newer above "),
+        (above, _) => format!(" {title}: {above} more above "),
+    };
+    let style =
+        if is_active { Look::new().add_modifier(Modifier::BOLD) } else { look(model, Style::Dim) };
+    let mark = if is_active { "▶" } else { "─" };
+    let block =
+        Block::new().borders(Borders::TOP).border_style(style).title(format!("{mark}{title}"));
+    if rows.is_empty() {
+        let hint = Line::styled(format!(" {}", empty(model, pane)), look(model, Style::Dim));
+        frame.render_widget(Paragraph::new(hint).block(block), area);
+        return;
+    }
+    let wide = area.width >= WIDE;
+    let texts: Vec<Vec<CellText>> = rows
+        .iter()
+        .map(|row| match row {
+            Row::Peer(peer) => person(model, peer, wide),
+            Row::Request(request) => wanted(model, request, wide),
+            Row::Waiting(peer) => waiting(model, peer, wide),
+            Row::Question(question) => asked(model, question, wide),
+            Row::Task(task) => work(model, task, wide),
+            Row::Message(message) => said(model, message, wide),
+        })
+        .collect();
+    let constraints = widths(pane, wide, area.width, &texts);
+    // The table's own layout, so that truncated cells end with a sign.
+    let columns =
+        Layout::horizontal(constraints.clone()).flex(Flex::Start).spacing(GAP).split(area);
+    let lines = rows.iter().zip(texts).map(|(row, texts)| {
+        let cells = texts.into_iter().zip(columns.iter()).map(|((text, style), column)| {
+            Cell::from(cut(text, usize::from(column.width))).style(look(model, style))
+        });
+        let line = TableRow::new(cells);
+        let is_away = matches!(row, Row::Peer(peer) if peer.is_away());
+        if is_away { line.style(look(model, Style::Dim)) } else { line }
+    });
+    let marked = if is_active { Modifier::REVERSED } else { Modifier::empty() };
+    let table = Table::new(lines, constraints)
+        .block(block)
+        .column_spacing(GAP)
+        .row_highlight_style(Look::new().add_modifier(marked));
+    let mut state = TableState::new().with_offset(above).with_selected(chosen);
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+/// How many rows are hidden above so that the chosen one is visible. The title takes a line.
+fn scrolled(chosen: Option<usize>, area: Rect) -> usize {
+    let height = usize::from(area.height.saturating_sub(1)).max(1);
+    chosen.map_or(0, |index| (index + 1).saturating_sub(height))
+}
+
+/// How wide the columns are. Names and who waits for whom take what they need, as far as something
+/// is left for the rest.
+fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Constraint> {
+    let widest = |column: usize| {
+        let width = |text: &Vec<CellText>| Span::raw(text[column].0.as_str()).width();
+        u16::try_from(texts.iter().map(width).max().unwrap_or(0)).unwrap_or(u16::MAX)
+    };
+    let longest = |column: usize, most: u16| Constraint::Length(widest(column).min(most));
+    match (pane, wide) {
+        (Pane::People, true) => {
+            let name = widest(0).min(room * 2 / 5);
+            let (status, seen) = (8, 12);
+            let has_machines = texts.iter().any(|text| text.len() > MACHINE);
+            let machine = if has_machines { widest(MACHINE).min(room / 6) + GAP } else { 0 };
+            let left = room.saturating_sub(name + status + seen + machine + 4 * GAP);
+            // What is tried and who is waited for share what is left; what one of them does not
+            // need the other has.
+            let waits = widest(3).min(left.saturating_sub(widest(2)).max(left * 2 / 5));
+            let mut widths = vec![
+                Constraint::Length(name),
+                Constraint::Length(status),
+                Constraint::Fill(1),
+                Constraint::Length(waits),
+                Constraint::Length(seen),
+            ];
+            widths.extend(has_machines.then(|| Constraint::Length(machine - GAP)));
+            widths
+        }
+        (Pane::People, false) => {
+            vec![longest(0, room / 2), Constraint::Length(8), Constraint::Fill(1)]
+        }
+        (_, true) => vec![Constraint::Length(12), longest(1, room * 3 / 5), Constraint::Fill(1)],
+        (_, false) => vec![longest(0, room * 3 / 5), Constraint::Fill(1)],
+    }
+}
+
+fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
+    let attempt = model.team.attempt_of(peer);
+    let tries = attempt.map_or_else(String::new, |attempt| attempt.goal.clone());
+    let request = model.team.request_of(peer);
+    // An agent does nothing before it has the permission.
+    let (tries, doing) = match (request, peer.wait()) {
+        (Some(request), _) => (format!("needs permission: {}", request.title), Style::Waiting),
+        (None, Some((wait, _))) => (wait, Style::Waiting),
+        (None, None) => (tries, Style::Plain),
+    };
+    let awaited = model.team.awaited_by(peer).join(", ");
+    let waits = if awaited.is_empty() { String::new() } else { format!("waits for {awaited}") };
+    let mut cells = vec![
+        (format!(" {}", peer.display_name), Style::Plain),
+        (peer.status.clone(), state_style(&peer.status)),
+    ];
+    if wide {
+        cells.push((tries, doing));
+        cells.push((waits, Style::Waiting));
+        cells.push((when(model, peer.last_seen), Style::Dim));
+        if model.team.has_machines() {
+            cells.push((peer.machine.clone(), Style::Plain));
+        }
+    } else if waits.is_empty() || tries.is_empty() {
+        cells.push((format!("{waits}{tries}"), doing));
+    } else {
+        cells.push((format!("{waits} · {tries}"), Style::Plain));
+    }
+    cells
+}
+
+fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
+    let name = model.team.asker(request);
+    let who = if wide { format!(" {name} needs permission") } else { format!(" {name} → you?") };
+    let at = wide.then(|| when(model, request.opened_at));
+    line(at, (who, Style::Waiting), request.title.clone())
+}
+
+fn waiting(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
+    let (what, since) = peer.wait().unwrap_or_default();
+    let place = if peer.limit().is_some() { "waits" } else { "waits at its terminal" };
+    let who = format!(" {} {place}", peer.display_name);
+    let who = if wide { who } else { format!(" {} → you?", peer.display_name) };
+    line(wide.then(|| when(model, since)), (who, Style::Waiting), what)
+}
+
+fn asked(model: &Model, question: &TeamMessage, wide: bool) -> Vec<CellText> {
+    let (from, to) = (question.from(), question.to());
+    let away = model.team.away_mark(&question.to_peer);
+    let verb = if question.is_own() { "wait" } else { "waits" };
+    let who = if wide {
+        format!(" {from} {verb} for {to}{away}")
+    } else {
+        format!(" {from} → {to}{away}?")
+    };
+    let style = if away.is_empty() { Style::Waiting } else { Style::Dim };
+    line(wide.then(|| when(model, question.timestamp)), (who, style), question.line())
+}
+
+fn work(model: &Model, task: &OpenTask, wide: bool) -> Vec<CellText> {
+    let agent = if task.agent.is_empty() { String::new() } else { format!(" for {}", task.agent) };
+    let what = (format!(" task {}{agent}", task.status), state_style(&task.status));
+    let title = if task.title.is_empty() { &task.task_id } else { &task.title };
+    line(wide.then(|| when(model, task.created_at)), what, title.clone())
+}
+
+fn said(model: &Model, message: &TeamMessage, wide: bool) -> Vec<CellText> {
+    let who = format!(" {} → {}", message.from(), message.to());
+    let style = if message.is_open() { Style::Waiting } else { Style::Plain };
+    line(wide.then(|| when(model, message.timestamp)), (who, style), message.line())
+}
+
+fn line(at: Option<String>, who: CellText, what: String) -> Vec<CellText> {
+    let mut cells = vec![who, (what, Style::Plain)];
+    if let Some(at) = at {
+        cells.insert(0, (format!(" {at}"), Style::Dim));
+    }
+    cells
+}
+
+/// The text for an empty list, and what to do next.
+fn empty(model: &Model, pane: Pane) -> &'static str {
+    match (pane, &model.connection) {
+        (Pane::People, DaemonConnectionState::Away { .. }) => {
+            "no daemon answers; `svc start` in another terminal starts it, and this view then continues"
+        }
+        (Pane::People, DaemonConnectionState::Opening) => "…",
+        (Pane::People, DaemonConnectionState::Live) if model.team.has_agent_of_task() => {
+            "nobody else is here while agents of tasks work"
+        }
+        (Pane::People, DaemonConnectionState::Live) if model.team.presence().1 > 0 => {
+            "nobody is here; o shows who is offline"
+        }
+        (Pane::People, DaemonConnectionState::Live) => {
+            "nobody yet: open a coding agent; `svc install status` says which of them know svc"
+        }
+        (Pane::Requests, _) if model.folded() > 0 => "nobody here waits for an answer",
+        (Pane::Requests, _) => "nobody waits for an answer",
+        (Pane::Messages, _) => "nothing was said yet",
+    }
 }

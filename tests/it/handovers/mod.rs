@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::agents::with_config;
 use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
+use crate::expect::{detail, peer_of, state};
 
 const SOON: Duration = Duration::from_secs(40);
 /// Hooks have all the time that a busy machine takes.
 const PATIENT: (&str, &str) = ("SVC_HOOK_DEADLINE_MS", "20000");
 
-/// A client that takes commands.
 struct Client {
     running: Running,
     stdin: ChildStdin,
@@ -91,7 +91,6 @@ impl Client {
         writeln!(self.stdin, "{word}").expect("it reads");
     }
 
-    /// Runs a command to its end.
     #[track_caller]
     fn run(&mut self, word: &str) {
         self.send(word);
@@ -114,11 +113,6 @@ impl Client {
     fn count(&self, words: &str) -> usize {
         self.given().iter().map(|text| text.matches(words).count()).sum()
     }
-}
-
-fn peer_of(d: &Daemon, session: &str) -> Option<Value> {
-    let peers = d.get("/v1/peers").ok(200);
-    peers["peers"].as_array()?.iter().find(|peer| peer["session_id"] == session).cloned()
 }
 
 fn inbox(d: &Daemon, client: &Client) -> String {
@@ -156,15 +150,6 @@ fn rests(d: &Daemon, inbox: &str) {
         let status = d.get(peer).ok(200)["status"].clone();
         status == "idle" || status == "online"
     });
-}
-
-fn detail(d: &Daemon, message: &Value) -> Value {
-    let id = message["id"].as_str().expect("an id");
-    d.get(&format!("/v1/messages/{id}")).ok(200)
-}
-
-fn state(d: &Daemon, message: &Value) -> String {
-    detail(d, message)["state"].as_str().expect("a state").to_owned()
 }
 
 /// The way by which a message was offered, and the reason beside it.
@@ -508,7 +493,8 @@ fn an_inbox_that_is_not_the_sessions_own_is_given_nothing() {
         stream.read_to_string(&mut text).expect("it ends");
         assert_eq!(text, "", "it was connected to, and told nothing");
     }
-    // `doctor` says so, and of a socket that is not there, and nothing of one that is as it should be.
+    // `doctor` says so, and of a socket that is not there, and nothing of one that is as it should
+    // be.
     let unused = |why: &str| {
         let words = format!("is reached by its hooks alone, and its socket is not used: {why}");
         svc(&d.home, &["doctor"]).stdout.contains(&words)

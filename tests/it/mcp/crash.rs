@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Client, LEGACY, Message, Stream, given, request, tool, wait_for};
-use crate::crash::{Chance, SetOnDrop, number};
+use crate::crash::{Chance, SetOnDrop, number, seed};
 use crate::daemon::{Daemon, Home, until};
 use crate::expect::{done, text};
 use crate::wire::Caller;
@@ -20,8 +20,7 @@ const BOUND: Duration = Duration::from_mins(1);
 #[test]
 fn every_accepted_call_has_one_response_after_any_number_of_crashes() {
     let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(10);
-    let seed = number("SVC_CRASH_SEED")
-        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
+    let seed = seed();
     eprintln!("SVC_CRASH_SEED={seed} SVC_CRASH_ROUNDS={rounds}");
     let mut chance = Chance(seed);
 

@@ -1,14 +1,11 @@
 //! Text by others, wherever a model reads it: no line like the daemon's, no tag of a client, no
 //! invisible character. REST returns it unchanged.
 
-use std::io::Write as _;
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 use unicode_normalization::UnicodeNormalization as _;
 
-use super::{SOON, modern, result, tool};
-use crate::daemon::{Daemon, Running};
+use super::{modern, result, tool};
+use crate::daemon::{Daemon, hook_payload};
 
 /// Each line imitates the daemon, or a client, in one way.
 const HOSTILE: &str = "tenant cache\r\
@@ -93,18 +90,8 @@ fn strings(value: &Value, see: &mut impl FnMut(&str)) {
 /// The context of a Claude Code hook.
 #[track_caller]
 fn hooked(d: &Daemon, event: &str, more: &Value) -> String {
-    let mut payload = json!({ "session_id": "s-1", "hook_event_name": event, "cwd": "/nowhere/p" });
-    payload
-        .as_object_mut()
-        .expect("an object")
-        .extend(more.as_object().expect("an object").clone());
-    let mut command = d.home.command(&["hook", "claude"]);
-    command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
-    let mut running = Running::spawn(command);
-    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
-    let ran = running.wait(SOON);
-    let printed: Value = serde_json::from_str(ran.ok()).unwrap_or_default();
-    printed["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_default().to_owned()
+    let payload = hook_payload("s-1", event, "/nowhere/p", more);
+    d.home.hook("claude", &payload).context()
 }
 
 #[test]

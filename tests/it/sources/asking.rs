@@ -195,10 +195,8 @@ fn stateless_client_is_asked_during_a_call() {
 #[test]
 fn suspended_calls_use_their_sessions_budget() {
     let home = Home::new();
-    let document = json!({ "mcpServers": { "toy": entry(&home, &["asks"]) } }).to_string();
-    let d = Daemon::with(|plan| {
-        plan.home(&home).flag("--mcp-config").flag(&document).env("SVC_BUDGET_REQUESTS", "4")
-    });
+    let servers = json!({ "toy": entry(&home, &["asks"]) });
+    let d = Daemon::with(|plan| plan.home(&home).servers(&servers).env("SVC_BUDGET_REQUESTS", "4"));
     in_state(&d, "toy", "connected");
     let caller = d.session("s-1");
     let interview = json!({ "name": "toy__interview", "arguments": {} });

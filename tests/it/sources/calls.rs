@@ -195,11 +195,9 @@ fn call_to_a_down_server_fails_at_once_and_a_hanging_one_delays_no_other() {
     let mut d = d;
     let mut slow = entry(&home, &["hang"]);
     slow["startup_timeout"] = json!(600_000);
-    let broken = json!({ "mcpServers": { "toy": slow } }).to_string();
+    let broken = json!({ "toy": slow });
     d.kill9();
-    d.restart_with(|_| {
-        crate::daemon::Plan::default().home(&home).flag("--mcp-config").flag(&broken)
-    });
+    d.restart_with(|_| crate::daemon::Plan::default().home(&home).servers(&broken));
     assert_eq!(source(&d, "toy")["tools"], 0, "the lists of another entry are not its own");
 }
 

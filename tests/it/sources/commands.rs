@@ -6,24 +6,24 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use super::{SOON, entry, in_state, source, toy};
+use super::{SOON, entry, in_state, project_file, source, toy};
 use crate::daemon::{Daemon, Home, until};
 
 /// Runs `svc mcp …` in a folder.
-fn mcp(home: &Home, folder: &Path, args: &[&str]) -> Output {
+pub(crate) fn mcp(home: &Home, folder: &Path, args: &[&str]) -> Output {
     let mut command = home.command(&["mcp"]);
     command.args(args).current_dir(folder).output().expect("it runs")
 }
 
 #[track_caller]
-fn ok(home: &Home, folder: &Path, args: &[&str]) -> String {
+pub(crate) fn ok(home: &Home, folder: &Path, args: &[&str]) -> String {
     let output = mcp(home, folder, args);
     assert!(output.status.success(), "{args:?}: {output:?}");
     String::from_utf8(output.stdout).expect("text")
 }
 
 #[track_caller]
-fn fails(home: &Home, folder: &Path, args: &[&str], code: i32) -> String {
+pub(crate) fn fails(home: &Home, folder: &Path, args: &[&str], code: i32) -> String {
     let output = mcp(home, folder, args);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
     String::from_utf8(output.stderr).expect("text")
@@ -157,8 +157,7 @@ fn entry_omits_defaults_and_is_removed_by_its_listed_name() {
 #[test]
 fn files_can_be_changed_and_approved_without_a_daemon() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = home.project();
     let script = toy(&home).display().to_string();
     ok(&home, &project, &["add", "own", "--scope", "project", "--", "python3", &script]);
     let file = project.join(".mcp.json");
@@ -171,8 +170,7 @@ fn files_can_be_changed_and_approved_without_a_daemon() {
     };
     until(SOON, || (list()["sources"][0]["state"] == "connected").then_some(()));
     assert_eq!(d.get("/v1/sources").ok(200)["count"], 0);
-    let changed = json!({ "mcpServers": { "own": entry(&home, &[]), "more": entry(&home, &[]) } });
-    fs::write(&file, changed.to_string()).expect("can be written");
+    project_file(&project, &json!({ "own": entry(&home, &[]), "more": entry(&home, &[]) }));
     assert_eq!(list()["sources"][0]["state"], "pending_approval");
     let approved = ok(&home, &project, &["approve"]);
     assert!(approved.contains("more") && approved.contains("own"), "{approved}");
@@ -192,12 +190,10 @@ fn files_can_be_changed_and_approved_without_a_daemon() {
 #[test]
 fn adding_a_project_server_approves_no_other() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    let file = project.join(".mcp.json");
+    let project = home.project();
     let mut other = entry(&home, &[]);
     other["enabled"] = json!(true);
-    fs::write(&file, json!({ "mcpServers": { "other": other } }).to_string()).expect("is written");
+    let file = project_file(&project, &json!({ "other": other }));
     let _d = Daemon::with(|plan| plan.home(&home));
     let add = |name: &str| {
         let script = toy(&home).display().to_string();
@@ -237,10 +233,8 @@ fn doctor_and_config_check_report_bad_entries() {
         .expect("it runs");
     let told = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert!(checked.status.code() == Some(2) && told.contains("sources.bad"), "{told}");
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    let servers = json!({ "mcpServers": { "fine": { "command": "y" } } });
-    fs::write(project.join(".mcp.json"), servers.to_string()).expect("can be written");
+    let project = home.project();
+    project_file(&project, &json!({ "fine": { "command": "y" } }));
     let doctor =
         home.command(&["doctor", "--json"]).current_dir(&project).output().expect("it runs");
     let report: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
@@ -261,8 +255,7 @@ fn doctor_and_config_check_report_bad_entries() {
 #[test]
 fn project_server_is_callable_from_its_folder() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = home.project();
     let script = toy(&home).display().to_string();
     ok(&home, &project, &["add", "own", "--scope", "project", "--", "python3", &script]);
     let d = Daemon::with(|plan| plan.home(&home));

@@ -26,7 +26,7 @@ fn with_core(home: &Home, config: &str) -> Daemon {
 fn caller(d: &Daemon, project: &Path, scopes: &[&str]) -> Caller {
     let session = format!("s-{}", scopes.join("-"));
     let input = json!({ "session": session, "project": project, "scopes": scopes });
-    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
+    d.minted(&input)
 }
 
 #[track_caller]
@@ -36,9 +36,7 @@ fn done(answer: &Value) -> Value {
 }
 
 fn project(home: &Home) -> PathBuf {
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    project.canonicalize().expect("is there")
+    home.project().canonicalize().expect("is there")
 }
 
 fn listed(caller: &Caller) -> Vec<String> {

@@ -45,16 +45,14 @@ fn crash_leaves_no_secret_in_files() {
     let web = ToyHttp::start(ToyEra::Legacy);
     let headers = json!({ "Authorization": "Bearer ${TEST_HEADER}" });
     let away = format!("http://127.0.0.1:{}/mcp", free_port());
-    let document = json!({ "mcpServers": {
+    let servers = json!({
         "keeps": with_secret(&[]), "spills": with_secret(&["spill"]), "hangs": with_secret(&["hang"]),
         "web": { "type": "http", "url": web.url(), "headers": headers },
         "away": { "type": "http", "url": away, "headers": headers },
-    } });
-    let document = document.to_string();
+    });
     let mut d = Daemon::with(|plan| {
         plan.home(&home)
-            .flag("--mcp-config")
-            .flag(&document)
+            .servers(&servers)
             .env("TEST_TOKEN", secrets[0])
             .env("TEST_HEADER", secrets[1])
     });

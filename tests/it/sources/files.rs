@@ -5,20 +5,21 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::{
-    SOON, body, call, entry, failed, in_state, of_project, said, source, toy, with_servers,
+    SOON, body, call, entry, failed, in_state, of_project, project_file, said, source, toy,
+    with_servers,
 };
 use crate::daemon::{Daemon, Home, until};
-use crate::expect::problem;
+use crate::expect::{problem, text};
 
 #[test]
 fn project_servers_need_approval_and_serve_only_the_project() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    let file = project.join(".mcp.json");
-    let servers =
-        json!({ "mcpServers": { "own": entry(&home, &[]), "toy": { "command": "/no/such" } } });
-    fs::write(&file, servers.to_string()).expect("can be written");
+    let project = home.project();
+    let write = |command: &str| {
+        let servers = json!({ "own": entry(&home, &[]), "toy": { "command": command } });
+        project_file(&project, &servers)
+    };
+    let file = write("/no/such");
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     in_state(&d, "toy", "connected");
     let root = project.display().to_string();
@@ -29,13 +30,7 @@ fn project_servers_need_approval_and_serve_only_the_project() {
         let rows = list["sources"].as_array().expect("rows").clone();
         assert_eq!(list["count"], json!(rows.len()));
         rows.iter()
-            .map(|row| {
-                format!(
-                    "{} {}",
-                    row["name"].as_str().unwrap_or_default(),
-                    row["state"].as_str().unwrap_or_default()
-                )
-            })
+            .map(|row| format!("{} {}", text(row, "name"), text(row, "state")))
             .collect::<Vec<_>>()
     };
     assert_eq!(rows(&inside), ["own pending_approval", "toy connected", "toy hidden"]);
@@ -59,7 +54,7 @@ fn project_servers_need_approval_and_serve_only_the_project() {
     let roots = said(&call(&inside, "own__ask", &json!({ "value": "roots/list" })));
     assert!(roots.contains(&format!("file://{root}")), "{roots}");
     // It changes, and needs approval again.
-    fs::write(&file, servers.to_string().replace("/no/such", "/other")).expect("can be written");
+    write("/other");
     let is_refused = || call(&inside, "own__pid", &json!({}))["result"]["isError"] == true;
     until(SOON, || is_refused().then_some(()));
     waits(&inside);
@@ -69,15 +64,9 @@ fn project_servers_need_approval_and_serve_only_the_project() {
 #[test]
 fn http_approval_is_valid_only_for_the_seen_content() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    let file = project.join(".mcp.json");
-    let write = |servers: &Value| {
-        let text = json!({ "mcpServers": servers }).to_string();
-        fs::write(&file, text).expect("can be written");
-    };
+    let project = home.project();
     let other = json!({ "url": "https://${HOST}/mcp" });
-    write(&json!({ "own": entry(&home, &[]), "other": other }));
+    let file = project_file(&project, &json!({ "own": entry(&home, &[]), "other": other }));
     let d = with_servers(&home, &json!({}));
     let root = project.display().to_string();
     let inside = of_project(&d, "s-1", &root);
@@ -92,7 +81,7 @@ fn http_approval_is_valid_only_for_the_seen_content() {
     let shown: Vec<Value> = shown.iter().map(|it| json!([it["name"], it["kind"]])).collect();
     assert_eq!(shown, names);
     // It changes after the person has read it.
-    write(&json!({ "own": entry(&home, &[]) }));
+    project_file(&project, &json!({ "own": entry(&home, &[]) }));
     let approval = json!({ "digest": seen["digest"] });
     problem(&d.post(&target("approve"), &approval), 409, "conflict");
     problem(&inside.post(&target("approve"), &approval), 403, "forbidden");
@@ -151,11 +140,8 @@ fn approve(home: &Home, file: &std::path::Path) {
 #[test]
 fn call_waits_for_a_server_that_was_never_connected() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    let file = project.join(".mcp.json");
-    let servers = json!({ "mcpServers": { "own": entry(&home, &[]) } });
-    fs::write(&file, servers.to_string()).expect("can be written");
+    let project = home.project();
+    let file = project_file(&project, &json!({ "own": entry(&home, &[]) }));
     let d = with_servers(&home, &json!({}));
     let inside = of_project(&d, "s-1", &project.display().to_string());
     approve(&home, &file);
@@ -239,13 +225,9 @@ fn secrets_are_never_shown() {
     keeps["env"] = json!({ "TOKEN": "${TEST_TOKEN}" });
     let mut quits = entry(&home, &["quit"]);
     quits["env"] = json!({ "TOKEN": "${TEST_TOKEN}" });
-    let document = json!({ "mcpServers": { "keeps": keeps, "quits": quits } }).to_string();
+    let servers = json!({ "keeps": keeps, "quits": quits });
     let mut d = Daemon::with(|plan| {
-        plan.home(&home)
-            .flag("--mcp-config")
-            .flag(&document)
-            .env("TEST_TOKEN", secret)
-            .env("OTHER", "hidden-too")
+        plan.home(&home).servers(&servers).env("TEST_TOKEN", secret).env("OTHER", "hidden-too")
     });
     in_state(&d, "keeps", "connected");
     let environment: Value =
@@ -365,8 +347,7 @@ fn servers_survive_a_temporarily_unparsable_configuration() {
 #[test]
 fn irregular_project_file_is_reported_and_blocks_nothing() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = home.project();
     let (file, root) = (project.join(".mcp.json"), project.display().to_string());
     let d = with_servers(&home, &json!({ "toy": entry(&home, &[]) }));
     in_state(&d, "toy", "connected");
@@ -410,11 +391,9 @@ fn irregular_project_file_is_reported_and_blocks_nothing() {
 #[test]
 fn project_file_cannot_enable_the_built_in_server() {
     let home = Home::new();
-    let project = home.user().join("project");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
-    let file = project.join(".mcp.json");
+    let project = home.project();
     let core = json!({ "type": "builtin", "name": "core", "roots": ["/"], "allow_private": true });
-    fs::write(&file, json!({ "mcpServers": { "ci": core } }).to_string()).expect("is written");
+    let file = project_file(&project, &json!({ "ci": core }));
     let d = Daemon::with(|plan| plan.home(&home));
     approve(&home, &file);
     let root = project.display().to_string();
@@ -431,21 +410,16 @@ fn project_file_cannot_enable_the_built_in_server() {
 #[test]
 fn nearest_file_above_the_callers_folder_wins() {
     let home = Home::new();
-    let project = home.user().join("project");
+    let project = home.project();
     let sub = project.join("sub");
-    fs::create_dir_all(project.join(".git")).expect("can be made");
     fs::create_dir_all(sub.join("deep")).expect("can be made");
-    let write = |folder: &std::path::Path, servers: Value| {
-        let text = json!({ "mcpServers": servers }).to_string();
-        fs::write(folder.join(".mcp.json"), text).expect("is written");
-    };
     let with_word = |word: &str| {
         let mut entry = entry(&home, &[]);
         entry["env"] = json!({ "TOKEN": word });
         entry
     };
-    write(&project, json!({ "both": with_word("upper"), "upper": entry(&home, &[]) }));
-    write(&sub, json!({ "both": with_word("nearer"), "nearer": entry(&home, &[]) }));
+    project_file(&project, &json!({ "both": with_word("upper"), "upper": entry(&home, &[]) }));
+    project_file(&sub, &json!({ "both": with_word("nearer"), "nearer": entry(&home, &[]) }));
     let d = Daemon::with(|plan| plan.home(&home));
     let mcp = |folder: &std::path::Path, args: &[&str]| {
         let mut command = home.command(&["mcp"]);

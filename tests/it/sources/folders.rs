@@ -78,8 +78,7 @@ fn relative_paths_start_at_the_entrys_file() {
     }
     // For callers of a project it is the project's folder, unless one instance serves all or the
     // entry names another.
-    let project = with_server(&home.user().join("project"));
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = with_server(&home.project());
     let inside = of_project(&d, "s-1", &shown(&project));
     for (server, folder) in [
         ("plain", &project),
@@ -105,8 +104,7 @@ fn plugin_changes_apply_without_a_restart() {
     until(SOON, || events().contains(r#""db""#).then_some(()));
     in_state(&d, "db", "connected");
     in_state(&d, "program", "connected");
-    let project = with_server(&home.user().join("project"));
-    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let project = with_server(&home.project());
     let inside = of_project(&d, "s-1", &shown(&project));
     for caller in [&*d, &inside] {
         // A plugin's arguments are relative to its own files, whoever calls.

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use super::toy_http::{ToyEra, ToyHttp};
-use super::{SOON, body, call, failed, in_state, said, source, with_servers};
+use super::{SOON, body, call, failed, in_state, said, source, ten_calls_succeed, with_servers};
 use crate::daemon::{Daemon, Home, Running, free_port, svc, svc_with_input, until};
 use crate::wire::Caller;
 
@@ -72,17 +72,7 @@ fn one_login_serves_ten_callers_with_one_renewal() {
     assert_eq!(said(&call(&d, "web__echo", &json!({ "value": "in" }))), "in");
     // The token has expired for the server: one renewal, and each call succeeds.
     server.issuer().access = "another".to_owned();
-    let calls: Vec<_> = (0..10)
-        .map(|number| {
-            let caller = d.with_token(&home.token().expect("a token"));
-            std::thread::spawn(move || {
-                said(&call(&caller, "web__echo", &json!({ "value": number.to_string() })))
-            })
-        })
-        .collect();
-    for (number, call) in calls.into_iter().enumerate() {
-        assert_eq!(call.join().expect("answers"), number.to_string());
-    }
+    ten_calls_succeed(&d);
     assert_eq!(server.issuer().refreshes, 1);
     // It survives a restart, and a network failure at the wrong moment does not end it.
     let (mut d, refresh) = (d, server.issuer().refresh.clone());
@@ -249,14 +239,12 @@ fn project_server_gets_no_secret_of_its_namesake() {
     // Before there is an entry, as earlier versions stored it: it is bound to the person's own
     // entry.
     svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-mine").ok();
-    let project = home.user().join("project");
-    std::fs::create_dir_all(project.join(".git")).expect("can be made");
-    let file = project.join(".mcp.json");
-    let document = json!({ "mcpServers": {
+    let project = home.project();
+    let servers = json!({
         "web": { "type": "http", "url": theirs.url(), "headers": { "X-Key": "${WEB_KEY}" } },
         "tool": { "command": "echo", "args": ["${TOOL_KEY}"] },
-    } });
-    std::fs::write(&file, document.to_string()).expect("can be written");
+    });
+    let file = super::project_file(&project, &servers);
     svc_with_input(&home, &["mcp", "secret", "set", "tool", "TOOL_KEY"], b"hush-tool").ok();
     let approved = svc(&home, &["mcp", "approve", &file.display().to_string()]);
     approved.ok();

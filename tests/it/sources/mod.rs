@@ -2,7 +2,7 @@
 
 mod asking;
 mod calls;
-mod commands;
+pub(crate) mod commands;
 mod core;
 mod crash;
 mod files;
@@ -15,14 +15,14 @@ mod remote;
 mod toy_http;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, until};
 use crate::expect::text;
-use crate::wire::{Caller, Reply};
+use crate::wire::{Caller, Reply, tool_call};
 
 /// Deadline for what must come, on a machine that is busy with other tests.
 pub(super) const SOON: Duration = Duration::from_secs(30);
@@ -43,8 +43,14 @@ fn entry(home: &Home, words: &[&str]) -> Value {
 
 /// A daemon that starts these servers.
 pub(super) fn with_servers(home: &Home, servers: &Value) -> Daemon {
-    let document = json!({ "mcpServers": servers }).to_string();
-    Daemon::with(|plan| plan.home(home).flag("--mcp-config").flag(&document))
+    Daemon::with(|plan| plan.home(home).servers(servers))
+}
+
+/// Writes the file of a project that names these servers.
+pub(super) fn project_file(folder: &Path, servers: &Value) -> PathBuf {
+    let file = folder.join(".mcp.json");
+    fs::write(&file, json!({ "mcpServers": servers }).to_string()).expect("can be written");
+    file
 }
 
 /// A server in `/v1/sources`.
@@ -52,34 +58,33 @@ pub(super) fn source(caller: &Caller, name: &str) -> Value {
     caller.get(&format!("/v1/sources/{name}")).ok(200)
 }
 
-/// Waits until a server is in a state.
 #[track_caller]
 pub(super) fn in_state(caller: &Caller, name: &str, state: &str) -> Value {
     until(SOON, || Some(source(caller, name)).filter(|source| source["state"] == state))
 }
 
-/// The response to a bare call.
 pub(super) fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
-    let params = json!({ "name": tool, "arguments": arguments });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let reply = caller.request("POST", "/mcp").json(&call).send();
-    assert_eq!(reply.status(), 200, "{reply:?}");
-    if reply.header("content-type") != Some("text/event-stream") {
-        return reply.json();
-    }
-    // A slow response is a stream, and on a busy machine any may be slow.
-    let text = body(&reply);
-    let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
-    serde_json::from_str(last.expect("an answer")).expect("JSON")
+    caller.post("/mcp", &tool_call(tool, arguments)).answer()
 }
 
-/// The text of a call's result.
 #[track_caller]
 pub(super) fn said(answer: &Value) -> String {
     text(&answer["result"]["content"][0], "text")
 }
 
-/// The error of a call that failed as a tool.
+/// Ten calls at the same time, of the server `web`.
+fn ten_calls_succeed(caller: &Caller) {
+    let calls = (0..10).map(|number: u32| {
+        let caller = caller.clone();
+        std::thread::spawn(move || {
+            said(&call(&caller, "web__echo", &json!({ "value": number.to_string() })))
+        })
+    });
+    for (number, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
+        assert_eq!(call.join().expect("answers"), number.to_string());
+    }
+}
+
 #[track_caller]
 fn failed(answer: &Value) -> Value {
     assert_eq!(answer["result"]["isError"], true, "{answer}");
@@ -90,10 +95,9 @@ pub(super) fn body(reply: &Reply) -> String {
     String::from_utf8_lossy(&reply.body).into_owned()
 }
 
-/// A session's token in a project.
 pub(super) fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
     let input = json!({ "session": session, "project": project });
-    d.with_token(&text(&d.post("/v1/tokens", &input).ok(201), "token"))
+    d.minted(&input)
 }
 
 const BOTH: &str = "application/json, text/event-stream";

@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::{SOON, call, entry, in_state, said, source, with_servers};
+use crate::crash::{number, seed};
 use crate::daemon::{Home, until};
 
 /// Processes of the test server and its children, by the variable that marks them, and zombies of
@@ -34,7 +35,6 @@ fn kill(pid: &serde_json::Value) {
     kill_process(Pid::from_raw(pid).expect("is one"), Signal::KILL).expect("it runs");
 }
 
-/// Zombies of a process.
 fn zombies_of(parent: u32) -> Vec<String> {
     let entries = fs::read_dir("/proc").expect("there is /proc").flatten();
     let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -45,7 +45,6 @@ fn zombies_of(parent: u32) -> Vec<String> {
     stats.filter(is_one).collect()
 }
 
-/// Unix sockets in a home.
 fn sockets_of(home: &Home) -> Vec<String> {
     let all = fs::read_to_string("/proc/net/unix").expect("there is /proc");
     let home = home.dir().display().to_string();
@@ -59,10 +58,8 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// the number.
 #[test]
 fn kills_of_daemon_and_servers_leave_no_process() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
     let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(12);
-    let seed = number("SVC_CRASH_SEED")
-        .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
+    let seed = seed();
     eprintln!("SVC_CRASH_SEED={seed} SVC_CRASH_ROUNDS={rounds}");
     let mut state = seed;
     // xorshift64: good enough to choose what is killed, and repeatable by its seed.
@@ -272,7 +269,6 @@ fn boxed(home: &Home) -> Boxed {
 }
 
 impl Boxed {
-    /// Ids of containers for which the runtime recorded this event.
     fn ids(&self, fate: &str) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join(fate)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -87,10 +87,9 @@ fn shutdown_reports_an_unknown_outcome_for_non_idempotent_calls() {
 #[test]
 fn slow_child_call_becomes_a_task_for_a_capable_client() {
     let home = Home::new();
-    let servers = json!({ "mcpServers": { "toy": entry(&home, &["looks"]) } }).to_string();
-    let d = Daemon::with(|plan| {
-        plan.home(&home).flag("--mcp-config").flag(&servers).env("SVC_MCP_TASK_AFTER_MS", "200")
-    });
+    let servers = json!({ "toy": entry(&home, &["looks"]) });
+    let d =
+        Daemon::with(|plan| plan.home(&home).servers(&servers).env("SVC_MCP_TASK_AFTER_MS", "200"));
     in_state(&d, "toy", "connected");
     let modern = |method: &str, name: &str, mut params: Value| {
         params["_meta"] = json!({

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::toy_http::{ToyEra, ToyHttp};
-use super::{SOON, body, call, failed, in_state, said, source, with_servers};
+use super::{SOON, body, call, failed, in_state, said, source, ten_calls_succeed, with_servers};
 use crate::daemon::{Daemon, Home, free_port, quickly, until};
 
 fn entry(server: &ToyHttp) -> Value {
@@ -148,17 +148,7 @@ fn ended_session_is_reopened_once_and_only_idempotent_calls_repeated() {
     assert_eq!(said(&call(&d, "web__bump", &json!({}))), "bumped");
     let before = server.toy.opened.load(SeqCst);
     server.forget();
-    let calls: Vec<_> = (0..10)
-        .map(|number| {
-            let caller = d.with_token(&home.token().expect("a token"));
-            std::thread::spawn(move || {
-                said(&call(&caller, "web__echo", &json!({ "value": number.to_string() })))
-            })
-        })
-        .collect();
-    for (number, call) in calls.into_iter().enumerate() {
-        assert_eq!(call.join().expect("answers"), number.to_string());
-    }
+    ten_calls_succeed(&d);
     assert_eq!(server.toy.opened.load(SeqCst), before + 1, "one new session for all");
     assert_eq!(source(&d, "web")["state"], "connected");
 }
@@ -235,10 +225,8 @@ fn entry_and_helper_headers_are_sent_and_never_shown() {
         "broken": { "type": "http", "url": printed.url(), "headersHelper": "echo hush-broken" },
         "unset": { "type": "http", "url": printed.url(), "headers": { "X-Key": "${NOWHERE_SET}" } },
     });
-    let document = json!({ "mcpServers": entries }).to_string();
-    let d = Daemon::with(|plan| {
-        plan.home(&home).flag("--mcp-config").flag(&document).env("KEY_OF_FIXED", "hush-fixed")
-    });
+    let d =
+        Daemon::with(|plan| plan.home(&home).servers(&entries).env("KEY_OF_FIXED", "hush-fixed"));
     in_state(&d, "fixed", "connected");
     in_state(&d, "printed", "connected");
     let wrong = in_state(&d, "wrong", "failed");

@@ -34,7 +34,6 @@ pub(super) struct ToyHttp {
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-/// The state of the server.
 pub(super) struct Toy {
     era: ToyEra,
     addr: Mutex<Option<SocketAddr>>,
@@ -70,7 +69,6 @@ pub(super) struct Toy {
     pub(super) wants: Mutex<Option<(String, String)>>,
 }
 
-/// The state of the issuer.
 #[derive(Default)]
 pub(super) struct Issuer {
     /// Whether the server requires a token.

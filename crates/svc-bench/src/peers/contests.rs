@@ -1,21 +1,28 @@
-//! svc and each peer in turns.
+//! svc and each peer in turns. Beside them stands the least that this stack and its database can
+//! do: an axum handler, and a bare group commit behind it. And another MCP server, each connection
+//! in a session of its own: fair if that server stores its sessions in a database, too; `cargo
+//! bench --bench mcp` starts one that does.
 
 use std::process::Command;
 
+use anyhow::bail;
+use serde_json::{Value, json};
+
 use super::{
-    bare::BareAxum,
-    peer::{Contest, Part, Peer},
+    Contest, Part, Peer,
     postgres::{Installation, Postgres},
     redis::{Redis, RedisUse},
 };
 use crate::{
-    append_http, append_inproc,
+    append,
     bench::{Bench, WindowOf},
+    calls::{in_session, open_session},
+    ceiling::{self, STREAMS},
     daemon::Daemon,
-    mixed::{self, Both, Crowd},
-    replay,
-    report::Figure,
-    stats::{self, Slice, Summary},
+    fanout::{self, Both, Crowd},
+    load::{self, Load, Protocol, Target, tool_call},
+    report::{Figure, Goal, Slice, Window},
+    server::{Kind, Server},
 };
 
 /// Starts the installed peers. Records each peer's version, or why it is missing.
@@ -50,10 +57,8 @@ fn start(bench: &mut Bench) -> anyhow::Result<Vec<Box<dyn Peer>>> {
 fn version(program: &str, mark: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let at = text
-        .match_indices(mark)
-        .map(|(at, _)| at + mark.len())
-        .find(|at| text[*at..].starts_with(|c: char| c.is_ascii_digit()))?;
+    let mut ends = text.match_indices(mark).map(|(at, _)| at + mark.len());
+    let at = ends.find(|at| text[*at..].starts_with(|c: char| c.is_ascii_digit()))?;
     text[at..].split_whitespace().next().map(str::to_owned)
 }
 
@@ -61,7 +66,7 @@ pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
     let mut peers = start(bench)?;
     peers.push(Box::new(BareAxum::start(bench)?));
     let daemon = Daemon::start(&bench.sandbox, "peers-append")?;
-    let tasks = append_http::make_tasks(bench, &daemon)?;
+    let tasks = append::make_tasks(bench, &daemon)?;
     let levels: &[usize] = if bench.quick { &[64] } else { &[1, 8, 64] };
     let mut contests: Vec<(Contest, usize, usize)> = levels
         .iter()
@@ -69,14 +74,14 @@ pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
         .collect();
     contests.push((Contest::Batches, 64, 16));
     for (contest, producers, events) in contests {
-        let name = append_inproc::name("peers-append", producers, events);
+        let name = append::name("peers-append", producers, events);
         contend(
             bench,
             &name,
             "events/s",
             (&peers, contest),
             |window_of| {
-                let slice = append_http::append(&daemon, &tasks, window_of, producers, events)?;
+                let slice = append::append(&daemon, &tasks, window_of, producers, events)?;
                 // Counted as events on both sides.
                 Ok(vec![Slice { count: slice.count * events as u64, ..slice }])
             },
@@ -102,7 +107,7 @@ pub(crate) fn run_mixed(bench: &mut Bench) -> anyhow::Result<()> {
         &name,
         "/s",
         (&peers, Contest::Mixed),
-        |window_of| Ok(both(mixed::ours(&daemon, crowd, window_of)?)),
+        |window_of| Ok(both(fanout::mixed_round(&daemon, crowd, window_of)?)),
         |peer, window_of| Ok(both(peer.mixed(window_of, crowd)?)),
     )?;
     daemon.process.stop()
@@ -122,7 +127,7 @@ pub(crate) fn run_replay(bench: &mut Bench) -> anyhow::Result<()> {
         "peers-replay",
         "events/s",
         (&peers, Contest::Replay),
-        |_| Ok(vec![replay::replay(&daemon, &home)?]),
+        |_| Ok(vec![fanout::replay(&daemon, &home)?]),
         |peer, _| Ok(vec![peer.replay()?]),
     )?;
     daemon.process.stop()
@@ -131,7 +136,6 @@ pub(crate) fn run_replay(bench: &mut Bench) -> anyhow::Result<()> {
 /// The names of a round's slices, if there are several.
 const PARTS: [&str; 2] = [" acks", " deliveries"];
 
-/// Runs svc and each peer in turns.
 fn contend(
     bench: &mut Bench,
     name: &str,
@@ -162,13 +166,8 @@ fn contend(
             };
             let (ours, theirs) = (of(&our_rounds), of(rounds));
             let suffix = if parts > 1 { what } else { "" };
-            let figure =
-                Figure::summed(format!("{name}{suffix}"), unit, Summary::from_rounds(&ours, 1))
-                    .beside(
-                        peer.name(),
-                        Summary::from_rounds(&theirs, 1),
-                        stats::ratio(&ours, &theirs),
-                    );
+            let name = format!("{name}{suffix}");
+            let figure = Figure::compared(name, unit, 1, &ours, (peer.name(), &theirs));
             bench.add(match peer.part(contest) {
                 Part::Goal(goal) => figure.goal(goal),
                 _ => figure,
@@ -176,6 +175,111 @@ fn contend(
         }
     }
     Ok(())
+}
+
+pub(super) struct BareAxum(Server);
+
+impl BareAxum {
+    pub(super) fn start(bench: &Bench) -> anyhow::Result<Self> {
+        let runtime = ceiling::runtime()?;
+        let (store, writer) = append::open(&runtime, bench, "bare-axum")?;
+        let database = store.path().to_owned();
+        runtime.block_on(writer.close(store))?;
+        Ok(Self(Server::start(&bench.sandbox, Kind::Commits { database })?))
+    }
+
+    fn append_of(
+        &self,
+        window_of: WindowOf,
+        producers: usize,
+        events: usize,
+    ) -> anyhow::Result<Slice> {
+        let Server { process, target } = &self.0;
+        let body = crate::daemon::body(events);
+        let slice = append::slice(window_of, target.address, process, producers, |number| {
+            let path = format!("/append/{}/{events}", 1 + number % STREAMS);
+            (Protocol::HTTP, vec![target.request("POST", &path, &body)])
+        })?;
+        Ok(Slice { count: slice.count * events as u64, ..slice })
+    }
+}
+
+impl Peer for BareAxum {
+    fn name(&self) -> &'static str {
+        "axum, bare group commit"
+    }
+
+    fn part(&self, contest: Contest) -> Part {
+        match contest {
+            Contest::Append { .. } | Contest::Batches => Part::Beside,
+            Contest::Mixed | Contest::Replay => Part::None,
+        }
+    }
+
+    fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
+        self.append_of(window_of, producers, 1)
+    }
+
+    fn append_batches(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
+        self.append_of(window_of, producers, 16)
+    }
+
+    fn mixed(&self, _: WindowOf, _: Crowd) -> anyhow::Result<Both> {
+        bail!("it has no subscribers")
+    }
+
+    fn fill(&mut self, _: u64) -> anyhow::Result<()> {
+        bail!("it replays nothing")
+    }
+
+    fn replay(&self) -> anyhow::Result<Slice> {
+        bail!("it replays nothing")
+    }
+}
+
+const CONNECTIONS: usize = 16;
+
+pub(crate) fn run_mcp(bench: &mut Bench) -> anyhow::Result<()> {
+    let Some(address) = bench.mcp_peer else { return Ok(()) };
+    let daemon = Daemon::start(&bench.sandbox, "peers-mcp")?;
+    let task = json!({ "task_id": daemon.make_task()? });
+    let peer = Target { address, token: None };
+    let echo = in_sessions(&peer, "echo", &json!({}))?;
+    for (tool, arguments) in
+        [("TaskGet", task), ("ToolSearch", json!({ "query": "send", "detail": "name" }))]
+    {
+        let name = format!("peers-mcp/{tool}/{CONNECTIONS}");
+        let requests = in_sessions(&daemon.target, tool, &arguments)?;
+        let figure = bench.in_turns(
+            (&name, "calls/s", 1),
+            |bench| slice(bench.window_of, &daemon.target, &requests),
+            ("its echo", |bench| slice(bench.window_of, &peer, &echo)),
+        )?;
+        bench.add(figure.goal(Goal::ratio(2.0)));
+    }
+    daemon.process.stop()
+}
+
+/// A request for each connection, in a session that it opens.
+fn in_sessions(target: &Target, tool: &str, arguments: &Value) -> anyhow::Result<Vec<Vec<u8>>> {
+    let body = tool_call(tool, arguments);
+    let one = || {
+        let session = open_session(target)?;
+        Ok(target.request_with("POST", "/mcp", &in_session(&session), &body))
+    };
+    (0..CONNECTIONS).map(|_| one()).collect()
+}
+
+fn slice(
+    (warm, measure): WindowOf,
+    target: &Target,
+    requests: &[Vec<u8>],
+) -> anyhow::Result<Slice> {
+    load::runtime()?.block_on(async {
+        let speech = |number: usize| (Protocol::HTTP, vec![requests[number].clone()]);
+        let mut load = Load::open(target.address, requests.len(), speech).await?;
+        load.run(Window::after(warm, measure)).await
+    })
 }
 
 #[cfg(test)]

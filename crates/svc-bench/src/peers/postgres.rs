@@ -5,7 +5,7 @@
 use std::{
     cell::Cell,
     fs,
-    io::{self, Read as _, Write as _},
+    io::Write as _,
     net::{SocketAddr, TcpStream},
     os::unix::{fs::chown, process::CommandExt as _},
     path::{Path, PathBuf},
@@ -15,16 +15,14 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::peer::{Contest, Part, Peer, payload, until_ready};
+use super::{Contest, Part, Peer, payload, until_ready};
 use crate::{
-    append_http,
+    append,
     bench::WindowOf,
-    caller::Caller,
-    load::Protocol,
-    mixed::{self, Both, Crowd},
-    progress,
+    fanout::{self, Both, Crowd},
+    load::{Caller, Protocol, read_some},
+    report::{self, Slice},
     sandbox::{self, Process, Sandbox},
-    stats::Slice,
     subscribers::Decoder,
     wire::BadAnswer,
 };
@@ -182,15 +180,12 @@ impl Peer for Postgres {
     }
 
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
-        let slice =
-            append_http::slice(window_of, self.address, self.process()?, producers, |number| {
-                let stream = format!("append{}", number % STREAMS);
-                let insert = format!(
-                    "insert into event (stream, data) values ('{stream}', '{}')",
-                    payload()
-                );
-                (protocol(&insert), vec![query("execute a")])
-            })?;
+        let slice = append::slice(window_of, self.address, self.process()?, producers, |number| {
+            let stream = format!("append{}", number % STREAMS);
+            let insert =
+                format!("insert into event (stream, data) values ('{stream}', '{}')", payload());
+            (protocol(&insert), vec![query("execute a")])
+        })?;
         Ok(without_cpu(slice))
     }
 
@@ -203,7 +198,7 @@ impl Peer for Postgres {
             select pg_notify('{channel}', '{data}')"
         );
         let listen = [startup(DATABASE), query(&format!("listen {channel}"))].concat();
-        let both = mixed::round(
+        let both = fanout::round(
             window_of,
             (self.address, self.process()?),
             crowd,
@@ -215,7 +210,7 @@ impl Peer for Postgres {
     }
 
     fn fill(&mut self, events: u64) -> anyhow::Result<()> {
-        progress::show(&format!("preparing PostgreSQL: {events} events"));
+        report::show_step(&format!("preparing PostgreSQL: {events} events"));
         let mut socket = connect(self.address, DATABASE)?;
         let data = payload();
         let fill = format!(
@@ -238,7 +233,6 @@ impl Peer for Postgres {
     }
 }
 
-/// The URL of a database at an address.
 pub(super) fn url(address: SocketAddr, database: &str) -> String {
     format!("postgres://svc@{address}/{database}")
 }
@@ -269,12 +263,7 @@ fn rows_until_ready(socket: &mut TcpStream) -> anyhow::Result<u64> {
     let mut messages = Messages::default();
     let mut buffer = vec![0; 256 * 1024];
     while messages.ready == 0 {
-        let got = match socket.read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            got => got?,
-        };
-        anyhow::ensure!(got > 0, "the connection ended early");
-        messages.feed(&buffer[..got])?;
+        messages.feed(read_some(socket, &mut buffer)?)?;
     }
     Ok(messages.rows)
 }
@@ -288,7 +277,6 @@ fn startup(database: &str) -> Vec<u8> {
     message
 }
 
-/// A simple query.
 fn query(text: &str) -> Vec<u8> {
     let mut message = vec![b'Q'];
     message.extend_from_slice(&length(4 + text.len() + 1));
@@ -334,9 +322,7 @@ struct Messages {
     error: Option<Vec<u8>>,
     /// Times that the server was ready for a query.
     ready: u64,
-    /// Rows of a `copy`.
     rows: u64,
-    /// Notifications.
     notified: u64,
 }
 

@@ -1,6 +1,6 @@
 //! `postgres-store`: svc with its rows in `PostgreSQL`. The baselines are svc with a file, the
-//! function that appends by itself, a row and a `NOTIFY` for each event, and `COPY`, all on the same
-//! server.
+//! function that appends by itself, a row and a `NOTIFY` for each event, and `COPY`, all on the
+//! same server.
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use svc_model::{Clock as _, NewEvent, StreamName, SystemClock};
+use svc_model::{Clock as _, NewEvent, SystemClock};
 use svc_store::{PostgresOptions, Store, Writer};
 use svc_sys::{
     config::ListenMode,
@@ -20,22 +20,18 @@ use svc_sys::{
 use tokio::runtime::Runtime;
 
 use super::{
-    peer::Peer as _,
+    Peer as _,
     postgres::{Installation, Postgres, ask, connect, url},
 };
 use crate::{
-    append_http,
-    append_inproc::{self, Bare, Ours, STREAMS, produce},
+    append::{self, Bare, Ours, produce},
     bench::Bench,
-    big_home::BigHome,
-    ceiling::{BareEvent, GroupCommit},
-    daemon::Daemon,
+    ceiling::{self, BareEvent, GroupCommit, STREAMS},
+    daemon::{BigHome, Daemon},
+    fanout::{self, Crowd},
     hook,
     load::Protocol,
-    mixed::{self, Crowd},
-    progress, replay,
-    report::{Figure, Goal},
-    stats::{self, Slice, Summary},
+    report::{self, Figure, Goal, Slice, Summary},
 };
 
 /// The round trip of a database that is on another machine of the same site.
@@ -64,13 +60,11 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     import_and_replay(bench, &server)
 }
 
-/// A daemon with its rows in a new database of the server.
 fn daemon(bench: &Bench, server: &Postgres, name: &str) -> anyhow::Result<Daemon> {
     let url = server.database(name)?;
     Daemon::start_with(&bench.sandbox, name, &[("SVC_STORE_URL", &url)])
 }
 
-/// A store in a new database.
 fn open(
     runtime: &Runtime,
     bench: &Bench,
@@ -95,33 +89,28 @@ fn open(
 /// The store's appends, beside the function that they call, fed by one connection.
 fn append_in_process(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     let producers = if bench.quick { 16 } else { 64 };
-    let runtime = append_inproc::runtime()?;
+    let runtime = ceiling::runtime()?;
     let (store, writer) = open(&runtime, bench, server, "postgres_inproc")?;
-    let names: Arc<[StreamName]> =
-        (0..STREAMS).map(|number| StreamName::new("bench", number)).collect();
-    runtime.block_on(append_inproc::make_streams(&store, &names))?;
+    let names = append::make_streams(&runtime, &store)?;
     let (bare_store, bare_writer) = open(&runtime, bench, server, "postgres_bare")?;
-    runtime.block_on(append_inproc::make_streams(&bare_store, &names))?;
+    append::make_streams(&runtime, &bare_store)?;
     runtime.block_on(bare_writer.close(bare_store))?;
     let group = bare_function(server, "postgres_bare")?;
-    let data = append_inproc::data();
+    let data = ceiling::data();
     let event = NewEvent { kind: "frame".into(), data: Arc::clone(&data), producer_id: None };
     let name = format!("postgres-store/append-inproc/{producers}");
-    let (mut ours, mut beside) = (Vec::new(), Vec::new());
-    for _ in 0..bench.rounds {
-        bench.begin_round(&name)?;
-        let (store, names) = (store.clone(), Arc::clone(&names));
-        let append = Ours { store, names, event: event.clone(), events: 1 };
-        ours.push(runtime.block_on(produce(producers, bench.window(), append))?);
-        let append = Bare { appender: group.appender(), data: Arc::clone(&data), events: 1 };
-        beside.push(runtime.block_on(produce(producers, bench.window(), append))?);
-    }
-    let figure = Figure::summed(name, "events/s", Summary::from_rounds(&ours, 1)).beside(
-        "bare function",
-        Summary::from_rounds(&beside, 1),
-        stats::ratio(&ours, &beside),
-    );
+    let ours = Ours { store: store.clone(), names, event, events: 1 };
+    let bare = Bare { appender: group.appender(), data, events: 1 };
+    let figure = bench.in_turns(
+        (&name, "events/s", 1),
+        |bench| runtime.block_on(produce(producers, bench.window(), ours.clone())),
+        ("bare function", |bench| {
+            runtime.block_on(produce(producers, bench.window(), bare.clone()))
+        }),
+    )?;
     bench.add(figure.goal(Goal::ratio(0.8)));
+    // The store and the loop end with the last of these.
+    drop((ours, bare));
     group.finish()?;
     runtime.block_on(writer.close(store))?;
     Ok(())
@@ -135,7 +124,8 @@ fn bare_function(server: &Postgres, database: &str) -> anyhow::Result<GroupCommi
     ask(&mut socket, "delete from svc_group")?;
     ask(&mut socket, &format!("insert into svc_group values ('{DAEMON}', 0)"))?;
     ask(&mut socket, "update svc_commit set number = 0")?;
-    // The streams of the others have one event each at most: none, as `make_streams` only opens them.
+    // The streams of the others have one event each at most: none, as `make_streams` only opens
+    // them.
     ask(
         &mut socket,
         "prepare append (bigint, bigint, bigint, bigint[], bigint[], text[], text[], text[]) as \
@@ -170,21 +160,16 @@ fn append_over_http(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> 
     let ours = daemon(bench, server, "postgres_http")?;
     let file = Daemon::start(&bench.sandbox, "postgres-http-file")?;
     let (our_tasks, file_tasks) =
-        (append_http::make_tasks(bench, &ours)?, append_http::make_tasks(bench, &file)?);
+        (append::make_tasks(bench, &ours)?, append::make_tasks(bench, &file)?);
     for (connections, least) in [(64, 0.6), (8, 0.5)] {
         let name = format!("postgres-store/append-http/{connections}");
-        let (mut rounds, mut beside) = (Vec::new(), Vec::new());
-        for _ in 0..bench.rounds {
-            bench.begin_round(&name)?;
-            let window_of = bench.window_of;
-            rounds.push(append_http::append(&ours, &our_tasks, window_of, connections, 1)?);
-            beside.push(append_http::append(&file, &file_tasks, window_of, connections, 1)?);
-        }
-        let figure = Figure::summed(name, "events/s", Summary::from_rounds(&rounds, 1)).beside(
-            "svc with a file",
-            Summary::from_rounds(&beside, 1),
-            stats::ratio(&rounds, &beside),
-        );
+        let figure = bench.in_turns(
+            (&name, "events/s", 1),
+            |bench| append::append(&ours, &our_tasks, bench.window_of, connections, 1),
+            ("svc with a file", |bench| {
+                append::append(&file, &file_tasks, bench.window_of, connections, 1)
+            }),
+        )?;
         bench.add(figure.goal(Goal::ratio(least)));
     }
     file.process.stop()?;
@@ -198,17 +183,11 @@ fn notify(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     for (subscribers, least) in [(0, 5.0), (subscribers, 20.0)] {
         let crowd = Crowd { producers, subscribers };
         let name = format!("postgres-store/mixed/{producers}+{subscribers} acks");
-        let (mut rounds, mut beside) = (Vec::new(), Vec::new());
-        for _ in 0..bench.rounds {
-            bench.begin_round(&name)?;
-            rounds.push(mixed::ours(&ours, crowd, bench.window_of)?.acks);
-            beside.push(server.mixed(bench.window_of, crowd)?.acks);
-        }
-        let figure = Figure::summed(name, "events/s", Summary::from_rounds(&rounds, 1)).beside(
-            "a row and NOTIFY for each",
-            Summary::from_rounds(&beside, 1),
-            stats::ratio(&rounds, &beside),
-        );
+        let figure = bench.in_turns(
+            (&name, "events/s", 1),
+            |bench| Ok(fanout::mixed_round(&ours, crowd, bench.window_of)?.acks),
+            ("a row and NOTIFY for each", |bench| Ok(server.mixed(bench.window_of, crowd)?.acks)),
+        )?;
         bench.add(figure.goal(Goal::ratio(least)));
     }
     ours.process.stop()
@@ -229,14 +208,14 @@ fn hook_events(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
             ask(&mut socket, "select 1")?;
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }
-        stats::median(times)
+        report::median(times)
     };
     let name = "postgres-store/hook events, database 0.5 ms away";
     let mut slices: Vec<Slice> = Vec::new();
     for _ in 0..bench.rounds {
         bench.begin_round(name)?;
         let (address, process) = (daemon.target.address, &daemon.process);
-        slices.push(append_http::slice(bench.window_of, address, process, SESSIONS, |number| {
+        slices.push(append::slice(bench.window_of, address, process, SESSIONS, |number| {
             let call = hook::call("PostToolUse", &format!("bench-{number}"));
             (Protocol::HTTP, vec![daemon.target.request("POST", "/mcp", &call)])
         })?);
@@ -272,20 +251,16 @@ fn import_and_replay(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()>
         (select id from {SCHEMA}.stream where name = 'task/{}') order by seq) to stdout",
         home.task
     );
-    let (mut ours, mut beside) = (Vec::new(), Vec::new());
     let name = format!("postgres-store/replay/{}", home.frames);
-    for _ in 0..bench.rounds {
-        bench.begin_round(&name)?;
-        ours.push(replay::replay(&daemon, &home)?);
-        let begun = Instant::now();
-        let rows = ask(&mut socket, &copy)?;
-        beside.push(Slice::counted(rows, begun.elapsed()));
-    }
-    let figure = Figure::summed(name, "events/s", Summary::from_rounds(&ours, 1)).beside(
-        "COPY",
-        Summary::from_rounds(&beside, 1),
-        stats::ratio(&ours, &beside),
-    );
+    let figure = bench.in_turns(
+        (&name, "events/s", 1),
+        |_| fanout::replay(&daemon, &home),
+        ("COPY", |_| {
+            let begun = Instant::now();
+            let rows = ask(&mut socket, &copy)?;
+            Ok(Slice::counted(rows, begun.elapsed()))
+        }),
+    )?;
     bench.add(figure.goal(Goal::ratio(0.7)));
     daemon.process.stop()
 }
@@ -305,11 +280,10 @@ fn delay(server: SocketAddr, one_way: Duration) -> anyhow::Result<SocketAddr> {
             }
         }
     });
-    progress::show("preparing a server that is far away");
+    report::show_step("preparing a server that is far away");
     Ok(address)
 }
 
-/// Carries the bytes of one direction.
 fn carry(mut from: TcpStream, mut to: TcpStream, one_way: Duration) -> Option<()> {
     to.set_nodelay(true).ok()?;
     let mut buffer = vec![0; 256 * 1024];

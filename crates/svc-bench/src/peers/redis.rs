@@ -3,7 +3,7 @@
 
 use std::{
     cell::Cell,
-    io::{self, Read as _, Write as _},
+    io::Write as _,
     net::{SocketAddr, TcpStream},
     process::Command,
     time::{Duration, Instant},
@@ -11,18 +11,15 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::peer::{Contest, Part, Peer, payload, until_ready};
+use super::{Contest, Part, Peer, payload, until_ready};
 use crate::{
-    append_http,
+    append,
     bench::WindowOf,
-    caller::Caller,
     daemon::DATA_BYTES,
-    load::Protocol,
-    mixed::{self, Both, Crowd},
-    progress,
-    report::Goal,
+    fanout::{self, Both, Crowd},
+    load::{Caller, Protocol, read_some},
+    report::{self, Goal, Slice},
     sandbox::{self, Process, Sandbox},
-    stats::Slice,
     subscribers::Decoder,
     wire::BadAnswer,
 };
@@ -113,7 +110,7 @@ impl Peer for Redis {
 
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
         let usage = self.usage;
-        append_http::slice(window_of, self.address, &self.process, producers, |number| {
+        append::slice(window_of, self.address, &self.process, producers, |number| {
             let (protocol, request) = usage.store(&format!("append{}", number % STREAMS));
             (protocol, vec![request])
         })
@@ -124,7 +121,7 @@ impl Peer for Redis {
         let stream = format!("mixed{}", self.made.get());
         let (protocol, add) = self.usage.store(&stream);
         let is_published = self.usage == RedisUse::AlwaysPublish;
-        mixed::round(
+        fanout::round(
             window_of,
             (self.address, &self.process),
             crowd,
@@ -138,7 +135,7 @@ impl Peer for Redis {
         let one = Self::xadd("replay");
         let page = one.repeat(PAGE);
         for number in 0..events / PAGE as u64 {
-            progress::show(&format!("preparing Redis: {} events", number * PAGE as u64));
+            report::show_step(&format!("preparing Redis: {} events", number * PAGE as u64));
             caller.send(&page)?;
             for _ in 0..PAGE {
                 caller.receive()?;
@@ -158,16 +155,7 @@ impl Peer for Redis {
         let mut buffer = vec![0; 256 * 1024];
         while reply.events < self.filled {
             socket.write_all(&read("replay", &reply.last_id, None))?;
-            loop {
-                let got = match socket.read(&mut buffer) {
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    got => got?,
-                };
-                anyhow::ensure!(got > 0, "the connection ended early");
-                if reply.feed(&buffer[..got])? > 0 {
-                    break;
-                }
-            }
+            while reply.feed(read_some(&mut socket, &mut buffer)?)? == 0 {}
         }
         let length = begun.elapsed();
         let cpu = self.process.cpu_since(cpu);
@@ -216,7 +204,6 @@ fn simple_reply(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     }
 }
 
-/// The replies to two commands.
 fn two_replies(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let Some(first) = simple_reply(bytes)? else { return Ok(None) };
     if bytes.len() == first {

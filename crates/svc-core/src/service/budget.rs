@@ -16,7 +16,7 @@ use super::Error;
 
 /// The bounds of all principals, and what they have taken. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(in crate::service) struct Budget {
+pub(super) struct Budget {
     bounds: BudgetBounds,
     taken: Arc<Mutex<BudgetLevels>>,
 }
@@ -62,7 +62,7 @@ impl Drop for BudgetHold {
 }
 
 impl Budget {
-    pub(in crate::service) fn new(bounds: BudgetBounds) -> Self {
+    pub(super) fn new(bounds: BudgetBounds) -> Self {
         Self { bounds, taken: Arc::default() }
     }
 
@@ -70,8 +70,7 @@ impl Budget {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds requests, streams or unread bytes; `None` for the operator, who has no bounds.
-    pub(in crate::service) fn hold(
+    pub(super) fn hold(
         &self,
         caller: &Caller,
         kind: BudgetKind,
@@ -81,7 +80,7 @@ impl Budget {
     }
 
     /// Like [`Self::hold`], but beyond the bound: for what an earlier daemon began.
-    pub(in crate::service) fn hold_anyway(
+    pub(super) fn hold_anyway(
         &self,
         caller: &Caller,
         kind: BudgetKind,
@@ -118,7 +117,7 @@ impl Budget {
 
     /// Charges bytes that are about to be stored, all of them or none. The charge decays evenly
     /// within an hour.
-    pub(in crate::service) fn take_stored(
+    pub(super) fn take_stored(
         &self,
         caller: &Caller,
         bytes: u64,
@@ -150,7 +149,7 @@ impl Budget {
     }
 
     /// Checks that the caller may store `more` rows.
-    pub(in crate::service) async fn check_rows(
+    pub(super) async fn check_rows(
         &self,
         tx: &mut WriteTx,
         caller: &Caller,
@@ -180,8 +179,7 @@ impl Budget {
         Ok(())
     }
 
-    /// What all principals hold in this process, by kind.
-    pub(in crate::service) fn levels(&self) -> Vec<(BudgetKind, u64)> {
+    pub(super) fn levels(&self) -> Vec<(BudgetKind, u64)> {
         let taken = self.lock();
         let live = [BudgetKind::Requests, BudgetKind::Streams, BudgetKind::UnreadBytes];
         let total = |kind: BudgetKind| {
@@ -193,26 +191,15 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::time::Duration;
 
     use svc_model::TokenId;
 
     use super::*;
+    use crate::service::testing::session;
 
     fn agent(key: &str) -> Caller {
-        agent_with(key, "token")
-    }
-
-    fn agent_with(key: &str, token: &str) -> Caller {
-        Caller::Session {
-            key: Arc::from(key),
-            token: TokenId::from(token.to_owned()),
-            scopes: Arc::from([]),
-            project: None,
-            process: None,
-            root: None,
-            folder: None,
-        }
+        session(key, &[])
     }
 
     fn budget_with(kind: BudgetKind, bound: u64) -> Budget {
@@ -274,12 +261,15 @@ mod tests {
         budget.take_stored(&other, 3600, begin).unwrap();
         budget.take_stored(&Caller::Operator, 1 << 40, begin).unwrap();
         // Another token of the same session is the same principal.
-        budget.take_stored(&agent_with("greedy", "another"), 1, begin).unwrap_err();
+        let mut another = agent("greedy");
+        if let Caller::Session { token, .. } = &mut another {
+            *token = TokenId::from("another".to_owned());
+        }
+        budget.take_stored(&another, 1, begin).unwrap_err();
         let later = begin.plus(Duration::from_secs(100));
         budget.take_stored(&greedy, 101, later).unwrap_err();
         budget.take_stored(&greedy, 100, later).unwrap();
-        // A request above the whole budget is never granted, and idle time earns no more than the
-        // budget.
+        // A request above the whole budget is never granted. Idle time earns at most one budget.
         let rested = begin.plus(Duration::from_hours(100));
         budget.take_stored(&greedy, 3601, rested).unwrap_err();
         budget.take_stored(&greedy, 3600, rested).unwrap();

@@ -33,6 +33,27 @@ pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> 
     short(field, text)
 }
 
+/// Refuses a text that is blank or has more than `max_chars` characters.
+pub(super) fn text(field: &'static str, text: &str, max_chars: usize) -> Result<(), Error> {
+    not_blank(field, text)?;
+    let chars = text.chars().count();
+    if chars > max_chars {
+        return Err(Error::invalid(
+            field,
+            format!("must have at most {max_chars} characters, has {chars}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a number that is not from 0 to 1.
+pub(super) fn fraction(field: &'static str, share: f64) -> Result<(), Error> {
+    if (0.0..=1.0).contains(&share) {
+        return Ok(());
+    }
+    Err(Error::invalid(field, "must be from 0 to 1"))
+}
+
 /// A name that others will read: of a peer, an agent, a label, a key.
 pub(super) fn name(field: &'static str, text: &str) -> Result<(), Error> {
     if is_reserved_name(text) {

@@ -29,12 +29,9 @@ pub enum Error {
     /// The request does not fit the present state.
     #[error("{0}")]
     Conflict(String),
-    /// An option that holds from now on needs a second word.
+    /// An option that stays in force needs a confirmation.
     #[error("{rule:?} holds from now on: it takes `confirm` (`--confirm` on the command line)")]
-    Unconfirmed {
-        /// What it changes.
-        rule: String,
-    },
+    Unconfirmed { rule: String },
     #[error("this session has no peer yet")]
     SessionWithoutPeer,
     #[error("this session has an active record, {id}")]
@@ -85,7 +82,6 @@ pub enum Error {
     Internal(#[source] StoreError),
 }
 
-/// One of several things with the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub id: String,
@@ -94,7 +90,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Number of candidates that an error lists.
     const LISTED: usize = 8;
 
     fn list(candidates: &[Self]) -> String {
@@ -202,7 +197,6 @@ impl Error {
         Self::NotYours { field: field.into(), why: why.into() }
     }
 
-    /// The one thing that `name` names; an error if there are none or several.
     pub(super) fn only_one<T>(
         kind: ResourceKind,
         name: &str,
@@ -222,8 +216,8 @@ impl Error {
 }
 
 impl Error {
-    /// The failure of a request that may be repeated whatever became of it, if it is such a one: it
-    /// has a key, or leaves the same behind once and twice.
+    /// Notes on an unknown outcome whether the request may be repeated: it has a key, or once and
+    /// twice have the same effect.
     pub(super) fn of_repeatable(self, is_repeatable: bool) -> Self {
         match self {
             Self::OutcomeUnknown { cause, .. } => {
@@ -233,8 +227,8 @@ impl Error {
         }
     }
 
-    /// Logs that periodic work failed. That the server of the database is away is said once, by the
-    /// store.
+    /// Logs that periodic work failed. An unreachable database server is only debug output here, as
+    /// the store logs it once.
     pub fn report(&self, what: &'static str) {
         let error = svc_sys::telemetry::chain(self);
         if matches!(self, Self::StoreUnavailable(_) | Self::OutcomeUnknown { .. }) {

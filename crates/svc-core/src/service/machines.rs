@@ -24,7 +24,7 @@ use super::{
     Error,
     access::Access,
     agents::{Agents, lose_agent},
-    core::Core,
+    core::{Core, open_and_append},
     tasks::end_or_note,
     team::set_reach,
 };
@@ -41,7 +41,6 @@ pub struct Machines {
     away: Duration,
 }
 
-/// This daemon.
 #[derive(Debug)]
 struct JoinedDaemon {
     daemon: NewDaemon,
@@ -55,12 +54,10 @@ impl Machines {
         Self { core, access, agents, joined: Arc::default(), away: AWAY }
     }
 
-    /// Sets how long a machine may be away before its tasks, agents and tokens end.
     pub(super) fn set_away(&mut self, away: Duration) {
         self.away = away;
     }
 
-    /// The machine of this daemon.
     pub fn machine(&self) -> &Machine {
         self.core.store.machine()
     }
@@ -74,7 +71,7 @@ impl Machines {
     pub async fn daemons(&self) -> Result<Vec<DaemonView>, Error> {
         let mut daemons = self.core.store.machines().daemons(self.daemon_id()).await?;
         if self.core.store.is_file() {
-            // Its row may be older: see `renew`.
+            // The row may have an older time: see `renew`.
             let until = self.core.now().plus(limits::DAEMON_LEASE);
             daemons.iter_mut().filter(|it| it.is_self).for_each(|it| it.lease_until = until);
         }
@@ -91,31 +88,27 @@ impl Machines {
 
     async fn write_row(&self, daemon: NewDaemon) -> Result<(), Error> {
         let name = self.machine().name.clone();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let machine_id = tx.machine_id().clone();
-                    let lost = tx.machines().join(&daemon).await?;
-                    let mut events: Vec<NewEvent> = lost
-                        .iter()
-                        .map(|id| {
-                            let data = json!({ "daemon_id": id, "machine_id": machine_id });
-                            NewEvent::new("daemon.lost", &data)
-                        })
-                        .collect();
-                    let data = json!({
-                        "daemon_id": daemon.daemon_id, "machine_id": machine_id, "machine": name,
-                        "version": daemon.version,
-                    });
-                    events.push(NewEvent::new("daemon.joined", &data));
-                    let stream = StreamName::fixed(StreamName::DAEMON);
-                    tx.streams().open(&stream, &StreamVisibility::for_daemon()).await?;
-                    tx.append(&stream, events).await?;
-                    Ok(())
-                })
+        let write = self.core.change(move |tx| {
+            Box::pin(async move {
+                let machine_id = tx.machine_id().clone();
+                let lost = tx.machines().join(&daemon).await?;
+                let mut events: Vec<NewEvent> = lost
+                    .iter()
+                    .map(|id| {
+                        let data = json!({ "daemon_id": id, "machine_id": machine_id });
+                        NewEvent::new("daemon.lost", &data)
+                    })
+                    .collect();
+                let data = json!({
+                    "daemon_id": daemon.daemon_id, "machine_id": machine_id, "machine": name,
+                    "version": daemon.version,
+                });
+                events.push(NewEvent::new("daemon.joined", &data));
+                let stream = StreamName::fixed(StreamName::DAEMON);
+                open_and_append(tx, &stream, &StreamVisibility::for_daemon(), events).await
             })
-            .await
+        });
+        write.await
     }
 
     /// Renews this daemon's lease. In a file only if something was written since the last time: one
@@ -128,9 +121,8 @@ impl Machines {
             return Ok(());
         }
         let id = daemon.daemon_id.clone();
-        let renewed = self.core.store.write(move |tx| {
-            Box::pin(async move { Ok::<_, Error>(tx.machines().renew(&id).await?) })
-        });
+        let renewed =
+            self.core.change(move |tx| Box::pin(async move { tx.machines().renew(&id).await }));
         if !renewed.await? {
             self.write_row(daemon.clone()).await?;
         }
@@ -138,13 +130,9 @@ impl Machines {
         Ok(())
     }
 
-    /// Gives the lease of this daemon back.
     pub async fn leave(&self) -> Result<(), Error> {
         let id = self.daemon_id().to_owned();
-        let left = self.core.store.write(move |tx| {
-            Box::pin(async move { Ok::<_, Error>(tx.machines().leave(&id).await?) })
-        });
-        left.await
+        self.core.change(move |tx| Box::pin(async move { tx.machines().leave(&id).await })).await
     }
 
     /// Looks at what machines hold whose daemons are away. Only time for which this daemon has been
@@ -153,7 +141,7 @@ impl Machines {
         let Some(joined) = self.joined.get() else { return Ok(()) };
         let here_for = self.core.now().since(joined.at);
         if here_for < limits::DAEMON_LEASE {
-            // It may be about to renew its lease.
+            // The other daemon may be about to renew its lease.
             return Ok(());
         }
         for away in self.core.store.machines().away().await? {
@@ -175,15 +163,14 @@ impl Machines {
                 continue;
             }
             let (id, seen, since) = (row.peer.peer_id, row.peer.status, away.since);
-            let write = self.core.store.write(move |tx| {
+            let write = self.core.change(move |tx| {
                 Box::pin(async move {
                     let row = tx.peers().get(&id).await?;
                     let Some(mut row) = row.filter(|row| row.peer.status == seen) else {
                         return Ok(());
                     };
                     let at = if is_for_long { tx.now() } else { since };
-                    set_reach(tx, &mut row.peer, next, at, "its machine is away").await?;
-                    Ok::<_, Error>(())
+                    set_reach(tx, &mut row.peer, next, at, "its machine is away").await
                 })
             });
             write.await?;
@@ -209,14 +196,12 @@ impl Machines {
         Ok(())
     }
 
-    /// Revokes the tokens of a machine's processes, and ends its agents.
     async fn end_what_it_holds(&self, away: &AwayMachine) -> Result<(), Error> {
         let id = away.machine.machine_id.clone();
-        let ended = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let limit = limits::PROCESSES_PER_PAGE;
-                Ok::<_, Error>(tx.tokens().end_of_machine(&id, limit).await?)
-            })
+        let ended = self.core.change(move |tx| {
+            Box::pin(
+                async move { tx.tokens().end_of_machine(&id, limits::PROCESSES_PER_PAGE).await },
+            )
         });
         self.access.forget(&ended.await?);
         for agent in self.core.store.agents().live().await? {

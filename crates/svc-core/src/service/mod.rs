@@ -10,7 +10,7 @@
 //!
 //! Each call gets the [`Caller`](svc_model::Caller), whose identity comes from the credential. A
 //! change and its event are one write job, so they commit together, and a caller that goes away
-//! tears nothing.
+//! leaves no half of them.
 
 pub mod access;
 pub mod agents;
@@ -31,8 +31,7 @@ mod page;
 pub mod process;
 pub mod projects;
 pub mod prompts;
-mod read_cache;
-mod read_turns;
+mod reads;
 pub mod search;
 mod services;
 pub mod sources;

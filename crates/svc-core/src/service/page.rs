@@ -32,7 +32,6 @@ impl<'a> From<&'a PageQuery> for PageBounds<'a> {
 }
 
 impl<'a> PageBounds<'a> {
-    /// A page for programs and people.
     pub const fn new(cursor: Option<&'a str>, rows: Option<u32>) -> Self {
         Self { cursor, rows, bytes: limits::PAGE_BYTES }
     }
@@ -61,36 +60,23 @@ pub trait Listed: JsonSchema {
     const NAME: &'static str;
 }
 
-impl Listed for Ghap {
-    const NAME: &'static str = "ghap";
+macro_rules! listed {
+    ($($item:ty: $name:literal),* $(,)?) => {
+        $(impl Listed for $item {
+            const NAME: &'static str = $name;
+        })*
+    };
 }
 
-impl Listed for InstanceView {
-    const NAME: &'static str = "agents";
-}
-
-impl Listed for Message {
-    const NAME: &'static str = "messages";
-}
-
-impl Listed for Peer {
-    const NAME: &'static str = "peers";
-}
-
-impl Listed for Project {
-    const NAME: &'static str = "projects";
-}
-
-impl Listed for Session {
-    const NAME: &'static str = "sessions";
-}
-
-impl Listed for SourceView {
-    const NAME: &'static str = "sources";
-}
-
-impl Listed for Task {
-    const NAME: &'static str = "tasks";
+listed! {
+    Ghap: "ghap",
+    InstanceView: "agents",
+    Message: "messages",
+    Peer: "peers",
+    Project: "projects",
+    Session: "sessions",
+    SourceView: "sources",
+    Task: "tasks",
 }
 
 /// A page of a list. Its document is `{<name>: […], count, next_cursor?}`.
@@ -150,7 +136,6 @@ pub struct PeersAt<P> {
 }
 
 impl<T> Page<T> {
-    /// A page that is the last one.
     pub fn last(items: Vec<T>) -> Self {
         Self { items, next_cursor: None }
     }

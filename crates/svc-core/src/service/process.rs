@@ -22,7 +22,7 @@ pub enum RequestSender {
 
 impl RequestSender {
     /// Its process id; `None` if it is of another machine or user.
-    pub(in crate::service) async fn process(self) -> Option<u32> {
+    pub(super) async fn process(self) -> Option<u32> {
         match self {
             Self::Local(pid) => pid,
             Self::Tcp { from, to } => {
@@ -35,11 +35,11 @@ impl RequestSender {
 }
 
 /// The running process with this id; `None` if there is none, or the system does not say.
-pub(in crate::service) fn running(pid: u32) -> Option<ProcessIdentity> {
+pub(super) fn running(pid: u32) -> Option<ProcessIdentity> {
     ProcessEntry::read(pid).filter(|entry| entry.is_running).map(|entry| entry.identity(pid))
 }
 
 /// The process with this id. Its start is empty where the system does not say it.
-pub(in crate::service) fn identity(pid: u32) -> ProcessIdentity {
+pub(super) fn identity(pid: u32) -> ProcessIdentity {
     process_list::identity(pid, ProcessEntry::read(pid).map_or(0, |entry| entry.started))
 }

@@ -1,9 +1,9 @@
 //! Projects: which one a folder is, and the folders of each.
 //!
-//! Rows name a project by its remote, else by its first commit, else by its folder. Which project a
-//! folder of this machine is, is decided at its first contact and stands in a row from then on: a
-//! line that changes in a repository's configuration moves no session into another project. A
-//! person moves a folder.
+//! Rows name a project by its remote, else by its first commit, else by its folder. The first
+//! contact of a folder of this machine decides its project, and a row keeps the decision: a changed
+//! line in a repository's configuration moves no session into another project. A person moves a
+//! folder.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use svc_model::{
     journal::Session,
 };
 use svc_store::{Store, WriteTx};
-use svc_sys::{git_repository, project_folder};
+use svc_sys::git_repository;
 
 use super::{Error, Page, PageBounds, check};
 
@@ -25,22 +25,18 @@ use super::{Error, Page, PageBounds, check};
 const KNOWN: usize = 4096;
 /// How often the use of a folder is noted.
 const USE_NOTED: Duration = Duration::from_mins(10);
-/// Most folders that are shown of a project.
 const FOLDERS_SHOWN: u32 = 50;
 
 /// Root of the project that a folder belongs to. A folder on another machine is taken as it is.
 pub(in crate::service) fn project_root(cwd: &str) -> String {
-    let root = project_folder::project_root(Path::new(cwd)).to_string_lossy();
+    let root = git_repository::project_root(Path::new(cwd)).to_string_lossy();
     let trimmed = root.trim_end_matches('/');
     if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
 }
 
 /// The project of what a caller writes in a session: that of its token, or of the session that the
 /// operator names.
-pub(in crate::service) fn project_of_write(
-    caller: &Caller,
-    session: Option<Session>,
-) -> Option<String> {
+pub(super) fn project_of_write(caller: &Caller, session: Option<Session>) -> Option<String> {
     if caller.is_operator() {
         session.and_then(|session| session.project)
     } else {
@@ -55,14 +51,13 @@ pub struct Projects {
     known: Arc<Mutex<HashMap<String, KnownFolder>>>,
 }
 
-/// What was decided about a folder of this machine.
 #[derive(Debug, Clone)]
 struct KnownFolder {
     project: String,
     used_at: Timestamp,
 }
 
-/// What the repository in a folder says that its project is.
+/// The project that the repository in a folder names.
 #[derive(Debug, Default)]
 struct FolderClaim {
     /// The remote's name, else the first commit.
@@ -72,7 +67,6 @@ struct FolderClaim {
 }
 
 impl FolderClaim {
-    /// Reads the repository, outside the runtime's threads.
     async fn read(root: &str) -> Self {
         let root = PathBuf::from(root);
         let read = tokio::task::spawn_blocking(move || git_repository::identity(&root));
@@ -104,8 +98,8 @@ impl Projects {
         known.insert(root, KnownFolder { project: project.to_owned(), used_at });
     }
 
-    /// The project of a folder, which this decides if it is the first contact. What is no folder of
-    /// this machine is taken as it is.
+    /// The project of a folder, decided at the first contact. A text that is no folder of this
+    /// machine is the name of a project.
     pub async fn of_folder(&self, folder: &str) -> Result<String, Error> {
         if !folder.starts_with('/') {
             return self.of_name(folder).await;
@@ -121,15 +115,14 @@ impl Projects {
         {
             return Ok(project);
         }
-        let row = self.store.projects().decision(&root).await?;
-        let row = match row {
+        let row = match self.store.projects().decision(&root).await? {
             Some(row) if row.decided_at.is_some() => {
                 let mut used_at = row.used_at;
                 if now.since(used_at) >= USE_NOTED {
                     let used = root.clone();
-                    let touched = self.store.write(move |tx| {
-                        Box::pin(async move { Ok::<_, Error>(tx.projects().touch(&used).await?) })
-                    });
+                    let touched = self
+                        .store
+                        .write(move |tx| Box::pin(async move { tx.projects().touch(&used).await }));
                     touched.await?;
                     used_at = now;
                 }
@@ -145,8 +138,7 @@ impl Projects {
         let folder = root.clone();
         let decided = self.store.write(move |tx| {
             Box::pin(async move {
-                let (main, name) = (main.as_deref(), name.as_deref());
-                Ok::<_, Error>(tx.projects().decide(&folder, main, name).await?)
+                tx.projects().decide(&folder, main.as_deref(), name.as_deref()).await
             })
         });
         let project = decided.await?;
@@ -154,7 +146,7 @@ impl Projects {
         Ok(project)
     }
 
-    /// The project of this name, which may be one that it got later.
+    /// The project of this name. The name may be an alias, which the project got later.
     async fn of_name(&self, name: &str) -> Result<String, Error> {
         let of_alias = self.store.projects().of_alias(name).await?;
         Ok(of_alias.unwrap_or_else(|| name.to_owned()))
@@ -172,7 +164,7 @@ impl Projects {
 
     /// The project of a new session or agent. For a session token it is the token's project,
     /// whatever folder the caller names: no caller puts a session into another project.
-    pub(in crate::service) async fn to_start(
+    pub(super) async fn to_start(
         &self,
         caller: &Caller,
         cwd: Option<&str>,
@@ -194,15 +186,11 @@ impl Projects {
             }
         }
         let last = self.store.projects().folders_here(project, 1).await?.pop();
-        // Of a folder without a row the name is the folder.
+        // A folder without a row is the name of its project.
         Ok(last.or_else(|| project.starts_with('/').then(|| project.to_owned())))
     }
 
-    /// The roots of a project on this machine, for a write job.
-    pub(in crate::service) async fn roots_in(
-        tx: &mut WriteTx,
-        project: &str,
-    ) -> Result<Vec<String>, Error> {
+    pub(super) async fn roots_in(tx: &mut WriteTx, project: &str) -> Result<Vec<String>, Error> {
         let mut roots = tx.projects().folders_here(project, FOLDERS_SHOWN).await?;
         if roots.is_empty() && project.starts_with('/') {
             roots.push(project.to_owned());
@@ -212,10 +200,7 @@ impl Projects {
 
     /// As [`Self::of_folder`], in a write job, which reads the disk only for a folder that is not
     /// decided.
-    pub(in crate::service) async fn of_folder_in(
-        tx: &mut WriteTx,
-        folder: &str,
-    ) -> Result<String, Error> {
+    pub(super) async fn of_folder_in(tx: &mut WriteTx, folder: &str) -> Result<String, Error> {
         let root = project_root(folder);
         if let Some(row) = tx.projects().decision(&root).await?
             && row.decided_at.is_some()
@@ -227,9 +212,9 @@ impl Projects {
         Ok(tx.projects().decide(&root, main, identity.name.as_deref()).await?)
     }
 
-    /// The caller in the project of the session that its client's process acts for, which is in
-    /// `folder`.
-    pub(in crate::service) async fn caller_in(
+    /// The caller in `project`, which is that of the session whose client made the call. The
+    /// session works in `folder`.
+    pub(super) async fn caller_in(
         &self,
         caller: &Caller,
         project: &str,
@@ -270,17 +255,17 @@ impl Projects {
         let aliases = reads().aliases(&project).await?;
         let mut folders = reads().folders(&project, FOLDERS_SHOWN).await?;
         let here = &self.store.machine().machine_id;
-        // The next contact of a folder of before gives its project the name.
+        // A folder that is not decided yet gets the name at its next contact.
         let is_decided =
             |it: &&mut ProjectFolder| it.machine_id == *here && it.decided_at.is_some();
         for folder in folders.iter_mut().filter(is_decided) {
             let claim = FolderClaim::read(&folder.folder).await;
-            let claimed = match (&claim.main, claim.remote()) {
-                (Some(main), name) => match (reads().decision(main).await?, name) {
-                    (Some(row), _) => Some(row.project),
-                    (None, Some(name)) => Some(self.of_name(name).await?),
-                    (None, None) => None,
-                },
+            let of_main = match &claim.main {
+                Some(main) => reads().decision(main).await?,
+                None => None,
+            };
+            let claimed = match (of_main, claim.remote()) {
+                (Some(row), _) => Some(row.project),
                 (None, Some(name)) => Some(self.of_name(name).await?),
                 (None, None) => None,
             };
@@ -306,8 +291,7 @@ impl Projects {
         let to_move = root.clone();
         let moved = self.store.on_behalf_of(caller).write(move |tx| {
             Box::pin(async move {
-                let main = claim.main.as_deref();
-                Ok::<_, Error>(tx.projects().follow(&to_move, main, claim.remote()).await?)
+                tx.projects().follow(&to_move, claim.main.as_deref(), claim.remote()).await
             })
         });
         let moved = moved.await?;

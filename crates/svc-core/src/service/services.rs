@@ -32,43 +32,30 @@ use super::{
     team::Team,
 };
 
-/// All services. Each request clones this, at the cost of one reference count.
+/// Each request clones this, at the cost of one reference count.
 #[derive(Debug, Clone)]
 pub struct Services(Arc<ServiceSet>);
 
 /// The services that [`Services`] shares.
 #[derive(Debug, Clone)]
 pub struct ServiceSet {
-    /// Credentials and who holds them.
     pub access: Access,
-    /// The event log: pages, subscriptions, retention.
     pub log: Log,
     /// Peers, their inboxes, and the sessions of coding agents.
     pub team: Team,
     pub agents: Agents,
-    /// The app-servers of Codex.
     pub app_servers: AppServers,
-    /// Messages between sessions, and their replies.
     pub conversations: Conversations,
-    /// Tasks and their output.
     pub tasks: Tasks,
-    /// GHAP records, memories and values.
     pub journal: Journal,
-    /// Search of past records.
     pub search: Search,
-    /// Events of coding agents.
     pub hooks: Hooks,
     /// Texts on their way to sessions by their clients' own ways.
     pub handovers: Handovers,
-    /// Machines and daemons, and what is where.
     pub machines: Machines,
-    /// MCP sessions, and calls on record.
     pub mcp: Mcp,
-    /// Projects and their folders.
     pub projects: Projects,
-    /// Prompts of attended sessions.
     pub prompts: Prompts,
-    /// Child MCP servers on record.
     pub sources: Sources,
     core: Core,
 }
@@ -82,7 +69,6 @@ impl Deref for Services {
 }
 
 impl Services {
-    /// Makes the services over a store.
     pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
@@ -128,7 +114,6 @@ impl Services {
         }))
     }
 
-    /// Sets what hooks may do.
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
         let services = Arc::make_mut(&mut self.0);
@@ -152,24 +137,22 @@ impl Services {
         self
     }
 
-    /// Sets which sessions a session sees and may send to.
     #[must_use]
     pub fn with_sessions(self, policy: SessionsPolicy) -> Self {
-        self.core.set_sessions(policy);
+        self.core.sessions.set(policy).ok();
         self
     }
 
-    /// Sets the scopes of attended sessions.
     #[must_use]
     pub fn with_session_scopes(self, scopes: SessionScopes) -> Self {
-        self.core.set_session_scopes(scopes);
+        self.core.session_scopes.set(scopes).ok();
         self
     }
 
     /// Sets the data folder, which holds the secrets of sessions.
     #[must_use]
     pub fn with_home(self, home: &Path) -> Self {
-        self.core.set_session_secrets(SessionSecrets::in_home(home));
+        self.core.session_secrets.set(SessionSecrets::in_home(home)).ok();
         self
     }
 
@@ -181,7 +164,6 @@ impl Services {
         self
     }
 
-    /// The database beneath, for tests that look at it.
     #[cfg(any(test, feature = "testing"))]
     pub fn store(&self) -> &Store {
         &self.core.store

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use svc_model::Ids;
+use svc_model::{Caller, Ids, Scope, TokenId};
 use svc_store::testing::TestStore;
 
 use super::{Services, Tokens, Tuning};
@@ -18,4 +18,17 @@ pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
     let tokens = Tokens::open_or_make(&test.folder().join("token")).unwrap();
     let clock = Arc::clone(&test.clock) as _;
     Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens)
+}
+
+/// A session that has a token with these scopes, and no project.
+pub fn session(key: &str, scopes: &[&str]) -> Caller {
+    Caller::Session {
+        key: key.into(),
+        token: TokenId::from("tok_test".to_owned()),
+        scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
+        project: None,
+        process: None,
+        root: None,
+        folder: None,
+    }
 }

@@ -15,7 +15,7 @@ use crate::service::{
 };
 
 pub(super) fn tools() -> Vec<Tool> {
-    [
+    vec![
         Tool::new("SendMessage", SEND, send)
             .title("Give work to an agent")
             .scope(AGENTS_SCOPE)
@@ -25,9 +25,6 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Answer what an agent asks")
             .scope(APPROVE_SCOPE),
     ]
-    .into_iter()
-    .map(|tool| tool.family("agents"))
-    .collect()
 }
 
 const SEND: &str = "\
@@ -36,7 +33,6 @@ Gives work to another agent, as a task.
 You get the task's id at once, and a message when it is over; with async = false you get the agent's answer. Without agent \
 and tag it is for the configured default.";
 
-/// Work for an agent.
 #[derive(Deserialize, JsonSchema)]
 struct SendMessageArguments {
     /// The instructions; the agent knows nothing else.
@@ -73,7 +69,6 @@ struct SendMessageArguments {
     idempotency_key: Option<String>,
 }
 
-/// Work that was given.
 #[derive(Serialize, JsonSchema)]
 struct SendMessageResult {
     task_id: TaskId,
@@ -159,14 +154,12 @@ Lists the configured ways to run agents: whom SendMessage can give work to.
 
 One that is not callable says why. Who is here now is told by peer_list.";
 
-/// Nothing.
 #[derive(Deserialize, JsonSchema)]
 struct AgentListArguments {
     /// Only those that can be started.
     callable: Option<bool>,
 }
 
-/// Configured ways to run agents.
 #[derive(Serialize, JsonSchema)]
 struct AgentListResult {
     /// By name.
@@ -185,7 +178,6 @@ Answers a request of an agent or a session: for permission, or a question.
 The first answer counts; later ones are a conflict. The message that you got says who asks, and lists the options. You answer \
 for others of your project: never for yourself, or for what you started.";
 
-/// An answer.
 #[derive(Deserialize, JsonSchema)]
 struct RequestAnswerArguments {
     /// The request.
@@ -195,7 +187,6 @@ struct RequestAnswerArguments {
     answer: AnswerRequest,
 }
 
-/// The request with its answer.
 #[derive(Serialize, JsonSchema)]
 struct RequestAnswerResult {
     /// `sent`: the client was given the answer and has not shown yet that it has taken it.

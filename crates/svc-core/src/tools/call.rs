@@ -3,27 +3,29 @@
 //! A tool has no connection to its client. It sends [`ToolSignal`]s to the adapter that runs the
 //! call. The adapter knows whether a response is open, a row has to be written, or the client polls
 //! a task.
+//!
+//! The result of a call through `ToolCall` names the called tool in its `_meta`, for clients and
+//! people who see only `ToolCall`.
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_model::{Caller, Timestamp, limits, quote};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{ErrorType, Failure, ToolError};
+use super::{ErrorType, Failure, Output, ToolError};
 use crate::service::{Services, process::RequestSender};
 
 /// Capacity of the channel to the adapter. A tool that is ahead of it waits.
 const SIGNALS: usize = 16;
 
-/// One call of a tool. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub services: Services,
-    /// The caller, by credential.
     pub caller: Caller,
     /// The session that the call is made for: that of the token, else the one that the operator
     /// names with the `Svc-Session-Id` header, else the MCP session; `None` if there is none of
@@ -70,7 +72,6 @@ impl Call {
         bound.saturating_sub(self.services.now().since(self.started_at))
     }
 
-    /// Reports progress, to a client that asked for it.
     pub async fn progress(&self, progress: ToolProgress) {
         self.note(ClientNote::Progress(progress.into_params())).await;
     }
@@ -81,7 +82,6 @@ impl Call {
         self.note(ClientNote::log(level, data)).await;
     }
 
-    /// Sends a notification, if the client wants it.
     pub async fn note(&self, note: ClientNote) {
         self.send(ToolSignal::Note(note)).await;
     }
@@ -149,7 +149,6 @@ impl Call {
         client.map(|client| Arc::clone(&client.0.capabilities)).unwrap_or_default()
     }
 
-    /// Set once the client has cancelled the call with a reason.
     pub fn cancel_reason(&self) -> CancelReason {
         self.client.as_ref().map(|client| client.0.cancel_reason.clone()).unwrap_or_default()
     }
@@ -183,13 +182,11 @@ impl ToolClient {
         (Self(Arc::new(state)), receiver)
     }
 
-    /// The state for the run after a question.
     pub fn kept(&self) -> Option<Value> {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// A signal from a running tool to its client.
 #[derive(Debug)]
 pub enum ToolSignal {
     Note(ClientNote),
@@ -203,7 +200,6 @@ pub enum ToolSignal {
 
 pub type QuestionReply = oneshot::Sender<Result<ClientAnswers, Failure>>;
 
-/// A notification about a call, with its params.
 #[derive(Debug, Clone)]
 pub enum ClientNote {
     /// `notifications/progress`, without the client's token.
@@ -213,7 +209,6 @@ pub enum ClientNote {
 }
 
 impl ClientNote {
-    /// A log message of the daemon's own.
     pub fn log(level: LogLevel, data: Value) -> Self {
         let members = [("level", json!(level)), ("logger", json!("svc")), ("data", data)];
         Self::Log(
@@ -223,12 +218,10 @@ impl ClientNote {
     }
 }
 
-/// Progress of a tool, in the protocol's terms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolProgress {
     /// Grows from one notification to the next.
     pub progress: f64,
-    /// The final value, if known.
     pub total: Option<f64>,
     /// The present step, for people.
     pub message: Option<String>,
@@ -247,9 +240,7 @@ impl ToolProgress {
 }
 
 /// Level of a log message, from the lowest (RFC 5424 6.2.1).
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     Debug,
@@ -283,14 +274,12 @@ impl LogLevel {
 
 #[derive(Debug, Clone)]
 pub struct ClientQuestion {
-    /// The key of its answer.
     pub key: String,
     /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
     pub method: &'static str,
     pub params: Value,
 }
 
-/// The answers of the client, by the keys of the questions.
 pub type ClientAnswers = Map<String, Value>;
 
 /// The client's reason for cancelling a call; empty until then. Clones share their state.
@@ -307,5 +296,108 @@ impl CancelReason {
 
     pub fn get(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
+    }
+}
+
+pub(super) const TOOL_CALL: &str = "ToolCall";
+const OWN: &str = "svc";
+
+/// Whether the client called this tool through `ToolCall`.
+pub(super) fn is_through_tool_call(call: &Call) -> bool {
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    let Some(params) = call.params.as_deref().map(RawValue::get) else { return false };
+    // Cheap check first: most calls are direct, and their arguments may be long.
+    params.contains(TOOL_CALL)
+        && serde_json::from_str(params).is_ok_and(|Named { name }| name == TOOL_CALL)
+}
+
+/// Adds the called tool to the `_meta` of a result. All else stays byte for byte.
+pub(super) fn named(output: Output, server: Option<&str>, tool: &str) -> Output {
+    let meta = json!({ "svc/server": server.unwrap_or(OWN), "svc/tool": tool });
+    let whole = match &output {
+        Output::Verbatim(result) => Some(with_meta(result.get(), &meta)),
+        Output::Object(object) => {
+            #[derive(Serialize)]
+            #[serde(rename_all = "camelCase")]
+            struct Members<'a> {
+                content: [Value; 1],
+                structured_content: &'a RawValue,
+                #[serde(rename = "_meta")]
+                meta: &'a Value,
+            }
+            let content = [json!({ "type": "text", "text": object.get() })];
+            let members = Members { content, structured_content: object, meta: &meta };
+            serde_json::to_string(&members).ok()
+        }
+        Output::Content { content, structured, is_error } => {
+            let mut members = json!({ "content": content, "_meta": meta });
+            if let Some(structured) = structured {
+                members["structuredContent"] = structured.clone();
+            }
+            if *is_error {
+                members["isError"] = json!(true);
+            }
+            Some(members.to_string())
+        }
+    };
+    let whole = whole.and_then(|whole| RawValue::from_string(whole).ok());
+    whole.map_or(output, Output::Verbatim)
+}
+
+/// Adds members to the `_meta` of an object.
+fn with_meta(object: &str, meta: &Value) -> String {
+    #[derive(Deserialize)]
+    struct Known<'a> {
+        #[serde(borrow, rename = "_meta")]
+        meta: Option<&'a RawValue>,
+    }
+    let members = meta.to_string();
+    let members = members.trim_matches(['{', '}']);
+    let known = serde_json::from_str(object).ok().and_then(|Known { meta }| meta);
+    let (at, head, tail) = match known.map(RawValue::get).filter(|it| it.starts_with('{')) {
+        // Offset of its content in the text.
+        Some(known) => (known.as_ptr().addr() - object.as_ptr().addr() + 1, "", known),
+        None => (object.find('{').map_or(0, |at| at + 1), "\"_meta\":{", object),
+    };
+    let is_empty = tail.trim_start_matches('{').trim_start().starts_with('}');
+    let end = if head.is_empty() { "" } else { "}" };
+    let comma = if is_empty { "" } else { "," };
+    format!("{}{head}{members}{end}{comma}{}", &object[..at], &object[at..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_called_tool_is_added_to_the_meta_of_an_unchanged_result() {
+        let meta = r#""svc/server":"db","svc/tool":"db__query""#;
+        for (result, expected) in [
+            (r#"{ "z":1e400 }"#, format!(r#"{{"_meta":{{{meta}}}, "z":1e400 }}"#)),
+            (r"{ }", format!(r#"{{"_meta":{{{meta}}} }}"#)),
+            (
+                r#"{"content":[],"_meta":{"x":1.0}}"#,
+                format!(r#"{{"content":[],"_meta":{{{meta},"x":1.0}}}}"#),
+            ),
+            (r#"{"_meta": { } }"#, format!(r#"{{"_meta": {{{meta} }} }}"#)),
+        ] {
+            let output = Output::Verbatim(RawValue::from_string(result.to_owned()).unwrap());
+            let Output::Verbatim(named) = named(output, Some("db"), "db__query") else {
+                panic!("{result}")
+            };
+            assert_eq!(named.get(), expected);
+            serde_json::from_str::<Value>(&expected.replace("1e400", "1")).unwrap();
+        }
+        let object = RawValue::from_string(r#"{"b":1.0}"#.to_owned()).unwrap();
+        let Output::Verbatim(own) = named(Output::Object(object), None, "peer_list") else {
+            panic!("a whole result")
+        };
+        let own: Value = serde_json::from_str(own.get()).unwrap();
+        assert_eq!(own["_meta"], json!({ "svc/server": "svc", "svc/tool": "peer_list" }));
+        assert_eq!(own["content"][0]["text"], r#"{"b":1.0}"#);
+        assert_eq!(own["structuredContent"], json!({ "b": 1.0 }));
     }
 }

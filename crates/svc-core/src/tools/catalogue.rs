@@ -16,9 +16,7 @@ use tokio::{
 use super::{Annotations, Tool, ToolError};
 use crate::service::Listed;
 
-/// Bound on the built-in tools in a short list.
 const SHORT_LIST_MAX: usize = 10;
-/// Bound on the tools of child servers in a short list.
 const LISTED_FOREIGN_MAX: usize = 10;
 
 /// The tools by name. They may change, and readers of the list can watch it.
@@ -33,7 +31,6 @@ pub struct Catalogue {
 
 /// Tools of child servers, which depend on the caller.
 pub trait ChildTools: fmt::Debug + Send + Sync {
-    /// The tools of a caller, by name.
     fn offered_to(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
     /// Whether a server of the caller's may still get a tool of this name, because it has not
     /// listed its tools yet.
@@ -103,12 +100,10 @@ impl Catalogue {
         globs.is_none_or(|globs| globs.iter().any(|glob| matches_glob(glob, name)))
     }
 
-    /// Notifies readers that the tools of child servers have changed.
     pub fn foreign_changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// The daemon's own tools at present, by name.
     pub fn all(&self) -> Arc<BTreeMap<String, Arc<Tool>>> {
         Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -172,7 +167,6 @@ impl Catalogue {
         own.values().chain(foreign).filter(is_open).cloned().collect()
     }
 
-    /// All tools, regardless of callers.
     pub fn everything(&self) -> Vec<Arc<Tool>> {
         let foreign = self.foreign.get().map(|foreign| foreign.all()).unwrap_or_default();
         self.all().values().cloned().chain(foreign).collect()
@@ -218,12 +212,10 @@ impl Catalogue {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Grows with each change of the list in this process.
     pub fn version(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// The version, to wait for its next change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

@@ -1,11 +1,11 @@
-//! Errors of tools.
+//! Results and errors of tools.
 
 use std::borrow::Cow;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
-use svc_model::Caller;
+use serde_json::{Value, json, value::RawValue};
+use svc_model::{Caller, quote};
 use svc_sys::telemetry;
 use svc_wire::mcp;
 
@@ -90,13 +90,11 @@ impl ToolError {
         Self { field: Some(field.into()), ..Self::new(ErrorType::ValidationError, message) }
     }
 
-    /// Adds the allowed values of the argument.
     #[must_use]
     pub fn allowed(self, allowed: impl Into<Value>) -> Self {
         Self { allowed: Some(Box::new(allowed.into())), ..self }
     }
 
-    /// Sets whether a repeat may succeed.
     #[must_use]
     pub fn retryable(self, retryable: bool) -> Self {
         Self { retryable: Some(retryable), ..self }
@@ -108,7 +106,6 @@ impl ToolError {
         Self::new(ErrorType::Forbidden, format!("{tool} needs the scope `{scope}`: {advice}"))
     }
 
-    /// A fault of the daemon. The caller sees only this text.
     pub fn internal() -> Self {
         Self::new(ErrorType::InternalError, "internal error: the daemon's log says more")
     }
@@ -117,42 +114,34 @@ impl ToolError {
 impl From<service::Error> for ToolError {
     fn from(error: service::Error) -> Self {
         use service::Error;
+        let text = || error.to_string();
+        let because = |kind, reason| Self { reason: Some(reason), ..Self::new(kind, text()) };
         let kind = match &error {
-            Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
+            Error::Invalid { field, .. } => return Self::invalid(field.clone(), text()),
             Error::NotYours { field, .. } => {
                 let field = Some(field.clone());
-                return Self { field, ..Self::new(ErrorType::Forbidden, error.to_string()) };
+                return Self { field, ..Self::new(ErrorType::Forbidden, text()) };
             }
             Error::Ambiguous { candidates, .. } => {
                 let ids: Vec<&str> = candidates.iter().map(|one| one.id.as_str()).collect();
-                return Self::new(ErrorType::ValidationError, error.to_string()).allowed(ids);
+                return Self::new(ErrorType::ValidationError, text()).allowed(ids);
             }
             Error::NotFound { .. } => ErrorType::NotFound,
             Error::InsufficientData { have, need } => {
-                let error = Self::new(ErrorType::InsufficientData, error.to_string());
+                let error = Self::new(ErrorType::InsufficientData, text());
                 return Self { have: Some(*have), need: Some(*need), ..error };
             }
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
-            Error::Unconfirmed { .. } => {
-                let refusal = Self::new(ErrorType::Conflict, error.to_string());
-                return Self { reason: Some("confirm"), ..refusal };
-            }
+            Error::Unconfirmed { .. } => return because(ErrorType::Conflict, "confirm"),
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
-            Error::Unseen(denial) => {
-                let refusal = Self::new(ErrorType::Forbidden, error.to_string());
-                return Self { reason: Some(denial.as_str()), ..refusal };
-            }
-            Error::LimitReached(_) => {
-                let refusal = Self::new(ErrorType::Unavailable, error.to_string());
-                return Self { reason: Some("limit_reached"), ..refusal };
-            }
+            Error::Unseen(denial) => return because(ErrorType::Forbidden, denial.as_str()),
+            Error::LimitReached(_) => return because(ErrorType::Unavailable, "limit_reached"),
             Error::OutcomeUnknown { may_repeat, .. } => {
-                return Self::unknown_outcome(error.to_string()).retryable(*may_repeat);
+                return Self::unknown_outcome(text()).retryable(*may_repeat);
             }
             Error::StoreUnavailable(_) => {
-                let away = Self::new(ErrorType::Unavailable, error.to_string());
-                return Self { reason: Some("store_unavailable"), ..away };
+                return because(ErrorType::Unavailable, "store_unavailable");
             }
             Error::NotNow(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 ErrorType::Unavailable
@@ -182,7 +171,6 @@ fn tool_hint(error: &service::Error) -> &'static str {
     }
 }
 
-/// Why a tool returns no result.
 #[derive(Debug)]
 pub enum Failure {
     /// A failure that is reported to the model.
@@ -216,12 +204,81 @@ impl From<service::Error> for Failure {
     }
 }
 
+#[derive(Debug, Clone)]
+pub enum Output {
+    Object(Box<RawValue>),
+    /// The whole result of a child server, byte for byte.
+    Verbatim(Box<RawValue>),
+    Content {
+        content: Vec<Value>,
+        structured: Option<Value>,
+        is_error: bool,
+    },
+}
+
+impl Output {
+    pub(super) fn from_result(result: &impl Serialize) -> Result<Self, Failure> {
+        let json = serde_json::value::to_raw_value(result).map_err(|_| ToolError::internal())?;
+        Ok(Self::Object(json))
+    }
+
+    /// Quotes all strings for a model: see [`quote`].
+    pub(super) fn plain(mut self) -> Self {
+        match &mut self {
+            Self::Object(object) => {
+                if let Cow::Owned(json) = quote::json(object.get()) {
+                    match RawValue::from_string(json) {
+                        Ok(plain) => *object = plain,
+                        // Unreachable: only strings were replaced, by strings.
+                        Err(_) => return Self::error(&ToolError::internal()),
+                    }
+                }
+            }
+            Self::Verbatim(_) => {}
+            Self::Content { content, structured, .. } => {
+                content.iter_mut().chain(structured).for_each(quote::value);
+            }
+        }
+        self
+    }
+
+    pub fn text(text: impl Into<String>) -> Self {
+        let block = json!({ "type": "text", "text": text.into() });
+        Self::Content { content: vec![block], structured: None, is_error: false }
+    }
+
+    /// A failure that is reported to the model.
+    pub fn error(error: &ToolError) -> Self {
+        let mut structured = json!({ "error": error });
+        quote::value(&mut structured);
+        let block = json!({ "type": "text", "text": structured.to_string() });
+        Self::Content { content: vec![block], structured: Some(structured), is_error: true }
+    }
+
+    pub fn is_error(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Verdict {
+            #[serde(default)]
+            is_error: bool,
+        }
+        match self {
+            Self::Object(_) => false,
+            Self::Content { is_error, .. } => *is_error,
+            Self::Verbatim(result) => {
+                serde_json::from_str(result.get()).is_ok_and(|Verdict { is_error }| is_error)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use svc_model::GhapId;
 
-    use super::*;
     use crate::service::ResourceKind;
+
+    use super::*;
 
     #[test]
     fn an_unavailable_error_says_whether_it_is_retryable() {

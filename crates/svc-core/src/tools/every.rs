@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use svc_model::{Caller, HARMLESS_TOOLS, NOT_BLANK, ToolExposure};
 
 use super::{
-    Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError, check,
+    Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError, schema,
     testing::{World, nothing},
 };
 
@@ -118,8 +118,7 @@ async fn only_results_with_stamps_are_not_quoted() {
 
 #[tokio::test]
 async fn results_and_errors_are_quoted() {
-    let world = World::open().await;
-    let call = world.operator(None);
+    let (_world, call) = World::with_operator().await;
     let hostile = "</system-reminder>\u{202e}";
     let schema = || json!({ "type": "object" });
     let tools = [
@@ -292,8 +291,7 @@ fn check_shape(error: &ToolError, field: &str, what: &str) {
 /// Every fault in every argument of every tool is refused, and the error names it.
 #[tokio::test]
 async fn every_fault_in_every_argument_is_refused_by_name() {
-    let world = World::open().await;
-    let call = world.operator(None);
+    let (world, call) = World::with_operator().await;
     let mut count = 0;
     for (name, tool) in &*world.catalogue.all() {
         let schema = tool.input_schema();
@@ -339,22 +337,11 @@ async fn every_fault_in_every_argument_is_refused_by_name() {
                     });
                     // Faults that the service finds: an unknown cursor, an unknown sender, an
                     // unknown family, a malformed time, an event without a name.
-                    let deeper = [
-                        "cursor",
-                        "event",
-                        "from_peer",
-                        "before",
-                        "sessionKey",
-                        "family",
-                        "since",
-                        "agent",
-                        "tag",
-                        "cwd",
-                        "mode",
-                        "session",
-                        "from_peer_id",
-                    ]
-                    .contains(&argument.as_str());
+                    let deeper =
+                        "cursor event from_peer before sessionKey family since agent tag cwd mode \
+                        session from_peer_id"
+                            .split(' ')
+                            .any(|known| known == argument);
                     assert!(refused.is_none() || deeper, "{name}.{argument}: {refused:?}");
                 }
             }
@@ -375,26 +362,9 @@ async fn every_fault_in_every_argument_is_refused_by_name() {
 /// Our own check knows every rule in schemas of arguments, and agrees with a complete validator.
 #[tokio::test]
 async fn our_check_agrees_with_a_complete_validator() {
-    const KNOWN: [&str; 18] = [
-        "additionalProperties",
-        "default",
-        "description",
-        "enum",
-        "examples",
-        "format",
-        "items",
-        "maxItems",
-        "maxLength",
-        "maximum",
-        "minItems",
-        "minLength",
-        "minimum",
-        "pattern",
-        "properties",
-        "required",
-        "type",
-        "x-mcp-header",
-    ];
+    const KNOWN: &str = "\
+        additionalProperties default description enum examples format items maxItems maxLength \
+        maximum minItems minLength minimum pattern properties required type x-mcp-header";
     let world = World::open().await;
     let mut count = 0;
     for (name, tool) in &*world.catalogue.all() {
@@ -402,7 +372,7 @@ async fn our_check_agrees_with_a_complete_validator() {
         let mut rules = BTreeSet::new();
         rules_of(schema, &mut rules);
         let unknown: Vec<&String> =
-            rules.iter().filter(|rule| !KNOWN.contains(&rule.as_str())).collect();
+            rules.iter().filter(|rule| !KNOWN.split(' ').any(|known| known == *rule)).collect();
         assert!(unknown.is_empty(), "{name}: {unknown:?}");
         let judge = jsonschema::validator_for(schema).unwrap();
         for (argument, of) in schema["properties"].as_object().unwrap() {
@@ -411,7 +381,7 @@ async fn our_check_agrees_with_a_complete_validator() {
             for value in values.chain([json!(1.0), json!(u64::MAX), fitting(of)]) {
                 let mut arguments = fitting(schema);
                 arguments[argument] = value;
-                let checked = check::members(schema, arguments.as_object().unwrap(), "");
+                let checked = schema::check_members(schema, arguments.as_object().unwrap(), "");
                 assert_eq!(checked.is_ok(), judge.is_valid(&arguments), "{name}: {arguments}");
                 count += 1;
             }
@@ -439,8 +409,7 @@ fn rules_of(schema: &Value, found: &mut BTreeSet<String>) {
 /// never cause an internal error.
 #[tokio::test]
 async fn odd_and_long_texts_cause_no_internal_error() {
-    let world = World::open().await;
-    let call = world.operator(None);
+    let (world, call) = World::with_operator().await;
     let odd = "\"quoted\" \\ $(x) `y` \n\r\0\u{2028}\u{feff} \u{1f600} 漢字 </x> ```";
     let long = odd.repeat(4 * 1024 * 1024 / odd.len());
     let mut count = 0;

@@ -13,7 +13,7 @@ use super::{Call, Failure, Tool, sessions::acting_session};
 use crate::service::journal::NewMemory;
 
 pub(super) fn tools() -> Vec<Tool> {
-    [
+    vec![
         Tool::new("store_memory", STORE, store).title("Remember something").idempotent(),
         Tool::new("retrieve_memories", RETRIEVE, retrieve)
             .title("Search memories")
@@ -22,9 +22,6 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("list_memories", LIST, list).title("List memories").read_only().heavy(),
         Tool::new("delete_memory", DELETE, delete).title("Forget something").destructive(),
     ]
-    .into_iter()
-    .map(|tool| tool.family("learning"))
-    .collect()
 }
 
 const STORE: &str = "\
@@ -33,7 +30,6 @@ decided and why. What was tried, and what came of it, belongs into a GHAP record
 
 The same content once more in the same category changes nothing and gives the memory that there is.";
 
-/// Something to remember.
 #[derive(Deserialize, JsonSchema)]
 struct NewMemoryInput {
     #[serde(flatten)]
@@ -43,7 +39,6 @@ struct NewMemoryInput {
     session_id: Option<String>,
 }
 
-/// A memory was stored. Its content is not repeated.
 #[derive(Serialize, JsonSchema)]
 struct MemoryStored {
     id: MemoryId,
@@ -70,7 +65,6 @@ const RETRIEVE: &str = "\
 Searches memories by what they say, the best first. Those of this project, and those that hold everywhere, come before those \
 of other projects.";
 
-/// What is looked for.
 #[derive(Deserialize, JsonSchema)]
 struct MemoryQuery {
     /// Any text; a blank one finds nothing.
@@ -89,7 +83,6 @@ struct MemoryQuery {
     session_id: Option<String>,
 }
 
-/// Memories that were found.
 #[derive(Serialize, JsonSchema)]
 struct MemoryHits {
     results: Vec<MemoryHit>,
@@ -114,11 +107,8 @@ async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure>
         ..MemoryFilter::default()
     };
     let limit = input.limit.unwrap_or(10);
-    let hits = call
-        .services
-        .journal
-        .find_memories(&call.caller, &input.query, project.as_deref(), &filter, limit)
-        .await?;
+    let (journal, project) = (&call.services.journal, project.as_deref());
+    let hits = journal.find_memories(&call.caller, &input.query, project, &filter, limit).await?;
     let given = hits.iter().map(|(memory, _)| ItemVersion::from(memory)).collect();
     call.services.search.note_found(&call.caller, &acting.session_id, given).await;
     let results: Vec<MemoryHit> =
@@ -128,7 +118,6 @@ async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure>
 
 const LIST: &str = "Lists memories, the latest first, with the beginning of each. retrieve_memories gives the whole of what it finds.";
 
-/// Which memories.
 #[derive(Deserialize, JsonSchema)]
 struct MemoryListInput {
     /// Only this category.
@@ -149,7 +138,6 @@ struct MemoryListInput {
     offset: Option<u32>,
 }
 
-/// A page of memories.
 #[derive(Serialize, JsonSchema)]
 struct MemoryList {
     results: Vec<MemoryRow>,
@@ -184,11 +172,9 @@ async fn list(call: Call, input: MemoryListInput) -> Result<MemoryList, Failure>
         tags: input.tags.unwrap_or_default(),
         min_importance: 0.0,
     };
-    let (memories, total) = call
-        .services
-        .journal
-        .memories(&call.caller, &filter, input.offset.unwrap_or(0), input.limit.unwrap_or(50))
-        .await?;
+    let (offset, limit) = (input.offset.unwrap_or(0), input.limit.unwrap_or(50));
+    let (memories, total) =
+        call.services.journal.memories(&call.caller, &filter, offset, limit).await?;
     let results: Vec<MemoryRow> = memories
         .into_iter()
         .map(|memory| {
@@ -215,7 +201,6 @@ async fn list(call: Call, input: MemoryListInput) -> Result<MemoryList, Failure>
 
 const DELETE: &str = "Removes a memory permanently, for all sessions.";
 
-/// Which memory.
 #[derive(Deserialize, JsonSchema)]
 struct DeleteMemoryInput {
     /// Its id, a UUID.
@@ -226,7 +211,6 @@ struct DeleteMemoryInput {
     session_id: Option<String>,
 }
 
-/// A memory is gone.
 #[derive(Serialize, JsonSchema)]
 struct MemoryDeleted {
     deleted: bool,
@@ -244,18 +228,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::testing::{World, each, text};
-    use crate::tools::{Call, ErrorType};
-
-    async fn begin(world: &World, session: &str, cwd: &str) -> Call {
-        let call = world.operator(Some(session));
-        world.call(&call, "start_session", json!({ "cwd": cwd })).await;
-        call
-    }
+    use crate::tools::ErrorType;
 
     #[tokio::test]
     async fn a_memory_is_stored_found_and_deleted() {
-        let world = World::open().await;
-        let call = begin(&world, "s", "/nowhere/p").await;
+        let (world, call) = World::with_session().await;
         let content = "x \"quoted\"\n\u{2028}😀".repeat(500);
         let new = json!({ "content": content, "category": "fact", "importance": 1, "tags": ["a", "b-2.0", "a"] });
         let stored = world.call(&call, "store_memory", new.clone()).await;
@@ -271,7 +248,7 @@ mod tests {
         let mut global = new.clone();
         global["global"] = json!(true);
         assert_eq!(world.call(&call, "store_memory", global).await["status"], "stored");
-        let far = begin(&world, "far", "/nowhere/q").await;
+        let far = world.begin("far", "/nowhere/q").await;
         assert_eq!(world.call(&far, "store_memory", new).await["status"], "stored");
 
         let list = world.call(&call, "list_memories", json!({ "tags": ["b-2.0"] })).await;
@@ -286,16 +263,14 @@ mod tests {
         assert_eq!(world.call(&call, "delete_memory", id.clone()).await["deleted"], true);
         world.refuse(&call, "delete_memory", id, ErrorType::NotFound).await;
         let odd = json!({ "memory_id": "not-a-uuid" });
-        let error = world.refuse(&call, "delete_memory", odd, ErrorType::ValidationError).await;
-        assert_eq!(error.field.as_deref(), Some("memory_id"));
+        world.refuse_field(&call, "delete_memory", odd, "memory_id").await;
         let found = world.call(&call, "retrieve_memories", json!({ "query": "quoted" })).await;
         assert_eq!(found["count"], 3, "what is gone is not found");
     }
 
     #[tokio::test]
     async fn pages_are_in_order_and_the_total_is_right() {
-        let world = World::open().await;
-        let call = begin(&world, "s", "/nowhere/p").await;
+        let (world, call) = World::with_session().await;
         let tags: Vec<String> = (0..20).map(|n| format!("{n:0>50}")).collect();
         for n in 0..7 {
             let category = if n % 2 == 0 { "decision" } else { "error" };
@@ -321,8 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_query_may_be_any_text() {
-        let world = World::open().await;
-        let call = begin(&world, "s", "/nowhere/p").await;
+        let (world, call) = World::with_session().await;
         let find = async |query: &str| {
             let found = world.call(&call, "retrieve_memories", json!({ "query": query })).await;
             each(&found["results"], "content")
@@ -353,12 +327,10 @@ mod tests {
 
     #[tokio::test]
     async fn tags_are_checked() {
-        let world = World::open().await;
-        let call = world.operator(None);
+        let (world, call) = World::with_operator().await;
         for tags in [json!(["two words"]), json!([""]), json!(["x".repeat(51)])] {
             let new = json!({ "content": "x", "category": "fact", "tags": tags });
-            let error = world.refuse(&call, "store_memory", new, ErrorType::ValidationError).await;
-            assert_eq!(error.field.as_deref(), Some("tags[0]"));
+            world.refuse_field(&call, "store_memory", new, "tags[0]").await;
         }
     }
 }

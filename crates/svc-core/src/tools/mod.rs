@@ -2,29 +2,25 @@
 //! of its arguments, the form of its errors, its entries in `tools/list`, in `GET /v1/tools` and in
 //! the search, and the generated tests follow from the declaration.
 //!
-//! Reading order: `tool` is a declaration, `output` a result, `schema` what is derived from the
-//! types, `check` the validation of arguments, `call` the signals of a running tool to its client,
-//! `error` its failures, `catalogue` all tools. Then one file for each family, `search`,
-//! `delegate`, which calls an unlisted tool, and `called`, which names that tool in the result;
-//! `builtin` lists the families.
+//! Reading order: `tool` is a declaration, `schema` what is derived from the types and the check of
+//! arguments, `call` the signals of a running tool to its client, `error` its results and failures,
+//! `catalogue` all tools. Then one file for each family, and `search`, which finds tools and calls
+//! one that is not listed.
 
 mod agents;
-mod builtin;
 mod call;
-mod called;
 mod catalogue;
-mod check;
 mod context;
 mod conversations;
-mod delegate;
 mod error;
 mod events;
 #[cfg(test)]
 mod every;
 mod ghap;
+#[cfg(test)]
+mod hook_tests;
 mod hooks;
 mod memory;
-mod output;
 mod peers;
 mod schema;
 mod search;
@@ -32,19 +28,45 @@ mod sessions;
 mod tasks;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod tests;
 mod tool;
 mod values;
 
-pub use builtin::{builtin, catalogue};
+use std::sync::Arc;
+
 pub use call::{
     Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, LogLevel, QuestionReply,
     RequestTrace, ToolClient, ToolProgress, ToolSignal,
 };
 pub use catalogue::{Catalogue, ChildTools, Descriptor};
-pub use delegate::DelegatedCall;
-pub use error::{ErrorType, Failure, ToolError};
-pub use output::Output;
+pub use error::{ErrorType, Failure, Output, ToolError};
 pub use schema::{HeaderParam, ParamKind};
+pub use search::DelegatedCall;
 pub use tool::{Annotations, ForeignDeclaration, ForeignEntry, Pace, Tool};
+
+/// All tools: the built-in ones, `ToolSearch` and `ToolCall`.
+pub fn catalogue() -> Arc<Catalogue> {
+    Arc::new_cyclic(|weak| {
+        let of_all = [search::tool_search(weak.clone()), search::tool_call(weak.clone())];
+        Catalogue::new(builtin().into_iter().chain(of_all))
+    })
+}
+
+/// The built-in tools without those that refer to the catalogue.
+pub fn builtin() -> Vec<Tool> {
+    let families = [
+        ("peers", peers::tools()),
+        ("tasks", tasks::tools()),
+        ("agents", agents::tools()),
+        ("conversations", conversations::tools()),
+        ("events", events::tools()),
+        ("sessions", sessions::tools()),
+        ("ghap", ghap::tools()),
+        ("learning", context::tools()),
+        ("hooks", hooks::tools()),
+        ("learning", memory::tools()),
+        ("learning", values::tools()),
+    ];
+    let named =
+        |(name, tools): (_, Vec<Tool>)| tools.into_iter().map(move |tool| tool.family(name));
+    families.into_iter().flat_map(named).collect()
+}

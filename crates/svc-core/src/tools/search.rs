@@ -1,8 +1,9 @@
-//! `ToolSearch`: full-text search of tools.
+//! `ToolSearch`, a full-text search of tools; and `ToolCall`, which calls a tool that is not
+//! listed, for clients that call only listed tools.
 //!
-//! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title,
-//! description, and names and descriptions of arguments, each with its own weight. Names are split
-//! into their words.
+//! The search is BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over
+//! name, title, description, and names and descriptions of arguments, each with its own weight.
+//! Names are split into their words.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,19 +13,17 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, value::RawValue};
-use svc_model::source::BUILTIN_CORE;
+use serde_json::{Map, Value, json, value::RawValue};
+use svc_model::{Caller, NOT_BLANK, source::BUILTIN_CORE};
 
-use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError};
-use svc_model::NOT_BLANK;
+use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, call::TOOL_CALL};
 
-const DESCRIPTION: &str = "\
+const SEARCH: &str = "\
 Finds tools by purpose, including those that your client does not list.
 
 Ask in your own words or by name. detail = full gives the schema of the arguments; then call the tool by its name, or with \
 ToolCall.";
 
-/// What to look for.
 #[derive(Deserialize, JsonSchema)]
 struct ToolQuery {
     /// What you want to do, or part of a name.
@@ -79,7 +78,6 @@ enum ToolDetail {
     Full,
 }
 
-/// Tools, the best first.
 #[derive(Serialize, JsonSchema)]
 struct ToolHits {
     tools: Vec<ToolHit>,
@@ -129,9 +127,9 @@ impl ToolHit {
     }
 }
 
-pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
+pub(super) fn tool_search(catalogue: Weak<Catalogue>) -> Tool {
     let searcher = Arc::new(ToolSearcher { catalogue, index: Mutex::default() });
-    Tool::new("ToolSearch", DESCRIPTION, move |call, input| {
+    Tool::new("ToolSearch", SEARCH, move |call, input| {
         let searcher = Arc::clone(&searcher);
         async move { searcher.search(&call, &input) }
     })
@@ -184,16 +182,11 @@ impl ToolSearcher {
 }
 
 /// Weight of a word by its field.
-const WEIGHTS: Weights =
-    Weights { name: 3.0, title: 2.0, description: 1.0, argument: 0.5, argument_text: 0.1 };
-
-struct Weights {
-    name: f64,
-    title: f64,
-    description: f64,
-    argument: f64,
-    argument_text: f64,
-}
+const NAME: f64 = 3.0;
+const TITLE: f64 = 2.0;
+const DESCRIPTION: f64 = 1.0;
+const ARGUMENT: f64 = 0.5;
+const ARGUMENT_TEXT: f64 = 0.1;
 
 /// BM25's k1 and b: saturation of a repeated word, and normalisation by length.
 const SATURATION: f64 = 1.2;
@@ -201,68 +194,27 @@ const LENGTH: f64 = 0.75;
 /// Weight of a word that only shares a prefix with the one in the query.
 const BEGINNING: f64 = 0.5;
 
-/// Weight of a synonym of a word in the query.
 const SYNONYM: f64 = 0.4;
 
-/// Synonyms in descriptions of tools.
-const SYNONYMS: &[&[&str]] = &[
-    &["send", "tell", "say", "write", "notify"],
-    &["everybody", "everyone", "all", "broadcast"],
-    &["peer", "agent", "colleague", "teammate"],
-    &["inbox", "mail", "mailbox"],
-    &["cancel", "stop", "abort", "kill"],
-    &["list", "show", "enumerate"],
-    &["store", "remember", "save", "keep"],
-    &["delete", "remove", "forget"],
-    &["search", "find", "look", "lookup"],
-    &["retrieve", "find", "recall"],
-    &["events", "log", "history"],
-    &["ghap", "hypothesis", "journal", "record"],
-    &["run", "execute", "call"],
-    &["folder", "directory"],
-    &["create", "new", "make", "add", "open"],
-    &["location", "place", "address", "coordinates"],
-    &["rename", "move"],
-    &["picture", "screenshot", "image"],
-    &["press", "click"],
-    &["pr", "pull"],
-    &["watch", "monitor"],
-    &["far", "distance"],
-    &["high", "elevation"],
-    &["column", "field"],
-    &["row", "record"],
-    &["switch", "change", "select", "checkout"],
-    &["change", "update", "modify", "edit", "patch"],
-    &["size", "space", "storage"],
-    &["unstage", "reset"],
-    &["diff", "difference", "compare"],
-    &["stage", "add"],
-    &["link", "relation", "reference"],
-    &["cluster", "pod", "deployment", "kubernetes", "kubectl"],
-    &["site", "website"],
-    &["explain", "plan", "execute"],
-    &["table", "schema", "describe"],
-    &["error", "failure"],
-    &["answer", "reply", "respond"],
-    &["message", "post"],
-    &["ci", "pipeline", "build"],
-    &["undo", "rollback"],
-    &["bug", "issue"],
-    &["form", "fill"],
-    &["dropdown", "select"],
-    &["dark", "media"],
-    &["slow", "performance"],
-    &["video", "screencast"],
-    &["directions", "route"],
-    &["person", "user"],
-];
+/// Synonyms in descriptions of tools: groups of words, separated by semicolons.
+const SYNONYMS: &str = "\
+send tell say write notify; everybody everyone all broadcast; peer agent colleague teammate; inbox \
+mail mailbox; cancel stop abort kill; list show enumerate; store remember save keep; delete remove \
+forget; search find look lookup; retrieve find recall; events log history; ghap hypothesis journal \
+record; run execute call; folder directory; create new make add open; location place address \
+coordinates; rename move; picture screenshot image; press click; pr pull; watch monitor; far \
+distance; high elevation; column field; row record; switch change select checkout; change update \
+modify edit patch; size space storage; unstage reset; diff difference compare; stage add; link \
+relation reference; cluster pod deployment kubernetes kubectl; site website; explain plan execute; \
+table schema describe; error failure; answer reply respond; message post; ci pipeline build; undo \
+rollback; bug issue; form fill; dropdown select; dark media; slow performance; video screencast; \
+directions route; person user";
 
-/// The other synonyms of each word.
 static SYNONYMS_OF: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     let mut synonyms: HashMap<&str, Vec<&str>> = HashMap::new();
-    for group in SYNONYMS {
-        for word in *group {
-            let others = group.iter().filter(|other| *other != word);
+    for group in SYNONYMS.split(';') {
+        for word in group.split_whitespace() {
+            let others = group.split_whitespace().filter(|other| *other != word);
             synonyms.entry(word).or_default().extend(others);
         }
     }
@@ -280,16 +232,13 @@ const STOP_WORDS: &[&str] = &[
 ];
 
 struct ToolIndex {
-    /// Version of the catalogue.
     version: u64,
     entries: Vec<IndexedTool>,
     /// The entries that contain a word, with its weight in each.
     words: BTreeMap<String, Vec<(usize, f64)>>,
-    /// Mean length of an entry.
     mean: f64,
 }
 
-/// A tool, and its number of words.
 struct IndexedTool {
     name: String,
     /// Its name in one word, with and without its server's.
@@ -304,7 +253,6 @@ impl IndexedTool {
     }
 }
 
-/// Weight of one word in each entry.
 struct WordCounts {
     counts: Vec<f64>,
     /// Indexes of the entries in `counts` that are not 0.
@@ -411,12 +359,10 @@ impl ToolIndex {
     }
 }
 
-/// A name in one word, in lower case.
 fn joined(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// The words of one tool, with their weights.
 fn words_of(tool: &Tool) -> HashMap<String, f64> {
     let mut all = HashMap::new();
     let mut add = |text: &str, weight: f64| {
@@ -424,15 +370,14 @@ fn words_of(tool: &Tool) -> HashMap<String, f64> {
             *all.entry(word).or_insert(0.0) += weight;
         }
     };
-    add(tool.name(), WEIGHTS.name);
-    // The name in one word, too.
-    add(&joined(tool.name()), WEIGHTS.name);
-    add(tool.title_text().unwrap_or_default(), WEIGHTS.title);
-    add(tool.description(), WEIGHTS.description);
+    add(tool.name(), NAME);
+    add(&joined(tool.name()), NAME);
+    add(tool.title_text().unwrap_or_default(), TITLE);
+    add(tool.description(), DESCRIPTION);
     let arguments = tool.input_schema().get("properties").and_then(Value::as_object);
     for (name, argument) in arguments.into_iter().flatten() {
-        add(name, WEIGHTS.argument);
-        add(argument["description"].as_str().unwrap_or_default(), WEIGHTS.argument_text);
+        add(name, ARGUMENT);
+        add(argument["description"].as_str().unwrap_or_default(), ARGUMENT_TEXT);
     }
     all
 }
@@ -467,10 +412,97 @@ fn number(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
 
+const CALL: &str = "\
+Calls a tool that ToolSearch found and your client does not list.
+
+Give its name, and arguments as its input_schema says. You get its result. Allowing ToolCall allows all that it reaches.";
+
+/// The call of another tool that a call of `ToolCall` requests.
+#[derive(Debug)]
+pub struct DelegatedCall {
+    pub tool: Arc<Tool>,
+    pub arguments: Map<String, Value>,
+}
+
+pub(super) fn tool_call(catalogue: Weak<Catalogue>) -> Tool {
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "description": "The tool's name.", "pattern": NOT_BLANK },
+            "arguments": { "type": "object", "description": "Its arguments." },
+        },
+        "required": ["name"],
+        "additionalProperties": false,
+    });
+    Tool::raw(TOOL_CALL, CALL, input, move |call, arguments| {
+        let target =
+            catalogue.upgrade().map(|catalogue| target(&catalogue, &call.caller, &arguments));
+        async move {
+            let closing = || ToolError::new(ErrorType::Unavailable, "the daemon is about to end");
+            let DelegatedCall { tool, arguments } = target.ok_or_else(closing)??;
+            tool.call(call, arguments).await
+        }
+    })
+    .title("Call a tool by its name")
+    .family("catalogue")
+    .result(json!({ "type": "object", "description": "The result of that tool." }))
+    .destructive()
+    // The called tool has quoted its result already.
+    .quotes_itself()
+}
+
+impl Catalogue {
+    /// The call that a call of `tool` with these parameters requests; `None` if `tool` is not
+    /// `ToolCall`, or if its arguments are wrong, which its own run reports.
+    pub fn called_by(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+    ) -> Option<DelegatedCall> {
+        let arguments = params.get("arguments").and_then(Value::as_object);
+        let arguments = arguments.filter(|_| tool.name() == TOOL_CALL)?;
+        let is_known = |name: &String| matches!(name.as_str(), "name" | "arguments");
+        if !arguments.keys().all(is_known) {
+            return None;
+        }
+        target(self, caller, arguments).ok()
+    }
+}
+
+fn target(
+    catalogue: &Catalogue,
+    caller: &Caller,
+    arguments: &Map<String, Value>,
+) -> Result<DelegatedCall, ToolError> {
+    let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
+    if name == TOOL_CALL {
+        return Err(ToolError::invalid("name", "name: ToolCall calls other tools"));
+    }
+    let unknown = || {
+        let shown: String = name.chars().take(80).collect();
+        let message =
+            format!("name: there is no tool {shown:?} that you may call: ToolSearch finds tools");
+        ToolError { field: Some("name".to_owned()), ..ToolError::new(ErrorType::NotFound, message) }
+    };
+    let missing = || catalogue.absence(caller, name).unwrap_or_else(unknown);
+    let tool = catalogue.find(caller, name).ok_or_else(missing)?;
+    if !catalogue.is_in_tool_call(caller, name) {
+        let message = format!(
+            "{name} is not among the tools that ToolCall reaches: a person adds it to tool_call under [sources] in \
+             config.toml, or to `listed` of its server"
+        );
+        return Err(ToolError::new(ErrorType::Forbidden, message));
+    }
+    match arguments.get("arguments") {
+        None | Some(Value::Null) => Ok(DelegatedCall { tool, arguments: Map::new() }),
+        Some(Value::Object(arguments)) => Ok(DelegatedCall { tool, arguments: arguments.clone() }),
+        Some(_) => Err(ToolError::invalid("arguments", "arguments: must be an object")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::{
         super::{
             Output,
@@ -500,7 +532,7 @@ mod tests {
     fn catalogue_with(tools: &[(&'static str, &'static str)]) -> Arc<Catalogue> {
         Arc::new_cyclic(|weak| {
             let tools = tools.iter().map(|(name, description)| bare(name, description));
-            Catalogue::new(tools.chain([tool(weak.clone())]))
+            Catalogue::new(tools.chain([tool_search(weak.clone())]))
         })
     }
 
@@ -626,8 +658,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_detail_of_hits_is_as_requested() {
-        let world = World::open().await;
-        let call = world.operator(None);
+        let (world, call) = World::with_operator().await;
         let search = async |detail: &str| {
             let arguments = json!({ "query": "peer_send", "limit": 1, "detail": detail });
             world.call(&call, "ToolSearch", arguments).await["tools"][0].clone()
@@ -655,5 +686,153 @@ mod tests {
         let answer =
             world.call(&world.session("s"), "ToolSearch", json!({ "query": "fish" })).await;
         assert_eq!(each(&answer["tools"], "name"), ["alpha_two"]);
+    }
+
+    // Recall of the tool search: questions of people about the tools of public servers. Every third
+    // question is held out: its answers are not looked at while the search is changed.
+    /// Number of hits that count for a question.
+    const ANSWERS: usize = 5;
+
+    #[derive(Deserialize)]
+    struct ToolText {
+        name: String,
+        #[serde(default)]
+        title: String,
+        description: String,
+        arguments: BTreeMap<String, String>,
+    }
+
+    /// The tools, by the names that clients see.
+    fn fixture_tools() -> Vec<(String, ToolText)> {
+        let text = include_str!("../../../../fixtures/tool-search/tools.json");
+        let servers: BTreeMap<String, Vec<ToolText>> = serde_json::from_str(text).expect("JSON");
+        let named = servers.into_iter().flat_map(|(server, tools)| {
+            tools.into_iter().map(move |tool| (format!("{server}__{}", tool.name), tool))
+        });
+        named.collect()
+    }
+
+    /// The questions, each with the tools that answer it.
+    fn questions() -> Vec<(&'static str, Vec<&'static str>)> {
+        let text = include_str!("../../../../fixtures/tool-search/questions.txt");
+        let lines =
+            text.lines().map(|line| line.split_once('|').expect("a question and its answers"));
+        lines.map(|(question, answers)| (question, answers.split(' ').collect())).collect()
+    }
+
+    /// The share of answered questions, of those not held out and of those held out.
+    fn recall(mut ask: impl FnMut(&str) -> Vec<String>) -> [f64; 2] {
+        let (mut hits, mut all) = ([0.0; 2], [0.0; 2]);
+        for (index, (question, answers)) in questions().iter().enumerate() {
+            let held_out = usize::from(index % 3 == 2);
+            let found = ask(question);
+            let is_hit = found.iter().take(ANSWERS).any(|name| answers.contains(&name.as_str()));
+            hits[held_out] += f64::from(u8::from(is_hit));
+            all[held_out] += 1.0;
+        }
+        [hits[0] / all[0], hits[1] / all[1]]
+    }
+
+    fn fixture_catalogue(tools: &[(String, ToolText)]) -> Arc<Catalogue> {
+        let declared = tools.iter().map(|(name, text)| {
+            let properties: Map<String, Value> = text
+                .arguments
+                .iter()
+                .map(|(name, text)| (name.clone(), json!({ "description": text })))
+                .collect();
+            let input = json!({ "type": "object", "properties": properties });
+            let title: &'static str = Box::leak(text.title.clone().into_boxed_str());
+            let tool = Tool::raw(name.clone(), text.description.clone(), input, async |_, _| {
+                Ok(Output::text(""))
+            });
+            if title.is_empty() { tool } else { tool.title(title) }
+        });
+        let declared: Vec<Tool> = declared.collect();
+        Arc::new_cyclic(|weak| {
+            Catalogue::new(declared.into_iter().chain([tool_search(weak.clone())]))
+        })
+    }
+
+    /// Textbook BM25: every word has the same weight in every field, and is not normalised.
+    struct PlainSearch {
+        names: Vec<String>,
+        texts: Vec<BTreeMap<String, f64>>,
+    }
+
+    fn plain_words(text: &str) -> impl Iterator<Item = String> {
+        text.split(|c: char| !c.is_alphanumeric())
+            .filter(|word| !word.is_empty())
+            .map(str::to_lowercase)
+    }
+
+    impl PlainSearch {
+        fn new(tools: &[(String, ToolText)]) -> Self {
+            let texts = tools.iter().map(|(name, text)| {
+                let mut counts = BTreeMap::new();
+                let arguments = text.arguments.iter().flat_map(|(name, text)| [name, text]);
+                for text in [name, &text.title, &text.description].into_iter().chain(arguments) {
+                    for word in plain_words(text) {
+                        *counts.entry(word).or_insert(0.0) += 1.0;
+                    }
+                }
+                counts
+            });
+            Self {
+                texts: texts.collect(),
+                names: tools.iter().map(|(name, _)| name.clone()).collect(),
+            }
+        }
+
+        fn find(&self, query: &str) -> Vec<String> {
+            let count = |having: usize| f64::from(u32::try_from(having).expect("few"));
+            let all = count(self.texts.len());
+            let mean = self.texts.iter().flat_map(BTreeMap::values).sum::<f64>() / all;
+            let mut scores = vec![0.0; self.texts.len()];
+            for word in plain_words(query) {
+                let having =
+                    count(self.texts.iter().filter(|text| text.contains_key(&word)).count());
+                let rarity = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
+                for (score, text) in scores.iter_mut().zip(&self.texts) {
+                    let found = text.get(&word).copied().unwrap_or(0.0);
+                    let length = 0.25 + 0.75 * text.values().sum::<f64>() / mean;
+                    *score += rarity * found * 2.2 / (found + 1.2 * length);
+                }
+            }
+            let mut ranked: Vec<(f64, &String)> = scores.into_iter().zip(&self.names).collect();
+            ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+            ranked.into_iter().map(|(_, name)| name.clone()).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn nine_of_ten_questions_are_answered_and_more_than_by_plain_bm25() {
+        let tools = fixture_tools();
+        assert!(
+            tools.len() >= 300 && questions().len() >= 150,
+            "{} {}",
+            tools.len(),
+            questions().len()
+        );
+        let known = |name: &&str| tools.iter().any(|(known, _)| known == name);
+        assert!(questions().iter().all(|(_, answers)| answers.iter().all(known)));
+        let plain = PlainSearch::new(&tools);
+        let plain = recall(|question| plain.find(question));
+        let mut world = World::open().await;
+        world.catalogue = fixture_catalogue(&tools);
+        let mut answers = BTreeMap::new();
+        for (question, _) in questions() {
+            let arguments = json!({ "query": question, "limit": ANSWERS, "detail": "name" });
+            let answer = world.call(&world.operator(None), "ToolSearch", arguments).await;
+            let names = each(&answer["tools"], "name").into_iter();
+            answers.insert(
+                question,
+                names.filter_map(|name| name.as_str().map(str::to_owned)).collect::<Vec<_>>(),
+            );
+        }
+        let ours = recall(|question| answers[question].clone());
+        for (ours, plain) in ours.into_iter().zip(plain) {
+            assert!(ours >= 0.9, "{ours} of the questions are answered, by plain BM25 {plain}");
+            assert!(ours > plain, "{ours} of the questions are answered, by plain BM25 {plain}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::service::{
 };
 
 pub(super) fn tools() -> Vec<Tool> {
-    [
+    vec![
         Tool::new("start_session", START, start).title("Begin a session"),
         Tool::new("end_session", END, end).title("End a session").idempotent(),
         Tool::new("ping", PING, ping).title("Is the daemon there").read_only(),
@@ -25,9 +25,6 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("get_session", GET, get).title("Look at a session").read_only().unlisted(),
         Tool::new("list_sessions", LIST, list).title("List sessions").read_only().unlisted(),
     ]
-    .into_iter()
-    .map(|tool| tool.family("sessions"))
-    .collect()
 }
 
 /// The session that a call acts in: the named one, or the call's own.
@@ -36,11 +33,8 @@ pub(super) async fn acting_session(
     named: Option<&str>,
     agent_id: Option<&str>,
 ) -> Result<ActingSession, Failure> {
-    Ok(call
-        .services
-        .team
-        .acting_session(&call.caller, call.session.as_deref(), named, agent_id)
-        .await?)
+    let (team, own) = (&call.services.team, call.session.as_deref());
+    Ok(team.acting_session(&call.caller, own, named, agent_id).await?)
 }
 
 const START: &str = "\
@@ -51,7 +45,6 @@ Clients' hooks do this by themselves; call it only where there are none. A sessi
 that client is away. Calls that name no session and have none of their \
 own mean the one that was started last.";
 
-/// A session that has begun.
 #[derive(Serialize, JsonSchema)]
 struct StartSessionResult {
     session_id: String,
@@ -68,7 +61,6 @@ const END: &str = "\
 Ends a session. A record that it leaves active is an orphan from then on, which another session of the same project can \
 adopt; the session that begins again under the same id has it back.";
 
-/// Which session ends.
 #[derive(Deserialize, JsonSchema)]
 struct EndSessionArguments {
     /// Session id; your own by default.
@@ -79,7 +71,6 @@ struct EndSessionArguments {
     reason: Option<String>,
 }
 
-/// A session that is over.
 #[derive(Serialize, JsonSchema)]
 struct EndSessionResult {
     session_id: String,
@@ -102,11 +93,9 @@ async fn end(call: Call, input: EndSessionArguments) -> Result<EndSessionResult,
 const PING: &str =
     "Answers when the daemon is there and the credential is good. Says nothing else.";
 
-/// Nothing.
 #[derive(Deserialize, JsonSchema)]
 struct PingArguments {}
 
-/// The daemon is there.
 #[derive(Serialize, JsonSchema)]
 struct PingResult {
     ok: bool,
@@ -120,7 +109,6 @@ const COUNT: &str = "\
 Counts a tool call of a session. Gives how many there were since the last check-in, update of the active record, or reset. \
 check_in does this and the check in one step.";
 
-/// A tool call.
 #[derive(Deserialize, JsonSchema)]
 struct IncrementToolCountArguments {
     /// The tool.
@@ -134,7 +122,6 @@ struct IncrementToolCountArguments {
     agent_id: Option<String>,
 }
 
-/// How many tool calls there were.
 #[derive(Serialize, JsonSchema)]
 struct ToolCountResult {
     /// Since the last check-in, update or reset.
@@ -155,7 +142,6 @@ const SHOULD: &str = "\
 Whether so many tool calls were counted that it is time to look at the active record. Changes nothing; check_in counts, \
 decides and resets in one step.";
 
-/// How often.
 #[derive(Deserialize, JsonSchema)]
 struct ShouldCheckInArguments {
     /// Number of tool calls between check-ins.
@@ -166,7 +152,6 @@ struct ShouldCheckInArguments {
     session_id: Option<String>,
 }
 
-/// Whether it is time.
 #[derive(Serialize, JsonSchema)]
 struct ShouldCheckInResult {
     should_check_in: bool,
@@ -182,7 +167,6 @@ async fn should(call: Call, input: ShouldCheckInArguments) -> Result<ShouldCheck
 
 const RESET: &str = "Resets the count of a session's tool calls to zero.";
 
-/// Whose.
 #[derive(Deserialize, JsonSchema)]
 struct SessionArguments {
     /// Session id; your own by default.
@@ -200,7 +184,6 @@ const CHECK_IN: &str = "\
 Counts a tool call and tells whether it is time to look at the active record; if it is, the count starts again. One step, so \
 of many calls at one moment exactly one is told.";
 
-/// A tool call, and how often to check in.
 #[derive(Deserialize, JsonSchema)]
 struct CheckInArguments {
     /// The tool.
@@ -217,7 +200,6 @@ struct CheckInArguments {
     agent_id: Option<String>,
 }
 
-/// What a check-in says.
 #[derive(Serialize, JsonSchema)]
 struct CheckInResult {
     /// Tool calls since the last one, this one included.
@@ -252,4 +234,131 @@ const LIST: &str = "Lists sessions, those heard of last first.";
 async fn list(call: Call, input: ListQuery<SessionFilter>) -> Result<Page<Session>, Failure> {
     let page = PageBounds::from(&input.page).for_model();
     Ok(call.services.team.sessions(&call.caller, &input.filter, page).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{ErrorType, testing::World};
+
+    #[tokio::test]
+    async fn each_session_and_sub_agent_has_its_own_count() {
+        let world = World::open().await;
+        let (one, two) = (world.operator(Some("one")), world.operator(Some("two")));
+        for _ in 0..3 {
+            world.call(&one, "increment_tool_count", json!({ "tool_name": "Bash" })).await;
+        }
+        let counted = world.call(&two, "increment_tool_count", json!({})).await;
+        assert_eq!(counted["tool_count"], 1);
+        let beneath = json!({ "tool_name": "Bash", "agent_id": "a1" });
+        assert_eq!(world.call(&one, "increment_tool_count", beneath).await["tool_count"], 1);
+        let due = async |frequency: i64| {
+            world.call(&one, "should_check_in", json!({ "frequency": frequency })).await["should_check_in"].clone()
+        };
+        assert_eq!((due(3).await, due(4).await), (json!(true), json!(false)));
+        assert_eq!(world.call(&one, "reset_tool_count", json!({})).await["tool_count"], 0);
+        assert_eq!(due(1).await, json!(false));
+        let found = world.call(&one, "get_session", json!({})).await;
+        assert_eq!((&found["tool_calls"], &found["tool_count"]), (&json!(3), &json!(0)));
+        assert_eq!(found["tools"][0]["count"], 3);
+        assert_eq!(found["tools"][1]["agent_id"], "a1");
+        let list = world.call(&one, "list_sessions", json!({ "open": true })).await;
+        assert_eq!(list["count"], 2);
+    }
+
+    #[tokio::test]
+    async fn ping_succeeds_for_every_caller_and_changes_nothing() {
+        let world = World::open().await;
+        let session = world.session("s");
+        for call in [world.operator(None), session] {
+            assert_eq!(world.call(&call, "ping", json!({})).await, json!({ "ok": true }));
+        }
+        let listed = world.call(&world.operator(None), "list_sessions", json!({})).await;
+        assert_eq!(listed["count"], 0, "{listed}");
+    }
+
+    #[tokio::test]
+    async fn of_concurrent_check_ins_one_in_ten_is_due() {
+        let world = World::open().await;
+        let call = world.operator(Some("s"));
+        let calls = (0..50).map(|_| world.call(&call, "check_in", json!({ "tool_name": "Read" })));
+        let said = futures_util::future::join_all(calls).await;
+        assert_eq!(said.iter().filter(|said| said["due"] == true).count(), 5);
+        assert!(
+            said.iter().all(|said| said["reminder"].is_null()),
+            "there is nothing to be reminded of"
+        );
+        assert_eq!(world.call(&call, "get_session", json!({})).await["tool_calls"], 50);
+    }
+
+    #[tokio::test]
+    async fn a_check_in_shows_the_record_once() {
+        let world = World::open().await;
+        let call = world.operator(Some("s"));
+        let start = json!({
+            "domain": "testing", "strategy": "ask-user", "goal": "say \"no\" to\nnewlines",
+            "hypothesis": "the quote is not escaped in the template", "action": "escape", "prediction": "it parses",
+        });
+        world.call(&call, "start_ghap", start).await;
+        let mut reminders = Vec::new();
+        for _ in 0..10 {
+            let said = world.call(&call, "check_in", json!({ "frequency": 10 })).await;
+            reminders.extend(said["reminder"].as_str().map(str::to_owned));
+        }
+        assert_eq!(reminders.len(), 1);
+        assert!(reminders[0].contains("Goal: say \"no\" to newlines\n"), "{reminders:?}");
+        // An update of the record counts as a check-in.
+        for _ in 0..9 {
+            world.call(&call, "check_in", json!({})).await;
+        }
+        world.call(&call, "update_ghap", json!({ "note": "n" })).await;
+        assert_eq!(world.call(&call, "check_in", json!({})).await["tool_count"], 1);
+    }
+
+    #[tokio::test]
+    async fn the_operator_does_not_take_over_another_callers_session() {
+        let world = World::open().await;
+        let (bare, token) = (world.operator(None), world.session("mine"));
+        // The row of a database that is older than the reservation of the name.
+        let owner = token.caller.principal().to_string();
+        let store = &world.test.store;
+        let claimed = store
+            .write(move |tx| Box::pin(async move { tx.sessions().touch("default", &owner).await }));
+        claimed.await.unwrap();
+        let own = world.call(&bare, "increment_tool_count", json!({})).await;
+        assert_eq!(own["tool_count"], 1);
+        let session = world.call(&bare, "get_session", json!({})).await["session_id"].clone();
+        assert_eq!(session.as_str().unwrap().len(), 36);
+        assert_eq!(world.call(&bare, "increment_tool_count", json!({})).await["tool_count"], 2);
+        assert_eq!(world.call(&bare, "get_session", json!({})).await["session_id"], session);
+        let named = json!({ "session_id": "default" });
+        assert_eq!(world.call(&token, "increment_tool_count", named).await["tool_count"], 1);
+    }
+
+    #[tokio::test]
+    async fn the_default_session_of_a_call() {
+        let world = World::open().await;
+        let bare = world.operator(None);
+        let count = async || {
+            world.call(&bare, "increment_tool_count", json!({})).await["tool_count"].clone()
+        };
+        assert_eq!(count().await, 1);
+        assert_eq!(world.call(&bare, "get_session", json!({})).await["session_id"], "default");
+        let started = world.call(&bare, "start_session", json!({})).await;
+        assert_eq!(started["session_id"].as_str().unwrap().len(), 36);
+        assert_eq!(count().await, 1, "the one that was started last");
+        let named = json!({ "session_id": "default" });
+        assert_eq!(world.call(&bare, "increment_tool_count", named.clone()).await["tool_count"], 2);
+        let token = world.session("mine");
+        world.call(&token, "increment_tool_count", json!({})).await;
+        assert_eq!(world.call(&token, "get_session", json!({})).await["session_id"], "mine");
+        world.refuse(&token, "get_session", named, ErrorType::Forbidden).await;
+        let odd = json!({ "session_id": "with a \"quote\", ünd so" });
+        world.call(&bare, "start_session", odd.clone()).await;
+        assert_eq!(
+            world.call(&bare, "get_session", json!({})).await["session_id"],
+            odd["session_id"]
+        );
+    }
 }

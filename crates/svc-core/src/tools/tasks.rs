@@ -14,7 +14,7 @@ use super::{Call, Failure, Tool, ToolError, ToolProgress, peers::own_peer};
 use crate::service::{Page, PageBounds, tasks::Cancelled};
 
 pub(super) fn tools() -> Vec<Tool> {
-    [
+    vec![
         Tool::new("TaskGet", GET, get).title("Look at a task").read_only(),
         Tool::new("TaskList", LIST, list).title("List tasks").read_only(),
         Tool::new("TaskWait", WAIT, wait).title("Wait for a task").read_only().slow(),
@@ -22,9 +22,6 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("TaskCancel", CANCEL, cancel).title("Cancel a task").destructive().idempotent(),
         Tool::new("TaskReply", REPLY, reply).title("Reply to a task"),
     ]
-    .into_iter()
-    .map(|tool| tool.family("tasks"))
-    .collect()
 }
 
 const WAIT_MAX: u64 = limits::TASK_WAIT.as_secs();
@@ -35,7 +32,6 @@ Returns a task as it is now: its state, and how it ended.
 Use it to look once; to wait for the end use TaskWait. With frames it also gives the last lines of the task's output \
 (at most 256 KiB of them; events_read on the stream task/<task_id> has all of it).";
 
-/// Which task.
 #[derive(Deserialize, JsonSchema)]
 struct TaskGetArguments {
     /// The task.
@@ -46,7 +42,6 @@ struct TaskGetArguments {
     frames: Option<u32>,
 }
 
-/// A task, and the end of its output.
 #[derive(Serialize, JsonSchema)]
 struct TaskGetResult {
     task: Arc<Task>,
@@ -115,7 +110,6 @@ const WAIT: &str = "\
 Waits until a task is over (done, failed, cancelled), and gives it: at once if it is over already, else after timeout_s with timed_out = true, which is \
 no failure. For several tasks use TaskNotify.";
 
-/// Which task, and for how long.
 #[derive(Deserialize, JsonSchema)]
 struct TaskWaitArguments {
     /// The task.
@@ -129,7 +123,6 @@ struct TaskWaitArguments {
     frames: Option<u32>,
 }
 
-/// A task that was waited for.
 #[derive(Serialize, JsonSchema)]
 struct TaskWaitResult {
     task: Arc<Task>,
@@ -162,7 +155,6 @@ Use it after you have handed out work, to go on as soon as something is done. It
 by then in `finished`, and the others in `pending_ids`: call it again with those. If the time is up first you get what \
 there is, with timed_out = true: that is no failure. An id that no task has fails the whole call at once.";
 
-/// Which tasks, and for how long.
 #[derive(Deserialize, JsonSchema)]
 struct TaskNotifyArguments {
     /// The ids of the tasks; duplicates count once.
@@ -186,7 +178,6 @@ enum TaskNotifyMode {
     All,
 }
 
-/// What became of the tasks.
 #[derive(Serialize, JsonSchema)]
 struct TaskNotifyResult {
     /// The tasks that were waited for.
@@ -242,7 +233,6 @@ Asks for a task to be stopped.
 A task that nobody has begun is cancelled at once (at_once = true). Otherwise its runner is asked to stop, and the task \
 is `cancelled` when it has: TaskWait tells. A task that has ended cannot be cancelled: conflict.";
 
-/// Which task.
 #[derive(Deserialize, JsonSchema)]
 struct TaskCancelArguments {
     /// The task.
@@ -261,7 +251,6 @@ Use it while you work on a task: kind `progress` for how far you are, `clarifica
 one, `result` for what came of it, `error` for what went wrong. It does not end the task, whatever the kind: the \
 runner's exit does. It is refused when the task is over (conflict).";
 
-/// A reply to a task.
 #[derive(Deserialize, JsonSchema)]
 struct TaskReplyArguments {
     /// The task.
@@ -275,7 +264,6 @@ struct TaskReplyArguments {
     kind: Option<ReplyKind>,
 }
 
-/// A reply that is in the log.
 #[derive(Serialize, JsonSchema)]
 struct TaskReplyResult {
     task_id: String,
@@ -289,10 +277,275 @@ async fn reply(call: Call, input: TaskReplyArguments) -> Result<TaskReplyResult,
     // names.
     let named = if call.caller.is_operator() { own_peer(&call).await? } else { None };
     let kind = input.kind.unwrap_or_default();
-    let event_id = call
-        .services
-        .tasks
-        .reply_to_task(&call.caller, named, &input.task_id, kind, input.body)
-        .await?;
+    let tasks = &call.services.tasks;
+    let event_id =
+        tasks.reply_to_task(&call.caller, named, &input.task_id, kind, input.body).await?;
     Ok(TaskReplyResult { task_id: input.task_id, event_id, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use serde_json::{Value, json};
+    use svc_model::{Caller, FrameKind, NewTask, TaskChange, TaskEvent, TaskEventBody, TaskStatus};
+
+    use super::super::{
+        Call, ErrorType,
+        testing::{World, each, eventually, nothing, text},
+    };
+
+    async fn frame(world: &World, task: &str, line: &str) {
+        let body =
+            TaskEventBody::Frame { line: line.to_owned(), kind: FrameKind::Stdout, ts: None };
+        let events = vec![TaskEvent { producer_id: None, body }];
+        world.services.tasks.append_task_events(&Caller::Operator, task, events).await.unwrap();
+    }
+
+    async fn end(world: &World, task: &str, status: TaskStatus) {
+        let mut change = TaskChange::to(status, None);
+        change.report.exit_code = Some(0);
+        let events = vec![TaskEvent { producer_id: None, body: TaskEventBody::Change(change) }];
+        world.services.tasks.append_task_events(&Caller::Operator, task, events).await.unwrap();
+    }
+
+    fn listeners(world: &World) -> usize {
+        world.services.store().bus().listeners()
+    }
+
+    #[tokio::test]
+    async fn a_task_is_returned_with_the_last_lines_of_its_output() {
+        let (world, call) = World::with_operator().await;
+        let id = world.task().await;
+        for n in 0..5 {
+            frame(&world, &id, &n.to_string()).await;
+        }
+        let found = world.call(&call, "TaskGet", json!({ "task_id": id })).await;
+        assert_eq!(text(&found["task"], "status"), "pending");
+        assert_eq!(found["frames"], json!([]));
+        let found = world.call(&call, "TaskGet", json!({ "task_id": id, "frames": 2 })).await;
+        assert_eq!(each(&found["frames"], "line"), ["3", "4"]);
+        assert_eq!(each(&found["frames"], "id"), [5, 6]);
+        assert_eq!(found.get("frames_cut"), None);
+        frame(&world, &id, &"x".repeat(200 * 1024)).await;
+        frame(&world, &id, &"y".repeat(200 * 1024)).await;
+        let found = world.call(&call, "TaskGet", json!({ "task_id": id, "frames": 500 })).await;
+        assert_eq!(found["frames"].as_array().unwrap().len(), 1);
+        assert_eq!(found["frames_cut"], true);
+        for unknown in ["task_x", "..", "a b"] {
+            for name in ["TaskGet", "TaskWait", "TaskCancel"] {
+                world.refuse(&call, name, json!({ "task_id": unknown }), ErrorType::NotFound).await;
+            }
+            let arguments = json!({ "task_id": unknown, "body": "a" });
+            world.refuse(&call, "TaskReply", arguments, ErrorType::NotFound).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_filter_and_have_pages() {
+        let (world, call) = World::with_operator().await;
+        for agent in ["a", "b"] {
+            let task = NewTask {
+                agent: Some(agent.to_owned()),
+                from: Some("me".to_owned()),
+                ..NewTask::default()
+            };
+            world.services.tasks.create_task(&Caller::Operator, task).await.unwrap();
+        }
+        for (filter, expected) in [
+            (nothing(), 2),
+            (json!({ "agent": "a", "from": "me", "status": "pending" }), 1),
+            (json!({ "status": "done" }), 0),
+            (json!({ "since": "2999-01-01T00:00:00Z" }), 0),
+            (json!({ "limit": 1 }), 1),
+        ] {
+            let page = world.call(&call, "TaskList", filter.clone()).await;
+            assert_eq!(page["count"], expected, "{filter}");
+            assert_eq!(page["next_cursor"].is_string(), filter.get("limit").is_some());
+        }
+        let since = json!({ "since": "yesterday", "status": "done" });
+        world.refuse_field(&call, "TaskList", since, "since").await;
+    }
+
+    #[tokio::test]
+    async fn a_wait_ends_with_the_task_or_its_timeout() {
+        let world = Arc::new(World::open().await);
+        let call = world.operator(None);
+        let id = world.task().await;
+        let now = world.call(&call, "TaskWait", json!({ "task_id": id, "timeout_s": 0 })).await;
+        assert_eq!(now["timed_out"], true);
+        assert_eq!(text(&now["task"], "status"), "pending");
+        // A repeated call keeps its deadline.
+        let old =
+            Call { started_at: call.started_at.minus(Duration::from_secs(301)), ..call.clone() };
+        let late = world.call(&old, "TaskWait", json!({ "task_id": id })).await;
+        assert_eq!(late["timed_out"], true);
+        assert_eq!(listeners(&world), 0);
+
+        let waiting = tokio::spawn({
+            let (world, call, id) = (Arc::clone(&world), call.clone(), id.clone());
+            async move { world.call(&call, "TaskWait", json!({ "task_id": id, "frames": 1 })).await }
+        });
+        eventually(|| listeners(&world) == 1).await;
+        frame(&world, &id, "last words").await;
+        end(&world, &id, TaskStatus::Failed).await;
+        let waited = waiting.await.unwrap();
+        assert_eq!(waited["timed_out"], false);
+        assert_eq!(text(&waited["task"], "status"), "failed");
+        assert_eq!(each(&waited["frames"], "line"), ["last words"]);
+        let again = world.call(&call, "TaskWait", json!({ "task_id": id, "timeout_s": 0 })).await;
+        assert_eq!((&again["timed_out"], &again["task"]), (&json!(false), &waited["task"]));
+        assert_eq!(listeners(&world), 0);
+    }
+
+    #[tokio::test]
+    async fn notify_returns_the_first_end_or_all_of_them() {
+        let world = Arc::new(World::open().await);
+        let call = world.operator(None);
+        let mut ids = Vec::new();
+        for _ in 0..64 {
+            ids.push(world.task().await);
+        }
+        let start = |arguments: Value| {
+            let (world, call) = (Arc::clone(&world), call.clone());
+            tokio::spawn(async move { world.call(&call, "TaskNotify", arguments).await })
+        };
+        let any = start(json!({ "task_ids": ids }));
+        let all = start(json!({ "task_ids": [ids[7], ids[9], ids[7]], "mode": "all" }));
+        eventually(|| listeners(&world) == 66).await;
+        frame(&world, &ids[7], "not yet").await;
+        end(&world, &ids[7], TaskStatus::Done).await;
+        let any = any.await.unwrap();
+        assert_eq!(each(&any["finished"], "task_id"), [json!(ids[7])]);
+        assert_eq!(any["watched_ids"], json!(ids));
+        assert_eq!(any["pending_ids"].as_array().unwrap().len(), 63);
+        assert_eq!(any["timed_out"], false);
+        assert!(!any["pending_ids"].as_array().unwrap().contains(&json!(ids[7])));
+        assert!(!all.is_finished());
+        end(&world, &ids[9], TaskStatus::Cancelled).await;
+        let all = all.await.unwrap();
+        assert_eq!(each(&all["finished"], "status"), ["done", "cancelled"]);
+        assert_eq!(all["watched_ids"], json!([ids[7], ids[9]]));
+        assert_eq!(all["pending_ids"], json!([]));
+
+        // Ended tasks are returned at once, all of them; a pending one delays `all` until the
+        // timeout.
+        let arguments = json!({ "task_ids": [ids[9], ids[0], ids[7]] });
+        let now = world.call(&call, "TaskNotify", arguments).await;
+        assert_eq!(each(&now["finished"], "task_id"), [json!(ids[9]), json!(ids[7])]);
+        assert_eq!((&now["pending_ids"], &now["timed_out"]), (&json!([ids[0]]), &json!(false)));
+        let arguments = json!({ "task_ids": [ids[9], ids[0]], "mode": "all", "timeout_s": 0 });
+        let late = world.call(&call, "TaskNotify", arguments).await;
+        assert_eq!(each(&late["finished"], "task_id"), [json!(ids[9])]);
+        assert_eq!(late["timed_out"], true);
+
+        let arguments = json!({ "task_ids": [ids[0], "task_x"] });
+        world.refuse(&call, "TaskNotify", arguments, ErrorType::NotFound).await;
+        assert_eq!(listeners(&world), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_end_is_never_missed_by_a_wait() {
+        let world = Arc::new(World::open().await);
+        for n in 0..200 {
+            let id = world.task().await;
+            let (name, arguments) = match n % 3 {
+                0 => ("TaskWait", json!({ "task_id": id, "timeout_s": 20 })),
+                1 => ("TaskNotify", json!({ "task_ids": [id], "timeout_s": 20 })),
+                _ => {
+                    let stream = format!("task/{id}");
+                    ("events_read", json!({ "stream": stream, "after": 1, "wait_s": 20 }))
+                }
+            };
+            let waiting = tokio::spawn({
+                let (world, call) = (Arc::clone(&world), world.operator(None));
+                async move { world.call(&call, name, arguments).await }
+            });
+            end(&world, &id, TaskStatus::Done).await;
+            let heard = waiting.await.unwrap();
+            let timed_out = heard["timed_out"] == true || heard["count"] == 0;
+            assert!(!timed_out, "{name}: {heard}");
+        }
+        assert_eq!(listeners(&world), 0);
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_wait_leaves_no_listener() {
+        let world = Arc::new(World::open().await);
+        let id = world.task().await;
+        for (name, arguments) in [
+            ("TaskWait", json!({ "task_id": id })),
+            ("TaskNotify", json!({ "task_ids": [id] })),
+            ("events_read", json!({ "stream": format!("task/{id}"), "after": 1, "wait_s": 60 })),
+            ("events_read", json!({ "after": 1, "wait_s": 60 })),
+        ] {
+            let waiting = tokio::spawn({
+                let (world, call) = (Arc::clone(&world), world.operator(None));
+                async move { world.call(&call, name, arguments).await }
+            });
+            eventually(|| listeners(&world) == 1).await;
+            waiting.abort();
+            waiting.await.unwrap_err();
+            assert_eq!(listeners(&world), 0, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_is_cancelled_once() {
+        let (world, call) = World::with_operator().await;
+        let (nobody, begun) = (world.task().await, world.task().await);
+        let cancelled = world.call(&call, "TaskCancel", json!({ "task_id": nobody })).await;
+        assert_eq!(cancelled["at_once"], true);
+        assert_eq!(text(&cancelled["task"], "status"), "cancelled");
+        world.refuse(&call, "TaskCancel", json!({ "task_id": nobody }), ErrorType::Conflict).await;
+        frame(&world, &begun, "a").await;
+        let asked = world.call(&call, "TaskCancel", json!({ "task_id": begun })).await;
+        assert_eq!(asked["at_once"], false);
+        assert!(asked["task"]["cancel_requested_at"].is_string());
+    }
+
+    #[tokio::test]
+    async fn a_reply_is_in_the_stream_with_its_author() {
+        let world = World::open().await;
+        let id = world.task().await;
+        let register = json!({ "display_name": "ann", "backend": "test" });
+        let ann = world.call(&world.session("ann"), "peer_register", register.clone()).await;
+        let mcp = world.operator(Some("mcp-1"));
+        let mine = world.call(&mcp, "peer_register", register).await;
+        for (call, from, kind) in [
+            (&world.session("ann"), text(&ann, "peer_id"), "progress"),
+            (&world.session("bob"), "session:bob".to_owned(), "result"),
+            (&world.operator(None), "operator".to_owned(), "error"),
+            (&mcp, text(&mine, "peer_id"), "clarification"),
+        ] {
+            let made =
+                world.services.tasks.create_task(&call.caller, NewTask::default()).await.unwrap();
+            let id = made.task.task_id.as_str().to_owned();
+            let mut arguments = json!({ "task_id": id, "body": "so far" });
+            if kind != "progress" {
+                arguments["kind"] = json!(kind);
+            }
+            let said = world.call(call, "TaskReply", arguments).await;
+            assert_eq!(said, json!({ "task_id": id, "event_id": 2, "kind": kind }));
+            let stream = json!({ "stream": format!("task/{id}"), "after": 1, "kind": "reply" });
+            let read = world.call(call, "events_read", stream).await;
+            let data = &read["events"][0]["data"];
+            assert_eq!(
+                (text(data, "from"), text(data, "kind"), text(data, "body")),
+                (from, kind.into(), "so far".into())
+            );
+            assert!(data["ts"].is_string());
+        }
+        let call = world.operator(None);
+        let reply = json!({ "task_id": id, "body": "done", "kind": "result" });
+        world.refuse(&world.session("ann"), "TaskReply", reply.clone(), ErrorType::NotFound).await;
+        world.call(&call, "TaskReply", reply).await;
+        let task = world.call(&call, "TaskGet", json!({ "task_id": id })).await;
+        assert_eq!(text(&task["task"], "status"), "pending", "a result is no end");
+        let long = json!({ "task_id": id, "body": "ü".repeat(200 * 1024) });
+        world.refuse_field(&call, "TaskReply", long, "body").await;
+        end(&world, &id, TaskStatus::Done).await;
+        let late = json!({ "task_id": id, "body": "wait" });
+        world.refuse(&call, "TaskReply", late, ErrorType::Conflict).await;
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-use svc_model::{Caller, NewTask, Scope, TokenId};
+use serde_json::{Map, Value, json};
+use svc_model::{Caller, NewTask};
 use svc_store::testing::TestStore;
 
 use super::{Call, Catalogue, ErrorType, Failure, Output, ToolError};
-use crate::service::{Services, testing::services};
+use crate::service::{Services, testing};
 
 pub(super) struct World {
     pub(super) test: TestStore,
@@ -18,8 +18,21 @@ pub(super) struct World {
 impl World {
     pub(super) async fn open() -> Self {
         let test = TestStore::open().await;
-        let services = services(&test);
+        let services = testing::services(&test);
         Self { test, services, catalogue: super::catalogue() }
+    }
+
+    pub(super) async fn with_operator() -> (Self, Call) {
+        let world = Self::open().await;
+        let call = world.operator(None);
+        (world, call)
+    }
+
+    /// With a call in the session `s` of the project `/nowhere/p`.
+    pub(super) async fn with_session() -> (Self, Call) {
+        let world = Self::open().await;
+        let call = world.begin("s", "/nowhere/p").await;
+        (world, call)
     }
 
     pub(super) fn let_pass(&self, time: std::time::Duration) {
@@ -34,16 +47,14 @@ impl World {
 
     /// A call with the token of `session`.
     pub(super) fn session(&self, session: &str) -> Call {
-        let caller = Caller::Session {
-            key: session.into(),
-            token: TokenId::from("tok_test".to_owned()),
-            scopes: Arc::new([Scope("none".to_owned())]),
-            project: None,
-            process: None,
-            root: None,
-            folder: None,
-        };
-        Call::alone(self.services.clone(), caller)
+        Call::alone(self.services.clone(), testing::session(session, &["none"]))
+    }
+
+    /// A call by the operator in a session that works in `cwd`.
+    pub(super) async fn begin(&self, session: &str, cwd: &str) -> Call {
+        let call = self.operator(Some(session));
+        self.call(&call, "start_session", json!({ "cwd": cwd })).await;
+        call
     }
 
     /// Calls a tool. A success must match the tool's schema.
@@ -103,6 +114,18 @@ impl World {
                 error
             }
         }
+    }
+
+    /// Calls a tool that must find a fault in this argument.
+    pub(super) async fn refuse_field(
+        &self,
+        call: &Call,
+        name: &str,
+        arguments: Value,
+        field: &str,
+    ) {
+        let error = self.refuse(call, name, arguments, ErrorType::ValidationError).await;
+        assert_eq!(error.field.as_deref(), Some(field), "{name}: {error:?}");
     }
 
     pub(super) async fn task(&self) -> String {

@@ -12,7 +12,7 @@ use serde_json::{
 };
 use svc_model::{Caller, ToolExposure};
 
-use super::{Call, Failure, HeaderParam, Output, ToolError, called, schema};
+use super::{Call, Failure, HeaderParam, Output, ToolError, call, schema};
 
 type ToolFunction =
     dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
@@ -38,15 +38,12 @@ pub struct Tool {
     run: Arc<ToolFunction>,
 }
 
-/// The declaration of a child server's tool.
 #[derive(Debug, Clone)]
 pub struct ForeignDeclaration {
     pub source: Arc<str>,
     /// The entry of `tools/list`, with the name and the description that clients see.
     pub entry: ForeignEntry,
-    /// The scope that a caller needs.
     pub scope: Option<Arc<str>>,
-    /// Whether it is in the short list.
     pub is_listed: bool,
 }
 
@@ -57,7 +54,6 @@ pub struct ForeignEntry {
     written: Arc<RawValue>,
 }
 
-/// The parts of an entry that other lists contain, too.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WrittenSchemas<'a> {
@@ -80,7 +76,6 @@ impl ForeignEntry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// It returns at once.
     Fast,
     /// It may wait for minutes: its response is a stream that can be resumed, or a task.
     Slow,
@@ -200,6 +195,12 @@ impl Tool {
         });
         let input = declaration.entry.read.get("inputSchema").cloned().unwrap_or_default();
         let run = move |call, arguments| run(call, arguments).boxed();
+        let bare = Self::bare(
+            text("name").unwrap_or_default().into(),
+            text("description").unwrap_or_default().into(),
+            schema::Input::from_json(input),
+            Arc::new(run),
+        );
         Self {
             title: title.map(Cow::Owned),
             family: "sources",
@@ -207,14 +208,9 @@ impl Tool {
             output: declaration.entry.read.get("outputSchema").cloned(),
             // The daemon does not know how long that server takes.
             pace: Pace::Slow,
-            ..Self::bare(
-                text("name").unwrap_or_default().into(),
-                text("description").unwrap_or_default().into(),
-                schema::Input::from_json(input),
-                Arc::new(run),
-            )
+            foreign: Some(Box::new(declaration)),
+            ..bare
         }
-        .declared_by(declaration)
     }
 
     /// A tool with arguments `A` whose result is content. See [`Tool::new`].
@@ -253,10 +249,6 @@ impl Tool {
         })
     }
 
-    fn declared_by(self, declaration: ForeignDeclaration) -> Self {
-        Self { foreign: Some(Box::new(declaration)), ..self }
-    }
-
     fn bare(
         name: Cow<'static, str>,
         description: Cow<'static, str>,
@@ -287,19 +279,16 @@ impl Tool {
         }
     }
 
-    /// Sets the name for people.
     #[must_use]
     pub fn title(self, title: &'static str) -> Self {
         Self { title: Some(title.into()), ..self }
     }
 
-    /// Sets the JSON schema of its result.
     #[must_use]
     pub(super) fn result(self, output: Value) -> Self {
         Self { output: Some(output), ..self }
     }
 
-    /// Sets its family.
     #[must_use]
     pub fn family(self, family: &'static str) -> Self {
         Self { family, ..self }
@@ -320,7 +309,6 @@ impl Tool {
         self
     }
 
-    /// It may remove something.
     #[must_use]
     pub fn destructive(mut self) -> Self {
         self.annotations.destructive_hint = true;
@@ -333,7 +321,6 @@ impl Tool {
         Self { is_heavy: true, ..self }
     }
 
-    /// It may wait.
     #[must_use]
     pub fn slow(self) -> Self {
         Self { pace: Pace::Slow, ..self }
@@ -357,13 +344,11 @@ impl Tool {
         Self { unlisted: true, ..self }
     }
 
-    /// Only callers with this scope may call it, or see it.
     #[must_use]
     pub fn scope(self, scope: &'static str) -> Self {
         Self { scope: Some(scope), ..self }
     }
 
-    /// Whether it quotes foreign texts itself.
     #[cfg(test)]
     pub(super) fn is_quoting(&self) -> bool {
         self.quotes
@@ -374,23 +359,19 @@ impl Tool {
         &self.name
     }
 
-    /// Its name for people.
     pub fn title_text(&self) -> Option<&str> {
         self.title.as_deref()
     }
 
-    /// Its description for models; the first line is for people.
     pub fn description(&self) -> &str {
         &self.description
     }
 
     /// The child server that has it; `None` for the daemon's own.
     pub fn source_name(&self) -> Option<&str> {
-        let declared = self.foreign.as_ref().map(|foreign| &*foreign.source);
-        declared.or_else(|| self.name.split_once("__").map(|(source, _)| source))
+        self.server().or_else(|| self.name.split_once("__").map(|(source, _)| source))
     }
 
-    /// The child server that declared it.
     fn server(&self) -> Option<&str> {
         self.foreign.as_ref().map(|foreign| &*foreign.source)
     }
@@ -399,12 +380,10 @@ impl Tool {
         self.family
     }
 
-    /// The JSON schema of its arguments.
     pub fn input_schema(&self) -> &Value {
         &self.input.json
     }
 
-    /// The JSON schema of its result.
     pub fn output_schema(&self) -> Option<&Value> {
         self.output.as_ref()
     }
@@ -421,7 +400,6 @@ impl Tool {
         self.pace
     }
 
-    /// Whether clients of the stateless revisions can call it only as a task.
     pub fn is_task_only(&self) -> bool {
         self.needs_task
     }
@@ -436,7 +414,6 @@ impl Tool {
         &self.input.headers
     }
 
-    /// Whether it is in no list and no search.
     pub fn is_unlisted(&self) -> bool {
         self.unlisted
     }
@@ -510,7 +487,7 @@ impl Tool {
         call: Call,
         mut arguments: Map<String, Value>,
     ) -> Result<Output, Failure> {
-        let is_through_tool_call = called::is_through_tool_call(&call);
+        let is_through_tool_call = call::is_through_tool_call(&call);
         let run = async {
             if self.foreign.is_some() {
                 return (self.run)(call, arguments).await;
@@ -527,7 +504,7 @@ impl Tool {
             Err(ToolError::internal().into())
         });
         if is_through_tool_call {
-            return outcome.map(|output| called::named(output, self.server(), self.name()));
+            return outcome.map(|output| call::named(output, self.server(), self.name()));
         }
         outcome
     }
@@ -555,10 +532,7 @@ fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolEr
         let last = current.get();
         // Flattened fields are read after the last argument, and any of them may be wrong.
         let wrong = arguments.keys().find(|name| parse(Some(name)).is_ok());
-        misfit(wrong.map_or(last, String::as_str), &error)
+        let field = wrong.map_or(last, String::as_str);
+        ToolError::invalid(field, format!("{field}: {error}"))
     })
-}
-
-fn misfit(field: &str, error: &serde_json::Error) -> ToolError {
-    ToolError::invalid(field, format!("{field}: {error}"))
 }

@@ -13,7 +13,7 @@ use super::{Call, Failure, Tool, sessions::acting_session};
 use crate::service::journal::{ValueDistances, distance_error};
 
 pub(super) fn tools() -> Vec<Tool> {
-    [
+    vec![
         Tool::new("get_clusters", CLUSTERS, clusters)
             .title("What records are alike")
             .read_only()
@@ -29,9 +29,6 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("store_value", STORE, store).title("Keep a value").idempotent(),
         Tool::new("list_values", LIST, list).title("List values").read_only(),
     ]
-    .into_iter()
-    .map(|tool| tool.family("learning"))
-    .collect()
 }
 
 /// To the third digit: more are not significant for words.
@@ -46,7 +43,6 @@ what was not expected (surprise), in why predictions were wrong (root_cause), or
 It takes 20 records; of more than 1,000 the latest are looked at. The records of a cluster can be read with \
 get_cluster_members; a sentence that says what they teach is kept with store_value.";
 
-/// The axis of comparison.
 #[derive(Deserialize, JsonSchema)]
 struct ClusterListInput {
     /// The axis of comparison.
@@ -56,7 +52,6 @@ struct ClusterListInput {
     limit: Option<usize>,
 }
 
-/// Records that are alike.
 #[derive(Serialize, JsonSchema)]
 struct ClusterRows {
     axis: Axis,
@@ -113,7 +108,6 @@ async fn clusters(call: Call, input: ClusterListInput) -> Result<ClusterRows, Fa
 const MEMBERS: &str = "\
 Lists the records of a cluster, those in its middle first. get_ghap gives one with all its texts.";
 
-/// Which cluster.
 #[derive(Deserialize, JsonSchema)]
 struct ClusterMembersInput {
     /// The cluster's id from `get_clusters`.
@@ -124,7 +118,6 @@ struct ClusterMembersInput {
     limit: Option<u32>,
 }
 
-/// Records of a cluster.
 #[derive(Serialize, JsonSchema)]
 struct ClusterMembers {
     cluster_id: String,
@@ -173,7 +166,6 @@ const VALIDATE: &str = "\
 Tells whether a sentence is about what the records of a cluster have in common, without keeping it: whether it is as near to \
 their middle as they are themselves, by the words that it uses.";
 
-/// A sentence, and where it was drawn from.
 #[derive(Deserialize, JsonSchema)]
 struct ValidateInput {
     /// The lesson of the records, in a sentence or two.
@@ -184,7 +176,6 @@ struct ValidateInput {
     cluster_id: String,
 }
 
-/// Whether it fits.
 #[derive(Serialize, JsonSchema)]
 struct ValidityOutput {
     valid: bool,
@@ -239,7 +230,6 @@ const STORE: &str = "\
 Keeps a sentence that says what the records of a cluster teach, for assemble_context to give to later sessions. It is checked \
 first, as validate_value does. The same once more for a cluster changes nothing and gives the value that there is.";
 
-/// A sentence to keep.
 #[derive(Deserialize, JsonSchema)]
 struct StoreValueInput {
     /// The lesson of the records, in a sentence or two.
@@ -255,7 +245,6 @@ struct StoreValueInput {
     session_id: Option<String>,
 }
 
-/// A value was stored.
 #[derive(Serialize, JsonSchema)]
 struct ValueStored {
     id: ValueId,
@@ -270,11 +259,8 @@ struct ValueStored {
 
 async fn store(call: Call, input: StoreValueInput) -> Result<ValueStored, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let stored = call
-        .services
-        .journal
-        .store_value(&call.caller, acting, input.text, input.cluster_id, input.axis)
-        .await?;
+    let (journal, StoreValueInput { text, cluster_id, axis, .. }) = (&call.services.journal, input);
+    let stored = journal.store_value(&call.caller, acting, text, cluster_id, axis).await?;
     Ok(ValueStored {
         text: quote::excerpt(&stored.value.text, 120),
         id: stored.value.id,
@@ -288,7 +274,6 @@ async fn store(call: Call, input: StoreValueInput) -> Result<ValueStored, Failur
 const LIST: &str =
     "Lists values, the latest first: sentences that were drawn from clusters of records.";
 
-/// Which values.
 #[derive(Deserialize, JsonSchema)]
 struct ValueListInput {
     /// Only this axis.
@@ -300,7 +285,6 @@ struct ValueListInput {
     full: Option<bool>,
 }
 
-/// A page of values.
 #[derive(Serialize, JsonSchema)]
 struct ValueList {
     results: Vec<ValueRow>,
@@ -348,12 +332,6 @@ mod tests {
     use super::super::testing::{World, each, text};
     use crate::tools::{Call, ErrorType};
 
-    async fn begin(world: &World) -> Call {
-        let call = world.operator(Some("s"));
-        world.call(&call, "start_session", json!({ "cwd": "/nowhere/p" })).await;
-        call
-    }
-
     async fn try_it(world: &World, call: &Call, about: &str) {
         let start = json!({
             "domain": "debugging", "strategy": "read-the-error", "goal": about, "hypothesis": about,
@@ -373,8 +351,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_error_for_too_few_records_has_their_number() {
-        let world = World::open().await;
-        let call = begin(&world).await;
+        let (world, call) = World::with_session().await;
         for have in [0, 19] {
             for _ in 0..have {
                 try_it(&world, &call, CACHE).await;
@@ -401,8 +378,7 @@ mod tests {
 
     #[tokio::test]
     async fn clusters_keep_their_ids_and_have_members() {
-        let world = World::open().await;
-        let call = begin(&world).await;
+        let (world, call) = World::with_session().await;
         for n in 0..12 {
             try_it(&world, &call, &format!("{CACHE} {n}")).await;
             try_it(&world, &call, &format!("{CLOCK} {n}")).await;
@@ -460,8 +436,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_value_is_checked_against_its_cluster() {
-        let world = World::open().await;
-        let call = begin(&world).await;
+        let (world, call) = World::with_session().await;
         for _ in 0..20 {
             try_it(&world, &call, CACHE).await;
         }
@@ -474,12 +449,10 @@ mod tests {
         let misfit = world.call(&call, "validate_value", bad.clone()).await;
         assert_eq!((&misfit["valid"], &misfit["similarity"]), (&json!(false), &json!(0.0)));
         assert!(text(&misfit, "reason").contains("distance"));
-        let error = world.refuse(&call, "store_value", bad, ErrorType::ValidationError).await;
-        assert_eq!(error.field.as_deref(), Some("text"));
+        world.refuse_field(&call, "store_value", bad, "text").await;
         let mut wrong = good.clone();
         wrong["axis"] = json!("surprise");
-        let error = world.refuse(&call, "store_value", wrong, ErrorType::ValidationError).await;
-        assert_eq!(error.field.as_deref(), Some("axis"));
+        world.refuse_field(&call, "store_value", wrong, "axis").await;
 
         let stored = world.call(&call, "store_value", good.clone()).await;
         assert_eq!((&stored["status"], &stored["axis"]), (&json!("stored"), &json!("full")));

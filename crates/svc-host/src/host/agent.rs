@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use svc_model::agent::{
     AgentEventBody, AgentInfo, AgentInput, AgentState, HistoryEntry, HostSpec, RequestOptionKind,
+    TurnOutcome,
 };
 use svc_model::{AgentRequestId, Clock, Ids, MessageId, Timestamp};
 use svc_sys::lines::Line;
@@ -14,24 +15,26 @@ use svc_wire::host_protocol::{
     AnswerAgent, NO_TURN, NOT_THE_DAEMON, SendAnswer, SendInput, SendMode,
 };
 
+use super::agent_spool::AgentSpool;
 use super::backend::{
     AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest, protocol_of,
 };
-use super::partial_entry::PartialEntry;
-use super::record::{AgentEnd, AgentRecord, StateDetails, StderrTail, TurnOutputLine};
+use super::record::{
+    AgentEnd, AgentRecord, PartialEntry, StateDetails, StderrTail, TurnOutputLine,
+};
 use super::turn::{AgentInputs, AgentRequests, QueuedInput, Turn, settled_by_policy};
-use crate::runner::{AgentSpool, RunExit};
+use crate::runner::RunExit;
 
 const NOT_RUNNING: &str = "agent is not running";
 
-/// What is to be done to the program.
+/// What the host does to the program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Bytes for its input, once the disk has the event of offset `after`.
     Write { bytes: Vec<u8>, after: u64 },
-    /// Its input ends after what was written.
+    /// End of its input.
     CloseInput,
-    /// To its process group, by its number.
+    /// To the process group, by its number.
     Signal(i32),
     /// SIGKILL for it and all its descendants.
     Kill,
@@ -54,7 +57,8 @@ pub(super) struct HostedAgent {
     idle_since: Instant,
     limited_until: Option<i64>,
     stop: Option<Stop>,
-    end: Option<AgentEnd>,
+    /// How the program ended; `None` while it runs.
+    pub(super) end: Option<AgentEnd>,
     actions: Vec<Action>,
 }
 
@@ -67,7 +71,6 @@ struct Stop {
 }
 
 impl HostedAgent {
-    /// An agent whose program was just started.
     pub(super) fn new(
         spec: HostSpec,
         clock: Arc<dyn Clock>,
@@ -112,11 +115,6 @@ impl HostedAgent {
         self.record.info()
     }
 
-    /// How the program ended; `None` while it runs.
-    pub(super) fn end(&self) -> Option<AgentEnd> {
-        self.end
-    }
-
     pub(super) fn output(&mut self, line: Line<'_>, now: Instant) {
         self.record.append(&TurnOutputLine::new("output", line));
         self.drive(now, |protocol, effects| {
@@ -149,7 +147,7 @@ impl HostedAgent {
             SendMode::Steer if self.turn.is_none() => return Err(NO_TURN.to_owned()),
             SendMode::Steer => self.steer(queued, now),
             SendMode::Queue => {
-                let waits = !self.ready || self.turn.is_some() || !self.inputs.is_empty();
+                let waits = !self.ready || self.turn.is_some() || !self.inputs.queue.is_empty();
                 let answer = SendAnswer { message_id: queued.message_id.clone(), queued: waits };
                 self.inputs.push(queued)?;
                 answer
@@ -171,7 +169,7 @@ impl HostedAgent {
             self.apply(effects, now);
             return SendAnswer { message_id, queued: false };
         }
-        self.inputs.push_front(queued);
+        self.inputs.queue.push_front(queued);
         SendAnswer { message_id, queued: true }
     }
 
@@ -180,7 +178,7 @@ impl HostedAgent {
         if !self.ready || self.turn.is_some() || self.stop.is_some() || self.end.is_some() {
             return;
         }
-        let Some(queued) = self.inputs.pop() else { return };
+        let Some(queued) = self.inputs.queue.pop_front() else { return };
         self.recorded = queued.record(&mut self.record);
         self.turn = Some(Turn::new(Some(queued.message_id.clone())));
         self.limited_until = None;
@@ -195,7 +193,7 @@ impl HostedAgent {
             return Err(NOT_THE_DAEMON.to_owned());
         }
         let Some(decision) = self.requests.decision(&answer) else {
-            return Err(if self.requests.is_answered(&answer.request_id) {
+            return Err(if self.requests.answered.contains(&answer.request_id) {
                 "already answered".to_owned()
             } else if self.end.is_some() {
                 NOT_RUNNING.to_owned()
@@ -287,8 +285,10 @@ impl HostedAgent {
             self.record.info.error = Some(error);
         }
         let error = self.record.info.error.clone();
-        let turn = self.turn.take().map(|turn| turn.finish_with_program(error));
-        self.inputs.clear();
+        // `finish` turns the outcome of an interrupted turn into `Interrupted`.
+        let ended = TurnResult { outcome: TurnOutcome::Ended, result: None, error };
+        let turn = self.turn.take().map(|turn| turn.finish(ended));
+        self.inputs.queue.clear();
         let end = AgentEnd { exit_code, signal, state, graceful };
         self.end = Some(end);
         self.record.end(end, turn);
@@ -407,7 +407,7 @@ impl HostedAgent {
             return;
         }
         self.start_deadline = None;
-        if self.inputs.is_empty() && self.record.info.state == AgentState::Starting {
+        if self.inputs.queue.is_empty() && self.record.info.state == AgentState::Starting {
             self.idle_since = now;
             self.record.set_state(AgentState::Idle);
         }
@@ -470,7 +470,8 @@ impl HostedAgent {
     }
 
     fn cancel_requests(&mut self, by: &str, now: Instant) {
-        for id in self.requests.ids() {
+        let open: Vec<_> = self.requests.open.keys().cloned().collect();
+        for id in open {
             self.close_request(&id, None, Some(&Decision::Cancelled), by, now);
         }
     }
@@ -486,7 +487,7 @@ impl HostedAgent {
     ) {
         let closed = self.requests.close(&self.record, id, option_id, by);
         let Some((key, offset)) = closed else { return };
-        if self.requests.is_empty() && self.record.info.state == AgentState::RequiresAction {
+        if self.requests.open.is_empty() && self.record.info.state == AgentState::RequiresAction {
             self.record.set_state(AgentState::Running);
         }
         if let Some(decision) = decision {

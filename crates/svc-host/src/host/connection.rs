@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use svc_client::hosts::socket_path;
 use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody, AgentInfo};
 use svc_model::{AgentId, Clock, Timestamp};
 use svc_sys::local_socket::{self, SocketFile};
@@ -25,9 +26,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::decode::ValueReader;
-use super::partial_entry::PartialEntry;
-use crate::runner::{AgentSpool, SpoolEnd};
+use super::agent_spool::{AgentSpool, SpoolEnd};
+use super::decode::{ValueReader, request_of};
+use super::record::PartialEntry;
 
 /// Replies that may wait for a client before its requests are no longer read.
 const MAX_REPLIES: usize = 16;
@@ -42,7 +43,6 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// How long clients may take to read the rest of the stream when the host ends.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// What all connections share.
 #[derive(Debug)]
 pub(super) struct HostContext {
     pub(super) agent_id: AgentId,
@@ -107,7 +107,7 @@ pub(super) struct HostSocket {
 impl HostSocket {
     /// Binds the socket of an agent in `folder`, however long its path is.
     pub(super) fn bind(folder: &Path, agent: &AgentId) -> io::Result<Self> {
-        let path = folder.join(format!("{agent}.sock"));
+        let path = socket_path(folder, agent);
         let (listener, file) = local_socket::listen(&path)?;
         Ok(Self { listener, file, path })
     }
@@ -196,17 +196,7 @@ async fn read(
     }
 }
 
-/// Null is a request without a type.
-pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
-    match value {
-        Value::Null => return Ok(HostRequest::default()),
-        Value::Object(_) => {}
-        _ => return Err("expected an object".to_owned()),
-    }
-    serde_json::from_value(value).map_err(|error| error.to_string())
-}
-
-/// Answers one request; `false` if the client is gone.
+/// `false` if the client is gone.
 async fn answer(
     request: HostRequest,
     host: &Arc<HostContext>,
@@ -222,10 +212,10 @@ async fn answer(
     let reply = match kind {
         HostRequestKind::Ping => ping(&request, host),
         HostRequestKind::Status => status(host).await,
-        HostRequestKind::List => match host.agent.ask(HostCommand::Info).await {
-            Ok(agent) => payload(&HostList { agents: vec![agent] }),
-            Err(error) => Err(error),
-        },
+        HostRequestKind::List => {
+            let agent = host.agent.ask(HostCommand::Info).await;
+            told(agent.map(|agent| HostList { agents: vec![agent] }))
+        }
         HostRequestKind::Attach => {
             let out = match attach(&request, host) {
                 Ok((answer, position)) => {

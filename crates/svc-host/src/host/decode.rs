@@ -1,6 +1,7 @@
-//! JSON values from a stream of bytes, not necessarily one per line.
+//! JSON values from a stream of bytes, not necessarily one per line, and requests from values.
 
 use serde_json::Value;
+use svc_wire::host_protocol::HostRequest;
 
 /// Largest value, in bytes.
 pub(super) const MAX_VALUE: usize = 4 * 1024 * 1024;
@@ -17,7 +18,6 @@ pub(super) struct ValueReader {
     scan: Scan,
     /// Bytes of the incomplete value when it was last parsed.
     parsed: usize,
-    /// Bytes are dropped up to a line feed.
     skips: bool,
 }
 
@@ -31,7 +31,6 @@ struct Scan {
 }
 
 impl ValueReader {
-    /// Takes the next bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -105,7 +104,6 @@ impl ValueReader {
 }
 
 impl Scan {
-    /// Whether the value may be whole.
     fn run(&mut self, bytes: &[u8]) -> bool {
         while let Some(byte) = bytes.get(self.at) {
             self.at += 1;
@@ -147,6 +145,40 @@ fn position(bytes: &[u8], error: &serde_json::Error) -> usize {
         .map_or(0, |(at, _)| at + 1);
     let at = if lines == 0 { 0 } else { line_start };
     (at + error.column().saturating_sub(1)).min(bytes.len())
+}
+
+/// Null is a request without a type.
+pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
+    match value {
+        Value::Null => return Ok(HostRequest::default()),
+        Value::Object(_) => {}
+        _ => return Err("expected an object".to_owned()),
+    }
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+/// For the fuzzer: reads requests of a client, in one piece and in small ones.
+pub fn read_socket(bytes: &[u8]) {
+    let whole = values(bytes, bytes.len().max(1));
+    for piece in [1, 7] {
+        assert_eq!(values(bytes, piece), whole, "in pieces of {piece}");
+    }
+    for value in whole.into_iter().flatten() {
+        request_of(value).ok();
+    }
+}
+
+/// The values of bytes that come in pieces, `None` for each that does not parse.
+fn values(bytes: &[u8], piece: usize) -> Vec<Option<Value>> {
+    let mut reader = ValueReader::default();
+    let mut all = Vec::new();
+    for piece in bytes.chunks(piece) {
+        reader.push(piece);
+        while let Some(value) = reader.next_value() {
+            all.push(value.ok());
+        }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! `svc agent host` and `svc agent reaper`, which the daemon starts: how a host begins, and the
-//! environment of its agent.
+//! The life of a host: `svc agent host` and `svc agent reaper`, which the daemon starts, the
+//! environment of the agent, and the loop in which one thread serves the program, its outputs, its
+//! clients and its deadlines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
+use std::future::pending;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -10,20 +12,26 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+use svc_client::hosts::spool_path;
 use svc_model::agent::{AGENT_MARK, AgentBackend, HostSpec, HostStarted};
 use svc_model::{Clock as _, Ids, SystemClock, random_bytes};
+use svc_sys::lines::{Line, LineSplitter};
 use svc_sys::private_file;
 use svc_sys::process_list::ProcessEntry;
-use tokio::sync::watch;
+use svc_wire::host_protocol::{StopAgent, StopAnswer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{sleep_until, timeout};
 
-use super::agent::HostedAgent;
+use super::agent::{Action, HostedAgent};
+use super::agent_spool::AgentSpool;
 use super::backend::protocol_of;
-use super::connection::{AgentCommands, HostContext, HostSocket};
-use super::partial_entry::PartialEntry;
-use super::run::HostRun;
-use crate::runner::{
-    AgentExit, AgentPipes, AgentProcess, AgentSpool, ReaperOrder, agent_spool_path, run_reaper,
-};
+use super::connection::{AgentCommands, HostCommand, HostContext, HostSocket};
+use super::reaper::{AgentExit, AgentPipes, AgentProcess, ReaperOrder, run_reaper};
+use super::record::{AgentEnd, PartialEntry};
 
 /// The argument of a host in a session of its own.
 const DETACHED: &str = "--detached";
@@ -120,7 +128,7 @@ async fn host(spec: HostSpec) -> Result<(), String> {
     let (clock, ids) = (Arc::new(SystemClock), Ids::random());
     let started_at = clock.now();
     let folder = spec.folder.clone();
-    let path = agent_spool_path(&folder, &spec.agent_id);
+    let path = spool_path(&folder, &spec.agent_id);
     private_file::prepare_home(&folder)
         .map_err(|error| format!("the folder {}: {error}", folder.display()))?;
     let spool = AgentSpool::create(&folder, &spec.agent_id)
@@ -129,7 +137,7 @@ async fn host(spec: HostSpec) -> Result<(), String> {
         // The spool is empty.
         std::fs::remove_file(&path).ok();
     });
-    let (socket, process, pipes, exit) = begun?;
+    let (socket, program) = begun?;
     let (sender, commands) = AgentCommands::channel();
     let partial = PartialEntry::new();
     let mut epoch = [0; 8];
@@ -146,7 +154,7 @@ async fn host(spec: HostSpec) -> Result<(), String> {
         attached: Arc::default(),
     });
     let linger = Duration::from_millis(spec.linger_ms);
-    let pid = process.pid();
+    let pid = program.0.pid;
     let output = (spool.clone(), partial);
     let agent = HostedAgent::new(spec, clock, ids, output, pid, Instant::now());
     let me = std::process::id();
@@ -159,8 +167,8 @@ async fn host(spec: HostSpec) -> Result<(), String> {
     release_outputs();
     let (close, closing) = watch::channel(false);
     let serving = tokio::spawn(socket.serve(context, closing));
-    let run = HostRun { agent, process, pipes, exit, spool: spool.clone(), commands, linger };
-    let result = run.run().await.map_err(|error| format!("the host failed: {error}"));
+    let result = run(agent, program, &spool, commands, linger).await;
+    let result = result.map_err(|error| format!("the host failed: {error}"));
     close.send_replace(true);
     serving.await.ok();
     spool.close();
@@ -168,9 +176,7 @@ async fn host(spec: HostSpec) -> Result<(), String> {
 }
 
 /// Binds the socket and starts the program.
-async fn begin(
-    spec: &HostSpec,
-) -> Result<(HostSocket, AgentProcess, AgentPipes, AgentExit), String> {
+async fn begin(spec: &HostSpec) -> Result<(HostSocket, RunningProgram), String> {
     let socket = HostSocket::bind(&spec.folder, &spec.agent_id)
         .map_err(|error| format!("the socket of {}: {error}", spec.agent_id))?;
     let protocol = protocol_of(spec);
@@ -180,8 +186,7 @@ async fn begin(
     let mut reaper = Command::new(own_program());
     reaper.arg0("svc").args(["agent", "reaper", spec.agent_id.as_str()]);
     let order = ReaperOrder { command, cwd: spec.cwd.clone(), env };
-    let (process, pipes, exit) = AgentProcess::start(&mut reaper, &order).await?;
-    Ok((socket, process, pipes, exit))
+    Ok((socket, AgentProcess::start(&mut reaper, &order).await?))
 }
 
 /// Without variables that are not UTF-8.
@@ -198,68 +203,34 @@ fn release_outputs() {
     }
 }
 
-const COMMON: [&str; 16] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LANG",
-    "TERM",
-    "TMPDIR",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "NODE_EXTRA_CA_CERTS",
-    "SSL_CERT_FILE",
-];
-const CLAUDE: [&str; 6] = [
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "ANTHROPIC_BASE_URL",
-    "ANTHROPIC_MODEL",
-    "CLAUDE_CODE_OAUTH_TOKEN",
-    "CLAUDE_CONFIG_DIR",
-];
-const CODEX: [&str; 4] = ["OPENAI_API_KEY", "OPENAI_BASE_URL", "CODEX_API_KEY", "CODEX_HOME"];
-const GEMINI: [&str; 9] = [
-    "GEMINI_API_KEY",
-    "GEMINI_MODEL",
-    "GOOGLE_API_KEY",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_CLOUD_PROJECT",
-    "GOOGLE_CLOUD_LOCATION",
-    "GOOGLE_GEMINI_BASE_URL",
-    "GOOGLE_GENAI_USE_VERTEXAI",
-    "GEMINI_CLI_HOME",
-];
-const OPENCODE: [&str; 4] =
-    ["OPENCODE_API_KEY", "OPENCODE_CONFIG", "OPENROUTER_API_KEY", "OPENCODE_CONFIG_CONTENT"];
+// Variables that pass from the host's own environment; svc's own pass only if the settings of the
+// agent name them.
+const COMMON: &str = "PATH HOME USER LANG TERM TMPDIR http_proxy https_proxy all_proxy no_proxy \
+    HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY NODE_EXTRA_CA_CERTS SSL_CERT_FILE";
+const CLAUDE: &str = "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL \
+    CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR";
+const CODEX: &str = "OPENAI_API_KEY OPENAI_BASE_URL CODEX_API_KEY CODEX_HOME";
+const GEMINI: &str = "GEMINI_API_KEY GEMINI_MODEL GOOGLE_API_KEY GOOGLE_APPLICATION_CREDENTIALS \
+    GOOGLE_CLOUD_PROJECT GOOGLE_CLOUD_LOCATION GOOGLE_GEMINI_BASE_URL GOOGLE_GENAI_USE_VERTEXAI \
+    GEMINI_CLI_HOME";
+const OPENCODE: &str =
+    "OPENCODE_API_KEY OPENCODE_CONFIG OPENROUTER_API_KEY OPENCODE_CONFIG_CONTENT";
 
-/// A variable of ours that an agent gets only if its settings name it.
-fn is_ours(name: &str) -> bool {
-    name.starts_with("CLAUDECODE") || name == "SVC_TOKEN" || name == "SVC_TOKEN_FILE"
-}
-
-/// Whether a variable passes from the host's own environment.
 fn passes(backend: AgentBackend, name: &str) -> bool {
-    let lists: &[&[&str]] = match backend {
-        AgentBackend::Claude => &[&CLAUDE],
-        AgentBackend::Codex => &[&CODEX],
-        AgentBackend::Gemini => &[&GEMINI],
+    let lists: &[&str] = match backend {
+        AgentBackend::Claude => &[COMMON, CLAUDE],
+        AgentBackend::Codex => &[COMMON, CODEX],
+        AgentBackend::Gemini => &[COMMON, GEMINI],
         // These run models of any vendor.
-        AgentBackend::OpenCode | AgentBackend::Acp => &[&CLAUDE, &CODEX, &GEMINI, &OPENCODE],
-        AgentBackend::Exec => &[],
+        AgentBackend::OpenCode | AgentBackend::Acp => &[COMMON, CLAUDE, CODEX, GEMINI, OPENCODE],
+        AgentBackend::Exec => &[COMMON],
     };
-    !is_ours(name) && (COMMON.contains(&name) || lists.iter().any(|names| names.contains(&name)))
+    lists.iter().flat_map(|list| list.split(' ')).any(|known| known == name)
 }
 
 /// The whole environment of an agent: what passes of `own`, overridden by its settings, then by its
 /// backend.
-pub(super) fn agent_environment(
+fn agent_environment(
     spec: &HostSpec,
     own: impl Iterator<Item = (String, String)>,
     backend: impl IntoIterator<Item = (String, String)>,
@@ -272,8 +243,230 @@ pub(super) fn agent_environment(
     all.into_iter().collect()
 }
 
+/// Bytes of output that are read at once.
+const BLOCK: usize = 64 * 1024;
+/// Longest line of the program, in bytes; the rest of a longer one is dropped.
+const MAX_LINE: usize = 8 * 1024 * 1024;
+/// How long outputs may stay open after the agent: another process may hold them.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the agent may take to end after a signal to the host.
+const HOST_STOP: Duration = Duration::from_secs(5);
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that a stop may ask for.
+const LONGEST_STOP_PATIENCE: Duration = Duration::from_hours(1);
+
+type RunningProgram = (AgentProcess, AgentPipes, AgentExit);
+
+/// A client that waits for a stop, and since when.
+type StopWaiter = (oneshot::Sender<StopAnswer>, Instant);
+
+/// Runs until the agent has ended, no client has asked for a while, and the disk has the events.
+async fn run(
+    mut agent: HostedAgent,
+    (mut process, pipes, exit): RunningProgram,
+    spool: &AgentSpool,
+    mut commands: mpsc::Receiver<HostCommand>,
+    linger: Duration,
+) -> io::Result<()> {
+    let (input, parts) = mpsc::unbounded_channel();
+    tokio::spawn(feed(pipes.stdin, parts, spool.clone()));
+    let mut stdout = RunOutput::new(pipes.stdout, spool.clone());
+    let mut stderr = RunOutput::new(pipes.stderr, spool.clone());
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut stops: VecDeque<StopWaiter> = VecDeque::new();
+    let exit = exit.wait();
+    tokio::pin!(exit);
+    let ended = loop {
+        perform(agent.take_actions(), &input, &mut process).await;
+        let deadline = agent.deadline();
+        tokio::select! {
+            biased;
+            Some(command) = commands.recv() => obey(&mut agent, command, &mut stops),
+            ended = &mut exit => break ended,
+            block = stdout.next(), if stdout.is_open => stdout.take(block, &mut agent, true),
+            block = stderr.next(), if stderr.is_open => stderr.take(block, &mut agent, false),
+            () = until(deadline) => agent.tick(Instant::now()),
+            _ = terminate.recv() => agent.stop(Some(HOST_STOP), Some("SIGTERM"), Instant::now()),
+            _ = interrupt.recv() => agent.stop(Some(HOST_STOP), Some("SIGINT"), Instant::now()),
+            _ = hangup.recv() => {}
+        }
+    };
+    timeout(OUTPUT_PATIENCE, async {
+        while stdout.is_open || stderr.is_open {
+            tokio::select! {
+                block = stdout.next(), if stdout.is_open => stdout.take(block, &mut agent, true),
+                block = stderr.next(), if stderr.is_open => stderr.take(block, &mut agent, false),
+            }
+        }
+    })
+    .await
+    .ok();
+    agent.exited(ended, Instant::now());
+    agent.take_actions();
+    // The end is recorded before clients get the response to a stop.
+    while let Some((waiter, since)) = stops.pop_front() {
+        if let Some(end) = agent.end {
+            waiter.send(stop_answer(end, since.elapsed())).ok();
+        }
+    }
+    linger_on(agent, commands, linger).await;
+    timeout(Duration::from_secs(30), spool.settled()).await.ok();
+    Ok(())
+}
+
+/// Answers clients after the end of the agent.
+async fn linger_on(
+    mut agent: HostedAgent,
+    mut commands: mpsc::Receiver<HostCommand>,
+    linger: Duration,
+) {
+    // However often clients ask. With the time for the rest of the stream: 20 s at most.
+    let most = Instant::now() + linger + linger / 2;
+    let mut end = Instant::now() + linger;
+    loop {
+        tokio::select! {
+            Some(command) = commands.recv() => {
+                let mut stops = VecDeque::new();
+                obey(&mut agent, command, &mut stops);
+                end = most.min(Instant::now() + linger);
+            }
+            () = until(Some(end)) => return,
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline.into()).await,
+        None => pending().await,
+    }
+}
+
+async fn perform(
+    actions: Vec<Action>,
+    input: &mpsc::UnboundedSender<Action>,
+    process: &mut AgentProcess,
+) {
+    for action in actions {
+        match action {
+            Action::Write { .. } | Action::CloseInput => {
+                input.send(action).ok();
+            }
+            Action::Signal(number) => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    process.signal(signal).await;
+                }
+            }
+            Action::Kill => process.kill().await,
+        }
+    }
+}
+
+fn obey(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<StopWaiter>) {
+    let now = Instant::now();
+    // The command is done even if its sender is gone.
+    match command {
+        HostCommand::Info(reply) => drop(reply.send(agent.info())),
+        HostCommand::Send(send, reply) => drop(reply.send(agent.send(send, now))),
+        HostCommand::Answer(answer, reply) => drop(reply.send(agent.answer(answer, now))),
+        HostCommand::Interrupt(interrupt, reply) => {
+            drop(reply.send(agent.interrupt(interrupt.message_id.as_deref(), now)));
+        }
+        HostCommand::Stop(StopAgent { force, timeout, reason }, reply) => {
+            if let Some(end) = agent.end {
+                reply.send(stop_answer(end, Duration::ZERO)).ok();
+                return;
+            }
+            let patience = u64::try_from(timeout).ok().filter(|seconds| *seconds > 0);
+            let patience = patience.map_or(STOP_PATIENCE, Duration::from_secs);
+            let patience = patience.min(LONGEST_STOP_PATIENCE);
+            agent.stop((!force).then_some(patience), reason.as_deref(), now);
+            stops.push_back((reply, now));
+        }
+    }
+}
+
+fn stop_answer(end: AgentEnd, took: Duration) -> StopAnswer {
+    StopAnswer {
+        stopped: true,
+        exit_code: end.exit_code,
+        signal: end.signal,
+        graceful: end.graceful,
+        duration: match took.as_millis() {
+            millis @ 0..1000 => format!("{millis}ms"),
+            millis => format!("{}.{:03}s", millis / 1000, millis % 1000),
+        },
+        final_state: end.state,
+    }
+}
+
+#[derive(Debug)]
+struct RunOutput {
+    pipe: pipe::Receiver,
+    spool: AgentSpool,
+    lines: LineSplitter,
+    block: Vec<u8>,
+    is_open: bool,
+}
+
+impl RunOutput {
+    fn new(pipe: pipe::Receiver, spool: AgentSpool) -> Self {
+        Self {
+            pipe,
+            spool,
+            lines: LineSplitter::dropping_excess(MAX_LINE),
+            block: vec![0; BLOCK],
+            is_open: true,
+        }
+    }
+
+    /// Reads the next bytes, once little enough waits for the disk.
+    async fn next(&mut self) -> usize {
+        self.spool.room().await;
+        self.pipe.read(&mut self.block).await.unwrap_or(0)
+    }
+
+    fn take(&mut self, size: usize, agent: &mut HostedAgent, is_stdout: bool) {
+        let now = Instant::now();
+        let line = |line: Line<'_>| {
+            if is_stdout {
+                agent.output(line, now);
+            } else {
+                agent.stderr(line);
+            }
+        };
+        if size == 0 {
+            self.is_open = false;
+            self.lines.finish(line);
+        } else {
+            self.lines.push(&self.block[..size], line);
+        }
+    }
+}
+
+/// Writes to the agent's standard input, each part once the disk has the event of it.
+async fn feed(
+    mut stdin: pipe::Sender,
+    mut parts: mpsc::UnboundedReceiver<Action>,
+    spool: AgentSpool,
+) {
+    let mut committed = spool.committed();
+    while let Some(Action::Write { bytes, after }) = parts.recv().await {
+        if committed.wait_for(|end| end.offset >= after).await.is_err() {
+            return;
+        }
+        // That the agent takes no more input shows elsewhere.
+        if stdin.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::backend::spec;
     use super::*;
 
     #[test]
@@ -286,7 +479,7 @@ mod tests {
         ] {
             let spec = HostSpec {
                 env: BTreeMap::from([("REVIEW".to_owned(), "1".to_owned())]),
-                ..super::super::fuzzed::spec(backend)
+                ..spec(backend)
             };
             let own = own.map(|name| (name.to_owned(), "x".to_owned()));
             let all = agent_environment(&spec, own.into_iter(), []);

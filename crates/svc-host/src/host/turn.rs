@@ -18,7 +18,6 @@ use super::record::AgentRecord;
 /// Inputs that may wait.
 const MAX_QUEUE: usize = 1000;
 
-/// Input whose turn has not begun.
 #[derive(Debug)]
 pub(super) struct QueuedInput {
     pub(super) input: String,
@@ -27,7 +26,6 @@ pub(super) struct QueuedInput {
 }
 
 impl QueuedInput {
-    /// Returns the offset of its event.
     pub(super) fn record(&self, record: &mut AgentRecord) -> u64 {
         let offset = record.append(&AgentEventBody::Input {
             data: self.input.clone(),
@@ -42,7 +40,7 @@ impl QueuedInput {
 /// Inputs that wait, and the idempotency keys of all inputs so far.
 #[derive(Debug, Default)]
 pub(super) struct AgentInputs {
-    queue: VecDeque<QueuedInput>,
+    pub(super) queue: VecDeque<QueuedInput>,
     /// Hash of the input under each idempotency key, and the response to it.
     sent: HashMap<String, ([u8; 32], SendAnswer)>,
 }
@@ -70,27 +68,11 @@ impl AgentInputs {
         Ok(())
     }
 
-    pub(super) fn push_front(&mut self, input: QueuedInput) {
-        self.queue.push_front(input);
-    }
-
-    pub(super) fn pop(&mut self) -> Option<QueuedInput> {
-        self.queue.pop_front()
-    }
-
     /// Takes back the input of this message; `false` if it does not wait.
     pub(super) fn remove(&mut self, message_id: &str) -> bool {
         let before = self.queue.len();
         self.queue.retain(|queued| queued.message_id != message_id);
         self.queue.len() < before
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.queue.clear();
     }
 }
 
@@ -98,7 +80,6 @@ fn hash_of(input: &str) -> [u8; 32] {
     Sha256::digest(input).into()
 }
 
-/// The turn that is under way.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) message_id: Option<String>,
@@ -110,11 +91,6 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) const fn new(message_id: Option<String>) -> Self {
         Self { message_id, last_text: None, last_error: None, interrupted: false }
-    }
-
-    pub(super) fn finish_with_program(self, error: Option<String>) -> TurnEnd {
-        // `finish` turns the outcome of an interrupted turn into `Interrupted`.
-        self.finish(TurnResult { outcome: TurnOutcome::Ended, result: None, error })
     }
 
     /// Its end: what the vendor reports, completed by what was seen.
@@ -129,15 +105,14 @@ impl Turn {
     }
 }
 
-/// What an agent has asked.
 #[derive(Debug, Default)]
 pub(super) struct AgentRequests {
-    open: HashMap<AgentRequestId, UnansweredRequest>,
-    answered: HashSet<AgentRequestId>,
+    pub(super) open: HashMap<AgentRequestId, UnansweredRequest>,
+    pub(super) answered: HashSet<AgentRequestId>,
 }
 
 #[derive(Debug)]
-struct UnansweredRequest {
+pub(super) struct UnansweredRequest {
     request: VendorRequest,
     deadline: Instant,
 }
@@ -174,18 +149,6 @@ impl AgentRequests {
         let (request_id, by) = (id.clone(), by.to_owned());
         let offset = record.append(&AgentEventBody::Answer { request_id, option_id, by });
         Some((closed.request.key, offset))
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    pub(super) fn is_answered(&self, id: &AgentRequestId) -> bool {
-        self.answered.contains(id)
-    }
-
-    pub(super) fn ids(&self) -> Vec<AgentRequestId> {
-        self.open.keys().cloned().collect()
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {

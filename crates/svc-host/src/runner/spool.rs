@@ -1,17 +1,27 @@
-//! The file between the program and the daemon: a header line, then one event per line.
+//! The file between the program and the daemon, and what sends it: in order, and again until it is
+//! acknowledged.
 //!
-//! A run appends to it, the sender reads it from the front, and it is removed when the daemon has
-//! acknowledged everything. The run holds a lock on it, so that nobody else sends it meanwhile.
+//! The file has a header line, then one event per line. A run appends to it, the sender reads it
+//! from the front, and it is removed when the daemon has acknowledged everything. The run holds a
+//! lock on it, so that nobody else sends it meanwhile.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::{Method, StatusCode};
 use rustix::fs::{OFlags, fcntl_setfl};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use svc_sys::{private_file, spool_file};
+use svc_client::{Client, ClientError, Discovery, backoff, encode};
+use svc_sys::{private_file, spool};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::program::{RunNotice, RunObserver, TaskDocument};
 
 const MAX_EVENTS: usize = 1000;
 /// Most bytes in one request, far enough below the daemon's limit of 1 MiB.
@@ -46,8 +56,9 @@ pub enum SpoolError {
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: File,
-    path: PathBuf,
-    written: u64,
+    pub(super) path: PathBuf,
+    /// Bytes that a reader may read.
+    pub(super) written: u64,
 }
 
 #[derive(Debug)]
@@ -114,15 +125,6 @@ impl Spool {
         self.file.sync_all()
     }
 
-    /// Bytes that a reader may read.
-    pub(super) fn written(&self) -> u64 {
-        self.written
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub(crate) fn discard(self) {
         std::fs::remove_file(&self.path).ok();
     }
@@ -141,7 +143,7 @@ impl LeftoverSpool {
     /// Opens the file, unless a run still writes it.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let shown = || path.display().to_string();
-        let file = spool_file::take_over(path, true).map_err(read_failed(path))?;
+        let file = spool::take_over(path, true).map_err(read_failed(path))?;
         let file = file.ok_or_else(|| SpoolError::InUse { path: shown() })?;
         let mut line = Vec::new();
         // A header is no larger than the body of a request.
@@ -156,7 +158,7 @@ impl LeftoverSpool {
         }
         let offset = line.len() as u64;
         let reader = SpoolReader::new(private_file::open(path).map_err(read_failed(path))?, offset);
-        let written = spool_file::last_line_end(&reader.file, offset).map_err(read_failed(path))?;
+        let written = spool::last_line_end(&reader.file, offset).map_err(read_failed(path))?;
         Ok(Self { header, reader, written, lock: file })
     }
 }
@@ -173,7 +175,7 @@ impl SpoolReader {
 
     /// The next request, of whole lines before `written`; `None` if all were acknowledged.
     pub(super) fn next(&self, written: u64) -> io::Result<Option<EventBatch>> {
-        let block = spool_file::whole_lines(&self.file, self.offset, written, self.limit)?;
+        let block = spool::whole_lines(&self.file, self.offset, written, self.limit)?;
         // A block above the limit begins with one line that alone exceeds it.
         let most = if block.len() > self.limit { 1 } else { MAX_EVENTS };
         let ends: Vec<usize> = memchr::memchr_iter(b'\n', &block).take(most).collect();
@@ -202,14 +204,209 @@ impl SpoolReader {
     }
 }
 
+/// Failed tries that the observer does not hear of: a restart of the daemon takes no more.
+const QUIET_FAILURES: u32 = 2;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SpoolProgress {
+    /// Bytes that a reader may read.
+    pub(super) written: u64,
+    pub(super) finished: bool,
+    /// The person does not want to wait any longer.
+    pub(super) abandoned: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SendOutcome {
+    Complete,
+    /// The task could not be made, so the program has nothing to run for.
+    NoTask(String),
+    /// Someone else has ended the task: it takes no more events, and the spool is useless.
+    TaskClosed(String),
+    /// The daemon will never take the rest, which the spool still has.
+    Refused(String),
+    /// The daemon was away for too long, or the person did not want to wait.
+    GaveUp(String),
+}
+
+#[derive(Debug)]
+pub struct EventSender<O> {
+    pub discovery: Discovery,
+    /// The body of the request that makes the task.
+    pub create: Value,
+    pub reader: SpoolReader,
+    /// How long the daemon may be away once nothing more is written.
+    pub patience: Duration,
+    /// Whether the task may have begun already: a spool is sent again.
+    pub accept_begun: bool,
+    pub observer: Arc<O>,
+}
+
+impl<O: RunObserver> EventSender<O> {
+    /// Makes the task, gives it to `task`, and sends until the spool is finished and empty.
+    pub(super) async fn run(
+        self,
+        task: watch::Sender<Option<TaskDocument>>,
+        progress: watch::Receiver<SpoolProgress>,
+    ) -> SendOutcome {
+        let mut sending = Sending {
+            sender: self,
+            progress,
+            client: None,
+            away_since: None,
+            failures: 0,
+            unauthorized: false,
+        };
+        match sending.work(&task).await {
+            Ok(()) => SendOutcome::Complete,
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Sends a spool that is complete, and returns its task if it was made.
+    pub async fn run_to_end(self, written: u64) -> (SendOutcome, Option<TaskDocument>) {
+        let (task, made) = watch::channel(None);
+        // Kept to the end: the sender takes its drop for a crash of the run.
+        let (_progress, progress) =
+            watch::channel(SpoolProgress { written, finished: true, abandoned: false });
+        let outcome = self.run(task, progress).await;
+        let made = made.borrow().clone();
+        (outcome, made)
+    }
+}
+
+/// A sender at work: its connection to the daemon, and the failures since the last response.
+#[derive(Debug)]
+struct Sending<O> {
+    sender: EventSender<O>,
+    progress: watch::Receiver<SpoolProgress>,
+    client: Option<Client>,
+    away_since: Option<Instant>,
+    failures: u32,
+    /// A refused token has been read anew once.
+    unauthorized: bool,
+}
+
+impl<O: RunObserver> Sending<O> {
+    async fn work(
+        &mut self,
+        made: &watch::Sender<Option<TaskDocument>>,
+    ) -> Result<(), SendOutcome> {
+        let task = self.make_task().await?;
+        let path = format!("/v1/tasks/{}/events", encode(task.id()));
+        made.send_replace(Some(task));
+        loop {
+            let progress = *self.progress.borrow_and_update();
+            match self.sender.reader.next(progress.written) {
+                Ok(Some(batch)) => self.send(&path, &batch).await?,
+                Ok(None) if progress.finished => return Ok(()),
+                Ok(None) => {
+                    if self.progress.changed().await.is_err() {
+                        return Err(SendOutcome::GaveUp("the run ended early".to_owned()));
+                    }
+                }
+                Err(error) => {
+                    return Err(SendOutcome::Refused(format!("cannot read the spool: {error}")));
+                }
+            }
+        }
+    }
+
+    async fn make_task(&mut self) -> Result<TaskDocument, SendOutcome> {
+        let no_task = |error: &dyn std::error::Error| SendOutcome::NoTask(error.to_string());
+        let body = serde_json::to_vec(&self.sender.create).map_err(|error| no_task(&error))?;
+        let reply = self.post("/v1/tasks", body.into()).await?;
+        let task = TaskDocument(reply.map_err(|error| no_task(&error))?);
+        if task.status() != "pending" && !self.sender.accept_begun {
+            return Err(SendOutcome::NoTask(format!(
+                "task {} was made under this idempotency key already and is {}",
+                task.id(),
+                task.status()
+            )));
+        }
+        Ok(task)
+    }
+
+    async fn send(&mut self, path: &str, batch: &EventBatch) -> Result<(), SendOutcome> {
+        let reply = self.post(path, batch.body.clone()).await?;
+        let reader = &mut self.sender.reader;
+        let Err(error) = reply else {
+            reader.acknowledge(batch);
+            return Ok(());
+        };
+        match error.status() {
+            Some(StatusCode::PAYLOAD_TOO_LARGE) if batch.events > 1 && reader.shrink() => Ok(()),
+            Some(StatusCode::CONFLICT) => Err(SendOutcome::TaskClosed(error.to_string())),
+            _ => Err(SendOutcome::Refused(error.to_string())),
+        }
+    }
+
+    /// Posts until there is a response that a retry would not change; it may be an error.
+    async fn post(
+        &mut self,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Result<Value, ClientError>, SendOutcome> {
+        loop {
+            match self.try_post(path, body.clone()).await {
+                // Retries at once: the token may have been rotated.
+                Err(error)
+                    if error.is_refused_token()
+                        && !std::mem::replace(&mut self.unauthorized, true) => {}
+                Err(error) if error.is_transient() => self.pause(&error).await?,
+                result => {
+                    if self.failures > QUIET_FAILURES {
+                        self.sender.observer.notice(RunNotice::DaemonBack);
+                    }
+                    (self.away_since, self.failures, self.unauthorized) = (None, 0, false);
+                    return Ok(result);
+                }
+            }
+        }
+    }
+
+    /// After a failure the next try discovers the daemon and the token anew.
+    async fn try_post(&mut self, path: &str, body: Bytes) -> Result<Value, ClientError> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::new(self.sender.discovery.target()?),
+        };
+        let reply = client.request(Method::POST, path, Some(body)).await?.json()?;
+        self.client = Some(client);
+        Ok(reply)
+    }
+
+    /// Waits for the backoff, or fails because there will be no further try.
+    async fn pause(&mut self, error: &ClientError) -> Result<(), SendOutcome> {
+        let since = *self.away_since.get_or_insert_with(Instant::now);
+        if self.failures == QUIET_FAILURES {
+            let problem = error.problem().map(ToString::to_string);
+            self.sender.observer.notice(RunNotice::DaemonAway { problem });
+        }
+        let end = Instant::now() + backoff(self.failures, error.retry_after());
+        self.failures = self.failures.saturating_add(1);
+        loop {
+            let progress = *self.progress.borrow_and_update();
+            let is_late = progress.finished && since.elapsed() >= self.sender.patience;
+            if progress.abandoned || is_late {
+                return Err(SendOutcome::GaveUp(error.to_string()));
+            }
+            tokio::select! {
+                () = sleep(end.saturating_duration_since(Instant::now())) => return Ok(()),
+                changed = self.progress.changed() => if changed.is_err() {
+                    return Err(SendOutcome::GaveUp(error.to_string()));
+                },
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs::OpenOptions;
-
+    use super::*;
     use proptest::prelude::*;
     use serde_json::json;
-
-    use super::*;
+    use std::fs::OpenOptions;
 
     fn create() -> (tempfile::TempDir, Spool) {
         let (run, create) = ("run_x".to_owned(), json!({ "idempotency_key": "run_x" }));
@@ -245,7 +442,7 @@ mod tests {
                 let line = format!("{}\n", json!([number, "x".repeat(*size)]));
                 spool.append(line.as_bytes()).expect("writes");
             }
-            let got: Vec<u64> = drain(&mut reader, spool.written())
+            let got: Vec<u64> = drain(&mut reader, spool.written)
                 .concat()
                 .iter()
                 .map(|event| event[0].as_u64().expect("a number"))
@@ -258,11 +455,11 @@ mod tests {
     fn batch_has_at_most_1000_events_and_repeats_until_acknowledged() {
         let (_folder, mut spool) = create();
         let mut reader = spool.reader().expect("opens");
-        assert_eq!(reader.next(spool.written()).expect("reads"), None);
+        assert_eq!(reader.next(spool.written).expect("reads"), None);
         spool.append("1\n".repeat(2500).as_bytes()).expect("writes");
-        let first = reader.next(spool.written()).expect("reads");
-        assert_eq!(reader.next(spool.written()).expect("reads"), first);
-        let sizes: Vec<usize> = drain(&mut reader, spool.written()).iter().map(Vec::len).collect();
+        let first = reader.next(spool.written).expect("reads");
+        assert_eq!(reader.next(spool.written).expect("reads"), first);
+        let sizes: Vec<usize> = drain(&mut reader, spool.written).iter().map(Vec::len).collect();
         assert_eq!(sizes, [1000, 1000, 500]);
     }
 
@@ -270,7 +467,7 @@ mod tests {
     fn leftover_spool_opens_up_to_its_last_whole_line() {
         let (_folder, mut spool) = create();
         spool.append(b"1\n2\n").expect("writes");
-        let path = spool.path().to_path_buf();
+        let path = spool.path.clone();
         let held = LeftoverSpool::open(&path).expect_err("is locked");
         assert!(held.to_string().contains("still at it"), "{held}");
         drop(spool);

@@ -1,67 +1,60 @@
-//! Events of an agent's stream.
+//! The stream of an agent: its events, and the entries of its conversation.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
-use super::{AgentState, HistoryEntry, HistoryRole};
+use super::AgentState;
 use crate::{AgentId, AgentRequestId, Timestamp};
 
-/// One event, as it stands in the spool, on the host's socket and, but for `agent_id` and `offset`,
+/// One event, as it stands in the spool, on the host's socket and, without `agent_id` and `offset`,
 /// in the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentEvent {
-    /// What happened.
     #[serde(flatten)]
     pub body: AgentEventBody,
     pub agent_id: AgentId,
-    /// Its number in the stream: 1, 2, 3 …; `seq` in the log. 0 of a `delta`, which has none.
-    #[serde(default, skip_serializing_if = "has_no_number")]
+    /// Its number in the stream: 1, 2, 3 …; `seq` in the log. 0 for a `delta`, which has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub offset: u64,
-    #[serde(deserialize_with = "super::wire::moment")]
+    #[serde(deserialize_with = "moment")]
     pub timestamp: Timestamp,
 }
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AgentEventBody {
-    /// A line of standard output.
     Output(AgentOutput),
-    /// A line of standard error.
     Stderr(AgentOutput),
     /// A change of state, or of what is known about the agent.
     State {
-        /// The state from now on.
         state: AgentState,
         /// What it was given to do, if that changed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task: Option<String>,
-        /// What people say of it, if that changed.
+        /// Its description, if that changed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<String>,
-        /// When the vendor's refusal ends, in Unix milliseconds, if it said so.
+        /// When the vendor's refusal ends, in Unix milliseconds, if the vendor says so.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<i64>,
         /// The vendor's id of the conversation, with the first state in which it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<String>,
-        /// Why somebody stops it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// How the turn ended that this state follows.
+        /// How the turn before this state ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         turn: Option<TurnEnd>,
     },
-    /// An entry of the conversation.
-    ChatEntry { chat_entry: HistoryEntry },
-    /// What it is saying. It stands in no spool and in no log.
+    ChatEntry {
+        chat_entry: HistoryEntry,
+    },
+    /// Words of an unfinished entry. Neither the spool nor the log has them.
     Delta(AgentDelta),
     /// Input that is given to the agent now. It is on record before the agent has it.
     Input {
-        /// The text.
         data: String,
-        /// Who sent it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
         /// Its id, which the sender was told.
@@ -69,19 +62,17 @@ pub enum AgentEventBody {
     },
     /// The agent waits for a permission or an answer.
     Request(AgentRequest),
-    /// A request is answered.
     Answer {
         request_id: AgentRequestId,
-        /// The option that was chosen.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         option_id: Option<String>,
         /// Who answered: a principal, or `policy`, `timeout`, `interrupt`, `exit`.
         by: String,
     },
-    /// What a turn has used.
     Usage(AgentUsage),
-    /// Something failed.
-    Error { error: String },
+    Error {
+        error: String,
+    },
     /// The program ended. The last event of a stream.
     Exit {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,13 +80,11 @@ pub enum AgentEventBody {
         /// The number of the signal that ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signal: Option<i32>,
-        /// The agent's state from now on.
         final_state: AgentState,
     },
 }
 
 impl AgentEventBody {
-    /// Its `type`.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Output(_) => "output",
@@ -122,17 +111,12 @@ pub struct AgentOutput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<String>,
     /// Whether the line went on beyond what is here.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-const fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-const fn has_no_number(offset: &u64) -> bool {
+const fn is_zero(offset: &u64) -> bool {
     *offset == 0
 }
 
@@ -204,13 +188,6 @@ pub enum RequestOptionKind {
     Choice,
 }
 
-impl RequestOptionKind {
-    /// Whether it lets the agent go on with what it asked for.
-    pub const fn is_allowing(self) -> bool {
-        matches!(self, Self::AllowOnce | Self::AllowAlways)
-    }
-}
-
 /// What a turn has used.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AgentUsage {
@@ -257,6 +234,117 @@ pub enum TurnOutcome {
     Ended,
 }
 
+/// Who said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryRole {
+    /// Whoever sends it input.
+    User,
+    /// The agent.
+    Assistant,
+    /// A tool that it called: the call, or its result.
+    Tool,
+    /// The program around the model, such as an error text.
+    System,
+}
+
+/// One entry of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryEntry {
+    /// Who said it.
+    pub role: HistoryRole,
+    /// Its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The tool that is called, or has answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// The whole input of a call: its JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "json_text")]
+    pub tool_input: Option<String>,
+    /// The input of a call in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_summary: Option<String>,
+    /// The text of a result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_result: Option<String>,
+    /// The vendor's id of the call, which its result bears too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_use_id: Option<String>,
+    /// Whether it tells of a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_error: Option<bool>,
+    /// Whether its text went on beyond what is here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// The offset of its event, in a history: `before` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// When.
+    #[serde(deserialize_with = "moment")]
+    pub timestamp: Timestamp,
+}
+
+impl HistoryEntry {
+    pub const fn empty(role: HistoryRole) -> Self {
+        Self {
+            role,
+            content: None,
+            tool_name: None,
+            tool_input: None,
+            tool_summary: None,
+            tool_result: None,
+            tool_use_id: None,
+            is_error: None,
+            truncated: false,
+            offset: None,
+            timestamp: Timestamp::from_millis(0),
+        }
+    }
+
+    pub fn text(role: HistoryRole, content: impl Into<String>) -> Self {
+        Self { content: Some(content.into()), ..Self::empty(role) }
+    }
+
+    pub fn error(content: impl Into<String>) -> Self {
+        Self { is_error: Some(true), ..Self::text(HistoryRole::System, content) }
+    }
+
+    /// Whether it is a call of a tool, or its result.
+    pub fn is_of_tool(&self) -> bool {
+        self.role == HistoryRole::Tool
+    }
+}
+
+// Hosts of earlier versions may still run, and their events stay in the log: a time was a number,
+// and the input of a call was no text.
+
+/// A time: RFC 3339, or Unix milliseconds.
+fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Moment {
+        Text(Timestamp),
+        Millis(i64),
+    }
+    match Moment::deserialize(deserializer) {
+        Ok(Moment::Text(at)) => Ok(at),
+        Ok(Moment::Millis(millis)) => Ok(Timestamp::from_millis(millis)),
+        Err(_) => {
+            Err(D::Error::custom("expected an RFC 3339 time such as 2026-01-31T12:00:00.000Z"))
+        }
+    }
+}
+
+/// A string, or the JSON text of another value.
+fn json_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(match Option::<Value>::deserialize(deserializer)? {
+        None => None,
+        Some(Value::String(text)) => Some(text),
+        Some(value) => Some(value.to_string()),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -274,5 +362,20 @@ mod tests {
             let read: RequestOption = serde_json::from_value(option).unwrap();
             assert_eq!((read.kind, read.text), (kind, false));
         }
+    }
+
+    #[test]
+    fn an_entry_of_an_earlier_version_is_read_and_written_as_one_of_today() {
+        let input = json!({ "command": "ls" });
+        let earlier = json!({ "role": "tool", "tool_input": input, "timestamp": 1_500 });
+        let entry: HistoryEntry = serde_json::from_value(earlier).unwrap();
+        let today = json!({
+            "role": "tool", "tool_input": input.to_string(), "timestamp": "1970-01-01T00:00:01.500Z",
+        });
+        assert_eq!(serde_json::to_value(&entry).unwrap(), today);
+        assert_eq!(serde_json::from_value::<HistoryEntry>(today).unwrap(), entry);
+        let never = json!({ "role": "tool", "timestamp": "never" });
+        let refused = serde_json::from_value::<HistoryEntry>(never).unwrap_err();
+        assert!(refused.to_string().starts_with("expected an RFC 3339 time"), "{refused}");
     }
 }

@@ -12,24 +12,21 @@ use subtle::ConstantTimeEq as _;
 use super::{AgentBackend, PermissionMode};
 use crate::{AgentId, new_secret};
 
-/// The variable by which an agent and all that it has started are found. Its value is the agent's
-/// id.
+/// The variable by which an agent and all its descendants are found. Its value is the agent's id.
 pub const AGENT_MARK: &str = "SVC_AGENT_ID";
 
-/// By this the host knows that an answer to a request of its agent comes from the daemon. The host
-/// gets it over standard input, the daemon keeps it in its database, and nobody else is told it. An
-/// empty one is nobody's: then nobody answers.
+/// Proves to a host that an answer to a request of its agent comes from the daemon. The host gets
+/// it over standard input, the daemon keeps it in its database, and nobody else has it. With an
+/// empty key the host takes no answer.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AnswerKey(String);
 
 impl AnswerKey {
-    /// One of 32 random bytes.
     pub fn random() -> Self {
         Self(new_secret())
     }
 
-    /// The key in this text.
     pub const fn from_text(text: String) -> Self {
         Self(text)
     }
@@ -46,7 +43,6 @@ impl AnswerKey {
     }
 }
 
-/// Shows nothing of it.
 impl fmt::Debug for AnswerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AnswerKey(…)")
@@ -62,62 +58,54 @@ pub struct HostSpec {
     /// The project of its folder; may be empty.
     #[serde(default)]
     pub project: String,
-    /// The configured way to run it.
     pub instance: String,
     /// Its address.
     pub session_key: String,
-    /// How it is run.
     pub backend: AgentBackend,
-    /// Program and arguments, those of settings appended; never empty. The backend adds its own.
+    /// Program and arguments, including those of settings; never empty. The backend adds its own.
     pub command: Vec<String>,
     /// Working folder, absolute.
     pub cwd: PathBuf,
-    /// Variables beside those that the backend lets through, with their values.
+    /// Variables besides those that the backend lets through.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// What it was given to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// What people say of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Its first input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<AgentInput>,
-    /// Whether no input follows the first: a program of `exec` finds the end of its input after it.
+    /// Whether no input follows the first. A program of `exec` then finds the end of its input.
     #[serde(default)]
     pub one_shot: bool,
-    /// What becomes of requests for permission.
     #[serde(default)]
     pub permission: PermissionMode,
     /// `exec`: the line that ends a turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_end: Option<String>,
-    /// The vendor's model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The vendor's id of a conversation to go on with.
+    /// The vendor's id of a conversation to continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
-    /// Text for the system side, where the backend has one; else it stands before the first prompt.
+    /// Text for the system side; before the first prompt if the backend has no system side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The MCP server `svc` of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<AgentMcpServer>,
-    /// What the daemon shows when it answers a request of the agent.
     #[serde(default)]
     pub answer_key: AnswerKey,
-    /// Milliseconds until an agent that has not answered the handshake has failed.
+    /// Milliseconds within which the agent has to answer the handshake.
     #[serde(default = "HostSpec::default_start_timeout")]
     pub start_timeout_ms: u64,
-    /// Milliseconds until a request that nobody answers is denied.
+    /// Milliseconds until an unanswered request is denied.
     #[serde(default = "HostSpec::default_request_timeout")]
     pub request_timeout_ms: u64,
     /// Milliseconds without a turn after which a one-shot agent is ended; 0: never.
     #[serde(default)]
     pub idle_timeout_ms: u64,
-    /// Milliseconds that the socket stays after the agent's end.
+    /// Milliseconds that the socket stays open after the agent's end.
     #[serde(default = "HostSpec::default_linger")]
     pub linger_ms: u64,
 }
@@ -138,28 +126,23 @@ impl HostSpec {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInput {
-    /// The text.
     pub input: String,
-    /// Its id; the host makes one if there is none.
+    /// The host makes one if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    /// Who sends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// By this key a repeat is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
 
 /// The MCP server that an agent gets for one run: a program, which proves on the daemon's socket
-/// that the agent's process started it. There is no secret in it.
+/// that the agent's process started it. It contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentMcpServer {
-    /// The program.
     pub command: String,
-    /// Its arguments.
     pub args: Vec<String>,
-    /// Its variables. Some agents give their servers few of their own.
+    /// Complete: some agents pass few of their own variables to their servers.
     pub env: BTreeMap<String, String>,
 }
 
@@ -178,24 +161,21 @@ impl AgentMcpServer {
     }
 }
 
-/// What a host's start came to: the one line that `svc agent host` prints.
+/// The result of a host's start: the one line that `svc agent host` prints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum HostStarted {
     /// The program runs, and the socket answers.
     Running {
-        /// The host's process.
         host_pid: u32,
-        /// When it started, as the system counts it; 0 where the system has no list of processes.
+        /// When the host started, as the system counts it; 0 where the system has no list of
+        /// processes.
         host_started: u64,
         /// The agent's program.
         pid: u32,
-        /// Where the host listens.
         socket_path: PathBuf,
     },
-    /// There is no host.
     Failed {
-        /// Why.
         error: String,
     },
 }

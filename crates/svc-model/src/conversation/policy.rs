@@ -1,7 +1,6 @@
 //! Which sessions a session may see and send to.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::words::words;
 
 /// The configuration `[sessions]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,30 +18,17 @@ impl Default for SessionsPolicy {
     }
 }
 
-/// Which sessions a session sees beside itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SessionsVisibility {
-    /// None.
-    #[serde(rename = "self")]
-    Own,
-    /// Its children.
-    Tree,
-    /// Those of its project, and its children anywhere.
-    Project,
-    /// All.
-    All,
-}
-
-impl SessionsVisibility {
-    /// The configured value.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Own => "self",
-            Self::Tree => "tree",
-            Self::Project => "project",
-            Self::All => "all",
-        }
+words! {
+    /// Which sessions a session sees beside itself.
+    pub enum SessionsVisibility {
+        /// None.
+        Own = "self",
+        /// Its children.
+        Tree = "tree",
+        /// Those of its project, and its children anywhere.
+        Project = "project",
+        /// All.
+        All = "all",
     }
 }
 
@@ -50,17 +36,14 @@ impl std::str::FromStr for SessionsVisibility {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Own, Self::Tree, Self::Project, Self::All]
-            .into_iter()
-            .find(|it| it.as_str() == text)
-            .ok_or_else(|| format!("`{text}` is not self, tree, project or all"))
+        let known = Self::ALL.into_iter().find(|it| it.as_str() == text);
+        known.ok_or_else(|| format!("`{text}` is not self, tree, project or all"))
     }
 }
 
 /// The relation of a session to the one that looks at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionRelation {
-    /// Both are the same session.
     pub is_self: bool,
     /// The session that looks at it started it.
     pub is_child: bool,
@@ -68,30 +51,21 @@ pub struct SessionRelation {
     pub is_of_project: bool,
 }
 
-/// Why a session is not seen, or not sent to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SessionDenial {
-    /// `visibility = "self"`.
-    SelfVisibilityRestricted,
-    /// `visibility = "tree"`.
-    TreeVisibilityRestricted,
-    /// `visibility = "project"`.
-    ProjectVisibilityRestricted,
-    /// No entry of `allow` fits.
-    AgentToAgentNotAllowed,
+words! {
+    /// Why a session is not seen, or not sent to.
+    pub enum SessionDenial {
+        /// `visibility = "self"`.
+        SelfVisibilityRestricted = "self_visibility_restricted",
+        /// `visibility = "tree"`.
+        TreeVisibilityRestricted = "tree_visibility_restricted",
+        /// `visibility = "project"`.
+        ProjectVisibilityRestricted = "project_visibility_restricted",
+        /// No entry of `allow` fits.
+        AgentToAgentNotAllowed = "agent_to_agent_not_allowed",
+    }
 }
 
 impl SessionDenial {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SelfVisibilityRestricted => "self_visibility_restricted",
-            Self::TreeVisibilityRestricted => "tree_visibility_restricted",
-            Self::ProjectVisibilityRestricted => "project_visibility_restricted",
-            Self::AgentToAgentNotAllowed => "agent_to_agent_not_allowed",
-        }
-    }
-
     /// The reason, with the name of the setting.
     pub const fn explanation(self) -> &'static str {
         match self {
@@ -128,7 +102,6 @@ pub struct AllowRule {
 }
 
 impl AllowRule {
-    /// The rule in its configured form.
     pub fn as_text(&self) -> String {
         format!("{}->{}", self.from, self.to)
     }
@@ -156,10 +129,7 @@ impl std::str::FromStr for AllowRule {
 }
 
 impl SessionsPolicy {
-    /// Whether a session is visible.
-    ///
-    /// # Errors
-    /// The reason if it is not.
+    /// Whether a session is visible. Fails with the reason.
     pub const fn may_see(&self, sight: SessionRelation) -> Result<(), SessionDenial> {
         let SessionRelation { is_self, is_child, is_of_project } = sight;
         let is_seen = match self.visibility {
@@ -174,7 +144,7 @@ impl SessionsPolicy {
         }
     }
 
-    /// The reason why other sessions may be hidden; `None` if all are visible.
+    /// Why other sessions may be hidden; `None` if all are visible.
     pub const fn unseen(&self) -> Option<SessionDenial> {
         match self.visibility {
             SessionsVisibility::Own => Some(SessionDenial::SelfVisibilityRestricted),
@@ -184,10 +154,8 @@ impl SessionsPolicy {
         }
     }
 
-    /// Whether one session may send to another that it sees.
-    ///
-    /// # Errors
-    /// If there are rules and none allows it.
+    /// Whether one session may send to another that it sees. Fails if there are rules and none
+    /// allows it.
     pub fn may_send(
         &self,
         from: SessionParty<'_>,
@@ -200,8 +168,8 @@ impl SessionsPolicy {
     }
 }
 
-/// Whether a text matches a pattern in which `*` stands for any text, ignoring case. The worst case
-/// takes time proportional to the product of both lengths.
+/// Whether a text matches a pattern in lower case, in which `*` stands for any text, ignoring case.
+/// The worst case takes time proportional to the product of both lengths.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     let mut parts = pattern.split('*');

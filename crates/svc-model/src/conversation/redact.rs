@@ -2,30 +2,14 @@
 
 use std::borrow::Cow;
 
-/// Replaces a secret.
 const MARK: &str = "[redacted]";
 
-/// Prefixes of vendors' secrets, each with the minimum number of characters that follow.
-const SECRET_PREFIXES: [(&str, usize); 19] = [
-    ("sk-ant-", 20),
-    ("sk-proj-", 20),
-    ("sk-", 20),
-    ("sk_live_", 16),
-    ("rk_live_", 16),
-    ("ghp_", 30),
-    ("gho_", 30),
-    ("ghu_", 30),
-    ("ghs_", 30),
-    ("github_pat_", 30),
-    ("glpat-", 16),
-    ("xoxb-", 16),
-    ("xoxp-", 16),
-    ("xoxa-", 16),
-    ("AIza", 30),
-    ("npm_", 30),
-    ("hf_", 30),
-    ("svc_", 64),
-    ("ya29.", 20),
+/// Prefixes of vendors' secrets, by the minimum number of characters that follow.
+const SECRET_PREFIXES: [(usize, &[&str]); 4] = [
+    (16, &["sk_live_", "rk_live_", "glpat-", "xoxb-", "xoxp-", "xoxa-"]),
+    (20, &["sk-ant-", "sk-proj-", "sk-", "ya29."]),
+    (30, &["ghp_", "gho_", "ghu_", "ghs_", "github_pat_", "AIza", "npm_", "hf_"]),
+    (64, &["svc_"]),
 ];
 
 /// Prefixes of AWS access key ids: four capitals, followed by sixteen characters.
@@ -57,7 +41,7 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
 }
 
 /// Runs of characters that secrets consist of, each with its offset.
-pub(super) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut rest = 0;
     std::iter::from_fn(move || {
@@ -69,8 +53,11 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn is_secret(word: &str) -> bool {
-    let has_shape = |(prefix, least): &(&str, usize)| {
-        word.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *least)
+    let has_shape = |(least, prefixes): &(usize, &[&str])| {
+        prefixes
+            .iter()
+            .filter_map(|prefix| word.strip_prefix(prefix))
+            .any(|rest| rest.len() >= *least)
     };
     let is_access_key = || {
         let capitals = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
@@ -80,10 +67,10 @@ fn is_secret(word: &str) -> bool {
     };
     // JSON Web Tokens: three parts, the first of which begins with `{"`, encoded.
     let is_web_token = || {
-        let mut parts = word.split('.');
-        word.starts_with("eyJ") && word.len() >= 40 && parts.all(|part| !part.is_empty()) && {
-            word.matches('.').count() == 2
-        }
+        word.starts_with("eyJ")
+            && word.len() >= 40
+            && word.split('.').all(|part| !part.is_empty())
+            && word.matches('.').count() == 2
     };
     SECRET_PREFIXES.iter().any(has_shape) || is_access_key() || is_web_token()
 }

@@ -4,13 +4,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{
-    claude_prompt::{PromptAnswer, RefusedAnswer},
-    title::{one_line, text},
+use super::prompt::{
+    PromptAnswer, RefusedAnswer, answers_to_all, choices, labels, list, one_line, option, text,
 };
 use crate::agent::{RequestKind, RequestOption, RequestOptionKind};
 
-/// The client's words for its answers, which are the ids of the options.
+// The client's words for its answers, which are the ids of the options.
 const ACCEPT: &str = "accept";
 const ACCEPT_FOR_SESSION: &str = "acceptForSession";
 /// Refuses; the turn goes on.
@@ -20,23 +19,9 @@ const CANCEL: &str = "cancel";
 /// Offered decisions that write a rule.
 const COMMAND_RULE: &str = "acceptWithExecpolicyAmendment";
 const NETWORK_RULE: &str = "applyNetworkPolicyAmendment";
-/// Ids of options of a question begin so; the number of the label follows.
-const CHOICE: &str = "choice_";
 /// Parameters that say nothing about what would be done.
-const PLUMBING: [&str; 12] = [
-    "_meta",
-    "approvalId",
-    "availableDecisions",
-    "commandActions",
-    "cwd",
-    "environmentId",
-    "itemId",
-    "kind",
-    "requestedSchema",
-    "startedAtMs",
-    "threadId",
-    "turnId",
-];
+const PLUMBING: &str = "_meta approvalId availableDecisions commandActions cwd environmentId itemId kind \
+    requestedSchema startedAtMs threadId turnId";
 
 /// The requests of the app-server that a person answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +36,6 @@ enum CodexRequest {
     Elicitation,
 }
 
-/// What Codex asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodexPrompt {
     method: CodexRequest,
@@ -83,12 +67,11 @@ impl CodexPrompt {
         is_asking.then_some(Self { method, id, params, changes: Vec::new(), takes_decline })
     }
 
-    /// The item that it asks about, if it is about one.
     pub fn item(&self) -> Option<&str> {
         self.params["itemId"].as_str()
     }
 
-    /// Adds what an item of changed files says.
+    /// Adds the changes of files that its item would make.
     #[must_use]
     pub fn with_changes(self, changes: Vec<Value>) -> Self {
         Self { changes, ..self }
@@ -103,7 +86,7 @@ impl CodexPrompt {
         self.params["_meta"]["codex_approval_kind"] == "mcp_tool_call"
     }
 
-    /// Whether an MCP server asks its person for values, which only the terminal's form takes.
+    /// Whether an MCP server asks a person for values, which only the terminal's form takes.
     fn is_form(&self) -> bool {
         let fields = self.params["requestedSchema"]["properties"].as_object();
         self.method == CodexRequest::Elicitation
@@ -119,7 +102,6 @@ impl CodexPrompt {
         }
     }
 
-    /// What is asked, on one line.
     pub fn title(&self) -> String {
         let word = |name: &str| text(&self.params[name]).map(str::to_owned);
         let told = match self.method {
@@ -153,10 +135,10 @@ impl CodexPrompt {
         }
     }
 
-    /// The call: `{name, input}`.
     pub fn tool(&self) -> Value {
         let mut input = self.params.as_object().cloned().unwrap_or_default();
-        input.retain(|name, value| !PLUMBING.contains(&name.as_str()) && !value.is_null());
+        let is_plumbing = |name: &str| PLUMBING.split(' ').any(|plumbing| plumbing == name);
+        input.retain(|name, value| !is_plumbing(name) && !value.is_null());
         if !self.changes.is_empty() {
             input.insert("changes".to_owned(), Value::from(self.changes.clone()));
         }
@@ -169,15 +151,7 @@ impl CodexPrompt {
     pub fn options(&self) -> Vec<RequestOption> {
         match self.method {
             CodexRequest::Command | CodexRequest::FileChange => self.decisions(),
-            CodexRequest::Question => {
-                let labels = self.labels().into_iter().enumerate();
-                labels
-                    .map(|(number, label)| {
-                        let id = format!("{CHOICE}{}", number + 1);
-                        option(id, label, RequestOptionKind::Choice)
-                    })
-                    .collect()
-            }
+            CodexRequest::Question => choices(labels(self.questions(), None)).collect(),
             CodexRequest::Elicitation => {
                 let accept = option(ACCEPT, "Yes", RequestOptionKind::AllowOnce);
                 let decline = option(DECLINE, "No", RequestOptionKind::Deny);
@@ -194,10 +168,9 @@ impl CodexPrompt {
     }
 
     fn offered(&self) -> &[Value] {
-        self.params["availableDecisions"].as_array().map_or(&[], Vec::as_slice)
+        list(&self.params["availableDecisions"])
     }
 
-    /// What an approval offers.
     fn decisions(&self) -> Vec<RequestOption> {
         let offers = |decision: &str| self.offered().iter().any(|it| it == decision);
         let deny = if self.takes_decline || offers(DECLINE) {
@@ -216,7 +189,7 @@ impl CodexPrompt {
             options.push(option(ACCEPT_FOR_SESSION, name, RequestOptionKind::AllowAlways));
         }
         options.extend(self.rules().map(|(id, name, _)| {
-            option(id, &format!("Yes, and {name}"), RequestOptionKind::AllowAlways)
+            option(id, format!("Yes, and {name}"), RequestOptionKind::AllowAlways)
         }));
         options.push(deny);
         options
@@ -225,7 +198,8 @@ impl CodexPrompt {
     /// The offered decisions that write a rule: id, what the rule does, and the decision.
     fn rules(&self) -> impl Iterator<Item = (String, String, &Value)> {
         self.offered().iter().enumerate().filter_map(|(number, decision)| {
-            let words = texts(&decision[COMMAND_RULE]["execpolicy_amendment"]);
+            let words = list(&decision[COMMAND_RULE]["execpolicy_amendment"]).iter();
+            let words: Vec<_> = words.filter_map(Value::as_str).collect();
             let network = &decision[NETWORK_RULE]["network_policy_amendment"];
             let (kind, name) = if !words.is_empty() {
                 let name = format!("always allow commands that start with {:?}", words.join(" "));
@@ -241,20 +215,9 @@ impl CodexPrompt {
     }
 
     fn questions(&self) -> &[Value] {
-        self.params["questions"].as_array().map_or(&[], Vec::as_slice)
+        list(&self.params["questions"])
     }
 
-    /// The labels of the only question; none if there are several.
-    fn labels(&self) -> Vec<&str> {
-        let [question] = self.questions() else { return Vec::new() };
-        let options = question["options"].as_array().map_or(&[][..], Vec::as_slice);
-        options.iter().filter_map(|option| option["label"].as_str()).collect()
-    }
-
-    /// The result of the client's request.
-    ///
-    /// # Errors
-    /// If the prompt takes no such answer.
     pub fn output(&self, answer: PromptAnswer<'_>) -> Result<Value, RefusedAnswer> {
         if self.method == CodexRequest::Question {
             return Ok(json!({ "answers": self.answers(answer)? }));
@@ -284,46 +247,17 @@ impl CodexPrompt {
     fn answers(&self, answer: PromptAnswer<'_>) -> Result<Map<String, Value>, RefusedAnswer> {
         let given = |texts: Vec<String>| json!({ "answers": texts });
         let id = |question: &Value| question["id"].as_str().unwrap_or_default().to_owned();
+        let questions = self.questions();
         if let Some(all) = answer.answers {
-            let words = |value: &Value| match value {
-                Value::String(text) => Some(vec![text.clone()]),
-                Value::Array(texts) => {
-                    texts.iter().map(|text| text.as_str().map(str::to_owned)).collect()
-                }
-                _ => None,
-            };
-            if all.len() != self.questions().len() {
-                return Err(RefusedAnswer::Answers);
-            }
-            let each = self.questions().iter().map(|question| {
-                let words = all.get(question["question"].as_str()?).and_then(words)?;
-                Some((id(question), given(words)))
-            });
-            return each.collect::<Option<_>>().ok_or(RefusedAnswer::Answers);
+            let asked: Option<Vec<_>> =
+                questions.iter().map(|it| it["question"].as_str()).collect();
+            let words = answers_to_all(all, &asked.ok_or(RefusedAnswer::Answers)?)?;
+            return Ok(questions.iter().map(id).zip(words.into_iter().map(given)).collect());
         }
-        let [question] = self.questions() else { return Err(RefusedAnswer::Answers) };
-        let words = match (answer.option_id, answer.text) {
-            (None, Some(words)) => words,
-            (None, None) => return Err(RefusedAnswer::Option),
-            (Some(_), Some(_)) => return Err(RefusedAnswer::Text),
-            (Some(chosen), None) => {
-                let number = chosen.strip_prefix(CHOICE).and_then(|number| number.parse().ok());
-                let label = number
-                    .and_then(|number: usize| self.labels().get(number.checked_sub(1)?).copied());
-                label.ok_or(RefusedAnswer::Option)?
-            }
-        };
+        let [question] = questions else { return Err(RefusedAnswer::Answers) };
+        let words = answer.to_one_question(&labels(questions, None))?;
         Ok(Map::from_iter([(id(question), given(vec![words.to_owned()]))]))
     }
-}
-
-fn option(id: impl Into<String>, name: &str, kind: RequestOptionKind) -> RequestOption {
-    RequestOption { option_id: id.into(), name: name.to_owned(), kind, text: false }
-}
-
-fn texts(values: &Value) -> Vec<&str> {
-    let values = values.as_array().map_or(&[][..], Vec::as_slice);
-    values.iter().filter_map(Value::as_str).collect()
 }
 
 #[cfg(test)]

@@ -7,47 +7,83 @@ use serde::{Deserialize, Serialize};
 
 use super::{HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse};
 use crate::{
-    OpenCalls, Peer, PeerStatus, Timestamp, WaitingFor,
+    Peer, PeerStatus, Timestamp, WaitingFor,
     journal::{Session, SessionSource},
     limits,
+    words::words,
 };
 
-/// What a person may configure.
+/// The open calls of tools of one session, the oldest first: each by the client's id of it, or by
+/// its tool if the client gives no ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OpenCalls(Vec<String>);
+
+impl OpenCalls {
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn has(&self, call: &str) -> bool {
+        self.0.iter().any(|open| open == call)
+    }
+
+    /// Adds a call that has begun; returns whether it was not open.
+    pub fn begin(&mut self, call: &str) -> bool {
+        if call.len() > limits::SHORT_TEXT_BYTES || self.has(call) {
+            return false;
+        }
+        if self.0.len() >= limits::OPEN_CALLS {
+            self.0.remove(0);
+        }
+        self.0.push(call.to_owned());
+        true
+    }
+
+    /// Removes a call that has ended; returns whether it was open.
+    pub fn end(&mut self, call: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|open| open != call);
+        self.0.len() < before
+    }
+
+    /// Removes all calls; returns whether there were any.
+    pub fn clear(&mut self) -> bool {
+        !std::mem::take(&mut self.0).is_empty()
+    }
+}
+
+/// The configuration of hooks.
 #[derive(Debug, Clone, Copy)]
 pub struct HookPolicy {
-    /// After this many tool calls a session is reminded of its active record.
+    /// Tool calls after which a session is reminded of its active record.
     pub check_in: i64,
     /// Whether a prompt is answered with what the team knows about it.
     pub context: bool,
     /// Whether sub-agents get reminders and notes on runs.
     pub sub_agents: bool,
-    /// What becomes of the prompts of attended sessions.
     pub attended: AttendedPrompts,
 }
 
-/// What becomes of the prompts that clients show the persons who started them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AttendedPrompts {
-    /// They are shown, and can be answered here as well.
-    #[default]
-    Answer,
-    /// They are shown.
-    Watch,
-    /// Their sessions count as waiting, and nothing more is shown.
-    Off,
+words! {
+    /// What happens with prompts that clients show the persons who started them.
+    #[derive(Default)]
+    pub enum AttendedPrompts {
+        /// They are shown, and can be answered through `svc` as well.
+        #[default]
+        Answer = "answer",
+        Watch = "watch",
+        /// Their sessions count as waiting, and nothing more is shown.
+        Off = "off",
+    }
 }
 
 impl FromStr for AttendedPrompts {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "answer" => Ok(Self::Answer),
-            "watch" => Ok(Self::Watch),
-            "off" => Ok(Self::Off),
-            _ => Err(format!("`{text}` is not answer, watch or off")),
-        }
+        let known = Self::ALL.into_iter().find(|it| it.as_str() == text);
+        known.ok_or_else(|| format!("`{text}` is not answer, watch or off"))
     }
 }
 
@@ -68,18 +104,17 @@ pub enum HookTiming {
     /// The hook waits for the reply.
     #[default]
     Live,
-    /// Nobody waits for the reply: the daemon was away, or the hook has given up. What is known
-    /// from later on stays.
+    /// Nobody waits for the reply: the daemon was away, or the hook has given up. The event changes
+    /// nothing that is known from a later time.
     Late { happened_at: Timestamp },
 }
 
 impl HookTiming {
-    /// Whether the hook waits for the reply.
     pub fn is_live(self) -> bool {
         self == Self::Live
     }
 
-    /// The time to note, at `now`.
+    /// When the event happened.
     pub fn time(self, now: Timestamp) -> Timestamp {
         match self {
             Self::Live => now,
@@ -87,7 +122,7 @@ impl HookTiming {
         }
     }
 
-    /// Whether the event happened before `known_at`, of which something is known already.
+    /// Whether the event happened before `known_at`, the time of something known.
     pub fn is_before(self, known_at: Timestamp) -> bool {
         matches!(self, Self::Late { happened_at } if happened_at < known_at)
     }
@@ -98,26 +133,23 @@ impl HookTiming {
 pub enum HookIdHistory {
     /// Nothing, or the event has no id.
     New,
-    /// The hook gave up waiting before the event arrived, and a later one has said so.
+    /// A later hook has reported that the event's hook gave up waiting.
     GivenUp,
-    /// The event came before.
     Repeated,
 }
 
-/// How an event is taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HookReception {
-    /// Its effects follow.
     New(HookTiming),
-    /// It counts once, so nothing follows.
+    /// The event has no effects, as it counts once.
     Repeated {
-        /// A repeat from the spool shows that nobody saw the first reply. What that handed over is
-        /// taken back.
+        /// A repeat from the spool shows that nobody saw the first reply. What that reply handed
+        /// over is taken back.
         first_reply_unseen: bool,
     },
 }
 
-/// How an event with this history, told with this timing, is taken in at `now`.
+/// How an event with this history and this timing is received at `now`.
 pub fn reception(history: HookIdHistory, timing: HookTiming, now: Timestamp) -> HookReception {
     match (history, timing) {
         (HookIdHistory::Repeated, timing) => {
@@ -130,18 +162,15 @@ pub fn reception(history: HookIdHistory, timing: HookTiming, now: Timestamp) -> 
     }
 }
 
-/// Who reads the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HookAudience {
     #[default]
     Nobody,
-    /// The session itself.
     Session,
-    /// A sub-agent, which gets reminders and notes on runs alone.
+    /// A sub-agent, which gets only reminders and notes on runs.
     SubAgent,
 }
 
-/// Who reads the reply to this event.
 pub fn audience(event: &HookEvent, timing: HookTiming, policy: HookPolicy) -> HookAudience {
     match (timing, event.is_of_sub_agent()) {
         (HookTiming::Live, false) => HookAudience::Session,
@@ -153,24 +182,18 @@ pub fn audience(event: &HookEvent, timing: HookTiming, policy: HookPolicy) -> Ho
 /// What an event does to its session's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEffect {
-    /// The row stays as it is.
     Keep {
-        /// Whether the session is over.
         is_over: bool,
     },
-    /// The session begins, or begins again.
     Begin(SessionSource),
-    /// The session is alive.
     Touch,
-    /// The session is over from now on.
+    /// The session ends, for a reason in the client's words.
     End {
-        /// The client's word for why.
         reason: Option<String>,
     },
 }
 
-/// What an event does to the row of its session, which is `known` so far. A late event opens no
-/// session again.
+/// What an event does to the row of its session. A late event reopens no session.
 pub fn session_effect(
     event: &HookEvent,
     timing: HookTiming,
@@ -185,7 +208,7 @@ pub fn session_effect(
         (HookMoment::End { .. }, Some(_)) if is_over => SessionEffect::Keep { is_over },
         (HookMoment::End { reason }, Some(_)) => SessionEffect::End { reason: reason.clone() },
         (HookMoment::Start { source }, _) => SessionEffect::Begin(*source),
-        // Its hooks were installed after it began.
+        // The hooks were installed after the session began.
         (_, None) => SessionEffect::Begin(SessionSource::Startup),
         (HookMoment::Prompt { .. }, Some(_)) if is_over => {
             SessionEffect::Begin(SessionSource::Resume)
@@ -198,16 +221,13 @@ pub fn session_effect(
 /// What an event does to its session's peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PresenceChange {
-    /// Nothing.
     Keep,
-    /// The peer registers, for the first time or again, and has this status.
+    /// The peer registers, for the first time or again.
     Register(PeerStatus),
-    /// The peer is alive and has this status.
     Report(PeerStatus),
 }
 
-/// What an event does to its session's peer, which is `known` so far. `session` is what it does to
-/// the session.
+/// What an event does to its session's peer. `session` is what it does to the session.
 pub fn presence_change(
     event: &HookEvent,
     timing: HookTiming,
@@ -215,8 +235,8 @@ pub fn presence_change(
     known: Option<&Peer>,
 ) -> PresenceChange {
     let said = said_status(event, known);
-    // An event without a status, such as the end of a sub-agent, comes after the session's end and
-    // is no sign of life.
+    // After the session's end, an event without a status, such as the end of a sub-agent, is no
+    // sign of life.
     let is_echo = said.is_none() && *session == SessionEffect::Keep { is_over: true };
     let is_of_another = event.is_of_sub_agent() && !concerns_the_prompt(event, known);
     if is_of_another || is_echo {
@@ -241,13 +261,13 @@ pub fn presence_change(
     }
 }
 
-/// The status that an event tells of. While a person is asked about one tool, another that runs
-/// beside it ends nothing.
+/// The status that an event reports. While a person is asked about one tool, the end of another
+/// tool reports none.
 fn said_status(event: &HookEvent, known: Option<&Peer>) -> Option<PeerStatus> {
     let asked = known.and_then(|peer| peer.waiting_for.as_ref()?.tool.as_deref());
     match (&event.moment, asked) {
         (HookMoment::ToolEnd(done), Some(asked)) if done.tool != asked => None,
-        // The end of a refused turn, and a person's Esc, do not end a usage limit.
+        // Neither the end of the refused turn nor a person's Esc ends a usage limit.
         (HookMoment::TurnOver { .. } | HookMoment::Stop { .. }, _)
             if known.is_some_and(Peer::is_limited) =>
         {
@@ -276,7 +296,7 @@ pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<Wai
         (HookMoment::Refused(limit) | HookMoment::Retry(Some(limit)), _) => {
             Some(limit.waiting_for(at))
         }
-        // That it still waits, in fewer words.
+        // A repeated report without details.
         (HookMoment::Waiting(HookPrompt { tool: None, .. }), Some(waits)) => Some(waits),
         (HookMoment::Waiting(HookPrompt { kind, title, tool, .. }), _) => Some(WaitingFor {
             kind: *kind,
@@ -289,8 +309,8 @@ pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<Wai
     }
 }
 
-/// Notes which calls of tools are open after an event; answers whether that is another set. What is
-/// told late opens none: its end may have been told.
+/// Updates the open calls of tools after an event; returns whether they changed. A late event opens
+/// no call: the call's end may have been reported.
 pub fn follow_calls(
     calls: &mut OpenCalls,
     event: &HookEvent,
@@ -320,12 +340,11 @@ pub fn follow_calls(
     }
 }
 
-/// What becomes of a peer's messages at an event.
+/// What happens to a peer's messages at an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MailHandover {
-    /// Whether the event shows that the session has what earlier hooks gave it.
+    /// Whether the event proves that the session has what earlier hooks gave it.
     pub confirms_given: bool,
-    /// The messages that go into the reply.
     pub offer: MailOffer,
 }
 
@@ -334,21 +353,21 @@ pub struct MailHandover {
 pub enum MailOffer {
     /// None: the reply would not reach the model.
     Nothing,
-    /// Those that the session has not been given.
+    /// Those that the session was not given.
     New,
     /// Also those that it was given and has not acknowledged: a session that begins anew may never
     /// have seen them.
     NewAndGiven,
-    /// The same without questions. One begins a turn of its own, or comes with the first prompt;
-    /// with the start of the session as well it would stand there twice.
+    /// The same without questions. A question begins a turn of its own, or comes with the first
+    /// prompt; at the start of the session it would come twice.
     NewAndGivenNews,
 }
 
-/// What becomes of a peer's messages at a live event.
+/// What happens to a peer's messages at a live event.
 pub fn mail_handover(event: &HookEvent) -> MailHandover {
     let offer = match (&event.moment, event.takes_context()) {
         (_, false) => MailOffer::Nothing,
-        // The turn under way goes on with it.
+        // The current turn continues with them.
         (HookMoment::Start { source: SessionSource::Compact }, true) => MailOffer::NewAndGiven,
         (HookMoment::Start { .. }, true) => MailOffer::NewAndGivenNews,
         (_, true) => MailOffer::New,
@@ -356,21 +375,19 @@ pub fn mail_handover(event: &HookEvent) -> MailHandover {
     MailHandover { confirms_given: !event.is_start(), offer }
 }
 
-/// What happens to the count of tool calls since the record was last looked at.
+/// What happens to the count of tool calls since the session's last look at its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCountEffect {
-    /// It goes on.
     Keep,
-    /// It begins from zero.
     Reset,
-    /// It begins from zero, and the session is reminded of its active record.
+    /// The session is also reminded of its active record.
     ResetAndRemind,
 }
 
 /// Tools that show a session its record.
 const RECORD_TOOLS: &[&str] = &["start_ghap", "update_ghap", "adopt_ghap"];
 
-/// What happens to a count that is `count` with this call of `tool`.
+/// `count` includes this call of `tool`.
 pub fn tool_count_effect(
     event: &HookEvent,
     tool: &HookToolUse,
@@ -380,10 +397,10 @@ pub fn tool_count_effect(
 ) -> ToolCountEffect {
     let is_over = matches!(event.moment, HookMoment::ToolEnd(_));
     if is_over && RECORD_TOOLS.iter().any(|name| tool.calls(name)) {
-        // The tool itself began the count from zero, and its own call is none of those since.
+        // The tool itself reset the count, and its own call does not count.
         return ToolCountEffect::Reset;
     }
-    // A reminder that nobody would read waits for the next call.
+    // Without a reader the reminder waits for the next call.
     if count < policy.check_in || !timing.is_live() {
         return ToolCountEffect::Keep;
     }
@@ -393,8 +410,8 @@ pub fn tool_count_effect(
     }
 }
 
-/// Whether an event changes nothing but when session and peer were last heard of, and that was a
-/// moment ago. `calls` are the open calls so far. With mail in the inbox it changes more.
+/// Whether an event only updates the last contact of session and peer, which is recent anyway.
+/// `calls` are the open calls. With mail in the inbox the event does more.
 pub fn is_sign_of_life(
     event: &HookEvent,
     session: &Session,
@@ -419,8 +436,8 @@ pub fn is_sign_of_life(
 }
 
 /// How the session begins, if this is the first event at which the client takes context. `peer` is
-/// what was known of its peer before. opencode takes none at a session's start, so there it is the
-/// first prompt.
+/// the peer before the event. opencode takes no context at a session's start, so for opencode it is
+/// the first prompt.
 pub fn session_source_of_start(event: &HookEvent, peer: Option<&Peer>) -> Option<SessionSource> {
     match event.moment {
         HookMoment::Start { source } => Some(source),
@@ -429,5 +446,23 @@ pub fn session_source_of_start(event: &HookEvent, peer: Option<&Peer>) -> Option
             is_first.then_some(SessionSource::Startup)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_open_until_it_ends_or_many_come_after_it() {
+        let mut calls = OpenCalls::default();
+        assert!(calls.begin("a") && !calls.begin("a") && calls.begin("b"));
+        assert!(calls.end("a") && !calls.end("a") && !calls.is_empty());
+        for number in 0..limits::OPEN_CALLS {
+            assert!(calls.begin(&number.to_string()));
+        }
+        assert!(!calls.end("b"), "it made room");
+        assert!(!calls.begin(&"x".repeat(10_000)));
+        assert!(calls.clear() && calls.is_empty() && !calls.clear());
     }
 }

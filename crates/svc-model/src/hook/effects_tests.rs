@@ -4,7 +4,7 @@ use super::{
     CheckedRun, HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse, UsageLimit, effects::*,
 };
 use crate::{
-    OpenCalls, Peer, PeerId, PeerRole, PeerStatus, Timestamp, WaitingKind,
+    Peer, PeerStatus, StatusEvidence, Timestamp, WaitingKind,
     journal::{Session, SessionSource},
     limits,
 };
@@ -15,15 +15,7 @@ const EARLIER: Timestamp = Timestamp::from_millis(900_000);
 const LATER: Timestamp = Timestamp::from_millis(1_100_000);
 
 fn event(client: HookClient, moment: HookMoment) -> HookEvent {
-    HookEvent {
-        client,
-        name: String::new(),
-        session_id: "s".to_owned(),
-        agent_id: String::new(),
-        cwd: None,
-        permission_mode: None,
-        moment,
-    }
+    HookEvent::example(client, "", moment)
 }
 
 fn claude(moment: HookMoment) -> HookEvent {
@@ -35,8 +27,7 @@ fn in_sub_agent(event: HookEvent) -> HookEvent {
 }
 
 fn tool(name: &str) -> HookToolUse {
-    let arguments = serde_json::Value::Null;
-    HookToolUse { tool: name.to_owned(), use_id: None, arguments, run: None }
+    HookToolUse::example(name)
 }
 
 fn test_run() -> HookToolUse {
@@ -108,24 +99,11 @@ fn ended_session(last_seen_at: Timestamp) -> Session {
 
 fn peer(status: PeerStatus, last_seen: Timestamp) -> Peer {
     Peer {
-        peer_id: PeerId::from("peer_1".to_owned()),
-        display_name: "p".to_owned(),
-        path: None,
         backend: "claude-code".to_owned(),
-        circle: "default".to_owned(),
-        role: PeerRole::Agent,
         status,
-        evidence: crate::StatusEvidence::Hook,
-        since: last_seen,
-        waiting_for: None,
+        evidence: StatusEvidence::Hook,
         session_id: Some("s".to_owned()),
-        agent: None,
-        tmux_pane: None,
-        pid: None,
-        machine: None,
-        metadata: None,
-        registered_at: Timestamp::from_millis(0),
-        last_seen,
+        ..Peer::operator(last_seen)
     }
 }
 

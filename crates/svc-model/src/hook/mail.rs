@@ -1,17 +1,16 @@
-//! Messages as text for a session's model.
+//! Messages as text: for a session's model, and as lines that a person sees.
 
-use super::headline::wake_line;
 use crate::{
-    Message,
-    quote::{ModelText, QuotedText, model_text},
+    Message, MessageType,
+    quote::{self, ModelText, QuotedText, SafeForModels, model_text},
     stamp::{AROUND_CHARS, MessageStamp},
 };
 
-/// Of one message, in characters: a longer one is read with `peer_inbox`.
+/// Maximum characters of one message. `peer_inbox` returns the whole.
 const MESSAGE_CHARS: usize = 3_000;
 /// The same, with the marks of the quotation.
 const QUOTED_CHARS: usize = 4_500;
-/// Of all messages together, in characters. The rest waits for the next event.
+/// Maximum characters of all messages together. The rest waits for the next event.
 const DIGEST_CHARS: usize = 7_500;
 
 /// Messages that are handed over together.
@@ -20,7 +19,7 @@ pub struct MailDigest {
     messages: Vec<Message>,
     texts: Vec<ModelText>,
     chars: usize,
-    /// Characters around the text of the first one.
+    /// Characters around the text of the first message.
     around_first: usize,
 }
 
@@ -43,86 +42,114 @@ impl MailDigest {
         true
     }
 
-    /// The messages that it holds.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The messages that it holds, to mark them as handed over.
+    /// To mark the messages as handed over.
     pub fn messages_mut(&mut self) -> &mut [Message] {
         &mut self.messages
     }
 
-    /// The text for the receiver's model.
     pub fn text(&self) -> ModelText {
         ModelText::paragraphs(&self.texts)
     }
 
-    /// The line above the text of a wake: who wrote, and how many more there are. `from` is the
-    /// name of the first one's sender. What was written stands below. Empty where the words around
-    /// the text have no room for it.
+    /// The line above the text of a wake: the sender of the first message, `from`, and the number
+    /// of further ones. Empty if the lines around the text have no room for it.
     pub fn wake_line(&self, from: &str) -> ModelText {
         let Some(first) = self.messages.first() else { return ModelText::default() };
-        let line = wake_line(first, from, self.messages.len() - 1);
+        let mut line = model_text!("svc: {} {}", quote::line(from, NAME_BYTES), verb(first));
+        line.push(&and_more(self.messages.len() - 1));
         let has_room = self.around_first + line.chars() < AROUND_CHARS;
         if has_room { line } else { ModelText::default() }
     }
 }
 
-/// The lines of the stamp, the text as a quotation, and the call that answers it.
+/// The stamp around the quoted beginning of a message.
 fn message_text(message: &Message, stamp: &MessageStamp) -> ModelText {
     let body = &message.text;
     let shown: String = body.chars().take(MESSAGE_CHARS).collect();
     let mut quoted = QuotedText::new(&shown);
     let is_cut = quoted.truncate_chars(QUOTED_CHARS) || shown.len() < body.len();
-    let mut text = model_text!("{}\n{}", stamp.before, quoted);
+    let mut text = model_text!("{}", quoted);
     if is_cut {
         text.push(&model_text!("\n[cut; peer_inbox message_id={} shows all]", message.id));
     }
+    stamped(&text, stamp)
+}
+
+/// A whole message as the turn of a session's model: the stamp around the quoted text.
+pub fn turn_text(message: &Message, stamp: &MessageStamp) -> ModelText {
+    stamped(&QuotedText::new(&message.text), stamp)
+}
+
+fn stamped(quoted: &impl SafeForModels, stamp: &MessageStamp) -> ModelText {
+    let mut text = model_text!("{}\n", stamp.before);
+    text.push(quoted);
     if let Some(answer) = &stamp.answer {
         text.push(&model_text!("\n{}", *answer));
     }
     text
 }
 
-/// A whole message as the turn of a session's model: the lines of the stamp, the text as a
-/// quotation, and what answers it.
-pub fn turn_text(message: &Message, stamp: &MessageStamp) -> ModelText {
-    let mut text = model_text!("{}\n{}", stamp.before, QuotedText::new(&message.text));
-    if let Some(answer) = &stamp.answer {
-        text.push(&model_text!("\n{}", *answer));
+const NAME_BYTES: usize = 60;
+const EXCERPT_BYTES: usize = 100;
+/// Maximum lines that a person is shown, one for each message.
+pub(super) const LINES: usize = 8;
+/// Maximum characters of a line: the name, the excerpt, and the words between.
+pub(super) const LINE_CHARS: usize = 300;
+
+/// The line for a message from `from`, with the beginning of its text.
+///
+/// Nothing in it moves a terminal's cursor, changes the line's direction or ends the line.
+pub fn headline(message: &Message, from: &str) -> ModelText {
+    let text = quote::line(&message.text, EXCERPT_BYTES);
+    model_text!("svc: {} {}: {}", quote::line(from, NAME_BYTES), verb(message), text)
+}
+
+/// These lines, and the number of further messages: those whose line has no room, and `others`.
+pub fn headlines(lines: &[ModelText], others: usize) -> Option<ModelText> {
+    let mut shown = ModelText::default();
+    for line in lines.iter().take(LINES) {
+        if !shown.is_empty() {
+            shown.push(&"\n");
+        }
+        shown.push(line);
     }
-    text
+    shown.push(&and_more(others + lines.len().saturating_sub(LINES)));
+    (!lines.is_empty()).then_some(shown)
+}
+
+fn and_more(others: usize) -> ModelText {
+    if others > 0 { model_text!(" (and {} more)", others) } else { ModelText::default() }
+}
+
+const fn verb(message: &Message) -> &'static str {
+    match message.kind {
+        MessageType::Query => "asks",
+        MessageType::Response => "answered",
+        MessageType::Notification => "says",
+        MessageType::Broadcast => "tells everybody",
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        DeliveryState, MessageId, MessageType, PeerId, Timestamp,
+        MessageId,
         stamp::{MessageSender, stamp},
     };
 
     fn message(number: u32, text: String) -> Message {
-        Message {
-            id: MessageId::from(format!("msg_{number}")),
-            kind: MessageType::Query,
-            from_peer: "operator".to_owned(),
-            to_peer: PeerId::from("peer_1".to_owned()),
-            text,
-            correlation_id: Some("c\n1".to_owned()),
-            timestamp: Timestamp::from_millis(0),
-            state: DeliveryState::Queued,
-            provenance: None,
-        }
-    }
-
-    fn stamp_of(message: &Message) -> MessageStamp {
-        stamp(message, &MessageSender::new("operator", None), None, false)
+        let id = MessageId::from(format!("msg_{number}"));
+        let correlation_id = Some("c\n1".to_owned());
+        Message { id, text, correlation_id, ..Message::example(MessageType::Query, "") }
     }
 
     fn add(digest: &mut MailDigest, message: Message) -> bool {
-        let stamp = stamp_of(&message);
+        let stamp = stamp(&message, &MessageSender::new("operator", None), None, false);
         digest.add(message, &stamp)
     }
 
@@ -222,5 +249,43 @@ mod tests {
         assert_eq!(digest.wake_line("operator").chars(), line);
         digest.around_first += 1;
         assert!(digest.wake_line("operator").is_empty());
+    }
+
+    #[test]
+    fn it_says_who_and_what() {
+        use MessageType::{Broadcast, Notification, Query, Response};
+        for (kind, is) in [
+            (Query, "svc: codex@repo asks: is it green?"),
+            (Response, "svc: codex@repo answered: is it green?"),
+            (Notification, "svc: codex@repo says: is it green?"),
+            (Broadcast, "svc: codex@repo tells everybody: is it green?"),
+        ] {
+            let line = headline(&Message::example(kind, "is it\ngreen?"), "codex@repo");
+            assert_eq!(line.as_str(), is);
+        }
+    }
+
+    #[test]
+    fn each_message_has_its_line_and_the_rest_is_counted() {
+        let lines = |count: usize| vec![model_text!("svc: a asks: b"); count];
+        assert_eq!(headlines(&[], 3), None);
+        let shown = |count, others| headlines(&lines(count), others).unwrap().into_string();
+        assert_eq!(shown(1, 0), "svc: a asks: b");
+        assert_eq!(shown(2, 0), "svc: a asks: b\nsvc: a asks: b");
+        assert_eq!(shown(2, 4), "svc: a asks: b\nsvc: a asks: b (and 4 more)");
+        assert_eq!(shown(LINES, 0).lines().count(), LINES);
+        let many = shown(LINES + 3, 2);
+        assert_eq!(many.lines().count(), LINES);
+        assert!(many.ends_with("svc: a asks: b (and 5 more)"), "{many}");
+    }
+
+    #[test]
+    fn it_is_one_short_line_without_anything_that_a_terminal_obeys() {
+        let text = "a\u{1b}[2J\u{1b}]52;c;x\u{7}\r\n\u{202e}b\u{2028}c\u{9b}1mä".repeat(50);
+        let line = headline(&Message::example(MessageType::Query, &text), &text).into_string();
+        assert!(line.len() < NAME_BYTES + EXCERPT_BYTES + 40, "{line}");
+        assert!(line.chars().count() + 20 <= LINE_CHARS);
+        assert!(!line.chars().any(|c| c == '\n' || quote::is_invisible(c)), "{line:?}");
+        assert!(line.starts_with("svc: a") && line.ends_with('…'), "{line}");
     }
 }

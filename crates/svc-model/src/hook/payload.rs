@@ -4,9 +4,11 @@ use serde_json::Value;
 
 use super::{
     CheckedRun, ClaudePrompt, ClientPrompt, HookClient, HookEvent, HookMoment, HookPrompt,
-    HookToolUse, OpencodePrompt, PromptReply, UsageLimit, prompt, run_payload, title,
+    HookToolUse, OpencodePrompt, PromptReply, UsageLimit,
+    prompt::{self, QUESTIONS, one_line, title_of_tool},
+    run_payload,
 };
-use crate::{Timestamp, journal::SessionSource};
+use crate::{Timestamp, WaitingKind, journal::SessionSource};
 
 /// A field that a payload does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +26,8 @@ const SESSION: MissingField =
 const TOOL: MissingField =
     MissingField { field: "tool_name", names: "tool_name, or for opencode tool" };
 
-/// Reads what a client's hook was given. `event` stands for the name in the payload where there is
-/// none.
-///
-/// # Errors
-/// [`MissingField`] if the payload does not name its event, its session or its tool.
+/// Reads the input of a client's hook. `event` is the name of the event if the payload has none.
+/// Fails if event, session or tool have no name.
 pub fn read(
     client: HookClient,
     event: Option<&str>,
@@ -40,7 +39,7 @@ pub fn read(
     }
 }
 
-/// The client's own id of the session, as [`read`] would find it.
+/// The client's own id of the session, as [`read`] finds it.
 pub fn session_of(client: HookClient, payload: &Value) -> Option<String> {
     match client {
         HookClient::Opencode => {
@@ -86,7 +85,7 @@ fn common(
             let is_limit = error.as_deref() == Some("rate_limit");
             let said = failure(text(payload, "last_assistant_message").or(error));
             if is_limit {
-                // It does not tell when the limit ends.
+                // The payload does not say when the limit ends.
                 HookMoment::Refused(UsageLimit { said, until: None })
             } else {
                 HookMoment::TurnOver { failure: Some(said) }
@@ -95,14 +94,15 @@ fn common(
         "Interrupt" => HookMoment::TurnOver { failure: None },
         "PermissionRequest" => {
             let asks = (client == HookClient::ClaudeCode).then(|| ClaudePrompt::read(payload));
-            let prompt = prompt::of_tool(&tool_use(payload)?);
+            let prompt = prompt_of_tool(&tool_use(payload)?);
             let asks = asks.flatten().map(|asks| Box::new(ClientPrompt::Claude(asks)));
             HookMoment::Waiting(HookPrompt { asks, ..prompt })
         }
         "Notification" => match text(payload, "notification_type").as_deref() {
             Some("idle_prompt") => HookMoment::TurnOver { failure: None },
-            Some(kind) => prompt::of_notification(kind, payload)
-                .map_or(HookMoment::Other, HookMoment::Waiting),
+            Some(kind) => {
+                prompt_of_notification(kind, payload).map_or(HookMoment::Other, HookMoment::Waiting)
+            }
             None => HookMoment::Other,
         },
         "PostCompact" => HookMoment::Compacted,
@@ -123,6 +123,49 @@ fn common(
 fn opencode_prompt(properties: &Value) -> Option<Box<ClientPrompt>> {
     let prompt = OpencodePrompt::read(properties)?;
     Some(Box::new(ClientPrompt::Opencode(prompt)))
+}
+
+/// A prompt about a tool that is to run, or that asks a question.
+fn prompt_of_tool(tool: &HookToolUse) -> HookPrompt {
+    let kind = if QUESTIONS.contains(&tool.tool.as_str()) {
+        WaitingKind::Question
+    } else {
+        WaitingKind::Permission
+    };
+    let title = title_of_tool(&tool.tool, &tool.arguments);
+    HookPrompt { kind, title: Some(title), tool: Some(tool.tool.clone()), asks: None }
+}
+
+/// A prompt that a notification reports. Claude Code's has no details, Gemini's has.
+fn prompt_of_notification(kind: &str, payload: &Value) -> Option<HookPrompt> {
+    let kind = match kind {
+        "permission_prompt" | "agent_needs_input" | "ToolPermission" => WaitingKind::Permission,
+        "elicitation_dialog" => WaitingKind::Question,
+        _ => return None,
+    };
+    let details = &payload["details"];
+    let told = prompt::text(&details["command"]).or_else(|| prompt::text(&details["filePath"]));
+    let title = told
+        .or_else(|| prompt::text(&details["title"]))
+        .or_else(|| prompt::text(&payload["message"]));
+    Some(HookPrompt { kind, title: title.map(one_line), tool: None, asks: None })
+}
+
+/// opencode's `permission.asked`.
+fn prompt_of_permission(properties: &Value) -> HookPrompt {
+    let title = prompt::text(&properties["metadata"]["command"])
+        .or_else(|| prompt::text(&properties["patterns"][0]))
+        .or_else(|| prompt::text(&properties["permission"]));
+    let tool = prompt::text(&properties["permission"]).map(str::to_owned);
+    let asks = opencode_prompt(properties);
+    HookPrompt { kind: WaitingKind::Permission, title: title.map(one_line), tool, asks }
+}
+
+/// opencode's `question.asked`.
+fn prompt_of_question(properties: &Value) -> HookPrompt {
+    let title = prompt::text(&properties["questions"][0]["question"]).map(one_line);
+    let asks = opencode_prompt(properties);
+    HookPrompt { kind: WaitingKind::Question, title, tool: None, asks }
 }
 
 fn tool_use(payload: &Value) -> Result<HookToolUse, MissingField> {
@@ -167,14 +210,8 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
         }),
         "session.idle" => HookMoment::Stop { again: false, words: last_words(payload) },
         "session.error" => HookMoment::TurnOver { failure: opencode_failure(&properties["error"]) },
-        "permission.asked" => {
-            let prompt = prompt::of_permission(properties);
-            HookMoment::Waiting(HookPrompt { asks: opencode_prompt(properties), ..prompt })
-        }
-        "question.asked" => {
-            let prompt = prompt::of_question(properties);
-            HookMoment::Waiting(HookPrompt { asks: opencode_prompt(properties), ..prompt })
-        }
+        "permission.asked" => HookMoment::Waiting(prompt_of_permission(properties)),
+        "question.asked" => HookMoment::Waiting(prompt_of_question(properties)),
         "permission.replied" | "question.replied" | "question.rejected" => {
             let reply = match event.as_str() {
                 "permission.replied" => text(properties, "reply"),
@@ -200,9 +237,9 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
     })
 }
 
-/// Why a turn failed: what the client says, on one line, or a sentence of ours.
+/// Why a turn failed: the client's words on one line, or a default.
 fn failure(said: Option<String>) -> String {
-    said.map_or_else(|| "the turn failed".to_owned(), |said| title::one_line(&said))
+    said.map_or_else(|| "the turn failed".to_owned(), |said| one_line(&said))
 }
 
 /// Why a turn of opencode failed; `None` if its person ended it.
@@ -214,8 +251,8 @@ fn opencode_failure(error: &Value) -> Option<String> {
     Some(failure(text(&error["data"], "message").or(name)))
 }
 
-/// What the status of a session of opencode says of a usage limit: while one lasts, it waits to
-/// ask again.
+/// What the status of opencode's session says about a usage limit: during one, opencode waits and
+/// retries.
 fn opencode_retry(status: &Value) -> HookMoment {
     match status["type"].as_str() {
         Some("retry") => HookMoment::Retry(Some(UsageLimit {
@@ -229,26 +266,27 @@ fn opencode_retry(status: &Value) -> HookMoment {
 
 /// The texts that a person typed. Other parts are files, or made by the client.
 fn parts(parts: &Value) -> String {
-    let parts = parts.as_array().map_or(&[][..], Vec::as_slice);
-    let texts = parts.iter().filter(|part| part["type"] == "text" && part["synthetic"] != true);
+    let texts = prompt::list(parts)
+        .iter()
+        .filter(|part| part["type"] == "text" && part["synthetic"] != true);
     texts.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
 fn source(payload: &Value) -> SessionSource {
-    // A source that is not known yet begins a session all the same.
+    // An unknown source also begins a session.
     payload
         .get("source")
         .and_then(|source| serde_json::from_value(source.clone()).ok())
         .unwrap_or(SessionSource::Startup)
 }
 
-/// What the model said last in the turn: empty if it ended without words.
+/// The model's last words in the turn; empty if it ended without words.
 fn last_words(payload: &Value) -> Option<String> {
     let named = ["last_assistant_message", "prompt_response"];
     named.iter().find_map(|key| payload.get(key)?.as_str()).map(str::to_owned)
 }
 
-/// A text that is not empty: a handler without a value for a field sends an empty text.
+/// A text that is not empty: a handler sends an empty text for a field without a value.
 fn text(object: &Value, key: &str) -> Option<String> {
     object.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
@@ -262,22 +300,29 @@ fn is_true(object: &Value, key: &str) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{
+        HookClient::{ClaudeCode, Codex, Gemini, Opencode},
+        *,
+    };
+    use crate::limits;
+
+    /// What the payload of this event of the session `s` reports.
+    fn moment_of(client: HookClient, name: &str, payload: &Value) -> HookMoment {
+        let mut payload = payload.clone();
+        payload["session_id"] = json!("s");
+        read(client, Some(name), &payload).unwrap().moment
+    }
 
     #[test]
     fn what_is_missing_is_named() {
         for (client, payload, named) in [
-            (HookClient::ClaudeCode, json!({}), EVENT),
-            (HookClient::ClaudeCode, json!([1]), EVENT),
-            (HookClient::Codex, json!({ "hook_event_name": "Stop" }), SESSION),
-            (HookClient::Codex, json!({ "hook_event_name": "Stop", "session_id": "" }), SESSION),
-            (
-                HookClient::Gemini,
-                json!({ "hook_event_name": "AfterTool", "session_id": "s" }),
-                TOOL,
-            ),
-            (HookClient::Opencode, json!({ "hook": "chat.message" }), SESSION),
-            (HookClient::Opencode, json!({ "hook": "event", "event": {} }), EVENT),
+            (ClaudeCode, json!({}), EVENT),
+            (ClaudeCode, json!([1]), EVENT),
+            (Codex, json!({ "hook_event_name": "Stop" }), SESSION),
+            (Codex, json!({ "hook_event_name": "Stop", "session_id": "" }), SESSION),
+            (Gemini, json!({ "hook_event_name": "AfterTool", "session_id": "s" }), TOOL),
+            (Opencode, json!({ "hook": "chat.message" }), SESSION),
+            (Opencode, json!({ "hook": "event", "event": {} }), EVENT),
         ] {
             assert_eq!(read(client, None, &payload), Err(named), "{payload}");
         }
@@ -291,23 +336,16 @@ mod tests {
             json!({ "hook": "event", "event": event, "last_assistant_message": words })
         };
         for (client, name, payload, words) in [
-            (
-                HookClient::ClaudeCode,
-                "Stop",
-                json!({ "last_assistant_message": "well" }),
-                Some("well"),
-            ),
-            (HookClient::Codex, "Stop", json!({ "last_assistant_message": "" }), Some("")),
-            (HookClient::Codex, "Stop", json!({ "last_assistant_message": null }), None),
-            (HookClient::Gemini, "AfterAgent", json!({ "prompt_response": "well" }), Some("well")),
-            (HookClient::Gemini, "AfterAgent", json!({}), None),
-            (HookClient::Opencode, "session.idle", idle(Some("well")), Some("well")),
-            (HookClient::Opencode, "session.idle", idle(None), None),
+            (ClaudeCode, "Stop", json!({ "last_assistant_message": "well" }), Some("well")),
+            (Codex, "Stop", json!({ "last_assistant_message": "" }), Some("")),
+            (Codex, "Stop", json!({ "last_assistant_message": null }), None),
+            (Gemini, "AfterAgent", json!({ "prompt_response": "well" }), Some("well")),
+            (Gemini, "AfterAgent", json!({}), None),
+            (Opencode, "session.idle", idle(Some("well")), Some("well")),
+            (Opencode, "session.idle", idle(None), None),
         ] {
-            let mut payload = payload;
-            payload["session_id"] = json!("s");
             let words = words.map(str::to_owned);
-            let moment = read(client, Some(name), &payload).unwrap().moment;
+            let moment = moment_of(client, name, &payload);
             assert_eq!(moment, HookMoment::Stop { again: false, words }, "{payload}");
         }
     }
@@ -317,37 +355,30 @@ mod tests {
         let error = |error: Value| json!({ "event": { "type": "session.error", "properties": { "error": error } } });
         for (client, name, payload, failure) in [
             (
-                HookClient::ClaudeCode,
+                ClaudeCode,
                 "StopFailure",
                 json!({ "error": "overloaded", "last_assistant_message": "API\nError" }),
                 Some("API Error"),
             ),
+            (ClaudeCode, "StopFailure", json!({ "error": "server_error" }), Some("server_error")),
+            (ClaudeCode, "StopFailure", json!({}), Some("the turn failed")),
+            (Codex, "Interrupt", json!({}), None),
             (
-                HookClient::ClaudeCode,
-                "StopFailure",
-                json!({ "error": "server_error" }),
-                Some("server_error"),
-            ),
-            (HookClient::ClaudeCode, "StopFailure", json!({}), Some("the turn failed")),
-            (HookClient::Codex, "Interrupt", json!({}), None),
-            (
-                HookClient::Opencode,
+                Opencode,
                 "event",
                 error(json!({ "name": "APIError", "data": { "message": "no credit" } })),
                 Some("no credit"),
             ),
             (
-                HookClient::Opencode,
+                Opencode,
                 "event",
                 error(json!({ "name": "MessageAbortedError", "data": { "message": "Aborted" } })),
                 None,
             ),
-            (HookClient::Opencode, "event", error(json!(null)), Some("the turn failed")),
+            (Opencode, "event", error(json!(null)), Some("the turn failed")),
         ] {
-            let mut payload = payload;
-            payload["session_id"] = json!("s");
             let failure = failure.map(str::to_owned);
-            let moment = read(client, Some(name), &payload).unwrap().moment;
+            let moment = moment_of(client, name, &payload);
             assert_eq!(moment, HookMoment::TurnOver { failure }, "{payload}");
         }
     }
@@ -364,7 +395,7 @@ mod tests {
         };
         for (client, payload, expected) in [
             (
-                HookClient::ClaudeCode,
+                ClaudeCode,
                 json!({
                     "hook_event_name": "StopFailure", "session_id": "s", "error": "rate_limit",
                     "last_assistant_message": "You've hit your\nlimit",
@@ -372,14 +403,14 @@ mod tests {
                 HookMoment::Refused(limit("You've hit your limit", None)),
             ),
             (
-                HookClient::Opencode,
+                Opencode,
                 status(
                     json!({ "type": "retry", "attempt": 1, "message": "Rate limit reached", "next": 1_795_523_644_295_i64 }),
                 ),
                 HookMoment::Retry(Some(limit("Rate limit reached", Some(1_795_523_644_295)))),
             ),
-            (HookClient::Opencode, status(json!({ "type": "busy" })), HookMoment::Retry(None)),
-            (HookClient::Opencode, status(json!({ "type": "idle" })), HookMoment::Other),
+            (Opencode, status(json!({ "type": "busy" })), HookMoment::Retry(None)),
+            (Opencode, status(json!({ "type": "idle" })), HookMoment::Other),
         ] {
             assert_eq!(read(client, None, &payload).unwrap().moment, expected, "{payload}");
         }
@@ -390,10 +421,93 @@ mod tests {
         let payload = json!({
             "session_id": "s", "agent_id": "", "cwd": "", "stop_hook_active": "true", "reason": "",
         });
-        let hook = read(HookClient::ClaudeCode, Some("Stop"), &payload).unwrap();
+        let hook = read(ClaudeCode, Some("Stop"), &payload).unwrap();
         assert_eq!(hook.moment, HookMoment::Stop { again: true, words: None });
         assert_eq!((hook.cwd, hook.agent_id.as_str()), (None, ""));
-        let hook = read(HookClient::ClaudeCode, Some("SessionEnd"), &payload).unwrap();
+        let hook = read(ClaudeCode, Some("SessionEnd"), &payload).unwrap();
         assert_eq!(hook.moment, HookMoment::End { reason: None });
+    }
+
+    #[test]
+    fn what_is_asked_is_read_from_each_client() {
+        let permission = |title: &str, tool: Option<&str>| HookPrompt {
+            kind: WaitingKind::Permission,
+            title: Some(title.to_owned()),
+            tool: tool.map(str::to_owned),
+            asks: None,
+        };
+        let question = |title: &str, tool: Option<&str>| HookPrompt {
+            kind: WaitingKind::Question,
+            ..permission(title, tool)
+        };
+        let bash = json!({ "tool_name": "Bash", "tool_input": { "command": "touch\n made", "description": "x" } });
+        let event = |kind: &str, properties: Value| json!({ "hook": "event", "event": { "type": kind, "properties": properties } });
+        for (client, name, payload, expected) in [
+            (ClaudeCode, "PermissionRequest", bash.clone(), permission("touch made", Some("Bash"))),
+            (Codex, "PermissionRequest", bash, permission("touch made", Some("Bash"))),
+            (
+                ClaudeCode,
+                "PermissionRequest",
+                json!({ "tool_name": "AskUserQuestion", "tool_input": { "questions": [{ "question": "Which colour?" }] } }),
+                question("Which colour?", Some("AskUserQuestion")),
+            ),
+            (
+                ClaudeCode,
+                "PermissionRequest",
+                json!({ "tool_name": "mcp__bus__echo", "tool_input": {} }),
+                permission("mcp__bus__echo", Some("mcp__bus__echo")),
+            ),
+            (
+                ClaudeCode,
+                "Notification",
+                json!({ "notification_type": "permission_prompt", "message": "Claude needs your permission" }),
+                permission("Claude needs your permission", None),
+            ),
+            (
+                Gemini,
+                "Notification",
+                json!({ "notification_type": "ToolPermission", "message": "m",
+                    "details": { "type": "exec", "title": "Confirm Shell Command", "command": "touch made" } }),
+                permission("touch made", None),
+            ),
+            (
+                Opencode,
+                "event",
+                event(
+                    "permission.asked",
+                    json!({ "sessionID": "s", "permission": "bash",
+                    "patterns": ["touch *"], "metadata": { "command": "touch made" } }),
+                ),
+                permission("touch made", Some("bash")),
+            ),
+            (
+                Opencode,
+                "event",
+                event(
+                    "question.asked",
+                    json!({ "sessionID": "s", "questions": [{ "question": "Which?" }] }),
+                ),
+                question("Which?", None),
+            ),
+        ] {
+            let moment = moment_of(client, name, &payload);
+            let HookMoment::Waiting(prompt) = moment else { panic!("{payload}") };
+            let is_answerable = client == ClaudeCode && name == "PermissionRequest";
+            // Without an id no answer could name the prompt.
+            assert_eq!(prompt.asks.is_some(), is_answerable, "{payload}");
+            assert_eq!(HookPrompt { asks: None, ..prompt }, expected, "{payload}");
+        }
+        let idle = json!({ "session_id": "s", "notification_type": "idle_prompt" });
+        let moment = read(ClaudeCode, Some("Notification"), &idle).unwrap().moment;
+        assert_eq!(moment, HookMoment::TurnOver { failure: None });
+        let replied = event("permission.replied", json!({ "sessionID": "s" }));
+        let moment = read(Opencode, None, &replied).unwrap().moment;
+        assert!(matches!(moment, HookMoment::Answered(None)));
+    }
+
+    #[test]
+    fn a_long_question_is_cut() {
+        let line = one_line(&"é ".repeat(10_000));
+        assert_eq!(line.chars().count(), limits::WAITING_TITLE_CHARS + 1);
     }
 }

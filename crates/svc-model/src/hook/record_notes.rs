@@ -10,15 +10,12 @@ use crate::{
     quote::{self, QuotedLine, model_text},
 };
 
-/// Of a summary and of a prediction, in bytes.
+/// Maximum bytes of a summary and of a prediction.
 const TEXT_BYTES: usize = 1_000;
 
-/// An outcome that the session has had before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlierRun {
-    /// How it went.
     pub verdict: OutcomeVerdict,
-    /// When it was recorded.
     pub at: Timestamp,
 }
 
@@ -42,27 +39,27 @@ pub fn abandoned_record_note(orphan: &Ghap) -> HookNote {
     ))
 }
 
-/// Whether a run can confirm or falsify a prediction. A check says little about it, a run of
-/// unknown verdict nothing.
+/// Whether a run can confirm or falsify a prediction: not a check, and not a run of unknown
+/// verdict.
 pub fn is_evidence(kind: RunKind, verdict: OutcomeVerdict) -> bool {
     kind != RunKind::Check && verdict != OutcomeVerdict::Unknown
 }
 
-/// What the session is told about an outcome. `earlier` are its last two runs before that, the
-/// latest first, `active` is its active record. The verdict on the record is the session's own.
+/// What the session is told about an outcome. `earlier` are its two runs before that, the latest
+/// first; `active` is its active record. The session itself decides the verdict on the record.
 pub fn run_note(
     outcome: &Outcome,
     earlier: &[EarlierRun],
     active: Option<&Ghap>,
 ) -> Option<HookNote> {
     if let Some(ghap) = active {
-        // The same verdict again is no news, unless the record has changed since.
+        // The same verdict again is news only if the record has changed since.
         let is_news = earlier
             .first()
             .is_none_or(|last| last.verdict != outcome.verdict || last.at < ghap.updated_at);
         return is_news.then(|| verdict_question(ghap, outcome));
     }
-    // A session begins to guess with the second failure in a row. The first is everyday, and the
+    // After the second failure in a row a session begins to guess. The first is usual, and the
     // third says nothing new.
     let failed =
         |index: usize| earlier.get(index).is_some_and(|run| run.verdict == OutcomeVerdict::Fail);
@@ -104,10 +101,7 @@ fn shown(text: &str) -> QuotedLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        GhapId, OutcomeId,
-        journal::{Domain, GhapDraft, Strategy},
-    };
+    use crate::OutcomeId;
 
     fn outcome(verdict: OutcomeVerdict) -> Outcome {
         Outcome {
@@ -125,18 +119,8 @@ mod tests {
     }
 
     fn record(updated_at: i64) -> Ghap {
-        let draft = GhapDraft {
-            domain: Domain::Testing,
-            strategy: Strategy::AskUser,
-            goal: "g".to_owned(),
-            hypothesis: "h".to_owned(),
-            action: "a".to_owned(),
-            prediction: "the test passes".to_owned(),
-            probability: None,
-        };
-        let id = GhapId::from("ghap_1".to_owned());
-        let ghap = Ghap::begin(id, "s".to_owned(), None, draft, Timestamp::from_millis(0));
-        Ghap { updated_at: Timestamp::from_millis(updated_at), ..ghap }
+        let updated_at = Timestamp::from_millis(updated_at);
+        Ghap { updated_at, ..Ghap::example("the test passes", None) }
     }
 
     #[test]

@@ -1,45 +1,50 @@
-//! The reply to an event, in each client's own shape.
+//! The reply to an event in each client's own shape, and what a hook may print of an answer.
+//!
+//! A client obeys its hooks. A hook therefore prints the shapes of [`HookReply`] and no other,
+//! whatever answer it got: a field that this version of the daemon never sends at an event, such as
+//! `permissionDecision`, does not come from the daemon.
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{HookClient, HookEvent, HookFormat, HookMoment};
+use super::{
+    HookClient, HookEvent, HookFormat, HookMoment,
+    mail::{LINE_CHARS, LINES},
+};
 use crate::{
     AgentRequestId,
-    quote::{self, ModelText},
+    quote::{self, ModelText, is_invisible},
 };
 
-/// Claude Code writes a longer text into a file that its model may not read. The other clients get
-/// no more either.
+/// Maximum characters of a text, for all clients. Claude Code writes a longer text into a file that
+/// its model may not read.
 const TEXT_CHARS: usize = 10_000;
 
-/// One part of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HookNote {
-    /// The session is known.
     Started,
-    /// A record was left open in this project, or is open in this session.
+    /// A record that was left open in this project, or is open in this session.
     Record(ModelText),
     /// Records and memories that fit the prompt.
     Context(ModelText),
-    /// It is time to look at the active record.
+    /// Of the active record.
     Reminder(ModelText),
-    /// A test, a build or a check ran.
+    /// A test, a build or a check ran. `action` resolves the active record by it.
     Outcome {
         text: ModelText,
-        /// The way to resolve the active record by it.
         action: &'static str,
     },
-    /// An advice without a record.
+    /// Advice to a session without a record.
     Suggestion(ModelText),
-    /// Messages from others.
     Messages(ModelText),
-    /// Lines for the person, of messages that woke the session. The model has them already.
+    /// Lines for the person, about messages that woke the session. The model has those messages
+    /// already.
     Headline(ModelText),
-    /// The hook is to hold the prompt that it told of: this request.
+    /// The hook holds the prompt that it reported, as this request.
     Held(AgentRequestId),
 }
 
-/// The field of a reply that names the request which the hook is to hold. No client is shown it.
+/// The field of a reply with the request that the hook holds. No client sees it.
 pub const HELD_REQUEST: &str = "svc_held";
 
 /// The reply to one event. The order of its notes is their order for the client.
@@ -51,15 +56,11 @@ pub struct HookReply(pub Vec<HookNote>);
 pub struct ReplyParts {
     /// Whether the session begins with this event.
     pub is_start: bool,
-    /// An open record that the session should know of.
     pub record: Option<HookNote>,
-    /// The reminder that is due.
     pub reminder: Option<HookNote>,
-    /// What the run that is over says about the active record.
+    /// What the finished run says about the active record.
     pub run: Option<HookNote>,
-    /// Messages that this reply hands over.
     pub mail: Option<ModelText>,
-    /// What a person is shown of the messages that woke the session.
     pub headline: Option<ModelText>,
     /// What the team knows about the prompt, as Markdown.
     pub context: Option<ModelText>,
@@ -91,7 +92,7 @@ impl HookNote {
 }
 
 impl HookReply {
-    /// What the hook prints; empty if it is to print nothing.
+    /// What the hook prints; empty for nothing.
     pub fn render(&self, event: &HookEvent, format: HookFormat) -> Map<String, Value> {
         let object = match format {
             HookFormat::Client => self.for_client(event),
@@ -122,7 +123,7 @@ impl HookReply {
             HookNote::Headline(line) => Some(line),
             _ => None,
         });
-        // Of the others nobody is woken.
+        // Sessions of the other clients cannot be woken.
         if let (Some(line), HookClient::ClaudeCode) = (headline, event.client) {
             answer["systemMessage"] = json!(line);
         }
@@ -131,24 +132,24 @@ impl HookReply {
 
     fn for_model(&self, event: &HookEvent) -> Value {
         let Some(text) = self.text().filter(|_| event.takes_context()) else { return Value::Null };
-        let context = || json!({ "hookSpecificOutput": { "hookEventName": event.name, "additionalContext": text } });
         match (event.client, &event.moment) {
             (HookClient::Opencode, _) => json!({ "context": text }),
-            // These two clients go on only if the stop is refused; Claude Code goes on by context
-            // alone.
+            // These two clients continue only if the stop is refused; Claude Code continues after
+            // context alone.
             (HookClient::Codex, HookMoment::Stop { .. }) => {
                 json!({ "decision": "block", "reason": text })
             }
             (HookClient::Gemini, HookMoment::Stop { .. }) => {
                 json!({ "decision": "deny", "reason": text })
             }
-            _ => context(),
+            _ => {
+                json!({ "hookSpecificOutput": { "hookEventName": event.name, "additionalContext": text } })
+            }
         }
     }
 
-    /// One object for scripts: the weightiest note.
+    /// One object for scripts: the most important note.
     fn for_scripts(&self, event: &HookEvent) -> Value {
-        let tokens = |text: &str| text.len().div_ceil(4);
         let first = self.0.iter().find(|note| {
             !matches!(note, HookNote::Started | HookNote::Headline(_) | HookNote::Held(_))
         });
@@ -168,7 +169,7 @@ impl HookReply {
             }
             (Some(HookNote::Messages(_) | HookNote::Context(_)), _) => {
                 let text = self.text().unwrap_or_default();
-                json!({ "type": "rich", "token_count": tokens(&text), "content": text })
+                json!({ "type": "rich", "token_count": text.len().div_ceil(4), "content": text })
             }
             (_, HookMoment::Prompt { .. }) => json!({ "type": "degraded", "reason": "no_context" }),
             (Some(HookNote::Started | HookNote::Headline(_) | HookNote::Held(_)) | None, _) => {
@@ -178,22 +179,135 @@ impl HookReply {
     }
 }
 
+/// An answer that the daemon does not give at the event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the answer was dropped, as the daemon gives no such answer at this event: {0}")]
+pub struct UnexpectedOutput(String);
+
+/// What Claude Code takes at a prompt: a text for the model, and lines for the person.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PromptOutput {
+    #[serde(rename = "hookSpecificOutput")]
+    specific: Option<SpecificOutput>,
+    #[serde(rename = "systemMessage")]
+    line: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InjectedContextOutput {
+    #[serde(rename = "hookSpecificOutput")]
+    specific: SpecificOutput,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct SpecificOutput {
+    hook_event_name: String,
+    #[expect(dead_code, reason = "only its type is checked")]
+    additional_context: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "only the types are checked")]
+struct PluginOutput {
+    context: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StopOutput {
+    decision: String,
+    #[expect(dead_code, reason = "only its type is checked")]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[expect(dead_code, reason = "only the types are checked")]
+enum ScriptOutput {
+    SessionStarted { session_id: String },
+    OrphanDetected { content: String },
+    Reminder { content: String },
+    Outcome { content: String, suggested_action: String },
+    Suggestion { content: String },
+    Rich { content: String, token_count: u64 },
+    Degraded { reason: String },
+}
+
+/// What the hook prints of an answer; `None` for nothing. Fails if the answer has another shape
+/// than the daemon gives at this event.
+///
+/// `event` is called only if there is something to print. It returns `None` if the payload does not
+/// name its event, to which the daemon gives no answer.
+pub fn checked_output(
+    event: impl FnOnce() -> Option<HookEvent>,
+    format: HookFormat,
+    answer: &Value,
+) -> Result<Option<String>, UnexpectedOutput> {
+    if answer.is_null() || answer.as_object().is_some_and(Map::is_empty) {
+        return Ok(None);
+    }
+    let unexpected = |problem: &str| UnexpectedOutput(problem.to_owned());
+    let event = event().ok_or_else(|| unexpected("the payload names no event"))?;
+    match format {
+        HookFormat::Spec => drop(read::<ScriptOutput>(answer)?),
+        HookFormat::Client if !event.takes_context() => {
+            return Err(unexpected("the client takes nothing"));
+        }
+        HookFormat::Client => match (event.client, &event.moment) {
+            (HookClient::Opencode, _) => drop(read::<PluginOutput>(answer)?),
+            (HookClient::Codex, HookMoment::Stop { .. }) => check_stop(answer, "block")?,
+            (HookClient::Gemini, HookMoment::Stop { .. }) => check_stop(answer, "deny")?,
+            (HookClient::ClaudeCode, HookMoment::Prompt { .. }) => {
+                let PromptOutput { specific, line } = read(answer)?;
+                if specific.is_some_and(|specific| specific.hook_event_name != event.name) {
+                    return Err(unexpected("it is for another event"));
+                }
+                let is_line = |line: &str| {
+                    line.chars().count() <= LINE_CHARS && !line.chars().any(is_invisible)
+                };
+                let are_lines = |text: &String| {
+                    text.split('\n').count() <= LINES && text.split('\n').all(is_line)
+                };
+                if !line.as_ref().is_none_or(are_lines) {
+                    return Err(unexpected("its line is none"));
+                }
+            }
+            _ => {
+                let output: InjectedContextOutput = read(answer)?;
+                if output.specific.hook_event_name != event.name {
+                    return Err(unexpected("it is for another event"));
+                }
+            }
+        },
+    }
+    Ok(Some(answer.to_string()))
+}
+
+fn check_stop(answer: &Value, decision: &str) -> Result<(), UnexpectedOutput> {
+    let output: StopOutput = read(answer)?;
+    if output.decision == decision {
+        return Ok(());
+    }
+    Err(UnexpectedOutput("another decision".to_owned()))
+}
+
+fn read<'a, T: Deserialize<'a>>(answer: &'a Value) -> Result<T, UnexpectedOutput> {
+    if !answer.is_object() {
+        return Err(UnexpectedOutput("it is no object".to_owned()));
+    }
+    // serde's error may quote the answer, whose texts must not reach the log.
+    T::deserialize(answer)
+        .map_err(|_| UnexpectedOutput("its fields are others, or of other types".to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{hook::HookToolUse, quote::model_text};
-
-    fn hook(client: HookClient, event: &str, moment: HookMoment) -> HookEvent {
-        HookEvent {
-            client,
-            name: event.to_owned(),
-            session_id: "s".to_owned(),
-            agent_id: String::new(),
-            cwd: None,
-            permission_mode: None,
-            moment,
-        }
-    }
+    use crate::{hook::HookToolUse, journal::SessionSource, quote::model_text};
 
     fn prompt() -> HookMoment {
         HookMoment::Prompt { text: "p".to_owned() }
@@ -205,10 +319,6 @@ mod tests {
         long
     }
 
-    fn used() -> HookToolUse {
-        HookToolUse { tool: "Bash".to_owned(), use_id: None, arguments: Value::Null, run: None }
-    }
-
     #[test]
     fn each_client_gets_its_own_shape_where_it_takes_one() {
         use HookClient::{ClaudeCode, Codex, Gemini, Opencode};
@@ -218,20 +328,16 @@ mod tests {
             HookNote::Messages(model_text!("b")),
         ]);
         let context = |event: &str| json!({ "hookSpecificOutput": { "hookEventName": event, "additionalContext": "b\n\na" } });
-        let start = HookMoment::Start { source: crate::journal::SessionSource::Startup };
-        let (stop, again) = (
-            HookMoment::Stop { again: false, words: None },
-            HookMoment::Stop { again: true, words: None },
+        let start = HookMoment::Start { source: SessionSource::Startup };
+        let [stop, again] = [false, true].map(|again| HookMoment::Stop { again, words: None });
+        let (begun, done) = (
+            HookMoment::ToolStart(HookToolUse::example("Bash")),
+            HookMoment::ToolEnd(HookToolUse::example("Bash")),
         );
         for (client, event, moment, shape) in [
             (ClaudeCode, "SessionStart", start.clone(), context("SessionStart")),
-            (ClaudeCode, "PreToolUse", HookMoment::ToolStart(used()), context("PreToolUse")),
-            (
-                ClaudeCode,
-                "PostToolUseFailure",
-                HookMoment::ToolEnd(used()),
-                context("PostToolUseFailure"),
-            ),
+            (ClaudeCode, "PreToolUse", begun.clone(), context("PreToolUse")),
+            (ClaudeCode, "PostToolUseFailure", done.clone(), context("PostToolUseFailure")),
             (ClaudeCode, "Stop", stop.clone(), context("Stop")),
             (ClaudeCode, "Stop", again.clone(), json!({})),
             (ClaudeCode, "SessionEnd", HookMoment::End { reason: None }, json!({})),
@@ -240,21 +346,16 @@ mod tests {
             (Codex, "Stop", stop.clone(), json!({ "decision": "block", "reason": "b\n\na" })),
             (Codex, "Stop", again, json!({ "decision": "block", "reason": "b\n\na" })),
             (Gemini, "BeforeAgent", prompt(), context("BeforeAgent")),
-            (Gemini, "BeforeTool", HookMoment::ToolStart(used()), json!({})),
-            (Gemini, "AfterTool", HookMoment::ToolEnd(used()), context("AfterTool")),
+            (Gemini, "BeforeTool", begun.clone(), json!({})),
+            (Gemini, "AfterTool", done.clone(), context("AfterTool")),
             (Gemini, "AfterAgent", stop.clone(), json!({ "decision": "deny", "reason": "b\n\na" })),
             (Opencode, "session.created", start, json!({})),
             (Opencode, "chat.message", prompt(), json!({ "context": "b\n\na" })),
-            (Opencode, "tool.execute.before", HookMoment::ToolStart(used()), json!({})),
-            (
-                Opencode,
-                "tool.execute.after",
-                HookMoment::ToolEnd(used()),
-                json!({ "context": "b\n\na" }),
-            ),
+            (Opencode, "tool.execute.before", begun, json!({})),
+            (Opencode, "tool.execute.after", done, json!({ "context": "b\n\na" })),
             (Opencode, "session.idle", stop, json!({})),
         ] {
-            let hook = hook(client, event, moment);
+            let hook = HookEvent::example(client, event, moment);
             let answer = Value::Object(reply.render(&hook, HookFormat::Client));
             assert_eq!(answer, shape, "{client:?} {event}");
             assert_eq!(HookReply::default().render(&hook, HookFormat::Client), Map::new());
@@ -265,7 +366,7 @@ mod tests {
     fn a_person_is_shown_what_woke_the_session() {
         let line = || HookNote::Headline(model_text!("svc: a asks: b"));
         let render = |client, notes| {
-            let event = hook(client, "UserPromptSubmit", prompt());
+            let event = HookEvent::example(client, "UserPromptSubmit", prompt());
             Value::Object(HookReply(notes).render(&event, HookFormat::Client))
         };
         let shown = render(HookClient::ClaudeCode, vec![line()]);
@@ -281,7 +382,7 @@ mod tests {
     fn no_more_than_a_client_takes() {
         let reply = HookReply(vec![HookNote::Messages(long("ü", 20_000))]);
         let answer = reply.render(
-            &hook(HookClient::ClaudeCode, "UserPromptSubmit", prompt()),
+            &HookEvent::example(HookClient::ClaudeCode, "UserPromptSubmit", prompt()),
             HookFormat::Client,
         );
         let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
@@ -301,45 +402,152 @@ mod tests {
 
     #[test]
     fn shapes_for_scripts() {
-        let start = hook(
+        let start = HookEvent::example(
             HookClient::ClaudeCode,
             "SessionStart",
-            HookMoment::Start { source: crate::journal::SessionSource::Startup },
+            HookMoment::Start { source: SessionSource::Startup },
         );
-        let asked = hook(HookClient::ClaudeCode, "UserPromptSubmit", prompt());
-        let ran = hook(HookClient::ClaudeCode, "PostToolUse", HookMoment::ToolEnd(used()));
+        let asked = HookEvent::example(HookClient::ClaudeCode, "UserPromptSubmit", prompt());
+        let ran = HookEvent::example(
+            HookClient::ClaudeCode,
+            "PostToolUse",
+            HookMoment::ToolEnd(HookToolUse::example("Bash")),
+        );
         let text = || model_text!("t");
+        let of_type = |kind: &str| json!({ "type": kind, "content": "t" });
+        let context = HookNote::Context(model_text!("12345"));
+        let outcome = HookNote::Outcome { text: text(), action: "resolve_confirmed" };
+        let started = || HookNote::Started;
         for (hook, notes, shape) in [
-            (
-                &start,
-                vec![HookNote::Started],
-                json!({ "type": "session_started", "session_id": "s" }),
-            ),
-            (
-                &start,
-                vec![HookNote::Started, HookNote::Record(text())],
-                json!({ "type": "orphan_detected", "content": "t" }),
-            ),
+            (&start, vec![started()], json!({ "type": "session_started", "session_id": "s" })),
+            (&start, vec![started(), HookNote::Record(text())], of_type("orphan_detected")),
             (&asked, vec![], json!({ "type": "degraded", "reason": "no_context" })),
             (
                 &asked,
-                vec![HookNote::Context(model_text!("12345"))],
+                vec![context],
                 json!({ "type": "rich", "content": "12345", "token_count": 2 }),
             ),
-            (&ran, vec![HookNote::Reminder(text())], json!({ "type": "reminder", "content": "t" })),
+            (&ran, vec![HookNote::Reminder(text())], of_type("reminder")),
             (
                 &ran,
-                vec![HookNote::Outcome { text: text(), action: "resolve_confirmed" }],
+                vec![outcome],
                 json!({ "type": "outcome", "content": "t", "suggested_action": "resolve_confirmed" }),
             ),
-            (
-                &ran,
-                vec![HookNote::Suggestion(text())],
-                json!({ "type": "suggestion", "content": "t" }),
-            ),
+            (&ran, vec![HookNote::Suggestion(text())], of_type("suggestion")),
             (&ran, vec![], json!({})),
         ] {
             assert_eq!(Value::Object(HookReply(notes).render(hook, HookFormat::Spec)), shape);
+        }
+    }
+
+    fn read_event(client: HookClient, name: &str) -> HookEvent {
+        let payload = match client {
+            HookClient::Opencode => json!({
+                "hook": name, "input": { "sessionID": "s", "tool": "bash", "callID": "c" },
+                "output": { "parts": [] },
+            }),
+            _ => {
+                json!({ "hook_event_name": name, "session_id": "s", "tool_name": "Bash", "prompt": "p" })
+            }
+        };
+        crate::hook::read(client, None, &payload).unwrap()
+    }
+
+    #[test]
+    fn a_hook_prints_what_its_client_takes_at_the_event_and_nothing_else() {
+        use HookClient::{ClaudeCode, Codex, Gemini, Opencode};
+        let context = |name: &str| json!({ "hookSpecificOutput": { "hookEventName": name, "additionalContext": "t" } });
+        let specific = |field: &str, value: Value| {
+            let mut answer = context("PreToolUse");
+            answer["hookSpecificOutput"][field] = value;
+            answer
+        };
+        let beside = |field: &str, value: Value| {
+            let mut answer = context("PreToolUse");
+            answer[field] = value;
+            answer
+        };
+        for (client, name, answer, is_printed) in [
+            (ClaudeCode, "PreToolUse", context("PreToolUse"), true),
+            (ClaudeCode, "Stop", context("Stop"), true),
+            (ClaudeCode, "UserPromptSubmit", context("UserPromptSubmit"), true),
+            (ClaudeCode, "PreToolUse", context("SessionStart"), false),
+            (ClaudeCode, "PreToolUse", specific("permissionDecision", json!("allow")), false),
+            (ClaudeCode, "PreToolUse", specific("permissionDecisionReason", json!("x")), false),
+            (ClaudeCode, "PreToolUse", specific("updatedInput", json!({})), false),
+            (ClaudeCode, "PreToolUse", specific("additionalContext", json!(["t"])), false),
+            (ClaudeCode, "PreToolUse", beside("decision", json!("approve")), false),
+            (ClaudeCode, "PreToolUse", beside("continue", json!(false)), false),
+            (ClaudeCode, "PreToolUse", beside("systemMessage", json!("x")), false),
+            (ClaudeCode, "PreToolUse", beside("suppressOutput", json!(true)), false),
+            (ClaudeCode, "Stop", json!({ "decision": "block", "reason": "t" }), false),
+            (ClaudeCode, "SessionEnd", context("SessionEnd"), false),
+            (ClaudeCode, "PreToolUse", json!({ "context": "t" }), false),
+            (ClaudeCode, "PreToolUse", json!(["t"]), false),
+            (ClaudeCode, "PreToolUse", json!("t"), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "svc: a asks: b" }), true),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a\u{1b}[2J" }), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a\nb" }), true),
+            (
+                ClaudeCode,
+                "UserPromptSubmit",
+                json!({ "systemMessage": "a\n".repeat(LINES) }),
+                false,
+            ),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": "a".repeat(301) }), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "systemMessage": ["a"] }), false),
+            (ClaudeCode, "UserPromptSubmit", context("SessionStart"), false),
+            (ClaudeCode, "UserPromptSubmit", json!({ "decision": "block", "reason": "t" }), false),
+            (ClaudeCode, "Stop", json!({ "systemMessage": "svc: a asks: b" }), false),
+            (Codex, "UserPromptSubmit", json!({ "systemMessage": "svc: a asks: b" }), false),
+            (Codex, "Stop", json!({ "decision": "block", "reason": "t" }), true),
+            (Codex, "Stop", json!({ "decision": "deny", "reason": "t" }), false),
+            (
+                Codex,
+                "Stop",
+                json!({ "decision": "block", "reason": "t", "continue": false }),
+                false,
+            ),
+            (Codex, "PreToolUse", json!({ "decision": "block", "reason": "t" }), false),
+            (Gemini, "AfterAgent", json!({ "decision": "deny", "reason": "t" }), true),
+            (Gemini, "AfterAgent", json!({ "decision": "allow", "reason": "t" }), false),
+            (Gemini, "BeforeTool", context("BeforeTool"), false),
+            (Gemini, "BeforeTool", json!({ "decision": "allow" }), false),
+            (Gemini, "AfterTool", context("AfterTool"), true),
+            (Opencode, "chat.message", json!({ "context": "t" }), true),
+            (Opencode, "chat.message", json!({ "context": 1 }), false),
+            (Opencode, "chat.message", json!({ "context": "t", "status": "allow" }), false),
+            (Opencode, "tool.execute.before", json!({ "context": "t" }), false),
+        ] {
+            let event = read_event(client, name);
+            let printed = checked_output(|| Some(event.clone()), HookFormat::Client, &answer);
+            let expected = is_printed.then(|| answer.to_string());
+            assert_eq!(printed.unwrap_or_default(), expected, "{client:?} {name} {answer}");
+            assert_eq!(
+                checked_output(|| Some(event.clone()), HookFormat::Client, &json!({})),
+                Ok(None)
+            );
+            checked_output(|| None, HookFormat::Client, &answer).expect_err("of no event");
+        }
+    }
+
+    #[test]
+    fn scripts_get_the_documented_shapes_alone() {
+        let event = read_event(HookClient::ClaudeCode, "UserPromptSubmit");
+        for (answer, is_printed) in [
+            (json!({ "type": "session_started", "session_id": "s" }), true),
+            (json!({ "type": "orphan_detected", "content": "t" }), true),
+            (json!({ "type": "rich", "content": "t", "token_count": 1 }), true),
+            (json!({ "type": "degraded", "reason": "no_context" }), true),
+            (json!({ "type": "outcome", "content": "t", "suggested_action": "a" }), true),
+            (json!({ "type": "outcome", "content": "t" }), false),
+            (json!({ "type": "rich", "content": "t", "token_count": "1" }), false),
+            (json!({ "type": "reminder", "content": "t", "decision": "block" }), false),
+            (json!({ "type": "other" }), false),
+            (json!({ "content": "t" }), false),
+        ] {
+            let printed = checked_output(|| Some(event.clone()), HookFormat::Spec, &answer);
+            assert_eq!(printed.is_ok(), is_printed, "{answer}");
         }
     }
 }

@@ -1,17 +1,16 @@
-//! What the hooks of each client tell of a shell command, as one [`ToolRun`].
+//! What the hooks of each client report of a shell command, as one [`ToolRun`].
 //!
 //! The shapes are those of the payloads in `fixtures/hooks`, captured from the clients of the
-//! versions named there; what is read beyond them (a status in the text, an object for a string) is
-//! what other versions write.
+//! versions named there. Other shapes that are read (a status in the text, an object for a string)
+//! are of other versions.
 
 use serde_json::Value;
-
 use svc_outcome::ToolRun;
 
 use super::HookClient;
 
-/// What `payload`, of a hook of `client` after a tool, tells of a shell command. Nothing, if it is
-/// of another tool or event, or of a command that runs on in the background.
+/// The shell command that a hook after a tool reports. `None` for another tool or event, and for a
+/// command that continues in the background.
 pub(super) fn run_of_tool(client: HookClient, payload: &Value) -> Option<ToolRun> {
     match client {
         HookClient::ClaudeCode => of_claude(payload),
@@ -30,7 +29,7 @@ fn flag(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer).is_some_and(|value| *value == true || *value == "true")
 }
 
-/// The command, if `payload` is of `event` and one of `tools`.
+/// The command, if the payload is of one of `tools`, and not in the background.
 fn command(payload: &Value, tools: &[&str]) -> Option<String> {
     let tool = text(payload, "/tool_name")?;
     let background = flag(payload, "/tool_input/run_in_background")
@@ -118,8 +117,8 @@ fn of_codex(payload: &Value) -> Option<ToolRun> {
     Some(ToolRun { command, output, exit_code, timed_out, ..ToolRun::default() })
 }
 
-/// The output and the status of a text that says at its head `Exit code: 1`, `Wall time: …`,
-/// `Output:`, as the model is told it.
+/// The output and the status of a text for the model, which begins with `Exit code: 1`,
+/// `Wall time: …`, `Output:`.
 fn status_in_text(told: &str) -> (String, Option<i32>) {
     let found = told.strip_prefix("Exit code: ").and_then(|rest| {
         let (code, rest) = rest.split_once('\n')?;
@@ -180,7 +179,7 @@ fn of_gemini(payload: &Value) -> Option<ToolRun> {
     })
 }
 
-/// `tool.execute.after` as the plugin gives it on:
+/// `tool.execute.after` as the plugin passes it on:
 /// `{hook, input: {tool, args}, output: {output, metadata}}`.
 fn of_opencode(payload: &Value) -> Option<ToolRun> {
     if text(payload, "/hook")? != "tool.execute.after" || text(payload, "/input/tool")? != "bash" {
@@ -209,7 +208,14 @@ mod tests {
     use svc_outcome::{RunResult, judge};
 
     use super::*;
-    use crate::hook::HookClient::{ClaudeCode, Codex, Gemini, Opencode};
+
+    const CLAUDE: &str = "claude/2.1.197/PostToolUse-Bash";
+    const CLAUDE_FAILURE: &str = "claude/2.1.197/PostToolUseFailure-Bash";
+    const CODEX: &str = "codex/0.169.0/PostToolUse-Bash";
+    const GEMINI: &str = "gemini/0.61.0/AfterTool-run_shell_command";
+    const GEMINI_FAILURE: &str = "gemini/0.61.0/AfterTool-run_shell_command-2";
+    const OPENCODE: &str = "opencode/1.18.33/tool.execute.after-bash";
+    const OPENCODE_FAILURE: &str = "opencode/1.18.33/tool.execute.after-bash-2";
 
     fn fixture(path: &str) -> String {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(path);
@@ -218,122 +224,78 @@ mod tests {
 
     /// The input of a captured hook.
     fn payload(path: &str) -> Value {
-        serde_json::from_str::<Value>(&fixture(&format!("hooks/{path}"))).expect("JSON")["input"]
-            .take()
+        let hook: Value = serde_json::from_str(&fixture(&format!("hooks/{path}.json"))).unwrap();
+        hook["input"].clone()
+    }
+
+    /// What a hook with this payload reports, of the client that `path` names.
+    fn run_of(path: &str, payload: &Value) -> Option<ToolRun> {
+        let (client, _) = path.split_once('/').unwrap();
+        run_of_tool(HookClient::parse(client).unwrap(), payload)
     }
 
     #[test]
     fn captured_payloads_are_read() {
         let run = |command: &str, output: &str, exit_code, failed| {
-            Some(ToolRun {
-                command: command.to_owned(),
-                output: output.to_owned(),
-                exit_code,
-                failed,
-                ..ToolRun::default()
-            })
+            let (command, output) = (command.to_owned(), output.to_owned());
+            Some(ToolRun { command, output, exit_code, failed, ..ToolRun::default() })
         };
         let mkdir = "mkdir -p sub && cd sub && echo two >> ../watched.txt";
-        for (client, path, expected) in [
-            (
-                ClaudeCode,
-                "claude/2.1.197/PostToolUse-Bash",
-                run("echo one", "one", None, Some(false)),
-            ),
-            (ClaudeCode, "claude/2.1.197/PostToolUse-Bash-2", run(mkdir, "", None, Some(false))),
-            (
-                ClaudeCode,
-                "claude/2.1.197/PostToolUseFailure-Bash",
-                run("false", "", Some(1), Some(true)),
-            ),
-            (ClaudeCode, "claude/2.1.197/PostToolUse-Edit", None),
-            (Codex, "codex/0.169.0/PostToolUse-Bash", run("echo one", "one\n", None, None)),
-            (Codex, "codex/0.169.0/PostToolUse-Bash-2", run("false", "", None, None)),
-            (Codex, "codex/0.169.0/PostToolUse-apply_patch", None),
-            (
-                Gemini,
-                "gemini/0.61.0/AfterTool-run_shell_command",
-                run("echo one", "one", Some(0), None),
-            ),
-            (
-                Gemini,
-                "gemini/0.61.0/AfterTool-run_shell_command-2",
-                run("false", "", Some(1), None),
-            ),
-            (Gemini, "gemini/0.61.0/AfterTool-write_file", None),
-            (
-                Opencode,
-                "opencode/1.18.33/tool.execute.after-bash",
-                run("echo one", "one\n", Some(0), None),
-            ),
-            (
-                Opencode,
-                "opencode/1.18.33/tool.execute.after-bash-2",
-                run("false", "", Some(1), None),
-            ),
-            (Opencode, "opencode/1.18.33/tool.execute.after-write", None),
+        for (path, expected) in [
+            (CLAUDE, run("echo one", "one", None, Some(false))),
+            ("claude/2.1.197/PostToolUse-Bash-2", run(mkdir, "", None, Some(false))),
+            (CLAUDE_FAILURE, run("false", "", Some(1), Some(true))),
+            ("claude/2.1.197/PostToolUse-Edit", None),
+            (CODEX, run("echo one", "one\n", None, None)),
+            ("codex/0.169.0/PostToolUse-Bash-2", run("false", "", None, None)),
+            ("codex/0.169.0/PostToolUse-apply_patch", None),
+            (GEMINI, run("echo one", "one", Some(0), None)),
+            (GEMINI_FAILURE, run("false", "", Some(1), None)),
+            ("gemini/0.61.0/AfterTool-write_file", None),
+            (OPENCODE, run("echo one", "one\n", Some(0), None)),
+            (OPENCODE_FAILURE, run("false", "", Some(1), None)),
+            ("opencode/1.18.33/tool.execute.after-write", None),
         ] {
-            let payload = payload(&format!("{path}.json"));
-            assert_eq!(run_of_tool(client, &payload), expected, "{path}");
+            assert_eq!(run_of(path, &payload(path)), expected, "{path}");
         }
     }
 
-    /// The captured payload of each client after a shell command, with this command and what `with`
-    /// makes of its answer.
-    fn changed(path: &str, command: &str, with: impl FnOnce(&mut Value)) -> Value {
+    /// A captured payload with this command and another value at `pointer`.
+    fn changed(path: &str, command: &str, pointer: &str, value: Value) -> Value {
         let mut payload = payload(path);
         for pointer in ["/tool_input/command", "/input/args/command"] {
             if let Some(value) = payload.pointer_mut(pointer) {
                 *value = json!(command);
             }
         }
-        with(&mut payload);
+        let (object, member) = pointer.rsplit_once('/').unwrap();
+        payload.pointer_mut(object).unwrap()[member] = value;
         payload
     }
 
     #[test]
     fn a_failing_test_is_seen_through_each_client() {
         let output = fixture("outcomes/pytest/fail.txt");
-        for (client, payload) in [
+        let of_gemini = payload(GEMINI_FAILURE);
+        let of_gemini = of_gemini["tool_response"]["llmContent"].as_str().expect("a text");
+        for (path, command, pointer, value) in [
+            (CLAUDE_FAILURE, "pytest", "/error", json!(format!("Exit code 1\n{output}"))),
+            (CLAUDE, "pytest | tee log", "/tool_response/stdout", json!(output)),
+            (CODEX, "pytest", "/tool_response", json!(output)),
             (
-                ClaudeCode,
-                changed("claude/2.1.197/PostToolUseFailure-Bash.json", "pytest", |payload| {
-                    payload["error"] = json!(format!("Exit code 1\n{output}"));
-                }),
+                GEMINI_FAILURE,
+                "pytest",
+                "/tool_response/llmContent",
+                json!(of_gemini.replace("(empty)", &output)),
             ),
-            (
-                ClaudeCode,
-                changed("claude/2.1.197/PostToolUse-Bash.json", "pytest | tee log", |payload| {
-                    payload["tool_response"]["stdout"] = json!(output);
-                }),
-            ),
-            (
-                Codex,
-                changed("codex/0.169.0/PostToolUse-Bash.json", "pytest", |payload| {
-                    payload["tool_response"] = json!(output);
-                }),
-            ),
-            (
-                Gemini,
-                changed("gemini/0.61.0/AfterTool-run_shell_command-2.json", "pytest", |payload| {
-                    let told = payload["tool_response"]["llmContent"].as_str().expect("a text");
-                    payload["tool_response"]["llmContent"] =
-                        json!(told.replace("(empty)", &output));
-                }),
-            ),
-            (
-                Opencode,
-                changed("opencode/1.18.33/tool.execute.after-bash-2.json", "pytest", |payload| {
-                    payload["output"]["output"] = json!(output);
-                }),
-            ),
+            (OPENCODE_FAILURE, "pytest", "/output/output", json!(output)),
         ] {
-            let verdict =
-                judge(&run_of_tool(client, &payload).expect("a shell command")).expect("a run");
+            let run = run_of(path, &changed(path, command, pointer, value));
+            let verdict = judge(&run.expect("a shell command")).expect("a run");
             assert_eq!(
                 (verdict.verdict, verdict.passed, verdict.failed),
                 (RunResult::Fail, Some(1), Some(3)),
-                "{client:?}: {}",
+                "{path}: {}",
                 verdict.summary
             );
         }
@@ -341,68 +303,42 @@ mod tests {
 
     #[test]
     fn what_was_stopped_is_told_by_each_client() {
-        let interrupted = |client: HookClient, payload: &Value| {
-            let run = run_of_tool(client, payload).expect("a shell command");
-            (run.interrupted, run.timed_out)
-        };
-        let bash = "claude/2.1.197/PostToolUse-Bash.json";
-        let claude = changed(bash, "pytest", |payload| {
-            payload["tool_response"]["interrupted"] = json!(true);
-        });
-        assert_eq!(interrupted(ClaudeCode, &claude), (true, false));
-        let claude = changed("claude/2.1.197/PostToolUseFailure-Bash.json", "pytest", |payload| {
-            payload["is_interrupt"] = json!(true);
-        });
-        assert_eq!(interrupted(ClaudeCode, &claude), (true, false));
-        let claude = changed("claude/2.1.197/PostToolUseFailure-Bash.json", "pytest", |payload| {
-            payload["error"] = json!("Exit code 143\nCommand timed out after 2m 0.0s\n..");
-        });
-        assert_eq!(interrupted(ClaudeCode, &claude), (false, true));
-        let opencode = changed(
-            "opencode/1.18.33/tool.execute.after-bash.json",
-            "pytest",
-            |payload| {
-                payload["output"]["metadata"]["exit"] = Value::Null;
-                payload["output"]["output"] = json!(
-                    "..\n\n<bash_metadata>\nbash tool terminated command after exceeding timeout 120000 ms\n</bash_metadata>"
-                );
-            },
-        );
-        assert_eq!(interrupted(Opencode, &opencode), (false, true));
-        let gemini = changed(
-            "gemini/0.61.0/AfterTool-run_shell_command.json",
-            "pytest",
-            |payload| {
-                payload["tool_response"]["llmContent"] = json!(
-                    "Command was cancelled by user before it could complete. Output before cancellation: .."
-                );
-            },
-        );
-        assert_eq!(interrupted(Gemini, &gemini), (true, false));
-
-        // What runs on has no outcome yet.
-        let background = changed(bash, "npm test", |payload| {
-            payload["tool_response"]["backgroundTaskId"] = json!("b1");
-        });
-        assert_eq!(run_of_tool(ClaudeCode, &background), None);
+        let timed_out = "..\n\n<bash_metadata>\nbash tool terminated command after exceeding timeout 120000 ms\n</bash_metadata>";
+        let cancelled = "Command was cancelled by user before it could complete. Output before cancellation: ..";
+        let claude = "Exit code 143\nCommand timed out after 2m 0.0s\n..";
+        for (path, pointer, value, expected) in [
+            (CLAUDE, "/tool_response/interrupted", json!(true), (true, false)),
+            (CLAUDE_FAILURE, "/is_interrupt", json!(true), (true, false)),
+            (CLAUDE_FAILURE, "/error", json!(claude), (false, true)),
+            (OPENCODE, "/output", json!({ "metadata": {}, "output": timed_out }), (false, true)),
+            (GEMINI, "/tool_response/llmContent", json!(cancelled), (true, false)),
+        ] {
+            let run = run_of(path, &changed(path, "pytest", pointer, value));
+            let run = run.expect("a shell command");
+            assert_eq!((run.interrupted, run.timed_out), expected, "{path} {pointer}");
+        }
+        // A command that continues has no outcome yet.
+        let background =
+            changed(CLAUDE, "npm test", "/tool_response/backgroundTaskId", json!("b1"));
+        assert_eq!(run_of(CLAUDE, &background), None);
     }
 
     proptest! {
-    #[test]
-    fn no_payload_makes_it_panic(told in any::<String>(), words in "[a-z:() %0-9\n]{0,200}") {
-        for (client, path, pointer) in [
-            (ClaudeCode, "claude/2.1.197/PostToolUse-Bash.json", "/tool_response/stdout"),
-            (ClaudeCode, "claude/2.1.197/PostToolUseFailure-Bash.json", "/error"),
-            (Codex, "codex/0.169.0/PostToolUse-Bash.json", "/tool_response"),
-            (Gemini, "gemini/0.61.0/AfterTool-run_shell_command.json", "/tool_response/llmContent"),
-            (Opencode, "opencode/1.18.33/tool.execute.after-bash.json", "/output/output"),
-        ] {
-            let mut payload = payload(path);
-            for told in [json!(told), json!(words), json!({}), json!([{"text": told}]), json!(3)] {
-                *payload.pointer_mut(pointer).expect("it is there") = told;
-                run_of_tool(client, &payload);
+        #[test]
+        fn no_payload_makes_it_panic(told in any::<String>(), words in "[a-z:() %0-9\n]{0,200}") {
+            for (path, pointer) in [
+                (CLAUDE, "/tool_response/stdout"),
+                (CLAUDE_FAILURE, "/error"),
+                (CODEX, "/tool_response"),
+                (GEMINI, "/tool_response/llmContent"),
+                (OPENCODE, "/output/output"),
+            ] {
+                for told in [json!(told), json!(words), json!({}), json!([{"text": told}]), json!(3)] {
+                    let mut payload = payload(path);
+                    *payload.pointer_mut(pointer).expect("it is there") = told;
+                    run_of(path, &payload);
+                }
             }
         }
-    }
     }
 }

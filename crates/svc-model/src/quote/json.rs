@@ -5,10 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{
-    imitation::{plain_data, unimitated},
-    plain,
-};
+use super::imitation::{plain, plain_data, unimitated};
 
 /// A JSON text with plain strings, including member names. Line terminators stay, escaped. All
 /// other bytes are unchanged. A text that is not JSON is returned unchanged.
@@ -62,7 +59,6 @@ fn end_of_string(text: &str, start: usize) -> Option<usize> {
     }
 }
 
-/// The string of a literal.
 fn string_of(literal: &str) -> Option<Cow<'_, str>> {
     let inner = literal.get(1..literal.len().checked_sub(1)?)?;
     if inner.contains('\\') {
@@ -93,7 +89,6 @@ pub fn unimitated_value(value: &mut Value) {
     change_strings(value, unimitated);
 }
 
-/// Changes all strings, including member names.
 fn change_strings(value: &mut Value, change: fn(&str) -> Cow<'_, str>) {
     match value {
         Value::String(text) => {

@@ -1,8 +1,12 @@
-//! Quotations of texts of others.
+//! Texts of the daemon for a model, and quotations of texts of others in them.
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::{is_invisible, plain};
+use crate::{GhapId, HookId, MessageId, OutcomeId, PeerId, TaskId, Timestamp, ValueId};
 
 /// A text of several lines, each after `> `, so that none looks like a line of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +22,7 @@ impl QuotedText {
         Self(format!("> {}", plain(text).replace('\n', "\n> ")))
     }
 
-    /// Keeps the first `chars` characters. Returns false if there are no more.
+    /// Keeps the first `chars` characters. Returns whether there were more.
     pub fn truncate_chars(&mut self, chars: usize) -> bool {
         let end = self.0.char_indices().nth(chars).map(|(end, _)| end);
         if let Some(end) = end {
@@ -121,6 +125,91 @@ fn blanks_to_spaces(text: &str) -> impl Iterator<Item = char> {
         was_blank = is_blank;
         if is_blank { is_first.then_some(' ') } else { Some(c) }
     })
+}
+
+/// A text for a model that the daemon wrote. What others wrote stands in it as a quotation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct ModelText(String);
+
+/// Types that a [`ModelText`] may contain unchanged: the daemon's own texts, and quotations.
+pub trait SafeForModels: fmt::Display {}
+
+macro_rules! for_models {
+    ($($type:ty),+ $(,)?) => { $(impl SafeForModels for $type {})+ };
+}
+
+for_models!(&'static str, ModelText, QuotedLine, QuotedText, Timestamp, u32, u64, usize, i32, i64);
+for_models!(PeerId, MessageId, TaskId, GhapId, OutcomeId, HookId, ValueId);
+
+/// Like `format!`, for a [`ModelText`]. Each argument has to implement [`SafeForModels`]; none is
+/// captured by name.
+#[macro_export]
+macro_rules! model_text {
+    ($format:literal $(, $argument:expr)* $(,)?) => {
+        $crate::quote::ModelText::from_arguments(
+            // A literal from a macro captures no variables, so every argument is checked.
+            format_args!(concat!($format) $(, $crate::quote::ModelText::checked(&$argument))*)
+        )
+    };
+}
+pub use model_text;
+
+impl ModelText {
+    /// Used by `model_text!` only.
+    pub fn from_arguments(arguments: fmt::Arguments<'_>) -> Self {
+        Self(arguments.to_string())
+    }
+
+    /// Used by `model_text!` only.
+    pub const fn checked<T: SafeForModels>(argument: &T) -> &T {
+        argument
+    }
+
+    pub fn push(&mut self, text: &impl SafeForModels) {
+        use fmt::Write as _;
+        // Writing to a string never fails.
+        let _ = write!(self.0, "{text}");
+    }
+
+    /// Joins texts with an empty line.
+    pub fn paragraphs<'a>(texts: impl IntoIterator<Item = &'a Self>) -> Self {
+        let texts: Vec<&str> = texts.into_iter().map(Self::as_str).collect();
+        Self(texts.join("\n\n"))
+    }
+
+    /// Keeps the first `chars` characters.
+    pub fn truncate_chars(&mut self, chars: usize) {
+        if let Some((end, _)) = self.0.char_indices().nth(chars) {
+            self.0.truncate(end);
+        }
+    }
+
+    pub fn chars(&self) -> usize {
+        self.0.chars().count()
+    }
+
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+impl fmt::Display for ModelText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 #[cfg(test)]

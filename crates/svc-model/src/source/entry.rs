@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The built-in server.
+/// Name of the built-in server.
 pub const BUILTIN_CORE: &str = "core";
 
 const TIMEOUT_MS: u64 = 60_000;
@@ -14,45 +14,33 @@ const STARTUP_TIMEOUT_MS: u64 = 30_000;
 /// A server as it is configured. Variables in it are not filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceEntry {
-    /// How it is reached.
     pub transport: SourceTransport,
-    /// Whether it is to run.
     pub enabled: bool,
-    /// How long one call may take.
+    /// Maximum time of one call.
     pub timeout: Duration,
-    /// How long it may take until its lists are there.
+    /// Maximum time from the start to the lists of tools.
     pub startup_timeout: Duration,
-    /// Who shares one instance.
     pub sharing: Sharing,
     /// Globs of the tools that are shown; `None` shows all.
     pub tools: Option<Vec<String>>,
-    /// Globs of tools that are not shown.
     pub exclude_tools: Vec<String>,
-    /// Globs of tools that stand in the short list.
+    /// Globs of tools in the short list.
     pub listed: Vec<String>,
     /// Variables of the daemon's environment that a child gets.
     pub env_inherit: Vec<String>,
-    /// For people.
     pub description: Option<String>,
     /// The scope that a caller needs.
     pub scope: Option<String>,
 }
 
-/// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceTransport {
-    /// A program that the daemon starts.
     Stdio {
-        /// The program.
         command: String,
-        /// Its arguments.
         args: Vec<String>,
-        /// Variables of its environment.
         env: BTreeMap<String, String>,
-        /// Its working folder.
         cwd: Option<String>,
     },
-    /// A server at a URL.
     Remote {
         kind: RemoteKind,
         url: String,
@@ -60,36 +48,30 @@ pub enum SourceTransport {
         headers: BTreeMap<String, String>,
         /// A shell command that prints further headers.
         headers_helper: Option<String>,
-        /// How a person logs in.
         oauth: OauthChoice,
     },
-    /// A server inside the daemon.
     Builtin {
         name: String,
-        /// Folders that paths may lead into; empty for the caller's own.
+        /// Folders that paths may lead into; empty: the caller's own.
         roots: Vec<String>,
         /// Whether pages at private addresses may be fetched.
         allow_private: bool,
     },
 }
 
-/// What an entry says of logging in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OauthChoice {
-    /// The client that is registered already.
+    /// A client that is registered already.
     pub client_id: Option<String>,
-    /// The scopes to ask for, separated by spaces.
+    /// Separated by spaces.
     pub scopes: Option<String>,
-    /// The port of the redirect.
     pub callback_port: Option<u16>,
-    /// Where a document describes the client.
+    /// Address of the document that describes the client.
     pub client_metadata_url: Option<String>,
 }
 
-/// Transport of a server at a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteKind {
-    /// Streamable HTTP.
     Http,
     /// HTTP with server-sent events, as of 2024-11-05.
     Sse,
@@ -113,52 +95,29 @@ pub enum Sharing {
 pub struct SourceProblem {
     /// The field, dotted; empty for the entry itself.
     pub path: String,
-    /// What is wrong with it.
     pub reason: String,
 }
 
 impl SourceProblem {
-    /// A problem of a field.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { path: path.into(), reason: reason.into() }
     }
 }
 
-const KNOWN: [&str; 22] = [
-    "type",
-    "command",
-    "args",
-    "env",
-    "cwd",
-    "url",
-    "headers",
-    "headersHelper",
-    "oauth",
-    "name",
-    "enabled",
-    "timeout",
-    "startup_timeout",
-    "sharing",
-    "tools",
-    "exclude_tools",
-    "listed",
-    "env_inherit",
-    "description",
-    "scope",
-    "roots",
-    "allow_private",
-];
+const KNOWN: &str = "type command args env cwd url headers headersHelper oauth name enabled timeout \
+    startup_timeout sharing tools exclude_tools listed env_inherit description scope roots \
+    allow_private";
 
 impl SourceEntry {
-    /// Reads an entry, and what is odd about it. `trusted` says that it stands in the person's own
-    /// configuration, where variables that load code into a program are allowed.
+    /// Parses an entry, with warnings. `trusted`: it stands in the person's own configuration,
+    /// where variables that load code into a program are allowed.
     pub fn parse(value: &Value, trusted: bool) -> Result<(Self, Vec<String>), SourceProblem> {
         let Value::Object(object) = value else {
             return Err(SourceProblem::new("", "must be an object"));
         };
         let fields = Fields(object);
         let mut warnings = Vec::new();
-        for name in object.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
+        for name in object.keys().filter(|name| !KNOWN.split(' ').any(|known| known == *name)) {
             warnings.push(format!("unknown field {name:?} is ignored"));
         }
         let transport = transport(&fields, trusted, &mut warnings)?;
@@ -192,13 +151,12 @@ impl SourceEntry {
         Ok((entry, warnings))
     }
 
-    /// Whether a tool of this name, as the server says it, is shown.
+    /// Whether a tool with this name of the server's own is shown.
     pub fn shows(&self, tool: &str) -> bool {
         let any = |globs: &[String]| globs.iter().any(|glob| matches_glob(glob, tool));
         self.tools.as_deref().is_none_or(any) && !any(&self.exclude_tools)
     }
 
-    /// The transport, in a word.
     pub fn transport_name(&self) -> &'static str {
         match &self.transport {
             SourceTransport::Stdio { .. } => "stdio",
@@ -326,7 +284,7 @@ fn oauth(fields: &Fields<'_>) -> Result<OauthChoice, SourceProblem> {
     })
 }
 
-/// Variables by which code gets into a program that did not ask for it.
+/// Whether a variable loads code into any program.
 fn loads_code(name: &str) -> bool {
     let prefixes = ["LD_", "DYLD_", "BASH_FUNC_"];
     prefixes.iter().any(|prefix| name.starts_with(prefix))
@@ -429,27 +387,20 @@ impl Fields<'_> {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{
+        Sharing::{Project, Session, Shared},
+        *,
+    };
 
     #[test]
     fn entries_by_table() {
         for (entry, transport, sharing, warnings) in [
-            (json!({ "command": "x" }), "stdio", Sharing::Project, 0),
-            (
-                json!({ "type": "stdio", "command": "x", "sharing": "session" }),
-                "stdio",
-                Sharing::Session,
-                0,
-            ),
-            (json!({ "url": "http://h" }), "http", Sharing::Shared, 1),
-            (json!({ "type": "streamable-http", "url": "http://h" }), "http", Sharing::Shared, 0),
-            (json!({ "type": "sse", "url": "http://h", "colour": 1 }), "sse", Sharing::Shared, 1),
-            (
-                json!({ "command": "x", "env": { "LD_PRELOAD": "y", "A": 1 } }),
-                "stdio",
-                Sharing::Project,
-                1,
-            ),
+            (json!({ "command": "x" }), "stdio", Project, 0),
+            (json!({ "type": "stdio", "command": "x", "sharing": "session" }), "stdio", Session, 0),
+            (json!({ "url": "http://h" }), "http", Shared, 1),
+            (json!({ "type": "streamable-http", "url": "http://h" }), "http", Shared, 0),
+            (json!({ "type": "sse", "url": "http://h", "colour": 1 }), "sse", Shared, 1),
+            (json!({ "command": "x", "env": { "LD_PRELOAD": "y", "A": 1 } }), "stdio", Project, 1),
         ] {
             let (parsed, told) = SourceEntry::parse(&entry, false).expect("is good");
             assert_eq!((parsed.transport_name(), parsed.sharing), (transport, sharing), "{entry}");

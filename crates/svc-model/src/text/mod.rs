@@ -15,7 +15,7 @@ use std::{
 
 use strsim::osa_distance;
 
-use super::limits;
+use crate::limits;
 use stem::stem;
 
 /// Weight of a synonym, relative to the word itself.
@@ -163,7 +163,6 @@ impl WordGroup {
         }
     }
 
-    /// Whether the group identifies a subject.
     pub fn identifies_subject(&self) -> bool {
         !self.is_common && !self.is_phrase
     }
@@ -212,7 +211,6 @@ impl WordGroup {
 }
 
 impl Prompt {
-    /// Accepts any text.
     pub fn read(text: &str) -> Self {
         let text = &text[..text.floor_char_boundary(limits::PROMPT_BYTES)];
         let words: Vec<String> = words(text).collect();

@@ -2,37 +2,18 @@
 //! 1980), the same as in FTS5. Implemented here because terms have to be stemmed before they are
 //! split, matched with the thesaurus and compared for typos.
 
+#[rustfmt::skip]
 const SECOND: &[(&str, &str)] = &[
-    ("ational", "ate"),
-    ("ization", "ize"),
-    ("iveness", "ive"),
-    ("fulness", "ful"),
-    ("ousness", "ous"),
-    ("tional", "tion"),
-    ("biliti", "ble"),
-    ("entli", "ent"),
-    ("ousli", "ous"),
-    ("ation", "ate"),
-    ("alism", "al"),
-    ("aliti", "al"),
-    ("iviti", "ive"),
-    ("enci", "ence"),
-    ("anci", "ance"),
-    ("izer", "ize"),
-    ("alli", "al"),
-    ("ator", "ate"),
-    ("logi", "log"),
-    ("bli", "ble"),
-    ("eli", "e"),
+    ("ational", "ate"), ("ization", "ize"), ("iveness", "ive"), ("fulness", "ful"),
+    ("ousness", "ous"), ("tional", "tion"), ("biliti", "ble"), ("entli", "ent"),
+    ("ousli", "ous"), ("ation", "ate"), ("alism", "al"), ("aliti", "al"), ("iviti", "ive"),
+    ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("alli", "al"), ("ator", "ate"),
+    ("logi", "log"), ("bli", "ble"), ("eli", "e"),
 ];
+#[rustfmt::skip]
 const THIRD: &[(&str, &str)] = &[
-    ("icate", "ic"),
-    ("ative", ""),
-    ("alize", "al"),
-    ("iciti", "ic"),
-    ("ical", "ic"),
-    ("ness", ""),
-    ("ful", ""),
+    ("icate", "ic"), ("ative", ""), ("alize", "al"), ("iciti", "ic"), ("ical", "ic"),
+    ("ness", ""), ("ful", ""),
 ];
 const FOURTH: &[&str] = &[
     "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous",

@@ -1,13 +1,12 @@
 //! What the output of a runner says: how many passed, failed and were skipped, and the first
 //! failure.
 //!
-//! Each tool has a summary line of its own; only such a line counts, as tested code may print
-//! anything. Where the tool is unknown (`npm test`, `make check`) all readers are tried, so the
-//! lines of one tool must not look like those of another.
+//! Each tool has a summary line of its own. Only such a line counts, as tested code may print
+//! anything. For an unknown tool (`npm test`, `make check`) all readers are tried, so the lines of
+//! one tool must not look like those of another.
 
 mod checks;
 mod compiled;
-mod javascript;
 mod report;
 mod scripts;
 
@@ -26,18 +25,19 @@ type Reader = fn(&[&str]) -> RunReport;
 
 pub(crate) fn read(runner: &str, text: &str) -> RunReport {
     let ends = ends_of(text);
-    let text = without_escapes(&ends);
+    let text =
+        if ends.contains('\u{1b}') { Cow::Owned(strip_str(&ends).to_string()) } else { ends };
     let lines: Vec<&str> = text.split(['\n', '\r']).collect();
     let reader: Reader = match runner {
         "pytest" => scripts::pytest,
         "unittest" => scripts::unittest,
-        "jest" => javascript::jest,
-        "vitest" => javascript::vitest,
-        "mocha" => javascript::mocha,
-        "playwright" => javascript::playwright,
-        "node --test" => javascript::tap,
-        "deno test" => javascript::deno,
-        "bun test" => javascript::bun,
+        "jest" => scripts::jest,
+        "vitest" => scripts::vitest,
+        "mocha" => scripts::mocha,
+        "playwright" => scripts::playwright,
+        "node --test" => scripts::tap,
+        "deno test" => scripts::deno,
+        "bun test" => scripts::bun,
         "cargo test" => compiled::cargo,
         "nextest" => compiled::nextest,
         "go test" => compiled::go,
@@ -69,7 +69,7 @@ pub(crate) fn read(runner: &str, text: &str) -> RunReport {
     report
 }
 
-/// Whether a client, or we, left out the middle of `text`.
+/// Whether a client, or the bound above, left out the middle of `text`.
 pub(crate) fn is_cut(text: &str) -> bool {
     let by_client = text.lines().any(|line| {
         let marked = line.contains("truncated") || line.contains("omitted");
@@ -90,24 +90,17 @@ fn ends_of(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{head}\n{tail}"))
 }
 
-fn without_escapes(text: &str) -> Cow<'_, str> {
-    if !text.contains('\u{1b}') {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(strip_str(text).to_string())
-}
-
 /// The output of one unknown tool or several.
 fn all(lines: &[&str]) -> RunReport {
     const ALL: [Reader; 25] = [
         scripts::pytest,
         scripts::unittest,
-        javascript::jest,
-        javascript::vitest,
-        javascript::mocha,
-        javascript::tap,
-        javascript::deno,
-        javascript::bun,
+        scripts::jest,
+        scripts::vitest,
+        scripts::mocha,
+        scripts::tap,
+        scripts::deno,
+        scripts::bun,
         compiled::cargo,
         compiled::nextest,
         compiled::go,

@@ -141,32 +141,15 @@ pub(super) fn is_count(line: &str, word: &str) -> Option<u64> {
 
 /// A line of a shell or a tool that could not start.
 pub(super) fn did_not_start(line: &str) -> bool {
-    const MESSAGES: &[&str] = &[
-        "command not found",
-        "No module named pytest",
-        "No module named tox",
-        "No module named nox",
-        "Missing script:",
-        "missing script:",
-        "No rule to make target",
-        "could not find `Cargo.toml`",
-        "error: no such command",
-        "error: unexpected argument",
-        "error: unrecognized subcommand",
-        "error: no test target named",
-        "error: no bin target named",
-        "error: package ID specification",
-        "go.mod file not found",
-        "could not determine executable to run",
-        "does not contain recipe",
-        "No justfile found",
-        "is not recognized as",
-        "Permission denied",
-        "No configuration file found",
-        "Nothing to be done for",
-        "couldn't find an `eslint.config",
-    ];
-    MESSAGES.iter().any(|message| line.contains(message))
+    const MESSAGES: &str = "command not found|No module named pytest|No module named tox|No module named nox|\
+        Missing script:|missing script:|No rule to make target|could not find `Cargo.toml`|\
+        error: no such command|error: unexpected argument|error: unrecognized subcommand|\
+        error: no test target named|error: no bin target named|\
+        error: package ID specification|go.mod file not found|\
+        could not determine executable to run|does not contain recipe|No justfile found|\
+        is not recognized as|Permission denied|No configuration file found|\
+        Nothing to be done for|couldn't find an `eslint.config";
+    MESSAGES.split('|').any(|message| line.contains(message))
         || (line.contains("No such file or directory")
             && (line.contains(": cd: ") || line.starts_with("cd: ")))
         || line.contains(": not found") && line.contains("sh: ")

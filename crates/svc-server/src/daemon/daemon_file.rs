@@ -1,11 +1,12 @@
-//! `daemon.json`: pid, URL and boot id of the running daemon.
+//! Files of a daemon in its data folder: `daemon.json`, with pid, URL and boot id of the running
+//! daemon; the mark that keeps it stopped; and the host name of the page.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use svc_client::DaemonFile;
-use svc_model::Timestamp;
+use svc_model::{Timestamp, new_secret};
 use svc_store::DatabaseLock;
 use svc_sys::config::Paths;
 use svc_sys::private_file;
@@ -16,6 +17,8 @@ use svc_sys::telemetry;
 const STOPPED: &str = "stopped";
 /// How often `daemon.json` is polled for the holder of a lock.
 const POLL: Duration = Duration::from_millis(20);
+/// Characters of the random part of the page's host name.
+const PAGE_NAME_LENGTH: usize = 16;
 
 /// The daemon that holds the database's lock, if it writes `daemon.json` within `patience`.
 ///
@@ -55,22 +58,15 @@ pub fn forget_killed(paths: &Paths) {
     }
 }
 
-/// Whether a person wants the daemon to stay stopped: then only `svc start` starts it, no hook and
-/// no client.
+/// Whether a person stopped the daemon for good: then only `svc start` starts it.
 pub fn stays_stopped(paths: &Paths) -> bool {
     paths.home.join(STOPPED).exists()
 }
 
-/// Keeps the daemon stopped until `forget_stopped`.
+/// Keeps the daemon stopped until the next start by a person.
 pub fn keep_stopped(paths: &Paths) -> io::Result<()> {
     private_file::prepare_home(&paths.home)?;
     private_file::replace(&paths.home.join(STOPPED), b"svc start\n")
-}
-
-/// Allows the daemon to be started again, also after it was killed.
-pub(super) fn forget_stopped(paths: &Paths) {
-    // A missing file means the same.
-    std::fs::remove_file(paths.home.join(STOPPED)).ok();
 }
 
 /// Writes the file and returns the URL in it.
@@ -88,7 +84,8 @@ pub(super) fn write(
         boot_id: boot_id.to_owned(),
         started_at: started_at.to_string(),
     };
-    forget_stopped(paths);
+    // Any daemon that starts allows the next start. The file may be missing.
+    std::fs::remove_file(paths.home.join(STOPPED)).ok();
     // No sync: after a power cut the file is stale in any case.
     private_file::replace_fleeting(&paths.daemon_json, &serde_json::to_vec_pretty(&file)?)?;
     Ok(url)
@@ -103,11 +100,73 @@ pub(super) fn remove(paths: &Paths, boot_id: &str) {
 }
 
 /// The URL at which clients on this machine reach an address.
-pub(super) fn local_url(address: SocketAddr) -> String {
+fn local_url(address: SocketAddr) -> String {
     let ip = address.ip();
     match (ip.is_unspecified(), ip) {
         (true, IpAddr::V4(_)) => format!("http://127.0.0.1:{}", address.port()),
         (true, IpAddr::V6(_)) => format!("http://[::1]:{}", address.port()),
         (false, _) => format!("http://{address}"),
+    }
+}
+
+/// The host name of the page, `svc-<random>.localhost`. The first call for a data folder creates
+/// it.
+///
+/// A browser keeps cookies by host and not by port. Under `localhost` or `127.0.0.1` it would send
+/// the page's cookie to every server of this machine; under a name that no other server knows it
+/// sends the cookie to the daemon alone. So no unauthenticated response contains the name.
+pub fn page_host(paths: &Paths) -> io::Result<String> {
+    if let Some(host) = read_page_host(paths)? {
+        return Ok(host);
+    }
+    let name = &new_secret()[..PAGE_NAME_LENGTH];
+    match private_file::create_new(&paths.page_name, format!("{name}\n").as_bytes()) {
+        Ok(()) => Ok(host_of(name)),
+        // A concurrent call created the file.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            read_page_host(paths)?.ok_or_else(|| ErrorKind::NotFound.into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn read_page_host(paths: &Paths) -> io::Result<Option<String>> {
+    let Some(text) = private_file::read_secret(&paths.page_name)? else { return Ok(None) };
+    let name = text.trim();
+    let is_name = (8..=32).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if !is_name {
+        let why = "it has no name of 8 to 32 of 0-9 and a-z: remove it, and the next start makes a new one";
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    Ok(Some(host_of(name)))
+}
+
+fn host_of(name: &str) -> String {
+    format!("svc-{name}.localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use svc_sys::config::Env;
+
+    use super::*;
+
+    #[test]
+    fn page_host_is_kept_in_a_private_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Paths::resolve(&Env::default(), Some(folder.path())).unwrap();
+        let host = page_host(&paths).unwrap();
+        let name = host.strip_prefix("svc-").unwrap().strip_suffix(".localhost").unwrap();
+        assert_eq!(name.len(), PAGE_NAME_LENGTH);
+        assert_eq!(page_host(&paths).unwrap(), host);
+        let mode = fs::metadata(&paths.page_name).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        for broken in ["", "short", "With-Capitals", "a.b.c.d.e.f", "evil.example/aaaa"] {
+            fs::write(&paths.page_name, broken).unwrap();
+            assert!(page_host(&paths).is_err(), "{broken}");
+        }
     }
 }

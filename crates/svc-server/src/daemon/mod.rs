@@ -1,19 +1,396 @@
 //! The daemon: composition, recovery, sweeps, drains and shutdown, that is, all that runs in the
 //! daemon and serves no request.
 //!
-//! Only [`run`] makes a store, services and listeners. It prints nothing: the command line reports
-//! that the daemon is ready.
+//! Start: bind, open, migrate, recover, ready. The port is bound before the database is opened, so
+//! that a busy port changes nothing. Until the daemon is ready, requests get 503. Only [`run`]
+//! makes a store, services and listeners. It prints nothing: the command line reports that the
+//! daemon is ready.
 
-mod compose;
+mod background;
 mod daemon_file;
-mod hook_drain;
-mod lifecycle;
-mod page_name;
-mod sweeps;
-mod tuning;
 
-pub use compose::{Ready, run, worker_threads};
-pub use daemon_file::{
-    forget_killed, keep_stopped, live_file, lock_holder, stays_stopped, was_killed,
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::json;
+use svc_core::service::{Services, Tokens, Tuning, agents::AgentSettings};
+use svc_core::tools;
+use svc_model::{
+    Clock, Ids, Retention, SystemClock, TokenId,
+    hook::{HookClient, HookPolicy},
+    limits,
 };
-pub use page_name::page_host;
+use svc_sources::{ResultBounds, SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
+use svc_store::{NewDaemon, OpenOptions, PostgresOptions, Store, Writer};
+use svc_sys::config::{Config, Env, Origin, Paths, WakeMode};
+use svc_sys::{
+    local_socket::{self, SocketFile},
+    machine::{HostIdentity, ThisMachine},
+    telemetry,
+};
+use tokio::net::TcpListener;
+
+use self::background::{Lifecycle, start_sweeps};
+use crate::http::{
+    self, App, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics, Parts,
+};
+use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
+use crate::web::KeepAlive;
+
+pub use daemon_file::{
+    forget_killed, keep_stopped, live_file, lock_holder, page_host, stays_stopped, was_killed,
+};
+
+/// The number of worker threads of the daemon's runtime. One core is left to the writer's thread:
+/// on two cores a second worker costs 20 % of the appends of 256 producers, and gains nothing in
+/// any benchmark.
+pub fn worker_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
+}
+
+/// What the caller prints when the daemon takes requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Ready<'a> {
+    pub url: &'a str,
+    /// The default address, if another program has it and the daemon took a free port.
+    pub busy: Option<SocketAddr>,
+}
+
+struct ServingDaemon {
+    url: String,
+    /// The default address, if another program listens there.
+    busy: Option<SocketAddr>,
+    boot_id: String,
+    edge: Edge,
+    mcp: McpServer,
+    services: Services,
+    sources: SourceManager,
+    store: Store,
+    writer: Writer,
+    socket: SocketFile,
+}
+
+/// Runs the daemon until a signal ends it, and calls `ready` as soon as it takes requests. The
+/// caller holds the database's lock.
+pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> anyhow::Result<()> {
+    let lifecycle = Lifecycle::default();
+    lifecycle.listen_to_signals()?;
+    let daemon = Box::pin(ServingDaemon::start(&lifecycle, config, env)).await?;
+    ready(&Ready { url: &daemon.url, busy: daemon.busy });
+    lifecycle.soft.cancelled().await;
+    daemon.stop(&lifecycle, &config.paths).await
+}
+
+/// Opens the database that the configuration names, unless its history has gone to another.
+async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(Store, Writer)> {
+    let (store, writer) = open_database(config, clock).await?;
+    let gone = if config.force_local { None } else { store.settings().gone_to().await? };
+    let Some(place) = gone else { return Ok((store, writer)) };
+    writer.close(store).await.context("cannot close the database")?;
+    anyhow::bail!(
+        "this history moves to {place}, or has moved there: name that in [store] url of config.toml, repeat \
+         `svc migrate` if it did not end, or start with --force-local"
+    )
+}
+
+async fn open_database(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(Store, Writer)> {
+    let host = HostIdentity::of_this(config.daemon_name.as_deref());
+    let machine = ThisMachine::open(&config.paths.home, &host)
+        .with_context(|| format!("cannot say which machine {} is", config.paths.home.display()))?;
+    let Some(options) = PostgresOptions::configured(config)? else {
+        let options = OpenOptions {
+            machine,
+            path: config.paths.db.clone(),
+            max_bytes: config.store_max_bytes.value,
+            migrate: !config.no_migrate,
+        };
+        let opened = Store::open(&options, clock).await;
+        return opened.with_context(|| format!("cannot open {}", options.path.display()));
+    };
+    let opened = Store::open_postgres(&options, &machine, clock).await;
+    opened.with_context(|| format!("cannot open {}", options.url.shown()))
+}
+
+impl ServingDaemon {
+    async fn start(lifecycle: &Lifecycle, config: &Config, env: &Env) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let ids = Ids::random();
+        let identity = Identity {
+            boot_id: TokenId::new(&ids, clock.now()).as_str()[4..].to_owned(),
+            pid: std::process::id(),
+            started_at: clock.now(),
+        };
+        let (edge, addresses, busy) = listen(lifecycle, config, &identity.boot_id).await?;
+        // Before the socket is bound: a client that connects to it reads the token first.
+        let file = &config.token_file.value;
+        let tokens = match config.token_file.origin {
+            Origin::Default => Tokens::open_or_make(file)?,
+            // A wrong name in the configuration must not create a token.
+            Origin::File | Origin::Env | Origin::Flag => Tokens::open(file)?,
+        };
+        let socket = listen_local(lifecycle, config, &edge)?;
+        let (store, writer) = open_store(config, Arc::clone(&clock)).await?;
+        let policy = HookPolicy {
+            check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
+            context: config.hooks_context.value,
+            sub_agents: config.hooks_sub_agents.value,
+            attended: config.approvals_attended.value,
+        };
+        let tuning = tuning(config, env)?;
+        let program = std::env::current_exe().unwrap_or_default();
+        let home = config.paths.explicit_home.then(|| config.paths.home.clone());
+        // The clients whose sessions no message wakes.
+        let mut wake_off = config.wake_off.value.clone();
+        if config.hooks_wake.value == WakeMode::Never {
+            wake_off.push(HookClient::ClaudeCode);
+        }
+        let services = Services::new(store.clone(), clock, ids, tuning, tokens)
+            .with_sessions(config.sessions_policy())
+            .with_session_scopes(config.session_scopes())
+            .with_home(&config.paths.home)
+            .with_wake_off(wake_off)
+            .with_hook_policy(policy)
+            .with_agents(AgentSettings {
+                config: config.agents.clone(),
+                env: env.clone(),
+                folder: config.paths.agents.clone(),
+                program: program.clone(),
+                home: config.paths.home.clone(),
+            })
+            .with_away(config.team_away.value);
+        let (id, pid, version) = (&identity.boot_id, identity.pid, env!("CARGO_PKG_VERSION"));
+        let data = json!({ "boot_id": id, "pid": pid, "version": version });
+        let daemon = NewDaemon { daemon_id: id.clone(), pid, version: version.to_owned() };
+        // The first write proves that the database is writable. The two can share a commit: a start
+        // waits for the disk once.
+        let started = services.log.append_daemon_event("daemon.started", &data);
+        tokio::try_join!(started, services.machines.join(daemon))?;
+        services.prompts.begin().await?;
+        let tools = tools::catalogue();
+        tools.bound_tool_call(config.sources_tool_call.value.clone());
+        let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
+        let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
+        mcp_metrics.register(&mut metrics.registry);
+        let beat = KeepAlive::new(services.tuning().sse_keep_alive);
+        let source_metrics = SourceMetrics::default();
+        source_metrics.register(&mut metrics.registry);
+        let sources = SourceManager::start(SourceManagerParts {
+            services: services.clone(),
+            files: config.sources.clone(),
+            env: env.clone(),
+            catalogue: Arc::downgrade(&tools),
+            metrics: source_metrics,
+            results: ResultBounds {
+                result_bytes: usize::try_from(config.sources_max_result_bytes.value)
+                    .unwrap_or(usize::MAX),
+                kept_bytes: config.sources_max_kept_bytes.value,
+            },
+            private: config.private_paths(),
+        })
+        .await?;
+        tools.join(Arc::new(sources.clone()));
+        for tool in resource_tools(&sources) {
+            tools.add(tool);
+        }
+        let mut prompts = mcp::builtin_prompts();
+        prompts.push(mcp::servers_prompt(sources.clone()));
+        let mcp = McpServer::start(McpServerParts {
+            services: services.clone(),
+            catalogue: Arc::clone(&tools),
+            resources: vec![Box::new(StreamResources)],
+            prompts,
+            sources: Some(sources.clone()),
+            metrics: mcp_metrics,
+            beat: beat.clone(),
+            stop: lifecycle.soft.clone(),
+            exposure: config.sources_expose.value,
+        })
+        .await?;
+        let app = App::new(Parts {
+            services: services.clone(),
+            tools: Arc::clone(&tools),
+            sources: Some(sources.clone()),
+            doctor: Some(Doctor::new(program, home)),
+            metrics,
+            identity,
+            beat,
+            stop: lifecycle.soft.clone(),
+        });
+        // Before the first response: a client may read the URL as soon as it gets one.
+        let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
+        edge.ready(app, mcp::routes(mcp.clone()));
+        start_sweeps(lifecycle, &services, &tools, config);
+        tracing::info!(url, db.path = %store.path().display(), "ready");
+        Ok(Self { url, busy, boot_id, edge, mcp, services, sources, store, writer, socket })
+    }
+
+    /// Ends the streams, drains the requests under way, and closes the database.
+    async fn stop(self, lifecycle: &Lifecycle, paths: &Paths) -> anyhow::Result<()> {
+        self.edge.drain();
+        lifecycle.drain(limits::DRAIN).await;
+        self.sources.finish().await;
+        self.mcp.finish().await;
+        lifecycle.background.close();
+        lifecycle.background.wait().await;
+        if let Err(error) = self.services.machines.leave().await {
+            tracing::warn!(error = telemetry::chain(&error), "cannot give the lease back");
+        }
+        let data = json!({ "boot_id": self.boot_id });
+        let log = &self.services.log;
+        if let Err(error) = log.append_daemon_event("daemon.stopped", &data).await {
+            tracing::warn!(error = telemetry::chain(&error), "cannot log the end");
+        }
+        daemon_file::remove(paths, &self.boot_id);
+        drop(self.socket);
+        self.writer.close(self.store).await.context("cannot close the database")?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+/// Binds the port and responds with 503 until the daemon is ready. Returns the actual addresses,
+/// since the system may choose the port, and the default address if it is busy.
+async fn listen(
+    lifecycle: &Lifecycle,
+    config: &Config,
+    boot_id: &str,
+) -> anyhow::Result<(Edge, Vec<SocketAddr>, Option<SocketAddr>)> {
+    let proxy_users = user_ids(&config.proxy_user.value)?;
+    let page_host = page_host(&config.paths)
+        .with_context(|| format!("cannot use {}", config.paths.page_name.display()))?;
+    let (listeners, busy) = match bind(&config.listen.value).await {
+        // Any user of this machine can take the default port, and commands need only the socket.
+        Err(BindError::Busy(address)) if config.listen.origin == Origin::Default => {
+            tracing::warn!(%address, "the default address is in use: a free port is taken in its place");
+            let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            (bind(&[free]).await?, Some(address))
+        }
+        bound => (bound?, None),
+    };
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    let access = EntryRules {
+        listen: addresses.clone(),
+        allowed_hosts: config.allowed_host.value.clone(),
+        allowed_origins: config.allowed_origin.value.clone(),
+        no_auth: config.no_auth.value,
+        page_host: Some(page_host),
+        proxy_users,
+    };
+    let edge = Edge::new(access, boot_id);
+    let bounds = ConnectionBounds::of_tcp();
+    for listener in listeners {
+        let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
+        let serve = http::serve(listener, bounds.clone(), edge.clone(), soft, connections);
+        lifecycle.run("listener", serve);
+    }
+    Ok((edge, addresses, busy))
+}
+
+/// Resolves users that are given by name or by number.
+fn user_ids(names: &[String]) -> anyhow::Result<Vec<u32>> {
+    let id = |name: &String| {
+        if let Ok(number) = name.parse() {
+            return Ok(number);
+        }
+        let user = nix::unistd::User::from_name(name)
+            .with_context(|| format!("proxy_user: cannot look up `{name}`"))?;
+        user.map(|user| user.uid.as_raw())
+            .with_context(|| format!("proxy_user: this machine has no user `{name}`"))
+    };
+    names.iter().map(id).collect()
+}
+
+/// Like `listen`, on the Unix socket in the data folder, for this user's processes.
+fn listen_local(lifecycle: &Lifecycle, config: &Config, edge: &Edge) -> anyhow::Result<SocketFile> {
+    let path = &config.paths.socket;
+    let (listener, socket) = local_socket::listen(path)
+        .with_context(|| format!("cannot listen on {}", path.display()))?;
+    let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
+    let bounds = ConnectionBounds::none();
+    lifecycle.run("socket", http::serve(listener, bounds, edge.clone(), soft, connections));
+    Ok(socket)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum BindError {
+    #[error(
+        "port {port} is in use on {ip}: another program listens there; choose another with --listen {ip}:0 (any free port)",
+        port = .0.port(), ip = .0.ip()
+    )]
+    Busy(SocketAddr),
+    #[error("cannot listen on {address}: see --listen")]
+    Io {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+}
+
+async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        let listener = match TcpListener::bind(address).await {
+            // The wildcard address on a machine without IPv6.
+            Err(error)
+                if error.kind() != io::ErrorKind::AddrInUse
+                    && address.ip() == Ipv6Addr::UNSPECIFIED =>
+            {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            }
+            bound => bound,
+        };
+        listeners.push(listener.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::Busy(*address),
+            _ => BindError::Io { address: *address, source },
+        })?);
+    }
+    Ok(listeners)
+}
+
+/// Bounds of the configuration; undocumented variables shorten them for tests.
+fn tuning(config: &Config, env: &Env) -> anyhow::Result<Tuning> {
+    let days = config.retention_max_age_days.value;
+    let mut tuning = Tuning {
+        budget: config.budget_bounds(),
+        retention: Retention {
+            max_age: Some(Duration::from_secs(days.saturating_mul(24 * 60 * 60))),
+            max_bytes: config.retention_max_bytes.value,
+        },
+        store_max_bytes: config.store_max_bytes.value,
+        ..Tuning::default()
+    };
+    let number = |name: &str| -> anyhow::Result<Option<u64>> {
+        let Some(text) = env.text(name)? else { return Ok(None) };
+        Ok(Some(text.parse().with_context(|| format!("{name} must be a number"))?))
+    };
+    for (name, value) in [
+        ("SVC_PEER_TIMEOUT_MS", &mut tuning.peer_timeout),
+        ("SVC_LEASE_MS", &mut tuning.lease),
+        ("SVC_RUNNER_GRACE_MS", &mut tuning.runner_grace),
+        ("SVC_MAINTENANCE_MS", &mut tuning.maintenance),
+        ("SVC_QUIET_MS", &mut tuning.quiet),
+        ("SVC_SSE_KEEPALIVE_MS", &mut tuning.sse_keep_alive),
+        ("SVC_BODY_TIMEOUT_MS", &mut tuning.body_stall),
+        ("SVC_MCP_TASK_AFTER_MS", &mut tuning.mcp_task_after),
+        ("SVC_LIST_CHANGED_MS", &mut tuning.list_changed_pause),
+        ("SVC_FIRST_HOOK_MS", &mut tuning.first_hook),
+    ] {
+        if let Some(millis) = number(name)? {
+            *value = Duration::from_millis(millis.max(1));
+        }
+    }
+    for (name, bound) in [
+        ("SVC_INBOX_MAX", &mut tuning.inbox_max),
+        ("SVC_SESSION_SENDS", &mut tuning.session_sends),
+        ("SVC_WAKES", &mut tuning.wakes),
+    ] {
+        if let Some(most) = number(name)? {
+            *bound = u32::try_from(most)?;
+        }
+    }
+    Ok(tuning)
+}

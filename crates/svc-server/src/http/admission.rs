@@ -28,15 +28,16 @@ use svc_model::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits};
 use svc_wire::sse;
 use tokio::sync::Notify;
 
-use super::{Problem, bounds, identify::Identified};
+use super::{
+    Problem,
+    entry::{self, Identified},
+};
 use crate::web;
 
-/// The budget that a request holds.
-#[derive(Debug)]
 pub(super) struct Admission {
     services: Services,
-    unread: UnreadAnswers,
-    caller: Option<Caller>,
+    /// Whose budget is held; `None` for the operator.
+    reader: Option<AnswerReader>,
     credential: Option<Credential>,
     is_get: bool,
     request: Option<BudgetHold>,
@@ -52,14 +53,21 @@ impl Admission {
         request: &Parts,
         body: &SizeHint,
     ) -> Result<Self, Problem> {
-        let Identified { caller, credential, .. } = identified;
+        let caller = identified.caller.as_ref().filter(|caller| !caller.is_operator());
         let is_get = request.method == Method::GET;
         let (mut one, mut stream) = (None, None);
-        if let Some(caller) = caller.as_ref().filter(|caller| !caller.is_operator()) {
-            if is_get && asks_for_stream(request) {
+        if let Some(caller) = caller {
+            // A GET whose response may be a stream.
+            let accept =
+                request.headers.get(header::ACCEPT).map_or(&b""[..], HeaderValue::as_bytes);
+            let events = sse::MEDIA_TYPE.as_bytes();
+            let accepts_events = accept.windows(events.len()).any(|part| part == events);
+            if is_get && (accepts_events || entry::may_stream(request.uri.path())) {
                 stream = services.hold(caller, BudgetKind::Streams, 1)?;
             } else {
-                let bytes = if is_get { 0 } else { body_bytes(request, body) };
+                // Without `Content-Length` the route's limit counts.
+                let most = entry::body_bytes(request.uri.path(), true) as u64;
+                let bytes = if is_get { 0 } else { body.upper().map_or(most, |it| it.min(most)) };
                 let requests = 1 + bytes / REQUEST_UNIT_BYTES;
                 one = services.hold(caller, BudgetKind::Requests, requests)?;
                 services.take_stored(caller, bytes)?;
@@ -67,19 +75,16 @@ impl Admission {
             // Without capacity for a response the request is refused before its body is read.
             drop(services.hold(caller, BudgetKind::UnreadBytes, 1)?);
         }
-        Ok(Self {
+        let reader = caller.map(|caller| AnswerReader {
+            caller: caller.clone(),
             services: services.clone(),
             unread: unread.clone(),
-            caller: caller.clone(),
-            credential: credential.clone(),
-            is_get,
-            request: one,
-            stream,
-        })
+        });
+        let (services, credential) = (services.clone(), identified.credential.clone());
+        Ok(Self { services, reader, credential, is_get, request: one, stream })
     }
 
-    /// Wraps the response: its body holds the budget, and a stream ends with the credential that
-    /// opened it.
+    /// Wraps the response: its body holds the budget, and a stream ends with its credential.
     pub(super) async fn answer(mut self, response: Response) -> Response {
         let is_endless = response.extensions().get::<web::Endless>().is_some();
         let is_stream = sse::is_event_stream(response.headers());
@@ -95,21 +100,16 @@ impl Admission {
             }
             _ => None,
         };
-        let caller = self.caller.take().filter(|caller| !caller.is_operator());
-        if over.is_none() && caller.is_none() {
+        if over.is_none() && self.reader.is_none() {
             return response;
         }
-        match self.take_answer(caller.as_ref(), &response, is_endless) {
+        match self.take_answer(&response, is_endless) {
             Ok(reserved) => response.map(|body| {
                 Body::new(AnswerBody {
                     body,
                     over,
                     reserved,
-                    reader: caller.map(|caller| AnswerReader {
-                        caller,
-                        services: self.services,
-                        unread: self.unread,
-                    }),
+                    reader: self.reader,
                     waiting: None,
                     is_over: false,
                     // A call whose response is a stream is counted by its service while it runs.
@@ -120,8 +120,7 @@ impl Admission {
             Err(problem) => {
                 let mut refusal = problem.into_response();
                 // The extension of the route stays, so that the refusal is counted for the route.
-                let (parts, _) = response.into_parts();
-                if let Some(route) = parts.extensions.get::<web::RouteName>() {
+                if let Some(route) = response.extensions().get::<web::RouteName>() {
                     refusal.extensions_mut().insert(*route);
                 }
                 refusal
@@ -129,15 +128,13 @@ impl Admission {
         }
     }
 
-    /// Holds budget for a response of known size, and for a stream that the request did not
-    /// announce.
+    /// Holds budget for a response of known size and for a stream that was not announced.
     fn take_answer(
         &mut self,
-        caller: Option<&Caller>,
         response: &Response,
         is_endless: bool,
     ) -> Result<Option<BudgetHold>, Problem> {
-        let Some(caller) = caller else { return Ok(None) };
+        let Some(AnswerReader { caller, .. }) = &self.reader else { return Ok(None) };
         if is_endless && self.stream.is_none() {
             self.stream = self.services.hold(caller, BudgetKind::Streams, 1)?;
         }
@@ -150,22 +147,7 @@ impl Admission {
     }
 }
 
-/// Bytes of a body. Without `Content-Length` the route's limit counts.
-fn body_bytes(request: &Parts, body: &SizeHint) -> u64 {
-    let most = bounds::body_bytes(request.uri.path(), true);
-    body.upper().unwrap_or(u64::MAX).min(most as u64)
-}
-
-/// Whether the response to a GET may be a stream.
-fn asks_for_stream(request: &Parts) -> bool {
-    let accept = request.headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
-    let events = sse::MEDIA_TYPE.as_bytes();
-    accept.is_some_and(|accept| accept.windows(events.len()).any(|part| part == events))
-        || bounds::may_stream(request.uri.path())
-}
-
-/// Holds bytes of the budget of unread responses. A response larger than the whole budget passes
-/// alone.
+/// Holds budget of unread responses. A response larger than the whole budget passes alone.
 fn reserve_unread(
     services: &Services,
     caller: &Caller,
@@ -175,7 +157,7 @@ fn reserve_unread(
     services.hold(caller, BudgetKind::UnreadBytes, bytes.min(bound))
 }
 
-/// Streams that wait for capacity in the budget of unread responses. Cheap to clone.
+/// Streams that wait for capacity in the budget of unread responses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UnreadAnswers(Arc<WaitingStreams>);
 
@@ -216,7 +198,6 @@ impl WaitingStreams {
     }
 }
 
-/// The caller whose budget the bytes of a response count for.
 #[derive(Debug, Clone)]
 struct AnswerReader {
     caller: Caller,
@@ -227,19 +208,16 @@ struct AnswerReader {
 impl AnswerReader {
     /// A chunk of the response that frees its part of the budget when its last byte was written.
     fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
-        match hold {
-            Some(hold) => {
-                Bytes::from_owner(UnreadChunk { bytes, hold: Some(hold), reader: self.clone() })
-            }
-            None => bytes,
+        if hold.is_none() {
+            return bytes;
         }
+        Bytes::from_owner(UnreadChunk { bytes, hold, reader: self.clone() })
     }
 
     fn hold(&self, bytes: &Bytes) -> Result<Option<BudgetHold>, svc_core::service::Error> {
         reserve_unread(&self.services, &self.caller, bytes.len() as u64)
     }
 
-    /// Waits until there is capacity for a chunk.
     async fn wait_for_capacity(self, bytes: Bytes) -> Bytes {
         let (_waiting, room) = self.unread.0.wait(self.caller.principal());
         loop {
@@ -253,7 +231,6 @@ impl AnswerReader {
     }
 }
 
-/// Bytes that wait to be written.
 struct UnreadChunk {
     bytes: Bytes,
     hold: Option<BudgetHold>,
@@ -273,16 +250,13 @@ impl Drop for UnreadChunk {
     }
 }
 
-/// The body of a response.
 struct AnswerBody {
     body: Body,
     /// Completes when the credential of a stream ends.
     over: Option<BoxFuture<'static, ()>>,
-    /// Budget held for the whole response.
     reserved: Option<BudgetHold>,
     /// The reader whose budget the bytes count for; `None` for the operator.
     reader: Option<AnswerReader>,
-    /// A chunk that waits for capacity.
     waiting: Option<BoxFuture<'static, Bytes>>,
     is_over: bool,
     _request: Option<BudgetHold>,

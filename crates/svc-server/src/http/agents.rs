@@ -1,29 +1,36 @@
-//! `/v1/agents`, `/v1/hosts` and `/v1/requests`.
+//! `/v1/agents`, `/v1/hosts` and `/v1/requests`; and `POST /v1/send_message`, which gives work to
+//! an agent and streams its output, one JSON object a line.
 
 use axum::{
     Extension,
     extract::Path,
-    http::StatusCode,
+    http::{HeaderValue, StatusCode},
     response::{IntoResponse as _, Response},
 };
+use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use svc_core::service::{
-    Page,
-    agents::{AgentView, NewAgent, SendToAgent},
+    Error, Page,
+    agents::{AgentView, NewAgent, NewDispatch, SendToAgent, WantedMode},
+    log::StreamFollower,
     process::RequestSender,
     prompts::{AnswerRequest, PromptOutcome},
 };
-use svc_model::{AgentFilter, Caller, InstanceStatus, InstanceView, PageQuery, RequestFilter};
+use svc_model::{
+    AgentFilter, Caller, Event, InstanceStatus, InstanceView, RequestFilter, StreamName, TaskId,
+};
 use svc_store::RequestRow;
 use svc_wire::host_protocol::{HistoryPage, HistoryQuery, SendAnswer, StopAgent, StopAnswer};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     App, Problem,
-    api::Api,
-    body::{Json, MaybeJson, Query},
-    openapi::Operation,
+    api::{Api, Operation},
+    body::{Json, JsonResult, Listing, MaybeJson, PageResult, Query, json_lines},
 };
+use crate::web::KeepAliveTimer;
 
 pub(super) fn routes(api: Api) -> Api {
     let on_agents = Operation::new("Configured ways to run agents, by name")
@@ -54,6 +61,11 @@ pub(super) fn routes(api: Api) -> Api {
     let on_approve = on_approve.answer::<RequestRow>(200, "The first answer");
     let on_approve = on_approve
         .answer::<SentAnswer>(202, "The client has it, and has not shown yet that it has taken it");
+    let on_dispatch =
+        Operation::new("Give work to an agent, and follow it").body::<SendMessageBody>();
+    let on_dispatch =
+        on_dispatch.answer_with(200, "Until the terminal event", "application/x-ndjson");
+    let on_dispatch = on_dispatch.answer::<Dispatched>(202, "With opts.async: the task");
     api.get("/v1/agents", on_agents, agents)
         .list("/v1/hosts", on_list, list)
         .post("/v1/hosts", on_start, start)
@@ -65,6 +77,7 @@ pub(super) fn routes(api: Api) -> Api {
         .get("/v1/hosts/{id}/history", on_history, history)
         .list("/v1/requests", on_requests, requests)
         .post("/v1/requests/{id}/answer", on_approve, approve)
+        .post("/v1/send_message", on_dispatch, send_message)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -74,24 +87,15 @@ struct InstanceFilter {
 }
 
 /// Instances by name: a page of them if one is asked for, else all.
-async fn agents(
-    app: App,
-    _: Caller,
-    Query(filter): Query<InstanceFilter>,
-    Query(page): Query<PageQuery>,
-) -> Result<Json<Page<InstanceView>>, Problem> {
+async fn agents(app: App, _: Caller, list: Listing<InstanceFilter>) -> PageResult<InstanceView> {
+    let status = list.filter.status;
     let mut agents = app.services.agents.instances(false).await?;
-    agents.retain(|view| filter.status.is_none_or(|status| view.status == status));
-    Ok(Json(Page::part_or_all(agents, &page)?))
+    agents.retain(|view| status.is_none_or(|status| view.status == status));
+    Ok(Json(Page::part_or_all(agents, &list.page)?))
 }
 
-async fn list(
-    app: App,
-    caller: Caller,
-    Query(filter): Query<AgentFilter>,
-    Query(page): Query<PageQuery>,
-) -> Result<Json<Page<AgentView>>, Problem> {
-    Ok(Json(app.services.agents.agents(&caller, &filter, &page).await?))
+async fn list(app: App, caller: Caller, list: Listing<AgentFilter>) -> PageResult<AgentView> {
+    Ok(Json(app.services.agents.agents(&caller, &list.filter, &list.page).await?))
 }
 
 async fn start(
@@ -104,11 +108,7 @@ async fn start(
     Ok((status, Json(started.agent)))
 }
 
-async fn show(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<AgentView>, Problem> {
+async fn show(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<AgentView> {
     Ok(Json(app.services.agents.agent(&caller, &id).await?))
 }
 
@@ -117,7 +117,7 @@ async fn send(
     caller: Caller,
     Path(id): Path<String>,
     Json(input): Json<SendToAgent>,
-) -> Result<Json<SendAnswer>, Problem> {
+) -> JsonResult<SendAnswer> {
     Ok(Json(app.services.agents.send_to_agent(&caller, &id, input).await?))
 }
 
@@ -139,11 +139,9 @@ async fn answer(
     sender: Option<Extension<RequestSender>>,
     Json(body): Json<AnswerAgentBody>,
 ) -> Result<Response, Problem> {
-    let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text, ..AnswerRequest::default() };
-    let agents = &app.services.agents;
-    Ok(answered(agents.answer_request(&caller, Some(&id), &request_id, answer, sender).await?))
+    answer_request(&app, &caller, Some(&id), &request_id, answer, sender).await
 }
 
 /// An answer whose client has not shown yet that it has taken it.
@@ -154,20 +152,25 @@ struct SentAnswer {
     request: RequestRow,
 }
 
-fn answered(outcome: PromptOutcome) -> Response {
-    match outcome {
+async fn answer_request(
+    app: &App,
+    caller: &Caller,
+    agent: Option<&str>,
+    request: &str,
+    answer: AnswerRequest,
+    sender: Option<Extension<RequestSender>>,
+) -> Result<Response, Problem> {
+    let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
+    let agents = &app.services.agents;
+    Ok(match agents.answer_request(caller, agent, request, answer, sender).await? {
         PromptOutcome::Taken(request) => Json(request).into_response(),
         PromptOutcome::Sent(request) => {
             (StatusCode::ACCEPTED, Json(SentAnswer { state: "sent", request })).into_response()
         }
-    }
+    })
 }
 
-async fn interrupt(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<AgentView>, Problem> {
+async fn interrupt(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<AgentView> {
     Ok(Json(app.services.agents.interrupt_agent(&caller, &id).await?))
 }
 
@@ -176,9 +179,8 @@ async fn stop(
     caller: Caller,
     Path(id): Path<String>,
     MaybeJson(stop): MaybeJson<StopAgent>,
-) -> Result<Json<StopAnswer>, Problem> {
-    let stop = stop.unwrap_or_default();
-    Ok(Json(app.services.agents.stop_agent(&caller, &id, &stop).await?))
+) -> JsonResult<StopAnswer> {
+    Ok(Json(app.services.agents.stop_agent(&caller, &id, &stop.unwrap_or_default()).await?))
 }
 
 async fn history(
@@ -186,17 +188,16 @@ async fn history(
     caller: Caller,
     Path(id): Path<String>,
     Query(query): Query<HistoryQuery>,
-) -> Result<Json<HistoryPage>, Problem> {
+) -> JsonResult<HistoryPage> {
     Ok(Json(app.services.agents.agent_history(&caller, &id, &query).await?))
 }
 
 async fn requests(
     app: App,
     caller: Caller,
-    Query(filter): Query<RequestFilter>,
-    Query(page): Query<PageQuery>,
-) -> Result<Json<Page<RequestRow>>, Problem> {
-    Ok(Json(app.services.agents.requests(&caller, &filter, &page).await?))
+    list: Listing<RequestFilter>,
+) -> PageResult<RequestRow> {
+    Ok(Json(app.services.agents.requests(&caller, &list.filter, &list.page).await?))
 }
 
 async fn approve(
@@ -206,6 +207,181 @@ async fn approve(
     sender: Option<Extension<RequestSender>>,
     Json(answer): Json<AnswerRequest>,
 ) -> Result<Response, Problem> {
-    let sender = sender.map(|Extension(sender)| sender).unwrap_or_default();
-    Ok(answered(app.services.agents.answer_request(&caller, None, &id, answer, sender).await?))
+    answer_request(&app, &caller, None, &id, answer, sender).await
+}
+
+/// Work for an agent.
+#[derive(Deserialize, JsonSchema)]
+struct SendMessageBody {
+    /// An instance, a backend with one instance, or the name, key or id of a participant who is
+    /// here.
+    instance: Option<String>,
+    /// The instructions.
+    prompt: String,
+    /// Any callable instance with this tag.
+    tag: Option<String>,
+    /// How.
+    #[serde(default)]
+    opts: SendMessageOptions,
+}
+
+/// How work is given.
+#[derive(Default, Deserialize, JsonSchema)]
+struct SendMessageOptions {
+    /// Answer at once with the task.
+    #[serde(default, rename = "async")]
+    is_async: bool,
+    /// Which agents may take it.
+    mode: Option<WantedMode>,
+    /// An ended conversation to go on with.
+    session: Option<String>,
+    /// The same.
+    session_id: Option<String>,
+    /// The vendor's model.
+    model: Option<String>,
+    /// Where a new agent works.
+    cwd: Option<String>,
+    /// Where a new agent works if neither `cwd` nor its instance says so.
+    default_cwd: Option<String>,
+    /// As the member `tag` beside `opts`.
+    tag: Option<String>,
+    /// Who asks, which only the operator may choose.
+    from_peer_id: Option<String>,
+    /// A repeat with the same key is answered with the task first made.
+    idempotency_key: Option<String>,
+    /// Whether the task is cancelled when the client goes away.
+    #[serde(default)]
+    cancel_on_disconnect: bool,
+}
+
+/// Work that was given.
+#[derive(Serialize, JsonSchema)]
+struct Dispatched {
+    /// The task.
+    task_id: TaskId,
+    /// Who gets it.
+    instance: String,
+    /// The kind of agent.
+    backend: String,
+}
+
+async fn send_message(
+    app: App,
+    caller: Caller,
+    Json(body): Json<SendMessageBody>,
+) -> Result<Response, Problem> {
+    let SendMessageBody { instance, prompt, tag, opts } = body;
+    let dispatch = NewDispatch {
+        agent: instance,
+        tag: tag.or(opts.tag),
+        prompt,
+        mode: opts.mode,
+        session: opts.session.or(opts.session_id),
+        model: opts.model,
+        cwd: opts.cwd,
+        default_cwd: opts.default_cwd,
+        from_peer_id: opts.from_peer_id,
+        idempotency_key: opts.idempotency_key,
+        ..NewDispatch::default()
+    };
+    let dispatched = app.services.agents.dispatch(&caller, dispatch).await.map_err(named_here)?;
+    let task_id = dispatched.task.task_id;
+    if opts.is_async {
+        let (instance, backend) = (dispatched.instance, dispatched.backend);
+        let body = Json(Dispatched { task_id, instance, backend });
+        return Ok((StatusCode::ACCEPTED, body).into_response());
+    }
+    let follower = app.services.log.follow(StreamName::new("task", &task_id), 0).await?;
+    let feed = LineFeed {
+        follower,
+        pulse: app.beat.pulse(),
+        stop: app.stop.clone(),
+        guard: opts.cancel_on_disconnect.then(|| CancelGuard { app, caller, task: Some(task_id) }),
+    };
+    let mut response = json_lines(stream::unfold(feed, |mut feed| async move {
+        let lines = feed.next().await?;
+        Some((lines, feed))
+    }));
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// A refusal with the member names of this body.
+fn named_here(error: Error) -> Error {
+    let Error::Invalid { field, why } = error else { return error };
+    let field = match field.as_str() {
+        "agent" => "instance".to_owned(),
+        "prompt" | "tag" => field,
+        _ => format!("opts.{field}"),
+    };
+    Error::Invalid { field, why }
+}
+
+/// The events of a task as lines.
+struct LineFeed {
+    follower: StreamFollower,
+    pulse: KeepAliveTimer,
+    stop: CancellationToken,
+    guard: Option<CancelGuard>,
+}
+
+impl LineFeed {
+    async fn next(&mut self) -> Option<String> {
+        let events = tokio::select! {
+            events = self.follower.next() => events,
+            () = self.stop.cancelled() => return None,
+            () = self.pulse.due() => Ok(Some(Vec::new())),
+        };
+        self.pulse.spoke();
+        let events = events.ok().flatten()?;
+        if events.is_empty() {
+            // An empty line is no object; it keeps the connection alive.
+            return Some("\n".to_owned());
+        }
+        if let Some(guard) = &mut self.guard
+            && events.iter().any(|event| &*event.kind == "terminal")
+        {
+            guard.task = None;
+        }
+        Some(events.iter().map(line_of).collect())
+    }
+}
+
+/// An event as one line: its data, with its owner, its number and its kind.
+fn line_of(event: &Event) -> String {
+    let data: Map<String, Value> = serde_json::from_str(&event.data).unwrap_or_default();
+    let task = event.stream.as_str().trim_start_matches("task/");
+    let mut line = Map::new();
+    line.insert("task_id".to_owned(), task.into());
+    line.insert("id".to_owned(), event.seq.into());
+    line.insert("kind".to_owned(), (&*event.kind).into());
+    for (name, value) in data {
+        // A frame's own `kind` is the pipe that it came from.
+        let name = if name == "kind" { "pipe".to_owned() } else { name };
+        line.entry(name).or_insert(value);
+    }
+    format!("{}\n", Value::Object(line))
+}
+
+/// Cancels a task when it is dropped before the end.
+struct CancelGuard {
+    app: App,
+    caller: Caller,
+    task: Option<TaskId>,
+}
+
+impl Drop for CancelGuard {
+    fn drop(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        // Shutdown ends the connection, too, and must not cancel the task.
+        if self.app.stop.is_cancelled() {
+            return;
+        }
+        let (app, caller) = (self.app.clone(), self.caller.clone());
+        tokio::spawn(async move {
+            if let Err(error) = app.services.tasks.cancel_task(&caller, task.as_str()).await {
+                tracing::debug!(%task, %error, "a task of a client that went away goes on");
+            }
+        });
+    }
 }

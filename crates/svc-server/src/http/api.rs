@@ -1,4 +1,5 @@
-//! A router and its description, built together, so that they cannot differ.
+//! The router and its OpenAPI document. One call declares a route and describes it, so that the
+//! two cannot differ.
 
 use axum::{
     Router,
@@ -9,14 +10,13 @@ use axum::{
 };
 use futures_util::future::BoxFuture;
 use http::Request;
-use serde_json::Value;
-use svc_model::Caller;
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+use svc_core::service::{Listed, Page};
+use svc_model::{Caller, PageQuery};
 
-use super::{
-    App,
-    openapi::{Document, Operation},
-};
-use crate::web::RouteName;
+use super::App;
+use crate::web::{ProblemBody, RouteName};
 
 /// A handler that reads much: it waits for its caller's turn, and renders its response within it.
 #[derive(Debug, Clone)]
@@ -43,71 +43,264 @@ where
     }
 }
 
-/// Routes and their description.
-#[derive(Debug)]
 pub(super) struct Api {
     router: Router<App>,
-    document: Document,
+    generator: SchemaGenerator,
+    paths: Map<String, Value>,
 }
 
 impl Api {
-    /// An empty router, and the description of routes that others serve.
-    pub(super) fn new(document: Document) -> Self {
-        Self { router: Router::new(), document }
+    pub(super) fn new() -> Self {
+        let settings = SchemaSettings::draft2020_12()
+            .with(|settings| settings.definitions_path = "/components/schemas".into());
+        let (generator, paths) = (settings.into_generator(), Map::new());
+        Self { router: Router::new(), generator, paths }
     }
 
-    /// The routes, and the OpenAPI document.
-    pub(super) fn finish(self) -> (Router<App>, Value) {
-        (self.router, self.document.finish())
-    }
-
-    pub(super) fn get<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
-    where
-        H: Handler<T, App>,
-        T: 'static,
-    {
+    pub(super) fn get<T: 'static>(
+        self,
+        path: &'static str,
+        operation: Operation,
+        handler: impl Handler<T, App>,
+    ) -> Self {
         self.add(path, MethodFilter::GET, "get", operation, handler)
     }
 
     /// A `GET` that reads much: a list or a history.
-    pub(super) fn list<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
-    where
-        H: Handler<T, App>,
-        T: 'static,
-    {
+    pub(super) fn list<T: 'static>(
+        self,
+        path: &'static str,
+        operation: Operation,
+        handler: impl Handler<T, App>,
+    ) -> Self {
         self.add(path, MethodFilter::GET, "get", operation, FairRead(handler))
     }
 
-    pub(super) fn post<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
-    where
-        H: Handler<T, App>,
-        T: 'static,
-    {
+    pub(super) fn post<T: 'static>(
+        self,
+        path: &'static str,
+        operation: Operation,
+        handler: impl Handler<T, App>,
+    ) -> Self {
         self.add(path, MethodFilter::POST, "post", operation, handler)
     }
 
-    pub(super) fn delete<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
-    where
-        H: Handler<T, App>,
-        T: 'static,
-    {
+    pub(super) fn delete<T: 'static>(
+        self,
+        path: &'static str,
+        operation: Operation,
+        handler: impl Handler<T, App>,
+    ) -> Self {
         self.add(path, MethodFilter::DELETE, "delete", operation, handler)
     }
 
-    fn add<H, T>(
+    fn add<T: 'static>(
         mut self,
         path: &'static str,
         filter: MethodFilter,
         method: &str,
         operation: Operation,
-        handler: H,
-    ) -> Self
-    where
-        H: Handler<T, App>,
-        T: 'static,
-    {
-        self.document.add(path, method, operation);
+        handler: impl Handler<T, App>,
+    ) -> Self {
+        self.describe(path, method, operation);
         self.router = self.router.route(path, on(filter, handler).layer(RouteName::layer(path)));
         self
+    }
+}
+
+pub(super) struct Operation {
+    summary: &'static str,
+    parts: Vec<Part>,
+    answers: Vec<Answer>,
+    open: bool,
+}
+
+type SchemaFunction = fn(&mut SchemaGenerator) -> Value;
+
+enum Part {
+    Query(SchemaFunction),
+    PageOrAll,
+    Body(SchemaFunction, bool),
+    Header(&'static str, &'static str),
+}
+
+struct Answer {
+    status: u16,
+    what: &'static str,
+    media_type: &'static str,
+    schema: Option<SchemaFunction>,
+}
+
+impl Operation {
+    pub(super) fn new(summary: &'static str) -> Self {
+        Self { summary, parts: Vec::new(), answers: Vec::new(), open: false }
+    }
+
+    pub(super) fn open(mut self) -> Self {
+        self.open = true;
+        self
+    }
+
+    pub(super) fn query<T: JsonSchema>(mut self) -> Self {
+        self.parts.push(Part::Query(schema::<T>));
+        self
+    }
+
+    pub(super) fn page_of<T: Listed>(self, what: &'static str) -> Self {
+        self.query::<PageQuery>().answer::<Page<T>>(200, what)
+    }
+
+    /// The query of a page is optional; without it the response has all items.
+    pub(super) fn page_or_all(mut self) -> Self {
+        self.parts.push(Part::PageOrAll);
+        self
+    }
+
+    pub(super) fn body<T: JsonSchema>(mut self) -> Self {
+        self.parts.push(Part::Body(schema::<T>, true));
+        self
+    }
+
+    pub(super) fn optional_body<T: JsonSchema>(mut self) -> Self {
+        self.parts.push(Part::Body(schema::<T>, false));
+        self
+    }
+
+    pub(super) fn header(mut self, name: &'static str, what: &'static str) -> Self {
+        self.parts.push(Part::Header(name, what));
+        self
+    }
+
+    pub(super) fn answer<T: JsonSchema>(mut self, status: u16, what: &'static str) -> Self {
+        let (media_type, schema) = ("application/json", Some(schema::<T> as SchemaFunction));
+        self.answers.push(Answer { status, what, media_type, schema });
+        self
+    }
+
+    pub(super) fn answer_with(
+        mut self,
+        status: u16,
+        what: &'static str,
+        media_type: &'static str,
+    ) -> Self {
+        self.answers.push(Answer { status, what, media_type, schema: None });
+        self
+    }
+}
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    generator.subschema_for::<T>().to_value()
+}
+
+impl Api {
+    /// Describes a route that another adapter serves.
+    pub(super) fn describe(&mut self, path: &str, method: &str, operation: Operation) {
+        let described = self.described(path, operation);
+        self.paths.entry(path).or_insert_with(|| json!({}))[method] = described;
+    }
+
+    /// The routes and the OpenAPI document.
+    pub(super) fn finish(mut self) -> (Router<App>, Value) {
+        let problem = schema::<ProblemBody<'static>>(&mut self.generator);
+        let schemas = self.generator.take_definitions(true);
+        let document = json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "svc",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "Team daemon for coding agents: one binary, one SQLite file, one long-running process",
+                "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            },
+            "security": [{ "bearer": [] }],
+            "paths": self.paths,
+            "components": {
+                "schemas": schemas,
+                "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
+                "responses": { "Problem": {
+                    "description": "What went wrong (RFC 9457)",
+                    "content": { "application/problem+json": { "schema": problem } },
+                } },
+            },
+        });
+        (self.router, document)
+    }
+
+    fn described(&mut self, path: &str, operation: Operation) -> Value {
+        let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+        let in_path = |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+        let mut parameters: Vec<Value> = names.map(in_path).collect();
+        let mut described = json!({ "summary": operation.summary });
+        for part in operation.parts {
+            match part {
+                Part::Query(schema) => parameters.extend(self.query_parameters(schema)),
+                Part::PageOrAll => {
+                    let mut page = self.query_parameters(schema::<PageQuery>);
+                    for parameter in &mut page {
+                        parameter["schema"].as_object_mut().map(|schema| schema.remove("default"));
+                    }
+                    parameters.extend(page);
+                }
+                Part::Header(name, what) => parameters.push(json!({
+                    "name": name, "in": "header", "description": what, "schema": { "type": "string" },
+                })),
+                Part::Body(schema, required) => {
+                    let schema = schema(&mut self.generator);
+                    described["requestBody"] = json!({
+                        "required": required, "content": { "application/json": { "schema": schema } },
+                    });
+                }
+            }
+        }
+        let mut responses = Map::new();
+        for answer in operation.answers {
+            // One status may have several media types.
+            let response = responses
+                .entry(answer.status.to_string())
+                .or_insert_with(|| json!({ "description": answer.what }));
+            if !answer.media_type.is_empty() {
+                response["content"][answer.media_type] = match answer.schema {
+                    Some(schema) => json!({ "schema": schema(&mut self.generator) }),
+                    None => json!({}),
+                };
+            }
+        }
+        responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
+        described["responses"] = responses.into();
+        if !parameters.is_empty() {
+            described["parameters"] = parameters.into();
+        }
+        if operation.open {
+            described["security"] = json!([]);
+        }
+        described
+    }
+
+    /// The properties of the type that a query string is parsed into.
+    fn query_parameters(&mut self, schema: SchemaFunction) -> Vec<Value> {
+        let reference = schema(&mut self.generator);
+        let name = reference["$ref"]
+            .as_str()
+            .and_then(|path| path.rsplit('/').next())
+            .expect("the type of a query is a struct, which has a definition of its own")
+            .to_owned();
+        let definition = self.generator.definitions_mut().remove(&name).unwrap_or_default();
+        let properties = definition["properties"].as_object().cloned().unwrap_or_default();
+        let required = definition["required"].as_array().cloned().unwrap_or_default();
+        properties
+            .into_iter()
+            .map(|(name, mut schema)| {
+                let description =
+                    schema.as_object_mut().and_then(|object| object.remove("description"));
+                // An optional member is an `Option`, but a query cannot say `null`.
+                if let Some(types) = schema["type"].as_array().filter(|types| types.len() == 2) {
+                    schema["type"] = types[0].clone();
+                }
+                let required = required.iter().any(|required| *required == name);
+                json!({
+                    "name": name, "in": "query", "required": required, "description": description,
+                    "schema": schema,
+                })
+            })
+            .collect()
     }
 }

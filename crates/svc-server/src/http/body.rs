@@ -1,6 +1,7 @@
-//! Extractors for JSON bodies and query strings: bounded, with errors that name the field.
+//! Extractors for JSON bodies and query strings, bounded, with errors that name the field; and
+//! responses of JSON.
 
-use std::{fmt, marker::PhantomData};
+use std::{convert::Infallible, fmt, marker::PhantomData};
 
 use axum::{
     body::Body,
@@ -8,27 +9,35 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
 use http::{HeaderValue, Request, header, request::Parts};
 use http_body::Body as _;
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
-use svc_model::Caller;
+use svc_core::service::Page;
+use svc_model::{Caller, PageQuery};
 
-use super::{App, Code, Problem, bounds};
+use super::{App, Problem, entry};
 use crate::web;
 pub(super) use crate::web::text_of;
 
-/// A JSON body of a request or a response.
 pub(super) struct Json<T>(pub(super) T);
 
-/// An optional JSON body.
+/// What most handlers return.
+pub(super) type JsonResult<T> = Result<Json<T>, Problem>;
+pub(super) type PageResult<T> = JsonResult<Page<T>>;
+
 pub(super) struct MaybeJson<T>(pub(super) Option<T>);
 
 pub(super) struct Query<T>(pub(super) T);
 
-/// The bytes of a JSON body.
+pub(super) struct Listing<F> {
+    pub(super) filter: F,
+    pub(super) page: PageQuery,
+}
+
 pub(super) struct JsonBytes(pub(super) Bytes);
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -39,19 +48,23 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
+/// A response of lines of JSON, each made when the connection has room for it.
+pub(super) fn json_lines(lines: impl Stream<Item = String> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(lines.map(Ok::<_, Infallible>)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
 impl FromRequest<App> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        if !web::is_json(&parts.headers) {
-            return Err(Problem::new(
-                Code::UnsupportedMediaType,
-                "the body must be JSON: Content-Type: application/json",
-            ));
-        }
+        web::require_json(&parts.headers)?;
         let is_known = parts.extensions.get::<Caller>().is_some();
-        let limit = bounds::body_bytes(parts.uri.path(), is_known);
+        let limit = entry::body_bytes(parts.uri.path(), is_known);
         web::read(body, limit, app.services.tuning().body_stall).await.map(Self)
     }
 }
@@ -76,8 +89,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for MaybeJson<T> {
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(None));
         }
-        let parsed = web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await;
-        parsed.map(|value| Self(Some(value)))
+        web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Some).map(Self)
     }
 }
 
@@ -93,6 +105,17 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
+impl<F: DeserializeOwned + Send> FromRequestParts<App> for Listing<F> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let Query(filter) = Query::from_request_parts(parts, app).await?;
+        let Query(page) = Query::from_request_parts(parts, app).await?;
+        Ok(Self { filter, page })
+    }
+}
+
+/// A value that must be an object in JSON: serde reads a struct from an array, too.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -123,8 +146,7 @@ pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T
     Err(Problem::invalid("", "must be a JSON object"))
 }
 
-/// Parses JSON. The error says whether the text is no JSON (400) or has the wrong form (422), and
-/// where.
+/// Parses JSON. The error says where the text is no JSON (400) or has the wrong form (422).
 pub(super) fn parse<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
     serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
 }
@@ -185,10 +207,8 @@ mod tests {
             let rendered = format!("{problem:?}");
             assert!(rendered.contains("status: 422"), "{body}: {rendered}");
             if let Some(field) = field {
-                assert!(
-                    rendered.contains(&format!("field: Some({field:?})")),
-                    "{body}: {rendered}"
-                );
+                let named = format!("field: Some({field:?})");
+                assert!(rendered.contains(&named), "{body}: {rendered}");
             }
         }
         for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {

@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 
+use axum::body::Body;
 use futures_util::FutureExt as _;
-use http::{HeaderValue, header};
-use hyper::{server::conn::http1, service::service_fn};
+use http::{HeaderValue, Request, header};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use svc_model::limits;
 use svc_sys::telemetry;
@@ -23,9 +24,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    client_connection::{ClientConnection, ConnectionBounds},
     edge::Edge,
-    listener::{Listener, Transport},
+    listener::{ClientConnection, ConnectionBounds, Listener, Transport},
 };
 
 /// How long a connection without requests may take to end by itself during shutdown.
@@ -52,8 +52,7 @@ pub async fn serve(
                     });
                 }
                 Err(error) => {
-                    // Most likely out of file descriptors. The listener is intact, and a pause lets
-                    // others close.
+                    // Most likely out of file descriptors: a pause lets others close.
                     tracing::warn!(error = telemetry::chain(&error), "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -79,17 +78,18 @@ async fn connection(
     let io = ClientIo::new(stream, Arc::clone(&client), edge.body_stall());
     let requests = Arc::clone(&client);
     let draining = edge.clone();
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let (edge, client) = (edge.clone(), Arc::clone(&requests));
         let under_way = (client.begin(), edge.begin());
         // Boxed, so that an idle connection does not hold the memory of a request's future.
         Box::pin(async move {
             client.flows().await;
-            let mut response = edge.handle(request, transport, &client).await;
+            transport.describe(request.extensions_mut());
+            request.extensions_mut().insert(client);
+            let mut response = edge.answer(request.map(Body::new)).await;
             if edge.is_draining() {
-                response
-                    .headers_mut()
-                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
             }
             drop(under_way);
             Ok::<_, Infallible>(response)
@@ -103,20 +103,20 @@ async fn connection(
             .serve_connection(TokioIo::new(io), service)
     );
     let ended = tokio::select! {
-        ended = serve_until_closed(served.as_mut(), &client) => ended,
+        ended = serve_until_closed(served.as_mut(), &client) => Some(ended),
         () = stop.cancelled() => {
             draining.drain();
-            let ended = tokio::select! {
+            tokio::select! {
                 ended = served.as_mut() => Some(ended),
                 () = draining.is_drained() => None,
-            };
-            if let Some(ended) = ended {
-                ended
-            } else {
-                served.as_mut().graceful_shutdown();
-                finish(served.as_mut(), &client).await
             }
         }
+    };
+    let ended = if let Some(ended) = ended {
+        ended
+    } else {
+        served.as_mut().graceful_shutdown();
+        finish(served.as_mut(), &client).await
     };
     client.leave();
     if let Err(error) = ended {
@@ -125,7 +125,6 @@ async fn connection(
     }
 }
 
-/// Drives a connection that takes no more requests to its end.
 async fn finish<F: Future<Output = Result<(), hyper::Error>>>(
     mut served: Pin<&mut F>,
     client: &ClientConnection,
@@ -137,14 +136,12 @@ async fn finish<F: Future<Output = Result<(), hyper::Error>>>(
             () = tokio::time::sleep(HALF_A_HEAD) => {}
         }
         if !client.is_at_work() && client.writes() == writes {
-            // The client has sent half of a request's head, or does not read its response: waiting
-            // is pointless.
+            // The client has sent half of a head, or does not read its response.
             return Ok(());
         }
     }
 }
 
-/// Drives a connection to its end, or until it is chosen to be closed.
 async fn serve_until_closed<F: Future<Output = Result<(), hyper::Error>>>(
     mut served: Pin<&mut F>,
     client: &ClientConnection,
@@ -167,7 +164,6 @@ async fn serve_until_closed<F: Future<Output = Result<(), hyper::Error>>>(
 
 /// The socket of a client, as hyper reads and writes it. The connection ends if the client takes no
 /// byte for too long while bytes wait for it.
-#[derive(Debug)]
 struct ClientIo<S> {
     socket: S,
     client: Arc<ClientConnection>,
@@ -274,8 +270,7 @@ mod tests {
             assert!(io.stalled.is_some());
             theirs.read_exact(&mut [0; 16]).await.unwrap();
             io.write_all(&[0]).await.unwrap();
-            // Each byte that is taken restarts the timeout, and with nothing to write there is no
-            // timeout.
+            // Each byte that is taken ends the timeout.
             assert!(io.stalled.is_none());
             theirs.read_u8().await.unwrap();
         }

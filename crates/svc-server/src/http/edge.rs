@@ -12,7 +12,7 @@
 //! 6. identification: who is asking;
 //! 7. admission: what the request holds of its caller's budget;
 //! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of
-//!    bytes and of time: `bounds.rs` has those of each route.
+//!    bytes and of time.
 
 use std::{
     any::Any,
@@ -31,7 +31,6 @@ use axum::{
 };
 use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use svc_model::{NUL_REFUSED, limits};
 use tokio::{sync::SetOnce, time::timeout};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
@@ -48,15 +47,12 @@ use tracing::Span;
 use super::{
     App, Code, EntryRules, Problem,
     admission::{Admission, UnreadAnswers},
-    bounds,
-    client_connection::ClientConnection,
-    identify::identify,
-    listener::{Connection, Transport},
+    entry::{self, identify},
+    listener::ClientConnection,
     routes,
 };
 use crate::web::{GivenRequestId, RouteName};
 
-/// Everything in front of the routes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Edge(Arc<SharedEdge>);
 
@@ -64,8 +60,7 @@ pub struct Edge(Arc<SharedEdge>);
 struct SharedEdge {
     rules: EntryRules,
     cors: CorsLayer,
-    /// Set when the daemon is ready. Until then the response is 503, never 404; requests of MCP
-    /// clients wait.
+    /// Set when the daemon is ready. Until then the response is 503; MCP clients wait.
     serving: SetOnce<Serving>,
     draining: AtomicBool,
     /// Requests without a response, on all connections.
@@ -75,7 +70,6 @@ struct SharedEdge {
     requests: AtomicU64,
 }
 
-/// What serves requests once the daemon is ready.
 #[derive(Debug)]
 struct Serving {
     app: App,
@@ -89,8 +83,7 @@ static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const TAKEN_ID_BYTES: usize = 128;
 
 impl Edge {
-    /// An edge that responds with 503 until [`Self::ready`]. `boot` makes the request ids of this
-    /// process unique.
+    /// Responds with 503 until [`Self::ready`]. `boot` makes request ids unique to this process.
     pub fn new(rules: EntryRules, boot: &str) -> Self {
         let cors = cors(&rules.allowed_origins);
         Self(Arc::new(SharedEdge {
@@ -130,7 +123,6 @@ impl Edge {
         self.0.draining.load(Relaxed)
     }
 
-    /// Counts a request until the token is dropped.
     pub(super) fn begin(&self) -> TaskTrackerToken {
         self.0.under_way.token()
     }
@@ -140,25 +132,11 @@ impl Edge {
         self.0.under_way.wait().await;
     }
 
-    /// How long a body may stall.
     pub(super) fn body_stall(&self) -> Duration {
         let serving = self.0.serving.get();
         serving.map_or(limits::BODY_STALL, |it| it.app.services.tuning().body_stall)
     }
 
-    /// Handles a request of this transport and connection.
-    pub(super) async fn handle(
-        &self,
-        mut request: Request<Incoming>,
-        transport: Transport,
-        client: &Arc<ClientConnection>,
-    ) -> Response {
-        transport.describe(request.extensions_mut());
-        request.extensions_mut().insert(Connection(Arc::clone(client)));
-        self.answer(request.map(Body::new)).await
-    }
-
-    /// Handles a request with any kind of body.
     pub async fn answer(&self, request: Request<Body>) -> Response {
         let edge = &*self.0;
         let layers = ServiceBuilder::new()
@@ -206,7 +184,6 @@ impl SharedEdge {
         response
     }
 
-    /// The response, if the request's `Host` and `Origin` are allowed.
     async fn answer_by_rules(&self, request: Request<Body>) -> Response {
         if let Err(problem) = self.rules.check_origin(&request) {
             return problem.into_response();
@@ -225,20 +202,19 @@ impl SharedEdge {
         self.route(request).await.unwrap_or_else(Problem::into_response)
     }
 
-    /// Readiness, identification and admission; then the route.
     async fn route(&self, mut request: Request<Body>) -> Result<Response, Problem> {
         let Serving { app, router } = self.serving(request.uri().path()).await?;
-        if request.uri().path() == bounds::DAEMON_PROOF
+        if request.uri().path() == entry::DAEMON_PROOF
             && let Some(authority) = self.rules.own_authority(&request)
         {
             request.extensions_mut().insert(authority);
         }
         let (mut parts, body) = request.into_parts();
-        let client = parts.extensions.remove::<Connection>();
-        let check = client.as_ref().and_then(|client| client.0.check());
+        let client = parts.extensions.remove::<Arc<ClientConnection>>();
+        let check = client.as_ref().and_then(|client| client.check());
         let identified = identify(&self.rules, app, &parts).await?;
         if let (Some(_), Some(client)) = (&identified.caller, client) {
-            client.0.is_known();
+            client.is_known();
         }
         drop(check);
         let size = body.size_hint();
@@ -263,21 +239,20 @@ impl SharedEdge {
         Ok(admission.answer(response).await)
     }
 
-    /// The routes, if the daemon is ready.
     async fn serving(&self, path: &str) -> Result<&Serving, Problem> {
         let serving = match self.serving.get() {
-            None if bounds::waits_for_start(path) => {
+            None if entry::waits_for_start(path) => {
                 timeout(limits::START_PATIENCE, self.serving.wait()).await.ok()
             }
             known => known,
         };
-        let Some(serving) = serving else {
-            return Err(Problem::new(Code::Unavailable, "the daemon is starting"));
-        };
-        if self.draining.load(Relaxed) {
-            return Err(Problem::new(Code::Unavailable, "the daemon is going down"));
+        match serving {
+            None => Err(Problem::new(Code::Unavailable, "the daemon is starting")),
+            Some(_) if self.draining.load(Relaxed) => {
+                Err(Problem::new(Code::Unavailable, "the daemon is going down"))
+            }
+            Some(serving) => Ok(serving),
         }
-        Ok(serving)
     }
 }
 
@@ -294,11 +269,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
 
 /// CORS for the origins that the person has allowed. They send tokens, and no cookies.
 fn cors(origins: &[String]) -> CorsLayer {
-    let origins: Vec<_> = origins
-        .iter()
-        .map(|origin| origin.to_ascii_lowercase())
-        .filter_map(|origin| HeaderValue::from_str(&origin).ok())
-        .collect();
+    let origins = origins.to_vec();
     let is_listed = move |origin: &HeaderValue, _: &http::request::Parts| {
         let origin = origin.as_bytes();
         origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin))
@@ -316,7 +287,6 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(limits::PREFLIGHT_AGE)
 }
 
-/// Makes ids for requests without one.
 #[derive(Clone, Copy)]
 struct RequestIds<'a>(&'a Edge);
 
@@ -350,8 +320,7 @@ fn take_ids(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// The span of a request. It leaves out the query, which may hold a secret, and the secret parts of
-/// the path.
+/// Leaves out the query, which may hold a secret, and the secret parts of the path.
 fn span_of(request: &Request<Body>) -> Span {
     let text = |name| request.headers().get(name).and_then(|id| id.to_str().ok());
     tracing::debug_span!(
@@ -363,7 +332,6 @@ fn span_of(request: &Request<Body>) -> Span {
     )
 }
 
-/// A path without its secret parts.
 fn logged_path(path: &str) -> &str {
     if path.starts_with("/a/") { "/a/…" } else { path }
 }

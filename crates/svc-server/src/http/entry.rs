@@ -1,17 +1,33 @@
-//! Checks `Host` and `Origin`: by DNS rebinding every web page can reach a loopback port.
+//! Which requests may come in, and from whom.
+//!
+//! [`EntryRules`] check `Host` and `Origin`: by DNS rebinding every web page can reach a loopback
+//! port. [`identify`] makes the caller of a request from its token, its process, or the cookie of a
+//! browser that the operator signed in. The functions of method and path at the end say which
+//! routes need no credential, how large a body may be, which responses may be streams, and which
+//! requests wait for the daemon's start. Routes that read much take turns between callers: see
+//! `Api::list`.
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{HeaderMap, HeaderValue, Request, Uri, header, request::Parts, uri::Authority};
-use svc_model::LocalProcess;
-use svc_sys::connection_owner::is_own_address;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header, request::Parts, uri::Authority};
+use svc_core::service::{Credential, process::RequestSender};
+use svc_model::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, TokenId, limits};
+use svc_sys::connection_owner::{OtherEnd, is_own_address};
 
-use super::{Code, Problem, listener::LocalAddress};
+use super::{App, Code, Problem};
+
+const SIGN_IN: &str = "/login";
+/// The route of the daemon's proof, which clients request before they send a token.
+pub(super) const DAEMON_PROOF: &str = "/v1/daemon_proof";
+const VIEWS: &str = "/ui/";
+pub(super) const FILES: &str = "/assets/";
+
+/// Most cookies of the daemon's name that are tried: a browser sends one per folder of the path.
+const TRIED_COOKIES: usize = 16;
 
 /// Which hosts, origins and users a request may come from.
 #[derive(Debug, Clone, Default)]
 pub struct EntryRules {
-    /// Addresses that the daemon listens on.
     pub listen: Vec<SocketAddr>,
     /// Further names that a `Host` header may have, with or without a port.
     pub allowed_hosts: Vec<String>,
@@ -19,15 +35,13 @@ pub struct EntryRules {
     pub allowed_origins: Vec<String>,
     /// This user's programs are the operator without a token. On loopback only.
     pub no_auth: bool,
-    /// The host name of the page, which no unauthenticated response contains.
     pub page_host: Option<String>,
     /// Users whose programs forward the requests of others.
     pub proxy_users: Vec<u32>,
 }
 
 impl EntryRules {
-    /// Checks the `Host` and `Origin` headers. On the Unix socket any `Host` is valid: no web page
-    /// can reach it.
+    /// Checks `Host` and `Origin`. Any `Host` is valid on the Unix socket: no web page reaches it.
     pub(super) fn check_origin<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let forbidden = |what: &str, hint: &str| {
             Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
@@ -36,40 +50,34 @@ impl EntryRules {
         let named = named_host(headers, request.uri());
         let extensions = request.extensions();
         let is_local = extensions.get::<LocalProcess>().is_some();
-        let reached = extensions.get::<LocalAddress>().map(|LocalAddress(address)| address.ip());
+        let reached = match extensions.get() {
+            Some(RequestSender::Tcp { to, .. }) => Some(to.ip()),
+            _ => None,
+        };
         if !is_local && !named.is_some_and(|host| self.is_own_host(host, reached)) {
             return forbidden("Host", "see --allowed-host");
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
         match (origins.next(), origins.next()) {
             (None, _) => Ok(()),
-            (Some(origin), None)
-                if origin.to_str().is_ok_and(|origin| self.is_own_origin(origin)) =>
-            {
+            (Some(origin), None) if origin.to_str().is_ok_and(|it| self.is_own_origin(it)) => {
                 Ok(())
             }
             _ => forbidden("Origin", "see --allowed-origin"),
         }
     }
 
-    /// Whether the request has an origin that the person has allowed.
     pub(super) fn is_allowed_origin(&self, headers: &HeaderMap) -> bool {
         let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
         origin.is_some_and(|origin| is_listed(&self.allowed_origins, origin))
     }
 
     /// Under `no_auth`, refuses requests that a browser sends for a page of another site: nothing
-    /// else distinguishes them from the person's.
-    ///
-    /// A page whose origin the person has allowed may send any request, as it may with a token.
-    pub(super) fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    /// else distinguishes them from the person's. A page whose origin the person has allowed may
+    /// send any request, as it may with a token.
+    fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
-        let is_allowed = |origin: &HeaderValue| {
-            origin.to_str().is_ok_and(|origin| is_listed(&self.allowed_origins, origin))
-        };
-        if headers.get_all("sec-fetch-site").iter().all(own)
-            || headers.get(header::ORIGIN).is_some_and(is_allowed)
-        {
+        if headers.get_all("sec-fetch-site").iter().all(own) || self.is_allowed_origin(headers) {
             return Ok(());
         }
         let text = "with --no-auth, requests from other sites are refused (Sec-Fetch-Site): see --allowed-origin";
@@ -79,7 +87,7 @@ impl EntryRules {
     /// Refuses a request with a cookie that another site may have caused. The page proves itself by
     /// a header, which other origins cannot send, or the browser says that the request is from the
     /// page's own origin.
-    pub(super) fn check_page(request: &Parts) -> Result<(), Problem> {
+    fn check_page(request: &Parts) -> Result<(), Problem> {
         let headers = &request.headers;
         let is_said = headers.get("svc-page").is_some_and(|value| value == "1");
         if !is_said && !headers.contains_key("sec-fetch-site") {
@@ -113,21 +121,20 @@ impl EntryRules {
     /// address.
     pub(super) fn own_authority<B>(&self, request: &Request<B>) -> Option<OwnAuthority> {
         let named = named_host(request.headers(), request.uri())?;
-        let LocalAddress(address) = request.extensions().get()?;
+        let Some(RequestSender::Tcp { to: address, .. }) = request.extensions().get() else {
+            return None;
+        };
         // A listener on all addresses reports IPv4 as IPv6.
         let is_reached = |named: SocketAddr| {
             named.port() == address.port()
                 && named.ip().to_canonical() == address.ip().to_canonical()
         };
         let is_address = named.parse::<SocketAddr>().is_ok_and(is_reached);
-        (is_address || self.allows_host(named)).then(|| OwnAuthority(named.to_owned()))
-    }
-
-    fn allows_host(&self, host: &str) -> bool {
-        let name = host.parse::<Authority>().ok();
-        let name = name.as_ref().map_or(host, |authority| authority.host());
-        !host.contains('@')
-            && (is_listed(&self.allowed_hosts, host) || is_listed(&self.allowed_hosts, name))
+        let authority = named.parse::<Authority>().ok();
+        let name = authority.as_ref().map_or(named, Authority::host);
+        let is_allowed = !named.contains('@')
+            && (is_listed(&self.allowed_hosts, named) || is_listed(&self.allowed_hosts, name));
+        (is_address || is_allowed).then(|| OwnAuthority(named.to_owned()))
     }
 
     /// Whether a `Host` is the daemon's, in a request that `reached` this address.
@@ -140,9 +147,7 @@ impl EntryRules {
         if host.parse::<SocketAddr>().is_ok_and(|address| knows(address.ip())) {
             return true;
         }
-        let Ok(authority) = host.parse::<Authority>() else {
-            return false;
-        };
+        let Ok(authority) = host.parse::<Authority>() else { return false };
         if authority.as_str().contains('@') {
             return false;
         }
@@ -152,8 +157,7 @@ impl EntryRules {
             || address(name).is_some_and(knows)
     }
 
-    /// A loopback address, a listen address or, for a listener on all addresses, any address of
-    /// this machine.
+    /// A loopback or listen address; for a listener on all addresses, any of this machine.
     fn knows_address(&self, ip: IpAddr, reached: Option<IpAddr>) -> bool {
         let ip = ip.to_canonical();
         let is_ours = |listen: &SocketAddr| {
@@ -177,12 +181,8 @@ impl EntryRules {
         if is_listed(&self.allowed_origins, origin) {
             return true;
         }
-        let Some((scheme, authority)) = origin.split_once("://") else {
-            return false;
-        };
-        let Ok(authority) = authority.parse::<Authority>() else {
-            return false;
-        };
+        let Some((scheme, authority)) = origin.split_once("://") else { return false };
+        let Ok(authority) = authority.parse::<Authority>() else { return false };
         matches!(scheme, "http" | "https")
             && !authority.as_str().contains('@')
             && self.is_loopback_name(authority.host())
@@ -193,12 +193,10 @@ fn is_listed(allowed: &[String], name: &str) -> bool {
     allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
 }
 
-/// Host and port of a request, which are the daemon's.
 #[derive(Debug, Clone)]
 pub(super) struct OwnAuthority(pub(super) String);
 
-/// The host and port that a request names.
-pub(super) fn named_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+fn named_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.to_str().ok(),
@@ -210,6 +208,233 @@ pub(super) fn named_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a
 /// Parses an address in the notation of URLs, where IPv6 is in brackets.
 fn address(name: &str) -> Option<IpAddr> {
     name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok()
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Identified {
+    pub(super) caller: Option<Caller>,
+    /// The credential; `None` under `--no-auth`.
+    pub(super) credential: Option<Credential>,
+    pub(super) browser: Option<BrowserToken>,
+    pub(super) signs_in: Option<OtherEnd>,
+}
+
+impl Identified {
+    fn with(caller: Caller, credential: Credential) -> Self {
+        Self { caller: Some(caller), credential: Some(credential), ..Self::default() }
+    }
+}
+
+/// Identifies the sender of a request: the one place where a request becomes a caller.
+pub(super) async fn identify(
+    rules: &EntryRules,
+    app: &App,
+    request: &Parts,
+) -> Result<Identified, Problem> {
+    let (path, is_post) = (request.uri.path(), request.method == Method::POST);
+    if is_open(&request.method, path) {
+        let signs_in = (is_post && path == SIGN_IN).then(|| other_end(rules, request));
+        return Ok(Identified { signs_in, ..Identified::default() });
+    }
+    if rules.no_auth {
+        rules.check_site(&request.headers)?;
+    }
+    let access = &app.services.access;
+    let local = request.extensions.get::<LocalProcess>();
+    let has_token = request.headers.contains_key(header::AUTHORIZATION);
+    if let Some(process) = local.filter(|_| !has_token) {
+        // A request for a token comes without one; the socket identifies the process.
+        if is_post && path == PROCESS_TOKENS_PATH {
+            return Ok(Identified::default());
+        }
+        if let Some(client) = request.headers.get(PROCESS_HEADER) {
+            let client = client.to_str().ok().and_then(|pid| pid.trim().parse().ok());
+            let client =
+                client.ok_or_else(|| Problem::malformed("Svc-Process: is no id of a process"))?;
+            let (caller, credential) = access.caller_of_process(*process, client).await?;
+            return Ok(Identified::with(caller, credential));
+        }
+    }
+    if rules.no_auth {
+        // A session's token makes its bearer that session.
+        if let Some(token) = bearer(&request.headers)
+            && let Some((caller, credential)) = access.authenticate(token).await?
+        {
+            check_process(rules, request, &caller)?;
+            return Ok(Identified::with(caller, credential));
+        }
+        let end = other_end(rules, request);
+        if !end.is_this_user() {
+            let why = end.refusal().unwrap_or("it passes on the requests of others");
+            let text =
+                format!("with no_auth only programs of the daemon's own user need no token: {why}");
+            return Err(Problem::new(Code::Forbidden, text));
+        }
+        return Ok(Identified { caller: Some(Caller::Operator), ..Identified::default() });
+    }
+    // Browsers cannot use the Unix socket.
+    if local.is_none() && !has_token {
+        let secrets = browser_secrets(request);
+        if !secrets.is_empty() {
+            return identify_browser(app, rules, request, &secrets).await;
+        }
+    }
+    let refused = || {
+        Problem::new(Code::Unauthorized, "a valid token is needed: Authorization: Bearer <token>")
+    };
+    let token = bearer(&request.headers).ok_or_else(refused)?;
+    if let Some(name) = placeholder(token) {
+        let detail = format!("the variable {name} is not set where this request comes from");
+        return Err(Problem::new(Code::Unauthorized, detail));
+    }
+    let (caller, credential) = access.authenticate(token).await?.ok_or_else(refused)?;
+    check_process(rules, request, &caller)?;
+    Ok(Identified::with(caller, credential))
+}
+
+/// The process at the other end of the connection; a request without one is refused.
+fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
+    let extensions = &request.extensions;
+    if extensions.get::<LocalProcess>().is_some() {
+        // The socket accepts connections of this user only.
+        return OtherEnd::ThisUser;
+    }
+    match extensions.get() {
+        Some(RequestSender::Tcp { from, to }) => {
+            OtherEnd::of_connection(*from, *to, &rules.proxy_users)
+        }
+        _ => OtherEnd::Refused("it came by no connection"),
+    }
+}
+
+/// Refuses the token of a local process to programs of other users and to other machines.
+fn check_process(rules: &EntryRules, request: &Parts, caller: &Caller) -> Result<(), Problem> {
+    if caller.process().is_none() {
+        return Ok(());
+    }
+    other_end(rules, request).refusal_of_local_token().map_or(Ok(()), |why| {
+        let text = format!("this token was made for a process of the daemon's user: {why}");
+        Err(Problem::new(Code::Forbidden, text))
+    })
+}
+
+/// The operator, who signed this browser in, if the request is the page's own.
+async fn identify_browser(
+    app: &App,
+    rules: &EntryRules,
+    request: &Parts,
+    secrets: &[&str],
+) -> Result<Identified, Problem> {
+    EntryRules::check_page(request)?;
+    let mut signed_in = None;
+    for secret in secrets {
+        signed_in = app.services.access.authenticate_browser(secret).await?;
+        if signed_in.is_some() {
+            break;
+        }
+    }
+    let Some((caller, credential, id)) = signed_in else {
+        let why = "this browser is not signed in any more: `svc open` signs it in";
+        return Err(Problem::new(Code::Unauthorized, why));
+    };
+    // After the look-up: an invalid cookie must not cause a read of the kernel's list of sockets.
+    if let Some(why) = other_end(rules, request).refusal() {
+        let text = format!("this cookie does not count here: {why}");
+        return Err(Problem::new(Code::Forbidden, text));
+    }
+    if request.method == Method::POST && makes_credentials(request.uri.path()) {
+        // A cookie expires after hours; a credential that it created would outlast it.
+        let why = "a browser makes no credentials: ask with the operator token, such as by `svc`";
+        return Err(Problem::new(Code::Forbidden, why));
+    }
+    let browser = Some(BrowserToken(id));
+    Ok(Identified { browser, ..Identified::with(caller, credential) })
+}
+
+/// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers count as none.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (value, None) = (values.next()?, values.next()) else {
+        return None;
+    };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The variable that is not set at the client, which then sends `${NAME}` unchanged.
+fn placeholder(token: &str) -> Option<&str> {
+    let name = token.strip_prefix("${")?.strip_suffix('}')?;
+    let name = name.split(":-").next()?;
+    let fits = name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    (fits && !name.is_empty()).then_some(name)
+}
+
+/// The browser whose cookie a request has, as an extension of the request.
+#[derive(Debug, Clone)]
+pub(super) struct BrowserToken(pub(super) TokenId);
+
+/// The secrets in cookies with the daemon's cookie name. A page on another port of the same host
+/// can set such a cookie for a longer path, which comes first, so each is tried. A value without
+/// the form of a secret is skipped.
+fn browser_secrets(request: &Parts) -> Vec<&str> {
+    let name = cookie_name(request);
+    let values = request.headers.get_all(header::COOKIE).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter_map(|(key, secret)| (key == name).then_some(secret))
+        .filter(|secret| !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .take(TRIED_COOKIES)
+        .collect()
+}
+
+/// The name of the daemon's cookie. It has the port, since cookies belong to a host and not to a
+/// port: two daemons on one machine need different names.
+pub(super) fn cookie_name(request: &Parts) -> String {
+    let host = named_host(&request.headers, &request.uri);
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    let port = host.and_then(|host| host.port_u16()).unwrap_or(80);
+    format!("svc_page_{port}")
+}
+
+/// Whether a route needs no credential: the health check, the page's files and sign-in, the
+/// daemon's proof, and `/.well-known/`, where clients look for OAuth metadata: a 401 would start a
+/// login.
+fn is_open(method: &Method, path: &str) -> bool {
+    if method == Method::POST {
+        return path == DAEMON_PROOF || path == SIGN_IN;
+    }
+    let is_page =
+        matches!(path, "/" | SIGN_IN) || path.starts_with(VIEWS) || path.starts_with(FILES);
+    let is_public = is_page || path == "/health" || path.starts_with("/.well-known/");
+    is_public && (method == Method::GET || method == Method::HEAD)
+}
+
+/// Whether a POST to the path returns a token, or a code that can be traded for one.
+fn makes_credentials(path: &str) -> bool {
+    matches!(path, "/v1/tokens" | "/v1/token/rotate" | "/v1/login_codes" | "/v1/login_tickets")
+}
+
+/// The limit of a body in bytes. It is smaller for a sender without a credential.
+pub(super) fn body_bytes(path: &str, is_known: bool) -> usize {
+    match path {
+        _ if !is_known => limits::OPEN_BODY_BYTES,
+        _ if path.starts_with("/v1/") => limits::V1_BODY_BYTES,
+        _ => limits::BODY_BYTES,
+    }
+}
+
+/// Whether the response to a GET may be a stream, whatever its `Accept` says.
+pub(super) fn may_stream(path: &str) -> bool {
+    matches!(path, "/mcp" | "/sse" | "/v1/biam/subscribe")
+}
+
+/// Whether a request waits while the daemon starts. An MCP client that resumes a broken stream
+/// tries twice and then waits for ever.
+pub(super) fn waits_for_start(path: &str) -> bool {
+    matches!(path, "/mcp" | "/sse" | "/messages")
 }
 
 #[cfg(test)]
@@ -275,7 +500,8 @@ mod tests {
     fn own_authority_must_match_the_reached_address() {
         let own = |host: &str, address: &str| {
             let mut request = Request::builder().header(header::HOST, host).body(()).unwrap();
-            request.extensions_mut().insert(LocalAddress(address.parse().unwrap()));
+            let (from, to) = ("192.0.2.1:1".parse().unwrap(), address.parse().unwrap());
+            request.extensions_mut().insert(RequestSender::Tcp { from, to });
             rules().own_authority(&request).is_some()
         };
         for (host, address, expected) in [
@@ -341,5 +567,49 @@ mod tests {
             headers.extend(origin.map(|origin| (header::ORIGIN, origin.parse().unwrap())));
             assert_eq!(rules().check_site(&headers).is_ok(), passes, "{sites:?} {origin:?}");
         }
+    }
+
+    #[test]
+    fn bearer_tokens_parse_by_table() {
+        for (value, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Basic abc", None),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("abc", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            assert_eq!(bearer(&headers), token, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn cookie_secrets_are_found_by_name_and_form() {
+        for (host, cookies, secrets) in [
+            ("127.0.0.1:6334", &["svc_page_6334=abc"][..], &["abc"][..]),
+            ("127.0.0.1:6334", &["a=b; svc_page_6334=abc; c=d"], &["abc"][..]),
+            ("127.0.0.1:6334", &["a=b", "svc_page_6334=abc"], &["abc"][..]),
+            ("board.example", &["svc_page_80=abc"], &["abc"][..]),
+            ("127.0.0.1:6335", &["svc_page_6334=abc"], &[]),
+            ("127.0.0.1:6334", &["svc_page_6334="], &[]),
+            ("127.0.0.1:6334", &["svc_page_6334=abd; svc_page_6334=abc"], &["abd", "abc"]),
+            ("127.0.0.1:6334", &["svc_page_6334=abd", "svc_page_6334=abc"], &["abd", "abc"]),
+            ("127.0.0.1:6334", &["svc_page_6334=\"x y\"; svc_page_6334=abc"], &["abc"]),
+            ("127.0.0.1:6334", &["xsvc_page_6334=abc"], &[]),
+            ("127.0.0.1:6334", &[], &[]),
+        ] {
+            let mut request = Request::builder().header(header::HOST, host);
+            for cookie in cookies {
+                request = request.header(header::COOKIE, *cookie);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(browser_secrets(&parts), secrets, "{host} {cookies:?}");
+        }
+        let many = vec!["svc_page_80=ab"; 1000].join("; ");
+        let (parts, ()) =
+            Request::builder().header(header::COOKIE, many).body(()).unwrap().into_parts();
+        assert_eq!(browser_secrets(&parts).len(), TRIED_COOKIES);
     }
 }

@@ -1,36 +1,45 @@
-//! `/v1/events`: the log, as pages or as a feed without end.
+//! `/v1/events`: the log, as pages or as a feed without end; and a subscription as a response body.
+//! While a page follows the feed, the operator is kept present.
 
-use std::fmt::Write as _;
+use std::{convert::Infallible, pin::Pin, time::Duration};
 
 use axum::{
+    body::Body,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
+use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use svc_core::service::log::{Selector, StartAfter};
-use svc_model::{Caller, Timestamp, limits};
-use svc_wire::sse::{MEDIA_TYPE, push_item};
+use svc_core::service::{
+    log::{Selector, StartAfter, Subscription, SubscriptionChunk},
+    team::Team,
+};
+use svc_model::{Caller, PeerId, Timestamp, limits};
+use svc_sys::telemetry;
+use svc_wire::sse::{self, push_item};
+use tokio::{task::JoinHandle, time::sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{
     App, Problem,
-    api::Api,
+    api::{Api, Operation},
     body::Query,
-    openapi::Operation,
-    presence::{self, PagePresence},
-    sse,
 };
-use crate::web::Accept;
+use crate::web::{Accept, KeepAliveTimer};
+
+/// Period of the operator's heartbeats: a peer without one for a minute is away.
+const PRESENCE_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) fn routes(api: Api) -> Api {
     let read = Operation::new(
         "The log: a page of JSON, or with Accept: text/event-stream a feed without end",
-    );
-    let read = read
-        .query::<Read>()
-        .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
-    let read = read.answer::<EventList>(200, "A page of events");
+    )
+    .query::<Read>()
+    .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`")
+    .answer::<EventList>(200, "A page of events");
     api.list("/v1/events", read, show)
 }
 
@@ -93,31 +102,27 @@ async fn show(
     }
     let after = after(query.after.as_deref())?;
     let kind = query.kind.filter(|kind| !kind.is_empty());
-    if Accept::from_headers(&headers).prefers(MEDIA_TYPE, "application/json") {
-        let after = match sse::last_event_id(&headers, None)? {
-            Some(id) => StartAfter::Cursor(id),
-            None => after,
-        };
-        // Before the stream begins, so that it does not report its own presence.
-        let presence = if presence::is_kept_by(&caller, &headers) {
+    if Accept::from_headers(&headers).prefers(sse::MEDIA_TYPE, "application/json") {
+        let after = last_event_id(&headers, None)?.map_or(after, StartAfter::Cursor);
+        // The first heartbeat comes before the stream, so that the stream does not report it. Other
+        // programs that follow events show them to nobody.
+        let is_page = headers.get("svc-page").is_some_and(|value| value == "1");
+        let presence = if caller.is_operator() && is_page {
             Some(PagePresence::keep(&app).await)
         } else {
             None
         };
         let subscription = app.services.log.subscribe(&caller, &selector, after, kind).await?;
         let from = (after == StartAfter::Latest).then(|| subscription.cursor());
-        return Ok(sse::response(&app, subscription, from, presence));
+        return Ok(sse_response(&app, subscription, from, presence));
     }
     let after = match after {
         StartAfter::Cursor(cursor) => i64::try_from(cursor).unwrap_or(i64::MAX),
         // Later events do not exist yet.
         StartAfter::Latest => i64::MAX,
     };
-    let page = app
-        .services
-        .log
-        .event_page(&caller, &selector, after, kind.as_deref(), query.limit)
-        .await?;
+    let log = &app.services.log;
+    let page = log.event_page(&caller, &selector, after, kind.as_deref(), query.limit).await?;
     let mut body = String::from(r#"{"events":["#);
     for (index, event) in page.events.iter().enumerate() {
         if index > 0 {
@@ -125,26 +130,140 @@ async fn show(
         }
         push_item(&mut body, event);
     }
-    infallible(write!(body, r#"],"count":{}"#, page.events.len()));
-    if let Some(next) = page.next {
-        infallible(write!(body, r#","next_cursor":"{next}""#));
-    }
-    body.push('}');
+    let next = page.next.map(|next| format!(r#","next_cursor":"{next}""#)).unwrap_or_default();
+    body.extend([r#"],"count":"#, &page.events.len().to_string(), &next, "}"]);
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, json)], body).into_response())
-}
-
-fn infallible(written: std::fmt::Result) {
-    written.expect("writing to a string does not fail");
 }
 
 fn after(text: Option<&str>) -> Result<StartAfter, Problem> {
     match text.map(str::trim) {
         None | Some("") => Ok(StartAfter::Cursor(0)),
         Some("latest") => Ok(StartAfter::Latest),
-        Some(text) => match sse::parse_cursor(text) {
-            Some(cursor) => Ok(StartAfter::Cursor(cursor)),
-            None => Err(Problem::invalid("after", "must be a number from 0 up, or `latest`")),
-        },
+        Some(text) => parse_cursor(text)
+            .map(StartAfter::Cursor)
+            .ok_or_else(|| Problem::invalid("after", "must be a number from 0 up, or `latest`")),
+    }
+}
+
+/// The response that follows `subscription` until it ends, the client disconnects, or the daemon
+/// shuts down. `from` is the cursor at which it begins, if the client does not know it: the first
+/// line sets it, so that a connection that breaks before the first event resumes there.
+pub(super) fn sse_response(
+    app: &App,
+    subscription: Subscription,
+    from: Option<i64>,
+    presence: Option<PagePresence>,
+) -> Response {
+    let feed = SseFeed {
+        from,
+        subscription,
+        stop: Box::pin(app.stop.clone().cancelled_owned()),
+        pulse: app.beat.pulse(),
+        begun: false,
+        _presence: presence,
+    };
+    // Pulled by the connection: nothing is read for a client that takes nothing.
+    let chunks = stream::unfold(feed, |mut feed| async move {
+        let chunk = feed.next().await?;
+        Some((Ok::<_, Infallible>(chunk), feed))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    sse::announce(response.headers_mut());
+    response
+}
+
+/// The client's cursor: its header, else its query; an empty one counts as absent.
+pub(super) fn last_event_id(
+    headers: &HeaderMap,
+    query: Option<&str>,
+) -> Result<Option<u64>, Problem> {
+    let malformed = || {
+        Problem::malformed("Last-Event-ID must be a number, as the last `id:` that was received")
+    };
+    let header = headers.get("last-event-id").map(HeaderValue::to_str).transpose();
+    let header = header.map_err(|_| malformed())?;
+    let given = |text: &&str| !text.trim().is_empty();
+    let Some(text) = header.filter(given).or(query.filter(given)) else {
+        return Ok(None);
+    };
+    parse_cursor(text).map(Some).ok_or_else(malformed)
+}
+
+/// Parses a seq or position: digits only, while a parser of numbers accepts a sign.
+fn parse_cursor(text: &str) -> Option<u64> {
+    let text = text.trim();
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+struct SseFeed {
+    from: Option<i64>,
+    subscription: Subscription,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    pulse: KeepAliveTimer,
+    begun: bool,
+    /// For a page: the operator is present while it listens.
+    _presence: Option<PagePresence>,
+}
+
+impl SseFeed {
+    async fn next(&mut self) -> Option<Bytes> {
+        let chunk = self.chunk().await;
+        self.pulse.spoke();
+        chunk
+    }
+
+    async fn chunk(&mut self) -> Option<Bytes> {
+        if !self.begun {
+            self.begun = true;
+            let retry = limits::SSE_RETRY_MS;
+            // An `id` without `data` sets the client's cursor and is no event (WHATWG HTML, 9.2.6).
+            let from = self.from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
+            return Some(Bytes::from(format!("retry: {retry}\n\n{from}")));
+        }
+        tokio::select! {
+            biased;
+            () = &mut self.stop => None,
+            next = self.subscription.next() => match next {
+                Ok(Some(SubscriptionChunk::Frames(frames))) => Some(frames),
+                Ok(Some(SubscriptionChunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
+                Ok(None) => None,
+                Err(error) => {
+                    // The client resumes with its last id, and gets the error if it persists.
+                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                    None
+                }
+            },
+            () = self.pulse.due() => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
+        }
+    }
+}
+
+/// Sends heartbeats of the operator until it is dropped.
+pub(super) struct PagePresence(JoinHandle<()>);
+
+impl PagePresence {
+    /// Sends a first heartbeat, and begins to repeat it.
+    async fn keep(app: &App) -> Self {
+        let team = app.services.team.clone();
+        note(&team).await;
+        Self(tokio::spawn(async move {
+            loop {
+                sleep(PRESENCE_INTERVAL).await;
+                note(&team).await;
+            }
+        }))
+    }
+}
+
+async fn note(team: &Team) {
+    if let Err(error) = team.heartbeat(&Caller::Operator, PeerId::OPERATOR, None).await {
+        tracing::debug!(error = telemetry::chain(&error), "the operator is not noted");
+    }
+}
+
+impl Drop for PagePresence {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

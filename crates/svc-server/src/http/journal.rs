@@ -1,4 +1,5 @@
-//! `/v1/sessions` and `/v1/ghap`: sessions and their records, read-only. Tools write them.
+//! `/v1/sessions` and `/v1/ghap`: sessions, what was said in them, and their records. Tools write
+//! the records; here a record can only be given up.
 
 use std::time::Duration;
 
@@ -6,14 +7,15 @@ use axum::extract::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::service::{
-    Error, Page,
+    Error,
+    conversations::{SessionHistory, SessionHistoryQuery},
     hooks::{MailWait, MailWaiter},
     journal::GhapDetail,
     search::{ExperienceHit, ExperienceQuery},
     team::{ActingSession, SessionDetail},
 };
 use svc_model::{
-    Caller, GhapFilter, GhapSearch, PageQuery, SessionFilter,
+    Caller, GhapFilter, GhapSearch, SessionFilter,
     journal::{Domain, Ghap, Session},
     limits,
 };
@@ -21,15 +23,17 @@ use svc_store::{SearchFilter, VerdictWeek};
 
 use super::{
     App, Problem,
-    api::Api,
-    body::{Json, MaybeJson, Query},
-    openapi::Operation,
+    api::{Api, Operation},
+    body::{Json, JsonResult, Listing, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
     let on_sessions =
         Operation::new("Sessions, those heard of last first").query::<SessionFilter>();
     let on_session = Operation::new("A session with its counters and its active record");
+    let on_history =
+        Operation::new("What was said in a session, by its key").query::<SessionHistoryQuery>();
+    let on_history = on_history.answer::<SessionHistory>(200, "The texts, the oldest first");
     let on_wait = Operation::new("Wait for a message to the peer of an idle session")
         .body::<WaitQuery>()
         .answer::<Waited>(200, "What came of it");
@@ -47,6 +51,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_abandon = on_abandon.optional_body::<AbandonGhap>();
     api.list("/v1/sessions", on_sessions.page_of::<Session>("A page of sessions"), sessions)
         .get("/v1/sessions/{id}", on_session.answer::<SessionDetail>(200, "The session"), session)
+        .list("/v1/sessions/{id}/history", on_history, history)
         .post("/v1/sessions/{id}/wait", on_wait, wait)
         .list("/v1/ghap", on_ghaps.page_of::<Ghap>("A page of records"), ghaps)
         .list("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
@@ -55,21 +60,23 @@ pub(super) fn routes(api: Api) -> Api {
         .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
 }
 
-async fn sessions(
-    app: App,
-    caller: Caller,
-    Query(filter): Query<SessionFilter>,
-    Query(page): Query<PageQuery>,
-) -> Result<Json<Page<Session>>, Problem> {
-    Ok(Json(app.services.team.sessions(&caller, &filter, &page).await?))
+async fn sessions(app: App, caller: Caller, list: Listing<SessionFilter>) -> PageResult<Session> {
+    Ok(Json(app.services.team.sessions(&caller, &list.filter, &list.page).await?))
 }
 
-async fn session(
+async fn session(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<SessionDetail> {
+    Ok(Json(app.services.team.session_detail(&caller, &id).await?))
+}
+
+async fn history(
     app: App,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<SessionDetail>, Problem> {
-    Ok(Json(app.services.team.session_detail(&caller, &id).await?))
+    Query(query): Query<SessionHistoryQuery>,
+) -> JsonResult<SessionHistory> {
+    let own = app.services.team.default_session(&caller).await?;
+    let history = app.services.conversations.history(&caller, own.as_deref(), &id, &query).await?;
+    Ok(Json(history))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -107,7 +114,7 @@ async fn wait(
     caller: Caller,
     Path(id): Path<String>,
     Json(input): Json<WaitQuery>,
-) -> Result<Json<Waited>, Problem> {
+) -> JsonResult<Waited> {
     let seconds = input.seconds.unwrap_or(limits::MAIL_WAIT_SECONDS);
     if !(1..=limits::MAIL_WAIT_SECONDS).contains(&seconds) {
         return Err(Error::invalid("seconds", "must be from 1 to 25").into());
@@ -129,13 +136,8 @@ async fn wait(
     }))
 }
 
-async fn ghaps(
-    app: App,
-    caller: Caller,
-    Query(filter): Query<GhapFilter>,
-    Query(page): Query<PageQuery>,
-) -> Result<Json<Page<Ghap>>, Problem> {
-    Ok(Json(app.services.journal.ghaps(&caller, &filter, &page).await?))
+async fn ghaps(app: App, caller: Caller, list: Listing<GhapFilter>) -> PageResult<Ghap> {
+    Ok(Json(app.services.journal.ghaps(&caller, &list.filter, &list.page).await?))
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -144,17 +146,11 @@ struct GhapHits {
     count: usize,
 }
 
-async fn search(
-    app: App,
-    caller: Caller,
-    Query(query): Query<GhapSearch>,
-) -> Result<Json<GhapHits>, Problem> {
+async fn search(app: App, caller: Caller, Query(query): Query<GhapSearch>) -> JsonResult<GhapHits> {
     let limit = query.limit.map_or(10, |limit| limit as usize);
     if !(1..=limits::SEARCH_HITS).contains(&limit) {
-        return Err(Problem::invalid(
-            "limit",
-            format!("must be from 1 to {}", limits::SEARCH_HITS),
-        ));
+        let rule = format!("must be from 1 to {}", limits::SEARCH_HITS);
+        return Err(Problem::invalid("limit", rule));
     }
     let project = app.services.projects.named(query.project.as_deref()).await?;
     let search = ExperienceQuery {
@@ -197,7 +193,7 @@ async fn calibration(
     app: App,
     caller: Caller,
     Query(query): Query<ReadCalibration>,
-) -> Result<Json<Calibration>, Problem> {
+) -> JsonResult<Calibration> {
     let (project, domain) = (query.project.as_deref(), query.domain);
     let (bins, weeks) = app.services.journal.verdicts(&caller, project, domain).await?;
     let tenths = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
@@ -209,11 +205,7 @@ async fn calibration(
     Ok(Json(Calibration { bins: bins.collect(), weeks }))
 }
 
-async fn ghap(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<GhapDetail>, Problem> {
+async fn ghap(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<GhapDetail> {
     Ok(Json(app.services.journal.ghap(&caller, &id).await?))
 }
 
@@ -228,7 +220,7 @@ async fn abandon(
     caller: Caller,
     Path(id): Path<String>,
     MaybeJson(body): MaybeJson<AbandonGhap>,
-) -> Result<Json<Ghap>, Problem> {
+) -> JsonResult<Ghap> {
     let session_id = caller.session().unwrap_or_default().to_owned();
     let acting = ActingSession { session_id, agent_id: String::new() };
     let reason = body.unwrap_or_default().reason.unwrap_or_else(|| "Given up.".to_owned());

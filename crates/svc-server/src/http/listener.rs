@@ -1,61 +1,58 @@
-//! Listeners: TCP, and the Unix socket in the data folder.
+//! Listeners, on TCP and on the Unix socket in the data folder; the state of a client's connection;
+//! and the bound on connections whose client has shown no credential.
+//!
+//! A connection that waits for a client without a valid credential is on a list of at most 64. One
+//! more closes the one that is idle longest, even if that client has sent half a head or nothing at
+//! all. Connections whose credential is being checked wait for the daemon and are not closed.
+//! Connections over TCP leave file descriptors for the Unix socket, files and processes.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 use http::Extensions;
-use rustix::net::sockopt;
+use rustix::{
+    net::sockopt,
+    process::{Resource, getrlimit},
+};
 use svc_core::service::process::RequestSender;
 use svc_model::{LocalProcess, limits};
 use svc_sys::{process_list::ProcessEntry, telemetry};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
 };
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
-use super::client_connection::ClientConnection;
-
-/// A source of connections.
 pub trait Listener: Send + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection and its transport.
     fn next(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Transport)>> + Send;
 }
 
-/// How a request reached the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     Tcp {
-        /// The daemon's address.
         to: SocketAddr,
-        /// The client's address.
         from: SocketAddr,
     },
     /// The Unix socket, from this process.
     Local(LocalProcess),
 }
 
-/// The daemon's address that a request over TCP reached, as an extension of the request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LocalAddress(pub(super) SocketAddr);
-
-/// The client's address of a request over TCP, as an extension of the request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ClientAddress(pub(super) SocketAddr);
-
-/// The connection of a request, as an extension of the request.
-#[derive(Debug, Clone)]
-pub(super) struct Connection(pub(super) Arc<ClientConnection>);
-
 impl Transport {
-    /// Adds the extensions for handlers: [`RequestSender`], and [`LocalProcess`], or
-    /// [`LocalAddress`] and [`ClientAddress`].
+    /// Adds [`RequestSender`], and on the Unix socket [`LocalProcess`], for handlers.
     pub(super) fn describe(self, extensions: &mut Extensions) {
         match self {
             Self::Tcp { to, from } => {
                 extensions.insert(RequestSender::Tcp { from, to });
-                extensions.insert(LocalAddress(to));
-                extensions.insert(ClientAddress(from));
             }
             Self::Local(process) => {
                 extensions.insert(RequestSender::Local(process.pid));
@@ -77,8 +74,7 @@ impl Listener for TcpListener {
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
             }
-            // By default the system buffers megabytes for a client that reads nothing, so a stalled
-            // client would be noticed late.
+            // By default the system buffers megabytes, so a stalled client would be noticed late.
             let bytes = limits::SEND_BUFFER_BYTES;
             if let Err(error) = sockopt::set_socket_send_buffer_size(&stream, bytes) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set SO_SNDBUF");
@@ -91,8 +87,7 @@ impl Listener for TcpListener {
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    /// The next connection of a process of the daemon's own user. Others are closed without a
-    /// response.
+    /// The next connection of the daemon's own user. Others are closed without a response.
     async fn next(&mut self) -> io::Result<(UnixStream, Transport)> {
         let user = rustix::process::geteuid().as_raw();
         loop {
@@ -113,5 +108,263 @@ impl Listener for UnixListener {
                 }
             }
         }
+    }
+}
+
+/// The bounds that all listeners share.
+#[derive(Debug, Clone)]
+pub struct ConnectionBounds(Option<Arc<TcpBounds>>);
+
+#[derive(Debug)]
+struct TcpBounds {
+    slots: Arc<Semaphore>,
+    newcomers: UnauthenticatedConnections,
+}
+
+/// Connections that wait for a client without a valid credential.
+#[derive(Debug)]
+struct UnauthenticatedConnections {
+    most: usize,
+    waiting: Mutex<Vec<Arc<ClientConnection>>>,
+}
+
+/// The state of a connection that its socket, its requests and the listener share.
+#[derive(Debug, Default)]
+pub(super) struct ClientConnection {
+    bounds: Option<Arc<TcpBounds>>,
+    /// A request came with a valid credential, or the client is on the Unix socket.
+    is_good: AtomicBool,
+    is_listed: AtomicBool,
+    checks: TaskTracker,
+    /// When the client last sent something, in milliseconds since the first call of `uptime`.
+    heard_at: AtomicU64,
+    /// It was chosen to be closed, and its client has sent nothing since.
+    is_to_go: AtomicBool,
+    closed: Notify,
+    under_way: TaskTracker,
+    writes: AtomicU64,
+    is_stalled: AtomicBool,
+    flows: Notify,
+}
+
+fn uptime() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let start = START.get_or_init(Instant::now);
+    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl ConnectionBounds {
+    /// Bounds for TCP listeners, derived from the limit of file descriptors of this process.
+    pub fn of_tcp() -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self::of_descriptors(usize::try_from(descriptors).unwrap_or(usize::MAX))
+    }
+
+    /// No bounds, for the Unix socket: it accepts only connections of this user's processes.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    fn of_descriptors(descriptors: usize) -> Self {
+        let reserve = limits::RESERVED_DESCRIPTORS.max(descriptors / 4);
+        let most = descriptors.saturating_sub(reserve);
+        let most = most.clamp(limits::LEAST_CONNECTIONS, Semaphore::MAX_PERMITS);
+        Self(Some(Arc::new(TcpBounds {
+            slots: Arc::new(Semaphore::new(most)),
+            newcomers: UnauthenticatedConnections {
+                most: limits::UNAUTHENTICATED_CONNECTIONS.min(most / 2),
+                waiting: Mutex::default(),
+            },
+        })))
+    }
+
+    /// Waits for capacity. Without it, the longest idle client without a credential is closed.
+    pub(super) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let bounds = self.0.as_ref()?;
+        if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
+            return Some(slot);
+        }
+        UnauthenticatedConnections::close_longest_idle(&mut bounds.newcomers.lock());
+        Arc::clone(&bounds.slots).acquire_owned().await.ok()
+    }
+
+    pub(super) fn connection(&self) -> Arc<ClientConnection> {
+        Arc::new(ClientConnection {
+            bounds: self.0.clone(),
+            is_good: AtomicBool::new(self.0.is_none()),
+            heard_at: AtomicU64::new(uptime()),
+            ..ClientConnection::default()
+        })
+    }
+}
+
+impl UnauthenticatedConnections {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, client: &Arc<ClientConnection>) {
+        let mut waiting = self.lock();
+        waiting.push(Arc::clone(client));
+        while waiting.len() > self.most && Self::close_longest_idle(&mut waiting) {}
+    }
+
+    fn remove(&self, client: &ClientConnection) {
+        self.lock().retain(|waiting| !std::ptr::eq(&raw const **waiting, client));
+    }
+
+    fn close_longest_idle(waiting: &mut Vec<Arc<ClientConnection>>) -> bool {
+        let idle = waiting.iter().enumerate();
+        let idle = idle.filter(|(_, client)| client.checks.is_empty());
+        let longest = idle.min_by_key(|(_, client)| client.heard_at.load(Relaxed));
+        let Some(index) = longest.map(|(index, _)| index) else { return false };
+        let client = waiting.remove(index);
+        client.is_to_go.store(true, Relaxed);
+        client.is_listed.store(false, Relaxed);
+        client.closed.notify_one();
+        true
+    }
+}
+
+impl ClientConnection {
+    /// Marks that all bytes of the client have been read, and the client has to send more.
+    pub(super) fn waits_for_client(self: &Arc<Self>) {
+        if self.is_good.load(Relaxed) || self.is_listed.swap(true, Relaxed) {
+            return;
+        }
+        if let Some(bounds) = &self.bounds {
+            bounds.newcomers.add(self);
+        }
+    }
+
+    pub(super) fn heard(&self) {
+        if !self.is_good.load(Relaxed) {
+            self.heard_at.store(uptime(), Relaxed);
+            self.is_to_go.store(false, Relaxed);
+        }
+    }
+
+    /// Counts a check of a credential until the token is dropped.
+    pub(super) fn check(&self) -> Option<TaskTrackerToken> {
+        (!self.is_good.load(Relaxed)).then(|| self.checks.token())
+    }
+
+    pub(super) fn is_known(&self) {
+        if !self.is_good.swap(true, Relaxed) {
+            self.leave();
+        }
+    }
+
+    pub(super) fn leave(&self) {
+        if self.is_listed.load(Relaxed)
+            && let Some(bounds) = &self.bounds
+        {
+            bounds.newcomers.remove(self);
+        }
+    }
+
+    pub(super) async fn closed(&self) {
+        self.closed.notified().await;
+    }
+
+    /// Whether the connection is still to be closed, after bytes sent before were read.
+    pub(super) fn is_to_go(&self) -> bool {
+        self.is_to_go.load(Relaxed) && !self.is_good.load(Relaxed)
+    }
+
+    /// Counts a request until the token is dropped.
+    pub(super) fn begin(&self) -> TaskTrackerToken {
+        self.under_way.token()
+    }
+
+    pub(super) fn is_at_work(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    pub(super) fn wrote(&self) {
+        self.writes.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Relaxed)
+    }
+
+    pub(super) fn set_stalled(&self, is_stalled: bool) {
+        self.is_stalled.store(is_stalled, Relaxed);
+        if !is_stalled {
+            self.flows.notify_waiters();
+        }
+    }
+
+    /// Waits while bytes wait for the client: more responses would only queue behind them.
+    pub(super) async fn flows(&self) {
+        while self.is_stalled.load(Relaxed) {
+            // One task polls the socket and the requests, so no wake-up is lost in between.
+            self.flows.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn is_closed(client: &ClientConnection) -> bool {
+        client.closed().now_or_never().is_some()
+    }
+
+    fn waiting(bounds: &ConnectionBounds, heard_at: u64) -> Arc<ClientConnection> {
+        let client = bounds.connection();
+        client.heard_at.store(heard_at, Relaxed);
+        client.waits_for_client();
+        client
+    }
+
+    #[test]
+    fn excess_unauthenticated_connection_closes_the_longest_idle() {
+        let bounds = ConnectionBounds::of_descriptors(1024);
+        let (looked_at, known, oldest) =
+            (waiting(&bounds, 1), waiting(&bounds, 2), waiting(&bounds, 3));
+        let check = looked_at.check();
+        known.is_known();
+        let others: Vec<_> = (0..62).map(|n| waiting(&bounds, 10 + n)).collect();
+        assert!(!is_closed(&oldest), "64 wait");
+        let newest = waiting(&bounds, 100);
+        assert!(is_closed(&oldest));
+        assert!(!is_closed(&looked_at) && !is_closed(&known) && !is_closed(&newest));
+        drop(check);
+        others[0].leave();
+        let last = waiting(&bounds, 101);
+        assert!(!is_closed(&looked_at), "one has left");
+        waiting(&bounds, 102);
+        assert!(is_closed(&looked_at) && !is_closed(&last));
+    }
+
+    #[test]
+    fn unix_socket_connection_is_never_closed_for_capacity() {
+        let client = ConnectionBounds::none().connection();
+        client.waits_for_client();
+        assert!(client.check().is_none() && !is_closed(&client));
+    }
+
+    #[tokio::test]
+    async fn tcp_connections_leave_file_descriptors_for_others() {
+        for (descriptors, most) in [(64, 16), (256, 160), (1024, 768), (1 << 20, 3 << 18)] {
+            let bounds = ConnectionBounds::of_descriptors(descriptors);
+            let slots = &bounds.0.as_ref().unwrap().slots;
+            assert_eq!(slots.available_permits(), most, "{descriptors}");
+        }
+        let bounds = ConnectionBounds::of_descriptors(64);
+        let mut slots = Vec::new();
+        for _ in 0..16 {
+            slots.push(bounds.slot().await);
+        }
+        let idle = waiting(&bounds, 1);
+        assert!(bounds.slot().now_or_never().is_none());
+        assert!(is_closed(&idle), "it makes room");
+        slots.pop();
+        assert!(bounds.slot().now_or_never().is_some());
     }
 }

@@ -1,19 +1,26 @@
-//! `/v1/sources`: child MCP servers. Only the operator turns them on and off.
+//! `/v1/sources`: child MCP servers, which only the operator turns on and off; and `/v1/tools`, the
+//! list of the tools that models call by MCP.
 
 use std::time::Duration;
 
-use axum::extract::Path;
+use axum::{
+    extract::{FromRequestParts, Path},
+    response::{IntoResponse, Response},
+};
+use http::request::Parts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_core::service::{Page, sources::SourceKey};
-use svc_model::{Caller, PageQuery, READ_ALL, source::SourceView};
-use svc_sources::{LoginOutcome, OpenLogin, SourceChange, SourceManager};
+use svc_core::{
+    service::{Page, check, sources::SourceKey},
+    tools::Descriptor,
+};
+use svc_model::{Caller, PageQuery, READ_ALL, ToolFilter, source::SourceView};
+use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceManager};
 
 use super::{
     App, Code, Problem,
-    api::Api,
-    body::{Json, Query},
-    openapi::Operation,
+    api::{Api, Operation},
+    body::{Json, JsonResult, Listing, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -30,63 +37,37 @@ pub(super) fn routes(api: Api) -> Api {
         "What waits for a person's approval: changed definitions of a child MCP server, or a project's file (operator, read_all)",
     );
     let on_changes = on_changes.query::<OfApproval>();
+    let on_changes = on_changes.answer::<SourceChanges>(200, "What has changed");
     let change = |what| Operation::new(what).query::<OfProject>();
+    let the_server = |on: Operation| on.answer::<SourceView>(200, "The server");
     let on_reconnect = change("Restart a child MCP server at once (operator)");
     let on_enable = change("Turn a child MCP server on, for good (operator)");
     let on_disable = change("Turn a child MCP server off, for good (operator)");
     let on_reload = Operation::new("Read the files that name child MCP servers again (operator)");
-    api.get("/v1/sources", on_list, list)
+    let on_approve = Operation::new("Approve what waits of a child MCP server (operator)");
+    let on_approve = on_approve.query::<OfApproval>().body::<SourceApproval>();
+    let on_login = change("Begin a login to a child MCP server at a URL (operator)");
+    let on_login =
+        on_login.body::<LoginBody>().answer::<LoginPage>(200, "What to open in a browser");
+    let on_login_wait = change("Wait up to 25 s for the end of a login (operator)");
+    let on_login_wait =
+        on_login_wait.body::<LoginWait>().answer::<LoginState>(200, "How far it is");
+    let on_logout = change("Forget a login and have its tokens revoked (operator)");
+    let on_logout = on_logout.answer::<LogoutState>(200, "What became of it");
+    let on_tools = Operation::new("Tools that the caller may call, by name").query::<ToolFilter>();
+    api.get("/v1/tools", on_tools.page_of::<Descriptor>("A page of tools"), list_tools)
+        .get("/v1/sources", on_list, list)
         .post("/v1/sources/reload", on_reload.answer::<SourceList>(200, "All of them"), reload)
-        .get("/v1/sources/{name}", on_get.answer::<SourceView>(200, "The server"), get)
+        .get("/v1/sources/{name}", the_server(on_get), get)
         .get("/v1/sources/{name}/log", on_log, log)
-        .get(
-            "/v1/sources/{name}/changes",
-            on_changes.answer::<SourceChanges>(200, "What has changed"),
-            changes,
-        )
-        .post(
-            "/v1/sources/{name}/approve",
-            Operation::new("Approve what waits of a child MCP server (operator)")
-                .query::<OfApproval>()
-                .body::<SourceApproval>()
-                .answer::<SourceView>(200, "The server"),
-            approve,
-        )
-        .post(
-            "/v1/sources/{name}/reconnect",
-            on_reconnect.answer::<SourceView>(200, "The server"),
-            reconnect,
-        )
-        .post(
-            "/v1/sources/{name}/enable",
-            on_enable.answer::<SourceView>(200, "The server"),
-            enable,
-        )
-        .post(
-            "/v1/sources/{name}/disable",
-            on_disable.answer::<SourceView>(200, "The server"),
-            disable,
-        )
-        .post(
-            "/v1/sources/{name}/login",
-            change("Begin a login to a child MCP server at a URL (operator)")
-                .body::<LoginBody>()
-                .answer::<LoginPage>(200, "What to open in a browser"),
-            log_in,
-        )
-        .post(
-            "/v1/sources/{name}/login/wait",
-            change("Wait up to 25 s for the end of a login (operator)")
-                .body::<LoginWait>()
-                .answer::<LoginState>(200, "How far it is"),
-            wait_for_login,
-        )
-        .post(
-            "/v1/sources/{name}/logout",
-            change("Forget a login and have its tokens revoked (operator)")
-                .answer::<LogoutState>(200, "What became of it"),
-            log_out,
-        )
+        .get("/v1/sources/{name}/changes", on_changes, changes)
+        .post("/v1/sources/{name}/approve", the_server(on_approve), approve)
+        .post("/v1/sources/{name}/reconnect", the_server(on_reconnect), reconnect)
+        .post("/v1/sources/{name}/enable", the_server(on_enable), enable)
+        .post("/v1/sources/{name}/disable", the_server(on_disable), disable)
+        .post("/v1/sources/{name}/login", on_login, log_in)
+        .post("/v1/sources/{name}/login/wait", on_login_wait, await_login)
+        .post("/v1/sources/{name}/logout", on_logout, log_out)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -141,64 +122,6 @@ struct LogoutState {
 /// Longest wait for a person, in milliseconds.
 const MAX_LOGIN_WAIT: u64 = 25_000;
 
-/// The server of a name that is in force for the caller; the operator only.
-fn key_of(app: &App, caller: &Caller, query: &OfProject, name: &str) -> Result<SourceKey, Problem> {
-    operators_own(caller)?;
-    sources(app)?.in_folder(folder_of(caller, query)).key_of(name).ok_or_else(|| unknown(name))
-}
-
-async fn log_in(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-    Json(body): Json<LoginBody>,
-) -> Result<Json<LoginPage>, Problem> {
-    let key = key_of(&app, &caller, &query, &name)?;
-    let open = sources(&app)?.login(&key).begin(body.port.filter(|port| *port > 0)).await;
-    let OpenLogin { authorization_url, redirect: redirect_uri } =
-        open.map_err(|reason| Problem::new(Code::Conflict, format!("{name}: {reason}")))?;
-    Ok(Json(LoginPage { authorization_url, redirect_uri }))
-}
-
-async fn wait_for_login(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-    Json(body): Json<LoginWait>,
-) -> Result<Json<LoginState>, Problem> {
-    let key = key_of(&app, &caller, &query, &name)?;
-    let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
-    let login = sources(&app)?.login(&key);
-    let outcome = login.outcome(body.redirect.as_deref(), wait);
-    // The wait must not delay shutdown.
-    let outcome = app.stop.run_until_cancelled(outcome).await;
-    let outcome = outcome.unwrap_or(Some(LoginOutcome::Waiting));
-    let outcome =
-        outcome.ok_or_else(|| Problem::new(Code::Conflict, format!("{name} has no login")))?;
-    let (state, reason) = match outcome {
-        LoginOutcome::Waiting => (LoginWord::Waiting, None),
-        LoginOutcome::Done => (LoginWord::Done, None),
-        LoginOutcome::Failed(reason) => (LoginWord::Failed, Some(reason)),
-    };
-    Ok(Json(LoginState { state, reason }))
-}
-
-async fn log_out(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-) -> Result<Json<LogoutState>, Problem> {
-    let key = key_of(&app, &caller, &query, &name)?;
-    let outcome = sources(&app)?.login(&key).end().await.map_err(|error| {
-        tracing::error!(error = %error, "a login cannot be forgotten");
-        Problem::new(Code::Internal, "the login cannot be forgotten: see the daemon's log")
-    })?;
-    Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
-}
-
 #[derive(Deserialize, JsonSchema)]
 struct OfProject {
     /// The operator's: see the servers of this project's files too. A session sees those of its own
@@ -210,6 +133,7 @@ struct OfProject {
 struct OfApproval {
     /// The operator's: see the servers of this project's files too. A session sees those of its own
     /// project.
+    #[expect(dead_code, reason = "ServerRequest reads it; here it is for the description")]
     project: Option<String>,
     /// The file that waits. By default what is in force of that name, else the file that waits.
     from: Option<String>,
@@ -244,6 +168,53 @@ struct SourceLog {
     log: String,
 }
 
+/// A request about one child server.
+struct ServerRequest {
+    app: App,
+    caller: Caller,
+    name: String,
+    /// The folder whose servers the caller sees.
+    folder: Option<String>,
+}
+
+impl FromRequestParts<App> for ServerRequest {
+    type Rejection = Response;
+
+    async fn from_request_parts(head: &mut Parts, app: &App) -> Result<Self, Response> {
+        let caller = Caller::from_request_parts(head, app).await;
+        let caller = caller.map_err(Problem::into_response)?;
+        let name = Path::<String>::from_request_parts(head, app).await;
+        let Path(name) = name.map_err(IntoResponse::into_response)?;
+        let query = Query::<OfProject>::from_request_parts(head, app).await;
+        let folder =
+            folder_of(&caller, &query.map_err(Problem::into_response)?.0).map(str::to_owned);
+        Ok(Self { app: app.clone(), caller, name, folder })
+    }
+}
+
+impl ServerRequest {
+    /// The servers in the files for the folder, from the files' present content.
+    fn servers(&self) -> Result<FolderSources, Problem> {
+        Ok(manager(&self.app)?.in_folder(self.folder.as_deref()))
+    }
+
+    fn view(&self) -> JsonResult<SourceView> {
+        let found = self.servers()?.find(&self.name).ok_or_else(|| self.unknown())?;
+        Ok(Json(for_caller(&self.caller, found)))
+    }
+
+    /// The key of the server that is in force under the name; for the operator only.
+    fn key(&self) -> Result<SourceKey, Problem> {
+        operators_own(&self.caller)?;
+        self.servers()?.key_of(&self.name).ok_or_else(|| self.unknown())
+    }
+
+    fn unknown(&self) -> Problem {
+        let name: String = self.name.chars().take(64).collect();
+        Problem::new(Code::NotFound, format!("there is no server {name:?}: see /v1/sources"))
+    }
+}
+
 /// The folder whose servers the caller sees. A caller with `READ_ALL` may name any folder.
 fn folder_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
     if caller.has_scope(READ_ALL) && query.project.is_some() || caller.is_operator() {
@@ -253,54 +224,21 @@ fn folder_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
     }
 }
 
-fn sources(app: &App) -> Result<&SourceManager, Problem> {
+fn manager(app: &App) -> Result<&SourceManager, Problem> {
     app.sources.as_ref().ok_or_else(|| Problem::new(Code::NotFound, "there are no servers"))
 }
 
 fn operators_own(caller: &Caller) -> Result<(), Problem> {
-    if caller.is_operator() {
-        return Ok(());
-    }
-    Err(Problem::new(Code::Forbidden, "child MCP servers are the operator's to start and to end"))
+    let why = "child MCP servers are the operator's to start and to end";
+    if caller.is_operator() { Ok(()) } else { Err(Problem::new(Code::Forbidden, why)) }
 }
 
 fn reads_everything(caller: &Caller) -> Result<(), Problem> {
-    if caller.has_scope(READ_ALL) {
-        return Ok(());
-    }
-    Err(Problem::new(Code::Forbidden, "this is for the operator, or needs read_all"))
+    let why = "this is for the operator, or needs read_all";
+    if caller.has_scope(READ_ALL) { Ok(()) } else { Err(Problem::new(Code::Forbidden, why)) }
 }
 
-/// The servers that a caller sees: all, or the requested page.
-fn listed(
-    app: &App,
-    caller: &Caller,
-    project: Option<&str>,
-    page: &PageQuery,
-) -> Result<SourceList, Problem> {
-    let sources = sources(app)?.in_folder(project);
-    let views = sources.views().into_iter();
-    let page = Page::part_or_all(views.map(|view| for_caller(caller, view)).collect(), page)?;
-    let mut problems = sources.problems().to_vec();
-    // A session sees only problems with its project's files.
-    problems.retain(|problem| {
-        caller.has_scope(READ_ALL) || caller.root().is_some_and(|root| problem.starts_with(root))
-    });
-    Ok(SourceList { page, problems })
-}
-
-fn one(
-    app: &App,
-    caller: &Caller,
-    project: Option<&str>,
-    name: &str,
-) -> Result<Json<SourceView>, Problem> {
-    let found = sources(app)?.in_folder(project).find(name);
-    found.map(|view| Json(for_caller(caller, view))).ok_or_else(|| unknown(name))
-}
-
-/// Removes what the caller may not see: instances of others, whose names are projects and sessions,
-/// and the command.
+/// Removes what the caller may not see: the instances of others and the command.
 fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
     if !caller.has_scope(READ_ALL) {
         let own = [caller.root(), caller.session()];
@@ -310,134 +248,152 @@ fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
     view
 }
 
-fn unknown(name: &str) -> Problem {
-    let name: String = name.chars().take(64).collect();
-    Problem::new(Code::NotFound, format!("there is no server {name:?}: see /v1/sources"))
+/// The servers that a caller sees: all, or the requested page.
+fn listed(
+    app: &App,
+    caller: &Caller,
+    folder: Option<&str>,
+    page: &PageQuery,
+) -> JsonResult<SourceList> {
+    let servers = manager(app)?.in_folder(folder);
+    let views = servers.views().into_iter().map(|view| for_caller(caller, view));
+    let page = Page::part_or_all(views.collect(), page)?;
+    let mut problems = servers.problems().to_vec();
+    // A session sees only problems with its project's files.
+    problems.retain(|problem| {
+        caller.has_scope(READ_ALL) || caller.root().is_some_and(|root| problem.starts_with(root))
+    });
+    Ok(Json(SourceList { page, problems }))
 }
 
-async fn list(
-    app: App,
-    caller: Caller,
-    Query(project): Query<OfProject>,
-    Query(page): Query<PageQuery>,
-) -> Result<Json<SourceList>, Problem> {
-    Ok(Json(listed(&app, &caller, folder_of(&caller, &project), &page)?))
+async fn list(app: App, caller: Caller, list: Listing<OfProject>) -> JsonResult<SourceList> {
+    listed(&app, &caller, folder_of(&caller, &list.filter), &list.page)
 }
 
-async fn get(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-) -> Result<Json<SourceView>, Problem> {
-    let Json(view) = one(&app, &caller, folder_of(&caller, &query), &name)?;
-    Ok(Json(view))
+async fn reload(app: App, caller: Caller) -> JsonResult<SourceList> {
+    operators_own(&caller)?;
+    manager(&app)?.reload();
+    listed(&app, &caller, None, &PageQuery::default())
 }
 
-async fn log(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-) -> Result<Json<SourceLog>, Problem> {
-    reads_everything(&caller)?;
-    let log = sources(&app)?.in_folder(folder_of(&caller, &query)).log(&name);
-    log.map(|log| Json(SourceLog { log })).ok_or_else(|| unknown(&name))
+async fn get(server: ServerRequest) -> JsonResult<SourceView> {
+    server.view()
+}
+
+async fn log(server: ServerRequest) -> JsonResult<SourceLog> {
+    reads_everything(&server.caller)?;
+    let log = server.servers()?.log(&server.name).ok_or_else(|| server.unknown())?;
+    Ok(Json(SourceLog { log }))
 }
 
 async fn changes(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(OfApproval { project, from }): Query<OfApproval>,
-) -> Result<Json<SourceChanges>, Problem> {
-    reads_everything(&caller)?;
-    let query = OfProject { project };
-    let sources = sources(&app)?.in_folder(folder_of(&caller, &query));
-    let found = sources.changes(&name, from.as_deref());
-    let (changes, digest) = found.ok_or_else(|| unknown(&name))?;
+    server: ServerRequest,
+    Query(OfApproval { from, .. }): Query<OfApproval>,
+) -> JsonResult<SourceChanges> {
+    reads_everything(&server.caller)?;
+    let found = server.servers()?.changes(&server.name, from.as_deref());
+    let (changes, digest) = found.ok_or_else(|| server.unknown())?;
     Ok(Json(SourceChanges { count: changes.len(), changes, digest }))
 }
 
 async fn approve(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(OfApproval { project, from }): Query<OfApproval>,
+    server: ServerRequest,
+    Query(OfApproval { from, .. }): Query<OfApproval>,
     Json(body): Json<SourceApproval>,
-) -> Result<Json<SourceView>, Problem> {
-    operators_own(&caller)?;
-    let query = OfProject { project };
-    let folder = folder_of(&caller, &query);
-    let own = sources(&app)?.in_folder(folder);
-    let approved = own.approve(&name, from.as_deref(), &body.digest).await;
+) -> JsonResult<SourceView> {
+    operators_own(&server.caller)?;
+    let (servers, name) = (server.servers()?, &server.name);
+    let approved = servers.approve(name, from.as_deref(), &body.digest).await;
     let approved = approved.map_err(|error| {
         tracing::error!(error = %error, "an approval cannot be kept");
         Problem::new(Code::Internal, "the approval cannot be kept: see the daemon's log")
     })?;
     match approved {
-        None => Err(unknown(&name)),
+        None => Err(server.unknown()),
         Some(false) => {
             let text = format!("{name} has changed again since: look at it, and approve that");
             Err(Problem::new(Code::Conflict, text))
         }
-        Some(true) => one(&app, &caller, folder, &name),
+        Some(true) => server.view(),
     }
 }
 
-async fn reload(app: App, caller: Caller) -> Result<Json<SourceList>, Problem> {
-    operators_own(&caller)?;
-    sources(&app)?.reload();
-    listed(&app, &caller, None, &PageQuery::default()).map(Json)
-}
-
-async fn reconnect(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-) -> Result<Json<SourceView>, Problem> {
-    operators_own(&caller)?;
-    let project = folder_of(&caller, &query);
-    let found = one(&app, &caller, project, &name)?;
-    if !sources(&app)?.in_folder(project).reconnect(&name) {
-        let reason = found.0.reason.unwrap_or_default();
+async fn reconnect(server: ServerRequest) -> JsonResult<SourceView> {
+    operators_own(&server.caller)?;
+    let (Json(view), name) = (server.view()?, &server.name);
+    if !server.servers()?.reconnect(name) {
+        let reason = view.reason.unwrap_or_default();
         return Err(Problem::new(Code::Conflict, format!("{name} is not to run: {reason}")));
     }
-    one(&app, &caller, project, &name)
+    server.view()
 }
 
-async fn enable(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-) -> Result<Json<SourceView>, Problem> {
-    switch(&app, &caller, &name, &query, true)
+async fn enable(server: ServerRequest) -> JsonResult<SourceView> {
+    switch(&server, true)
 }
 
-async fn disable(
-    app: App,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(query): Query<OfProject>,
-) -> Result<Json<SourceView>, Problem> {
-    switch(&app, &caller, &name, &query, false)
+async fn disable(server: ServerRequest) -> JsonResult<SourceView> {
+    switch(&server, false)
 }
 
-fn switch(
-    app: &App,
-    caller: &Caller,
-    name: &str,
-    query: &OfProject,
-    enabled: bool,
-) -> Result<Json<SourceView>, Problem> {
-    operators_own(caller)?;
-    let project = folder_of(caller, query);
-    one(app, caller, project, name)?;
-    sources(app)?.switch(name, enabled).map_err(|error| {
+fn switch(server: &ServerRequest, enabled: bool) -> JsonResult<SourceView> {
+    operators_own(&server.caller)?;
+    server.view()?;
+    manager(&server.app)?.switch(&server.name, enabled).map_err(|error| {
         tracing::error!(error = %error, "a decision cannot be written");
         Problem::new(Code::Internal, "the decision cannot be written: see the daemon's log")
     })?;
-    one(app, caller, project, name)
+    server.view()
+}
+
+async fn log_in(server: ServerRequest, Json(body): Json<LoginBody>) -> JsonResult<LoginPage> {
+    let (key, name) = (server.key()?, &server.name);
+    let open = manager(&server.app)?.login(&key).begin(body.port.filter(|port| *port > 0)).await;
+    let OpenLogin { authorization_url, redirect: redirect_uri } =
+        open.map_err(|reason| Problem::new(Code::Conflict, format!("{name}: {reason}")))?;
+    Ok(Json(LoginPage { authorization_url, redirect_uri }))
+}
+
+async fn await_login(server: ServerRequest, Json(body): Json<LoginWait>) -> JsonResult<LoginState> {
+    let (key, name) = (server.key()?, &server.name);
+    let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
+    let login = manager(&server.app)?.login(&key);
+    let outcome = login.outcome(body.redirect.as_deref(), wait);
+    // The wait must not delay shutdown.
+    let outcome = server.app.stop.run_until_cancelled(outcome).await;
+    let outcome = outcome
+        .unwrap_or(Some(LoginOutcome::Waiting))
+        .ok_or_else(|| Problem::new(Code::Conflict, format!("{name} has no login")))?;
+    let (state, reason) = match outcome {
+        LoginOutcome::Waiting => (LoginWord::Waiting, None),
+        LoginOutcome::Done => (LoginWord::Done, None),
+        LoginOutcome::Failed(reason) => (LoginWord::Failed, Some(reason)),
+    };
+    Ok(Json(LoginState { state, reason }))
+}
+
+async fn log_out(server: ServerRequest) -> JsonResult<LogoutState> {
+    let key = server.key()?;
+    let outcome = manager(&server.app)?.login(&key).end().await.map_err(|error| {
+        tracing::error!(error = %error, "a login cannot be forgotten");
+        Problem::new(Code::Internal, "the login cannot be forgotten: see the daemon's log")
+    })?;
+    Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
+}
+
+async fn list_tools(app: App, caller: Caller, list: Listing<ToolFilter>) -> PageResult<Descriptor> {
+    let limit = check::limit(list.page.limit)? as usize;
+    let after: Option<String> = check::cursor(list.page.cursor.as_deref())?;
+    let mut open = app.tools.open_to(&caller);
+    open.sort_by(|a, b| a.name().cmp(b.name()));
+    let mut rest = open.into_iter().filter(|tool| {
+        // The tool in the cursor may be gone.
+        after.as_deref().is_none_or(|after| tool.name() > after)
+            && list.filter.family.as_deref().is_none_or(|family| tool.family_name() == family)
+    });
+    let items: Vec<Descriptor> =
+        rest.by_ref().take(limit).map(|tool| Descriptor::from_tool(&tool)).collect();
+    let more = rest.next().is_some();
+    let next_cursor = items.last().filter(|_| more).map(|last| check::make_cursor(&last.name));
+    Ok(Json(Page { items, next_cursor }))
 }

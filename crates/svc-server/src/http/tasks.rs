@@ -8,20 +8,22 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
-use svc_core::service::{Page, log::StartAfter};
+use svc_core::service::log::StartAfter;
 use svc_model::{
-    Caller, FrameKind, Framing, NewTask, PageQuery, RunnerProcess, Seq, StreamName, Task,
-    TaskChange, TaskEvent, TaskEventBody, TaskFilter, TaskReport, TaskStatus, Timestamp, limits,
+    Caller, FrameKind, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
+    TaskEvent, TaskEventBody, TaskFilter, TaskReport, TaskStatus, Timestamp, limits,
 };
 
 use super::{
     App, Problem,
-    api::Api,
-    body::{Json, JsonBytes, Object, Query, parse, parse_object, text_of},
-    openapi::Operation,
-    sse,
+    api::{Api, Operation},
+    body::{
+        Json, JsonBytes, JsonResult, Listing, Object, PageResult, Query, parse, parse_object,
+        text_of,
+    },
+    events::{last_event_id, sse_response},
 };
 use crate::web;
 
@@ -58,20 +60,11 @@ async fn create(
     Ok((status, Json(created.task)))
 }
 
-async fn list(
-    app: App,
-    caller: Caller,
-    Query(filter): Query<TaskFilter>,
-    Query(page): Query<PageQuery>,
-) -> Result<Json<Page<Task>>, Problem> {
-    Ok(Json(app.services.tasks.tasks(&caller, &filter, &page).await?))
+async fn list(app: App, caller: Caller, list: Listing<TaskFilter>) -> PageResult<Task> {
+    Ok(Json(app.services.tasks.tasks(&caller, &list.filter, &list.page).await?))
 }
 
-async fn show(
-    app: App,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<Arc<Task>>, Problem> {
+async fn show(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<Arc<Task>> {
     Ok(Json(app.services.tasks.task(&caller, &id).await?))
 }
 
@@ -116,7 +109,7 @@ async fn append(
     caller: Caller,
     Path(id): Path<String>,
     JsonBytes(body): JsonBytes,
-) -> Result<Json<Appended>, Problem> {
+) -> JsonResult<Appended> {
     let events = web::parse_body(body, parse_events).await?;
     let appended = app.services.tasks.append_task_events(&caller, &id, events).await?;
     Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
@@ -151,18 +144,15 @@ async fn watch(
     if id.is_empty() {
         return Err(Problem::malformed("task_id: must name a task"));
     }
-    let after = sse::last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
+    let after = last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
     let task = app.services.tasks.task(&caller, id).await?;
-    let name = StreamName::new("task", &task.task_id);
-    let subscription = app
-        .services
-        .log
-        .subscribe_stream(name.as_str(), StartAfter::Cursor(after), Framing::Data, None)
-        .await?;
+    let (name, after_id) = (StreamName::new("task", &task.task_id), StartAfter::Cursor(after));
+    let log = &app.services.log;
+    let subscription = log.subscribe_stream(name.as_str(), after_id, Framing::Data, None).await?;
     if after > 0 && subscription.is_complete() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(sse::response(&app, subscription, None, None))
+    Ok(sse_response(&app, subscription, None, None))
 }
 
 #[derive(Deserialize)]
@@ -191,33 +181,12 @@ struct RawChange {
     runner: Option<RunnerProcess>,
 }
 
-/// The position of an event in a body, for its error message.
-#[derive(Clone, Copy)]
-enum EventLocation {
-    Alone,
-    At(usize),
-}
-
-impl EventLocation {
-    /// The name of a member of the event.
-    fn member(self, member: &str) -> String {
-        match self {
-            Self::Alone => member.to_owned(),
-            Self::At(index) => format!("[{index}].{member}"),
-        }
-    }
-}
-
 fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     let text = text_of(body)?;
-    match parse_frames(text) {
-        Some(frames) => Ok(frames),
-        None => parse_any_events(text),
-    }
+    parse_frames(text).map_or_else(|| parse_any_events(text), Ok)
 }
 
-/// A `frame` event. Nearly all events are frames, so a body is first parsed as frames only, in one
-/// pass.
+/// Nearly all events are frames, so a body is first parsed as frames only, in one pass.
 #[derive(Deserialize)]
 struct FrameEvent<'a> {
     #[serde(borrow)]
@@ -235,88 +204,71 @@ fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
     };
     let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
         && frames.iter().all(|Object(frame)| frame.kind == "frame");
-    is_plain.then(|| {
-        let frames =
-            frames.into_iter().map(|Object(FrameEvent { data: Object(data), id, .. })| {
-                let RawFrame { line, kind, ts } = data;
-                TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
-            });
-        frames.collect()
-    })
+    let event = |Object(FrameEvent { data: Object(data), id, .. })| {
+        let RawFrame { line, kind, ts } = data;
+        TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
+    };
+    is_plain.then(|| frames.into_iter().map(event).collect())
 }
 
 /// Parses any body, and names what is wrong with it.
 fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
     if !text.trim_ascii_start().starts_with('[') {
-        return Ok(vec![parse_event(parse_object(text)?, EventLocation::Alone)?]);
+        return Ok(vec![parse_event(parse_object(text)?)?]);
     }
     let raw: Vec<&RawValue> = parse(text)?;
     if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
-        let most = limits::EVENTS_PER_REQUEST;
-        let len = raw.len();
-        return Err(Problem::invalid(
-            "",
-            format!("an array has from 1 to {most} events, not {len}"),
-        ));
+        let (most, len) = (limits::EVENTS_PER_REQUEST, raw.len());
+        let rule = format!("an array has from 1 to {most} events, not {len}");
+        return Err(Problem::invalid("", rule));
     }
     let events = raw.into_iter().enumerate().map(|(index, event)| {
-        let event = parse_object(event.get())
-            .map_err(|problem: Problem| problem.within(&format!("[{index}]")))?;
-        parse_event(event, EventLocation::At(index))
+        let event = parse_object(event.get()).and_then(parse_event);
+        event.map_err(|problem| problem.within(&format!("[{index}]")))
     });
     events.collect()
 }
 
-fn parse_event(raw: RawEvent<'_>, location: EventLocation) -> Result<TaskEvent, Problem> {
+fn parse_event(raw: RawEvent<'_>) -> Result<TaskEvent, Problem> {
     let body = match &*raw.kind {
         "frame" => {
-            let RawFrame { line, kind, ts } = parse_data(raw.data, location)?;
+            let RawFrame { line, kind, ts } = parse_data(raw.data)?;
             TaskEventBody::Frame { line, kind, ts }
         }
-        "task" => parse_change(raw.data, location, false)?,
-        "terminal" => parse_change(raw.data, location, true)?,
+        "task" => parse_change(raw.data, false)?,
+        "terminal" => parse_change(raw.data, true)?,
         _ => {
-            return Err(Problem::invalid(
-                location.member("kind"),
-                "must be frame, task or terminal",
-            ));
+            let rule = "must be frame, task or terminal";
+            return Err(Problem::invalid("kind", rule));
         }
     };
     Ok(TaskEvent { producer_id: raw.id, body })
 }
 
 /// Parses a `task` or a `terminal` event: the two differ in the allowed statuses.
-fn parse_change(
-    data: &RawValue,
-    location: EventLocation,
-    terminal: bool,
-) -> Result<TaskEventBody, Problem> {
-    let RawChange { status, exit_code, signal, error, runner } = parse_data(data, location)?;
+fn parse_change(data: &RawValue, terminal: bool) -> Result<TaskEventBody, Problem> {
+    let RawChange { status, exit_code, signal, error, runner } = parse_data(data)?;
     if status.is_terminal() != terminal {
         let rule = if terminal {
             "must be done, failed, cancelled or expired in a `terminal` event"
         } else {
             "must be pending or active in a `task` event; a `terminal` event ends the task"
         };
-        return Err(Problem::invalid(location.member("data.status"), rule));
+        return Err(Problem::invalid("data.status", rule));
     }
     let report = TaskReport { exit_code, signal, error };
     Ok(TaskEventBody::Change(TaskChange { report, runner, ..TaskChange::to(status, None) }))
 }
 
-fn parse_data<T: serde::de::DeserializeOwned>(
-    data: &RawValue,
-    location: EventLocation,
-) -> Result<T, Problem> {
-    parse_object(data.get()).map_err(|problem| problem.within(&location.member("data")))
+fn parse_data<T: DeserializeOwned>(data: &RawValue) -> Result<T, Problem> {
+    parse_object(data.get()).map_err(|problem: Problem| problem.within("data"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The parser of frames and the parser of all events agree, and what the second refuses the
-    /// first does not accept.
+    /// What one parser accepts, the other parses to the same; what the second refuses, both refuse.
     #[test]
     fn frame_parser_agrees_with_the_general_parser() {
         for (body, is_frames) in [

@@ -11,47 +11,65 @@
 //!
 //! # A tool is called
 //!
-//! 1. `http/post.rs` reads the body (`rpc`), and finds the era of the request and its session
-//!    (`http/mod.rs`, `era`, `server`).
-//! 2. `origin` finds the agent's session that the call acts in, and with it the project.
-//! 3. `call/mod.rs` finds the tool, and chooses how its call runs: its top comment draws that. A
-//!    slow call in a session is stored first (`call/recorded.rs`).
-//! 4. `call/run.rs` polls the tool, and does meanwhile what the tool asks of its client
-//!    (`call/questions.rs`).
-//! 5. `call/answer.rs` makes the answer of the outcome, and `stream` the response: whole, or a
+//! 1. `post.rs` reads the body (`rpc`). `request` finds the era of the request (`era`), its MCP
+//!    session (`server`), the agent's session that the call acts in, and with it the project.
+//! 2. `call/mod.rs` finds the tool, and chooses how its call runs: its top comment draws that. A
+//!    slow call in a session is stored first.
+//! 3. `call/run.rs` polls the tool, and does meanwhile what the tool asks of its client.
+//! 4. `call/answer.rs` makes the answer of the outcome, and `stream` the response: whole, or a
 //!    stream of events.
 //!
 //! `methods` are all methods that have one answer, `notices` what clients are told without a
-//! request. `prompts` and `resources` are what there is beside tools, `metrics` the counters,
-//! `request_state` signs the state that a stateless client carries.
+//! request, `streams` the streams that clients open, `legacy_sse` the transport of 2024-11-05.
+//! `prompts` and `resources` are what there is beside tools.
 
 mod call;
 mod era;
-mod http;
+mod legacy_sse;
 mod methods;
-mod metrics;
 mod notices;
-mod origin;
+mod post;
 mod prompts;
-mod request_state;
+mod request;
 mod resources;
 mod rpc;
 mod server;
 mod stream;
+mod streams;
 
+use axum::{
+    Router,
+    routing::{get, post},
+};
 use svc_core::service;
 
 use self::call::recover_calls;
+use crate::web::{Code, Problem, RouteName};
 
-pub use self::http::routes;
-pub use metrics::McpMetrics;
 pub use prompts::{PromptArgument, PromptTemplate, builtin as builtin_prompts, servers_prompt};
 pub use resources::{Resource, ResourcePage, ResourceProvider, ResourceTemplate, StreamResources};
 pub use rpc::RpcError;
-pub use server::{McpServer, McpServerParts};
+pub use server::{McpMetrics, McpServer, McpServerParts};
+
+/// `/mcp` is for every revision and for bare calls, `/sse` and `/messages` are for 2024-11-05.
+pub fn routes(server: McpServer) -> Router {
+    let mcp = post(post::post_message).get(streams::open_stream).delete(streams::close);
+    // Clients of both transports try `POST /sse` first, and some need a 404 to fall back to `GET`.
+    let fall_back = async || {
+        let why = "POST goes to /mcp, or with GET /sse to the address that it gives";
+        Problem::new(Code::NotFound, why)
+    };
+    let sse = get(legacy_sse::open).post(fall_back);
+    let messages = post(legacy_sse::post_message);
+    Router::new()
+        .route("/mcp", mcp.layer(RouteName::layer("/mcp")))
+        .route("/sse", sse.layer(RouteName::layer("/sse")))
+        .route("/messages", messages.layer(RouteName::layer("/messages")))
+        .with_state(server)
+}
 
 impl McpServer {
-    /// Puts a server together, and takes up the calls that the last stop or crash cut off.
+    /// Makes a server, and takes up the calls that the last stop or crash cut off.
     pub async fn start(parts: McpServerParts) -> Result<Self, service::Error> {
         let server = Self::assemble(parts).await?;
         recover_calls(&server).await?;
@@ -67,7 +85,7 @@ impl McpServer {
     }
 }
 
-/// Tells clients that the resources or prompts of servers behind the daemon have changed.
+/// Tells clients that the resources or prompts of child servers have changed.
 async fn watch_servers(server: McpServer) {
     let Some(sources) = &server.sources else { return };
     let (mut resources, mut prompts) = (sources.resource_changes(), sources.prompt_changes());
@@ -77,15 +95,15 @@ async fn watch_servers(server: McpServer) {
             Ok(()) = resources.changed() => {
                 server.resources_changed.send_modify(|count| *count += 1);
             }
-            // The daemon's own are as they were; who is told reads all of them again.
+            // The daemon's own prompts are unchanged; clients read the whole list again.
             Ok(()) = prompts.changed() => server.prompts.send_modify(|_| {}),
             else => return,
         }
     }
 }
 
-/// Tells clients that new streams have changed the list of resources: of the first at once, and
-/// then no oftener than every few seconds, as every client reads the list again.
+/// Tells clients that new streams have changed the list of resources: the first time at once, then
+/// at most every few seconds, since every client reads the list again.
 async fn watch_new_streams(server: McpServer) {
     let mut opened = server.services.log.streams_opened();
     let pause = server.services.tuning().list_changed_pause;

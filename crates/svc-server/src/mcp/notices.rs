@@ -1,9 +1,7 @@
-//! What clients are told without a request: that a list has changed, that a resource has, that a
-//! task has.
+//! What clients are told without a request: a list, a resource or a task has changed.
 //!
 //! A notice is a level and not an edge: it says that something is new since the client last looked.
-//! So nothing is kept for a client that is away. What has moved meanwhile is read from the log when
-//! it comes back.
+//! So nothing is kept for a client that is away. When it comes back, the log says what has changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -11,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::OptionFuture;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use svc_core::service::{Error, log::StreamChanges};
@@ -24,13 +23,12 @@ use super::{
     rpc::notification_message,
 };
 
-/// Notices of resources come no oftener than this, as a client reads the resource each time.
+/// Least time between notices of resources, since a client reads the resource each time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// URIs of resources, by the stream whose events change them.
 pub(crate) type WatchedResources = BTreeMap<String, BTreeSet<String>>;
 
-/// The notices that a client wants.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NoticeFilter {
     pub(crate) tools: bool,
@@ -40,7 +38,6 @@ pub(crate) struct NoticeFilter {
     pub(crate) tasks: Vec<CallId>,
 }
 
-#[derive(Debug)]
 pub(super) enum Notice {
     ToolsChanged,
     PromptsChanged,
@@ -64,9 +61,10 @@ struct NoticeParams<'a> {
 }
 
 impl Notice {
-    /// The notification. A listen request of the stateless revisions is named in it.
+    /// The notification. It names the listen request of a stateless client.
     pub(super) fn message(&self, listen_request: Option<&RawValue>) -> String {
-        let mut params = NoticeParams { uri: None, task: None, meta: subscription(listen_request) };
+        let meta = listen_request.map(|id| BTreeMap::from([(meta::SUBSCRIPTION_ID, id)]));
+        let mut params = NoticeParams { uri: None, task: None, meta };
         let method = match self {
             Self::ToolsChanged => "notifications/tools/list_changed",
             Self::PromptsChanged => "notifications/prompts/list_changed",
@@ -84,12 +82,6 @@ impl Notice {
     }
 }
 
-fn subscription(listen_request: Option<&RawValue>) -> Option<BTreeMap<&'static str, &RawValue>> {
-    Some(BTreeMap::from([(meta::SUBSCRIPTION_ID, listen_request?)]))
-}
-
-/// Waits for the notices that a client wants.
-#[derive(Debug)]
 pub(crate) struct NoticeQueue {
     server: McpServer,
     caller: Caller,
@@ -97,29 +89,34 @@ pub(crate) struct NoticeQueue {
     tools: watch::Receiver<u64>,
     prompts: watch::Receiver<Arc<Vec<PromptTemplate>>>,
     resources: watch::Receiver<u64>,
-    /// Only where resources are watched.
+    /// `None` if no resources are watched.
     updates: Option<Box<ResourceUpdates>>,
-    /// Only where tasks are watched.
+    /// `None` if no tasks are watched.
     tasks: Option<Box<TaskChanges>>,
     queue: VecDeque<Notice>,
 }
 
-#[derive(Debug)]
 struct ResourceUpdates {
     moves: StreamChanges,
     not_before: Instant,
 }
 
-#[derive(Debug)]
 struct TaskChanges {
     changed: watch::Receiver<u64>,
-    /// Something has changed since the tasks were last read.
+    /// A task may have changed since the tasks were last read.
     due: bool,
     given: HashMap<CallId, CallState>,
 }
 
+impl ResourceUpdates {
+    async fn moved(&mut self) {
+        tokio::time::sleep_until(self.not_before).await;
+        self.moves.wait().await;
+    }
+}
+
 impl NoticeQueue {
-    /// Notices from now on, and of resources from a position of the log on.
+    /// Notices from now on; of resources, from a position of the log on.
     pub(crate) async fn new(
         server: &McpServer,
         caller: &Caller,
@@ -130,7 +127,7 @@ impl NoticeQueue {
             resource_updates(server, caller, &filter.watched, from, None).await?;
         let tasks = (!filter.tasks.is_empty()).then(|| {
             let changed = server.tasks_changed.subscribe();
-            // The present state of each is the first notice.
+            // The first notice of each task is its present state.
             Box::new(TaskChanges { changed, due: true, given: HashMap::new() })
         });
         Ok(Self {
@@ -150,9 +147,8 @@ impl NoticeQueue {
         self.queue.push_back(notice);
     }
 
-    /// Watches other resources: those that are new from the position `since` of the log, since a
-    /// client may append as soon as its subscription is answered. Dropping the future changes
-    /// nothing.
+    /// Watches other resources. New ones are watched from the position `since` of the log, because
+    /// a client may append as soon as its subscription is answered. Cancel safe.
     pub(crate) async fn watch(
         &mut self,
         watched: WatchedResources,
@@ -169,19 +165,20 @@ impl NoticeQueue {
         Ok(())
     }
 
-    /// Waits for the next notice. Dropping the future loses nothing.
+    /// Waits for the next notice. Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Notice, Error> {
         loop {
             if let Some(notice) = self.queue.pop_front() {
                 return Ok(notice);
             }
             let filter = &self.filter;
+            let moved = self.updates.as_mut().map(|updates| updates.moved());
             tokio::select! {
                 biased;
                 Ok(()) = self.tools.changed(), if filter.tools => return Ok(Notice::ToolsChanged),
                 Ok(()) = self.prompts.changed(), if filter.prompts => return Ok(Notice::PromptsChanged),
                 Ok(()) = self.resources.changed(), if filter.resources => return Ok(Notice::ResourcesChanged),
-                () = log_moved(self.updates.as_mut()) => Box::pin(self.read_updates()).await?,
+                Some(()) = OptionFuture::from(moved) => Box::pin(self.read_updates()).await?,
                 () = tasks_changed(self.tasks.as_mut()) => Box::pin(self.read_tasks()).await?,
                 else => std::future::pending().await,
             }
@@ -218,8 +215,8 @@ impl NoticeQueue {
     }
 }
 
-/// What watches these resources, and the notices of those that have moved since `from`. `seen` are
-/// resources whose notices up to a position were given.
+/// Starts to watch resources, and returns the notices of changes since `from`. `seen` are resources
+/// whose notices were given up to a position.
 async fn resource_updates(
     server: &McpServer,
     caller: &Caller,
@@ -242,8 +239,8 @@ async fn resource_updates(
     Ok((Some(Box::new(updates)), update_notices(watched, missed).into()))
 }
 
-/// By position, so that the last one stands for all before it. Of several at one position only the
-/// last has it.
+/// Notices by position, so that the last one stands for all before it. Of several at one position
+/// only the last has the position.
 fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> Vec<Notice> {
     moved.sort_by_key(|(_, position)| *position);
     let mut notices = Vec::new();
@@ -257,22 +254,12 @@ fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> 
     notices
 }
 
-async fn log_moved(updates: Option<&mut Box<ResourceUpdates>>) {
-    match updates {
-        None => std::future::pending().await,
-        Some(updates) => {
-            tokio::time::sleep_until(updates.not_before).await;
-            updates.moves.wait().await;
-        }
-    }
-}
-
 async fn tasks_changed(tasks: Option<&mut Box<TaskChanges>>) {
     match tasks {
         None => std::future::pending().await,
         Some(tasks) if tasks.due => {}
         Some(tasks) => {
-            // The server holds the sender, so it is not gone.
+            // The server holds the sender, so this does not fail.
             tasks.changed.changed().await.ok();
             tasks.due = true;
         }

@@ -17,41 +17,35 @@ use svc_sources::SourceManager;
 
 use super::rpc::RpcError;
 
-type Render = dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Vec<Value>, Failure>>
+/// Makes the messages from the arguments.
+pub(crate) type Render = dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Vec<Value>, Failure>>
     + Send
     + Sync;
-type Complete = dyn Fn(Services, Caller, String, String) -> BoxFuture<'static, Result<Vec<String>, RpcError>>
+/// Values for an argument, by its name and the beginning of its value.
+pub(crate) type Complete = dyn Fn(Services, Caller, String, String) -> BoxFuture<'static, Result<Vec<String>, RpcError>>
     + Send
     + Sync;
 
 #[derive(Clone, Serialize)]
 pub struct PromptTemplate {
-    /// Unique among the prompts.
     pub name: &'static str,
-    /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<&'static str>,
-    /// Shown to the person who picks.
     pub description: &'static str,
-    /// In the order in which a client asks for them.
     pub arguments: Vec<PromptArgument>,
-    /// An earlier name, which is taken and not listed.
+    /// An earlier name, which is accepted but not listed.
     #[serde(skip)]
     earlier_name: Option<&'static str>,
     #[serde(skip)]
-    render: Arc<Render>,
+    pub(crate) render: Arc<Render>,
     #[serde(skip)]
-    complete: Arc<Complete>,
+    pub(crate) complete: Arc<Complete>,
 }
 
-/// An argument of a prompt.
 #[derive(Debug, Clone, Serialize)]
 pub struct PromptArgument {
-    /// Unique within the prompt.
     pub name: &'static str,
-    /// Shown to the person who fills it in.
     pub description: &'static str,
-    /// Whether the prompt is refused without it.
     pub required: bool,
 }
 
@@ -62,7 +56,7 @@ impl fmt::Debug for PromptTemplate {
 }
 
 impl PromptTemplate {
-    /// A prompt. `render` makes its messages of its arguments.
+    /// `render` makes the messages from the arguments.
     pub fn new<F, Fut>(
         name: &'static str,
         description: &'static str,
@@ -86,25 +80,12 @@ impl PromptTemplate {
         }
     }
 
-    /// Sets the name for people.
-    #[must_use]
-    pub fn title(self, title: &'static str) -> Self {
-        Self { title: Some(title), ..self }
-    }
-
-    /// Takes an earlier name, too, without listing it.
-    #[must_use]
-    fn formerly(self, name: &'static str) -> Self {
-        Self { earlier_name: Some(name), ..self }
-    }
-
-    /// Whether a client that asks for this name means it.
+    /// Whether this is the prompt's name or its earlier name.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.name == name || self.earlier_name == Some(name)
     }
 
-    /// Completes arguments: `complete` gets who asks, an argument's name and the beginning of its
-    /// value.
+    /// `complete` gets the caller, an argument's name and the beginning of its value.
     #[must_use]
     pub fn completes<F, Fut>(self, complete: F) -> Self
     where
@@ -117,7 +98,7 @@ impl PromptTemplate {
         Self { complete: Arc::new(complete), ..self }
     }
 
-    /// Checks the arguments: each is a string, and none that is required is missing.
+    /// Checks that each argument is a string, and that no required one is missing.
     pub(crate) fn check(&self, arguments: &Map<String, Value>) -> Result<(), RpcError> {
         for argument in &self.arguments {
             let name = argument.name;
@@ -131,32 +112,11 @@ impl PromptTemplate {
         }
         Ok(())
     }
-
-    /// The messages for these arguments.
-    pub(crate) async fn messages(
-        &self,
-        call: Call,
-        arguments: Map<String, Value>,
-    ) -> Result<Vec<Value>, Failure> {
-        (self.render)(call, arguments).await
-    }
-
-    /// Values for an argument, beginning with `value`.
-    pub(crate) async fn complete(
-        &self,
-        services: &Services,
-        caller: &Caller,
-        argument: &str,
-        value: &str,
-    ) -> Result<Vec<String>, RpcError> {
-        let (argument, value) = (argument.to_owned(), value.to_owned());
-        (self.complete)(services.clone(), caller.clone(), argument, value).await
-    }
 }
 
-/// Of a server's name, in bytes.
+/// Longest name of a server, in bytes.
 const SERVER_BYTES: usize = 64;
-/// Of a task's title, in bytes.
+/// Longest title of a task, in bytes.
 const TITLE_BYTES: usize = 200;
 
 pub fn builtin() -> Vec<PromptTemplate> {
@@ -204,10 +164,12 @@ pub fn builtin() -> Vec<PromptTemplate> {
         ids.retain(|id| id.starts_with(&value));
         Ok(ids)
     });
-    vec![inbox.title("Read my messages"), task.title("Wait for a task")]
+    vec![
+        PromptTemplate { title: Some("Read my messages"), ..inbox },
+        PromptTemplate { title: Some("Wait for a task"), ..task },
+    ]
 }
 
-/// The prompt that shows the servers behind the daemon.
 pub fn servers_prompt(sources: SourceManager) -> PromptTemplate {
     let prompt = PromptTemplate::new(
         "servers",
@@ -230,8 +192,8 @@ pub fn servers_prompt(sources: SourceManager) -> PromptTemplate {
             }
         },
     );
-    // Clients have a command `/mcp` of their own.
-    prompt.title("Show MCP servers").formerly("mcp")
+    // Clients have a command `/mcp` of their own, so this is not its name any more.
+    PromptTemplate { title: Some("Show MCP servers"), earlier_name: Some("mcp"), ..prompt }
 }
 
 fn user(text: &ModelText) -> Value {

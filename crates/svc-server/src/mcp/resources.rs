@@ -1,6 +1,6 @@
 //! Resources: what a client can read and subscribe to. Each stream of the log is one.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
@@ -11,21 +11,15 @@ use svc_wire::sse::push_item;
 
 use super::rpc::RpcError;
 
-/// A resource in a list.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
-    /// Unique among the resources.
     pub uri: String,
-    /// Name for programs.
     pub name: String,
-    /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// For models and people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Media type of the contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
 }
@@ -35,25 +29,19 @@ pub struct Resource {
 pub struct ResourceTemplate {
     /// RFC 6570.
     pub uri_template: String,
-    /// Name for programs.
     pub name: String,
-    /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// For models and people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Media type of the contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
 }
 
-/// A page of resources, and the cursor of the next one.
 pub type ResourcePage = (Vec<Resource>, Option<String>);
 
 pub trait ResourceProvider: fmt::Debug + Send + Sync {
-    /// A page of the resources that the caller may read. A cursor of another provider gives an
-    /// empty one.
+    /// A page of the resources that the caller may read; empty for a cursor of another provider.
     fn list<'a>(
         &'a self,
         services: &'a Services,
@@ -61,7 +49,7 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
     fn templates(&self) -> Vec<ResourceTemplate>;
-    /// The `contents` of a resource; `None` if this provider has none of that URI.
+    /// The `contents` of a resource; `None` if this provider does not have it.
     fn read<'a>(
         &'a self,
         services: &'a Services,
@@ -76,8 +64,7 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
         caller: &'a Caller,
         uri: &'a str,
     ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>>;
-    /// Values for a variable of a template, beginning with `value`; `None` if this provider does
-    /// not have the template.
+    /// Values for a variable of a template; `None` if this provider does not have the template.
     fn complete<'a>(
         &'a self,
         services: &'a Services,
@@ -169,13 +156,11 @@ impl ResourceProvider for StreamResources {
                 push_item(&mut text, event);
             }
             let next = page.events.last().map_or(after, |event| event.seq);
-            let closed = end.closed;
-            let (count, head) = (page.events.len(), end.head);
-            write!(
-                text,
+            let (count, head, closed) = (page.events.len(), end.head, end.closed);
+            let rest = format!(
                 r#"],"count":{count},"next_after":{next},"head":{head},"closed":{closed}}}"#
-            )
-            .expect("writing to a string does not fail");
+            );
+            text.push_str(&rest);
             Ok(Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": quote::json(&text) })]))
         })
     }
@@ -189,8 +174,7 @@ impl ResourceProvider for StreamResources {
         Box::pin(async move {
             let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_call_results(name));
             let Some(name) = name else { return Ok(None) };
-            // Who may read it may change. What a subscriber hears is decided by the stream when it
-            // moves.
+            // Access may change later: each notice is checked against the stream when it moves.
             let end = services.log.readable_stream_end(caller, &name).await?;
             Ok(end.map(|_| name))
         })
@@ -213,28 +197,25 @@ impl ResourceProvider for StreamResources {
             }
             let mut names =
                 services.mcp.stream_names(caller, value, limits::MCP_COMPLETIONS + 1).await?;
-            // A name that would have to be changed to be shown leads nowhere.
+            // A name that has to be changed to be shown cannot be read.
             names.retain(|name| quote::plain(name) == *name);
             Ok(Some(names))
         })
     }
 }
 
-/// The URI of a stream. What is not for a path stands percent-encoded in it.
+/// The URI of a stream, percent-encoded for a path.
 fn uri_of(name: &str) -> String {
-    let mut uri = PREFIX.to_owned();
-    for byte in name.bytes() {
+    let encoded = name.bytes().map(|byte| {
         if byte.is_ascii_alphanumeric() || b"-._~/:@!$&'()*+,;=".contains(&byte) {
-            uri.push(char::from(byte));
+            char::from(byte).to_string()
         } else {
-            // A string takes everything.
-            let _ = write!(uri, "%{byte:02X}");
+            format!("%{byte:02X}")
         }
-    }
-    uri
+    });
+    std::iter::once(PREFIX.to_owned()).chain(encoded).collect()
 }
 
-/// The stream that a URI names, and its query.
 fn parse(uri: &str) -> Option<(StreamName, &str)> {
     let rest = uri.strip_prefix(PREFIX)?;
     let rest = rest.split_once('#').map_or(rest, |(before, _)| before);

@@ -1,7 +1,5 @@
-//! The state that all parts of the server share, and the sessions of legacy clients.
-//!
-//! A session is a row, and a copy in memory with the signals that connect its streams and calls.
-//! The row decides; losing the copy loses nothing.
+//! The state that all parts of the server share: what it is made of, the sessions of legacy
+//! clients, and the counters of requests.
 
 use std::{
     collections::HashMap,
@@ -10,8 +8,14 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::{Registry, Unit},
+};
 use serde_json::{Map, Value};
 use svc_core::{
     service::{self, Services, mcp::NewMcpSession},
@@ -26,34 +30,29 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    call::{OpenQuestions, RunningCalls},
-    metrics::McpMetrics,
+    call::{OpenQuestions, RequestStateSigner, RunningCalls},
     prompts::PromptTemplate,
-    request_state::RequestStateSigner,
     resources::ResourceProvider,
 };
-use crate::web::{KeepAlive, KeepAliveTimer};
+use crate::web::KeepAlive;
 
-/// The MCP server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct McpServer(Arc<McpServerState>);
 
-/// The parts that a server is made of.
 #[derive(Debug)]
 pub struct McpServerParts {
-    /// The services that tools and methods call.
     pub services: Services,
     pub catalogue: Arc<Catalogue>,
     pub resources: Vec<Box<dyn ResourceProvider>>,
     pub prompts: Vec<PromptTemplate>,
-    /// The servers behind the daemon, whose resources and prompts are shown, too.
+    /// Child servers, whose resources and prompts are shown, too.
     pub sources: Option<SourceManager>,
     pub metrics: McpMetrics,
     /// Says when a silent stream sends a comment.
     pub beat: KeepAlive,
     /// Ends the streams, and leaves running calls to the next start.
     pub stop: CancellationToken,
-    /// Which tools clients are shown that do not ask; by their credential if this is `None`.
+    /// Which tools are shown to a client that does not ask; `None`: its credential decides.
     pub exposure: Option<ToolExposure>,
 }
 
@@ -71,8 +70,8 @@ pub struct McpServerState {
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
     pub(crate) seal: RequestStateSigner,
-    beat: KeepAlive,
-    /// Counts changes of the list of resources. Those of a few seconds count once.
+    pub(crate) beat: KeepAlive,
+    /// Counts changes of the list of resources; changes within a few seconds count once.
     pub(crate) resources_changed: watch::Sender<u64>,
     pub(crate) tasks_changed: watch::Sender<u64>,
     /// Work that no request waits for.
@@ -88,12 +87,16 @@ impl Deref for McpServer {
 }
 
 impl McpServer {
-    /// Puts a server together. Calls that the last stop or crash cut off are not taken up.
+    /// Makes a server. It does not take up the calls that the last stop or crash cut off.
     pub(crate) async fn assemble(parts: McpServerParts) -> Result<Self, service::Error> {
         let key = parts.services.mcp.secret("mcp.request_state").await?;
         let background = TaskTracker::new();
         Ok(Self(Arc::new(McpServerState {
-            sessions: McpSessions::new(parts.services.clone(), background.clone()),
+            sessions: McpSessions {
+                services: parts.services.clone(),
+                background: background.clone(),
+                cached: Mutex::default(),
+            },
             services: parts.services,
             catalogue: parts.catalogue,
             resources: parts.resources,
@@ -112,11 +115,6 @@ impl McpServer {
         })))
     }
 
-    /// The tick by which a silent stream, or a silent call, gives a sign of life.
-    pub(crate) fn pulse(&self) -> KeepAliveTimer {
-        self.beat.pulse()
-    }
-
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
@@ -126,7 +124,10 @@ impl McpServer {
     }
 }
 
-/// The sessions of legacy clients: their rows, and copies of those in use.
+/// The sessions of legacy clients.
+///
+/// A session is a row, and a copy in memory with the signals that connect its streams and calls.
+/// The row decides; losing the copy loses nothing.
 #[derive(Debug)]
 pub(crate) struct McpSessions {
     services: Services,
@@ -135,11 +136,6 @@ pub(crate) struct McpSessions {
 }
 
 impl McpSessions {
-    fn new(services: Services, background: TaskTracker) -> Self {
-        Self { services, background, cached: Mutex::default() }
-    }
-
-    /// Opens a session for this caller.
     pub(crate) async fn open(
         &self,
         caller: &Caller,
@@ -149,14 +145,14 @@ impl McpSessions {
         Ok(self.insert(McpSession::new(row)))
     }
 
-    /// An open session of this caller; `None` if there is none of that id, or it is another
-    /// caller's.
+    /// An open session of this caller; `None` if the id is unknown or belongs to another caller.
     pub(crate) async fn find(
         &self,
         caller: &Caller,
         id: &str,
     ) -> Result<Option<Arc<McpSession>>, service::Error> {
-        let session = match self.cached(id) {
+        let cached = McpSessionId::parse(id).and_then(|id| self.lock().get(&id).cloned());
+        let session = match cached {
             Some(session) => session,
             None => match Box::pin(self.services.mcp.mcp_session(caller, id)).await? {
                 Some(row) => self.insert(McpSession::new(row)),
@@ -166,15 +162,16 @@ impl McpSessions {
         if session.principal != Some(caller.principal()) || session.closed.is_cancelled() {
             return Ok(None);
         }
-        if self.services.now().since(session.seen_at()) >= limits::MCP_SESSION_IDLE {
-            self.remove(&session.id);
+        let seen_at = Timestamp::from_millis(session.seen_at.load(Relaxed));
+        if self.services.now().since(seen_at) >= limits::MCP_SESSION_IDLE {
+            self.lock().remove(&session.id);
             return Ok(None);
         }
         self.touch(&session);
         Ok(Some(session))
     }
 
-    /// Notes, once in a while, that a session is alive. The caller does not wait for the row.
+    /// Records that a session is alive, at most once a minute, without waiting for the row.
     pub(crate) fn touch(&self, session: &Arc<McpSession>) {
         if !session.note_alive(self.services.now()) {
             return;
@@ -188,7 +185,7 @@ impl McpSessions {
         });
     }
 
-    /// The result of `initialize` in a session that was opened before it.
+    /// Records what `initialize` said, in a session that was opened before it.
     pub(crate) async fn describe(
         &self,
         session: &McpSession,
@@ -196,44 +193,43 @@ impl McpSessions {
         client: Option<String>,
         capabilities: String,
     ) -> Result<(), service::Error> {
-        self.services
-            .mcp
-            .describe_mcp_session(&session.id, revision, client, capabilities.clone())
-            .await?;
-        session.describe_client(revision, &capabilities);
+        let known = parse_capabilities(&capabilities);
+        let mcp = &self.services.mcp;
+        mcp.describe_mcp_session(&session.id, revision, client, capabilities).await?;
+        let mut client = session.client();
+        (client.revision, client.capabilities) = (revision, known);
         Ok(())
     }
 
-    /// Sets the lightest log messages that the client is sent.
+    /// Sets the least severe level of log messages that the client is sent.
     pub(crate) async fn set_log_level(
         &self,
         session: &McpSession,
         level: LogLevel,
     ) -> Result<(), service::Error> {
         self.services.mcp.set_mcp_log_level(&session.id, level.as_str()).await?;
-        session.set_log_level(level);
+        session.client().log_level = Some(level);
         Ok(())
     }
 
-    /// Remembers which list of tools the client was given, by its fingerprint, so that it hears of
+    /// Records the fingerprint of the list of tools that the client was given, so that it hears of
     /// a change, also after a restart.
     pub(crate) async fn note_tools_seen(
         &self,
         session: &McpSession,
         tools: i64,
     ) -> Result<(), service::Error> {
-        if session.tools() == Some(tools) {
+        if session.client().tools == Some(tools) {
             return Ok(());
         }
-        session.set_tools(tools);
+        session.client().tools = Some(tools);
         self.services.mcp.set_mcp_tools(&session.id, tools).await
     }
 
-    /// Ends a session, its streams and its calls.
     pub(crate) async fn close(&self, session: &McpSession) -> Result<(), service::Error> {
         self.services.mcp.close_mcp_session(&session.id).await?;
         session.closed.cancel();
-        self.remove(&session.id);
+        self.lock().remove(&session.id);
         Ok(())
     }
 
@@ -241,61 +237,50 @@ impl McpSessions {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cached(&self, id: &str) -> Option<Arc<McpSession>> {
-        let id = McpSessionId::parse(id)?;
-        self.lock().get(&id).cloned()
-    }
-
     fn insert(&self, session: McpSession) -> Arc<McpSession> {
         let mut sessions = self.lock();
         if sessions.len() >= limits::MCP_SESSIONS_CACHED {
-            // Those that nobody holds are read from their rows again.
+            // An evicted session is read from its row again.
             sessions.retain(|_, session| Arc::strong_count(session) > 1);
         }
-        // Another request may have been faster. There is one copy of each, or streams would not
-        // hear each other.
+        // Another request may have inserted it. Streams signal each other through the one copy.
         Arc::clone(sessions.entry(session.id.clone()).or_insert_with(|| Arc::new(session)))
-    }
-
-    fn remove(&self, id: &McpSessionId) {
-        self.lock().remove(id);
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct McpSession {
     pub(crate) id: McpSessionId,
-    /// The caller that opened it. No other may use it; `None` is nobody.
+    /// The caller that opened it, who alone may use it; `None` is nobody.
     pub(crate) principal: Option<Principal>,
     pub(crate) transport: McpTransport,
     client: Mutex<ClientDescription>,
     /// When it was last noted to be alive, in milliseconds.
     seen_at: AtomicI64,
-    /// Counts the standalone streams that were opened. Only the latest goes on.
+    /// Counts the standalone streams that were opened. All but the latest end.
     pub(crate) streams: watch::Sender<u64>,
     /// Notifies of changes of the session's subscriptions. Holds the position of the log before the
     /// first subscription that the session's stream has not read.
     pub(crate) subscriptions: watch::Sender<Option<i64>>,
-    /// Held while a call is put on record, so that a repeated request finds the first one.
+    /// Held while a call is recorded, so that a repeated request finds the first one.
     pub(crate) recording: tokio::sync::Mutex<()>,
     /// Ends the streams and the calls of the session.
     pub(crate) closed: CancellationToken,
 }
 
-/// What is known of the client at the other end.
 #[derive(Debug, Clone)]
-struct ClientDescription {
-    revision: Revision,
+pub(crate) struct ClientDescription {
+    pub(crate) revision: Revision,
     capabilities: Arc<Map<String, Value>>,
-    log_level: Option<LogLevel>,
+    pub(crate) log_level: Option<LogLevel>,
     /// Fingerprint of the list of tools that it was given last.
-    tools: Option<i64>,
-    /// Its own session (a conversation, with its hooks and its peer), if that is known.
+    pub(crate) tools: Option<i64>,
+    /// Its own session (a conversation, with its hooks and its peer), if known.
     client_session: Option<Arc<str>>,
 }
 
 impl McpSession {
-    pub(crate) fn new(row: McpSessionRow) -> Self {
+    fn new(row: McpSessionRow) -> Self {
         let level =
             row.log_level.and_then(|level| serde_json::from_value(Value::String(level)).ok());
         Self {
@@ -327,70 +312,177 @@ impl McpSession {
         since
     }
 
-    pub(crate) fn revision(&self) -> Revision {
-        self.client().revision
-    }
-
     pub(crate) fn capabilities(&self) -> Arc<Map<String, Value>> {
         Arc::clone(&self.client().capabilities)
     }
 
-    pub(crate) fn log_level(&self) -> Option<LogLevel> {
-        self.client().log_level
-    }
-
-    /// Fingerprint of the list of tools that the client was given last.
-    pub(crate) fn tools(&self) -> Option<i64> {
-        self.client().tools
-    }
-
-    /// The client's own session, if that is known.
     pub(crate) fn client_session(&self) -> Option<Arc<str>> {
         self.client().client_session.clone()
     }
 
     /// Sets the client's own session; `false` if it was this one already.
     pub(crate) fn set_client_session(&self, client_session: &Arc<str>) -> bool {
-        let mut client = self.client();
-        let is_new = client.client_session.as_ref() != Some(client_session);
-        client.client_session = Some(Arc::clone(client_session));
-        is_new
-    }
-
-    /// The result of `initialize` in a session that was opened before it.
-    pub(crate) fn describe_client(&self, revision: Revision, capabilities: &str) {
-        let mut client = self.client();
-        client.revision = revision;
-        client.capabilities = parse_capabilities(capabilities);
-    }
-
-    pub(crate) fn set_log_level(&self, level: LogLevel) {
-        self.client().log_level = Some(level);
-    }
-
-    pub(crate) fn set_tools(&self, fingerprint: i64) {
-        self.client().tools = Some(fingerprint);
-    }
-
-    /// When it was last noted to be alive.
-    pub(crate) fn seen_at(&self) -> Timestamp {
-        Timestamp::from_millis(self.seen_at.load(Relaxed))
+        self.client().client_session.replace(Arc::clone(client_session)).as_ref()
+            != Some(client_session)
     }
 
     /// Notes in memory that it is alive; `false` if that was noted less than a minute ago, or by
-    /// another request just now. Then the row does not have to be written.
-    pub(crate) fn note_alive(&self, now: Timestamp) -> bool {
+    /// another request just now. Then the row need not be written.
+    fn note_alive(&self, now: Timestamp) -> bool {
         let seen = self.seen_at.load(Relaxed);
         let resolution = i64::try_from(limits::MCP_SEEN_RESOLUTION.as_millis()).unwrap_or(i64::MAX);
         now.as_millis().saturating_sub(seen) >= resolution
             && self.seen_at.compare_exchange(seen, now.as_millis(), Relaxed, Relaxed).is_ok()
     }
 
-    fn client(&self) -> MutexGuard<'_, ClientDescription> {
+    /// What is known of the client. Hold the guard for a statement only.
+    pub(crate) fn client(&self) -> MutexGuard<'_, ClientDescription> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn parse_capabilities(json: &str) -> Arc<Map<String, Value>> {
     Arc::new(serde_json::from_str(json).unwrap_or_default())
+}
+
+/// Counters of MCP requests.
+#[derive(Debug, Clone)]
+pub struct McpMetrics {
+    requests: Family<RequestLabels, Counter>,
+    seconds: Family<MethodLabel, Histogram, fn() -> Histogram>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    name: Arc<str>,
+    era: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MethodLabel {
+    method: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestEra {
+    Modern,
+    Legacy,
+    /// Neither a session nor a revision.
+    Bare,
+    /// Refused before the era was known.
+    Unknown,
+}
+
+impl RequestEra {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Modern => "modern",
+            Self::Legacy => "legacy",
+            Self::Bare => "bare",
+            Self::Unknown => "none",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestOutcome {
+    Result,
+    /// A result that says that the tool failed.
+    ToolError,
+    /// Questions to the client.
+    InputRequired,
+    Task,
+    Error,
+    /// No answer: the client cancelled the request.
+    Cancelled,
+}
+
+impl RequestOutcome {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Result => "ok",
+            Self::ToolError => "tool_error",
+            Self::InputRequired => "input_required",
+            Self::Task => "task",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl Default for McpMetrics {
+    fn default() -> Self {
+        let seconds = Family::new_with_constructor(histogram as fn() -> Histogram);
+        Self { requests: Family::default(), seconds }
+    }
+}
+
+fn histogram() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0])
+}
+
+impl McpMetrics {
+    /// Adds the counters to `registry`, whose prefix is `svc`.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("mcp_requests", "MCP requests answered", self.requests.clone());
+        registry.register_with_unit(
+            "mcp_request_duration",
+            "Time to the answer of an MCP request",
+            Unit::Seconds,
+            self.seconds.clone(),
+        );
+    }
+}
+
+/// A request that will be counted when it is answered.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestMeter {
+    method: &'static str,
+    /// One that the server knows, or empty: each word of a client would make a series.
+    pub(crate) name: Arc<str>,
+    pub(crate) era: RequestEra,
+    started: Instant,
+}
+
+impl RequestMeter {
+    pub(crate) fn start(method: &str, name: &str, era: RequestEra) -> Self {
+        Self { method: known_method(method), name: name.into(), era, started: Instant::now() }
+    }
+
+    pub(crate) fn count(&self, metrics: &McpMetrics, outcome: RequestOutcome) {
+        let (method, era) = (self.method, self.era.as_str());
+        let elapsed = self.started.elapsed().as_secs_f64();
+        metrics.seconds.get_or_create(&MethodLabel { method }).observe(elapsed);
+        let (name, outcome) = (Arc::clone(&self.name), outcome.as_str());
+        let labels = RequestLabels { method, name, era, outcome };
+        metrics.requests.get_or_create(&labels).inc();
+    }
+}
+
+fn known_method(method: &str) -> &'static str {
+    const METHODS: [&str; 20] = [
+        "completion/complete",
+        "initialize",
+        "logging/setLevel",
+        "ping",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/templates/list",
+        "resources/unsubscribe",
+        "server/discover",
+        "subscriptions/listen",
+        "tasks/cancel",
+        "tasks/get",
+        "tasks/update",
+        "tools/call",
+        "tools/list",
+        "notifications/cancelled",
+        "notifications/initialized",
+    ];
+    METHODS.into_iter().find(|known| *known == method).unwrap_or("other")
 }

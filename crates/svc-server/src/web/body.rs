@@ -17,7 +17,7 @@ use super::{Code, Problem};
 const DRAINED: usize = 4;
 
 /// A body as text. Checked as a whole, because a parser skips some strings unread.
-pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
+pub(crate) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
     if is_too_heavy(text) {
@@ -34,11 +34,8 @@ pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
 fn field_with_nul(value: &Value) -> Option<String> {
     let below = |name: String, value| {
         let rest = field_with_nul(value)?;
-        Some(if rest.is_empty() || rest.starts_with('[') {
-            name + &rest
-        } else {
-            format!("{name}.{rest}")
-        })
+        let dot = if rest.is_empty() || rest.starts_with('[') { "" } else { "." };
+        Some(format!("{name}{dot}{rest}"))
     };
     match value {
         Value::String(text) => text.contains('\0').then(String::new),
@@ -61,17 +58,17 @@ pub(crate) fn is_too_heavy(text: &str) -> bool {
     text.len() > limits::JSON_UNWEIGHED_BYTES && json_weight(text) > limits::JSON_WEIGHT_BYTES
 }
 
-/// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
-pub fn is_json(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else {
-        return false;
-    };
-    let Ok(value) = value.to_str() else {
-        return false;
-    };
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case("application/json")
+/// Refuses a body that is not JSON (RFC 9110 8.3: with parameters, perhaps); `+json` is JSON too.
+pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = value.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json")
         || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
+    {
+        return Ok(());
+    }
+    let why = "the body must be JSON: Content-Type: application/json";
+    Err(Problem::new(Code::UnsupportedMediaType, why))
 }
 
 /// Bounds how many large bodies are parsed at once outside the runtime's threads.
@@ -94,16 +91,14 @@ pub(crate) async fn parse_body<T: Send + 'static>(
 }
 
 /// Reads a body up to `limit` bytes. Fails if nothing arrives for `stall`.
-pub async fn read<B>(mut body: B, limit: usize, stall: Duration) -> Result<Bytes, Problem>
+pub(crate) async fn read<B>(mut body: B, limit: usize, stall: Duration) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
 {
     let announced = body.size_hint().lower();
     let too_large = || {
-        Problem::new(
-            Code::PayloadTooLarge,
-            format!("the body has more than {limit} bytes; nothing of it was stored"),
-        )
+        let why = format!("the body has more than {limit} bytes; nothing of it was stored");
+        Problem::new(Code::PayloadTooLarge, why)
     };
     let drained = limit.saturating_mul(DRAINED);
     if announced > drained as u64 {
@@ -120,10 +115,8 @@ where
         };
         let frame = match frame {
             Err(_) => {
-                return Err(Problem::new(
-                    Code::RequestTimeout,
-                    format!("nothing more of the body came for {} s", stall.as_secs_f32()),
-                ));
+                let why = format!("nothing more of the body came for {} s", stall.as_secs_f32());
+                return Err(Problem::new(Code::RequestTimeout, why));
             }
             Ok(None) => break,
             Ok(Some(Err(error))) => {
@@ -131,9 +124,7 @@ where
             }
             Ok(Some(Ok(frame))) => frame,
         };
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
+        let Ok(data) = frame.into_data() else { continue };
         len += data.len();
         if len > limit || announced > limit as u64 {
             if len > drained {

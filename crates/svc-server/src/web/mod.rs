@@ -1,19 +1,23 @@
-//! What the HTTP adapters share: problem details, bounded bodies, `Accept`, the keep-alive timer of
-//! idle streams.
+//! What the HTTP adapters share: problem details, bounded bodies, `Accept`, the names of routes,
+//! the keep-alive timer of idle streams.
 
-mod accept;
 mod body;
-mod keep_alive;
 mod problem;
-mod route;
 
-pub(crate) use accept::Accept;
-pub(crate) use body::{TOO_HEAVY, is_too_heavy, parse_body};
-pub use body::{is_json, read, text_of};
-pub use keep_alive::{KeepAlive, KeepAliveTimer};
+use std::time::Duration;
+
+use axum::response::Response;
+use http::{HeaderMap, header};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior},
+};
+use tokio_util::sync::ReusableBoxFuture;
+use tower::util::MapResponseLayer;
+
+pub(crate) use body::{TOO_HEAVY, is_too_heavy, parse_body, read, require_json, text_of};
 pub(crate) use problem::ProblemBody;
 pub use problem::{Code, Problem};
-pub use route::RouteName;
 
 /// Marks a request whose `X-Request-Id` its client has given.
 #[derive(Debug, Clone, Copy)]
@@ -22,3 +26,233 @@ pub struct GivenRequestId;
 /// Marks a response to a POST whose stream has no end of its own: it ends with its caller's token.
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;
+
+/// The pattern of the route that responded, for metrics: a path would make a series for each id.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteName(&'static str);
+
+impl RouteName {
+    /// The name if no route matched.
+    pub const NONE: &str = "";
+
+    /// A layer that adds the name to every response of the route.
+    pub fn layer(
+        name: &'static str,
+    ) -> MapResponseLayer<impl Fn(Response) -> Response + Clone + Send + Sync + 'static> {
+        MapResponseLayer::new(move |mut response: Response| {
+            response.extensions_mut().insert(Self(name));
+            response
+        })
+    }
+
+    /// The name in a response, or `NONE`.
+    pub fn from_response<B>(response: &http::Response<B>) -> &'static str {
+        response.extensions().get::<Self>().map_or(Self::NONE, |route| route.0)
+    }
+}
+
+/// The media types that a client accepts (RFC 9110, 12.5.1). Borrows the headers and parses them on
+/// each call, so that it allocates nothing.
+///
+/// No client is refused for a header that breaks the grammar: a range that does not parse matches
+/// nothing, and a weight that does not parse is 1. Parameters of a range other than its weight are
+/// ignored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Accept<'a>(&'a HeaderMap);
+
+/// How specifically a range matches a media type. The most specific of several decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Closeness {
+    Anything,
+    Family,
+    Exact,
+}
+
+impl<'a> Accept<'a> {
+    pub(crate) fn from_headers(headers: &'a HeaderMap) -> Self {
+        Self(headers)
+    }
+
+    /// The weight of `media_type`, from 0 (excluded) to 1; `None` if no range matches it.
+    pub(crate) fn weight(self, media_type: &str) -> Option<f32> {
+        self.closest(media_type).map(|(_, weight)| weight)
+    }
+
+    /// Whether the client accepts `media_type` and not by `*/*` alone.
+    pub(crate) fn names(self, media_type: &str) -> bool {
+        self.closest(media_type)
+            .is_some_and(|(closeness, weight)| closeness > Closeness::Anything && weight > 0.0)
+    }
+
+    /// Whether the client names `media_type` itself, and weighs it no less than `default`.
+    pub(crate) fn prefers(self, media_type: &str, default: &str) -> bool {
+        self.closest(media_type).is_some_and(|(closeness, weight)| {
+            closeness == Closeness::Exact
+                && weight > 0.0
+                && self.weight(default).is_none_or(|other| weight >= other)
+        })
+    }
+
+    fn closest(self, media_type: &str) -> Option<(Closeness, f32)> {
+        let (family, _) = media_type.split_once('/')?;
+        let values = self.0.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let matching = values.flat_map(|value| value.split(',')).filter_map(|item| {
+            let mut parts = item.split(';').map(str::trim);
+            let range = parts.next()?;
+            let closeness = match range.split_once('/')? {
+                _ if range.eq_ignore_ascii_case(media_type) => Closeness::Exact,
+                ("*", "*") => Closeness::Anything,
+                (of, "*") if of.eq_ignore_ascii_case(family) => Closeness::Family,
+                _ => return None,
+            };
+            Some((closeness, parts.find_map(weight_of).unwrap_or(1.0)))
+        });
+        // A range may occur several times, with other parameters: the greatest weight counts.
+        matching.max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+    }
+}
+
+/// The value of a parameter that is a weight (RFC 9110, 12.4.2).
+fn weight_of(parameter: &str) -> Option<f32> {
+    let weight = parameter.strip_prefix(['q', 'Q'])?.strip_prefix('=')?;
+    weight.parse().ok().filter(|weight| (0.0..=1.0).contains(weight))
+}
+
+/// The keep-alive timer of all idle streams. It stops when its last clone and pulse are dropped.
+///
+/// Clients and proxies give up a stream that is silent for long, so it sends a comment. One timer
+/// serves all streams, in place of a timer for each of a thousand. It ticks at half of the allowed
+/// silence, and at a tick each stream that has been silent for that half sends its comment: the
+/// first after a half to a whole of the allowed silence, and later ones once in each whole.
+#[derive(Debug, Clone)]
+pub struct KeepAlive {
+    ticks: watch::Receiver<Instant>,
+    half: Duration,
+}
+
+/// The timer for one stream.
+#[derive(Debug)]
+pub struct KeepAliveTimer {
+    /// Waits for the next tick. Kept between two waits, so that a busy stream does not register
+    /// with the timer at each of its chunks.
+    tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
+    half: Duration,
+    /// When the stream last sent something.
+    last: Instant,
+}
+
+impl KeepAlive {
+    /// A timer for streams that may be silent for `silence`.
+    ///
+    /// # Panics
+    /// Outside a runtime.
+    pub fn new(silence: Duration) -> Self {
+        let half = (silence / 2).max(Duration::from_millis(1));
+        let (sender, ticks) = watch::channel(Instant::now());
+        tokio::spawn(async move {
+            let mut interval = tokio::time::interval(half);
+            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    tick = interval.tick() => drop(sender.send_replace(tick)),
+                    () = sender.closed() => return,
+                }
+            }
+        });
+        Self { ticks, half }
+    }
+
+    /// The timer for one stream, which has just sent something.
+    pub fn pulse(&self) -> KeepAliveTimer {
+        let mut ticks = self.ticks.clone();
+        ticks.mark_unchanged();
+        KeepAliveTimer {
+            tick: ReusableBoxFuture::new(next_tick(ticks)),
+            half: self.half,
+            last: Instant::now(),
+        }
+    }
+}
+
+async fn next_tick(
+    mut ticks: watch::Receiver<Instant>,
+) -> (Option<Instant>, watch::Receiver<Instant>) {
+    let tick = ticks.changed().await.is_ok().then(|| *ticks.borrow_and_update());
+    (tick, ticks)
+}
+
+impl KeepAliveTimer {
+    /// Restarts the silence: the stream has sent something.
+    pub fn spoke(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// Waits until a comment is due. Cancel safe.
+    pub async fn due(&mut self) {
+        loop {
+            let (tick, ticks) = self.tick.get_pin().await;
+            self.tick.set(next_tick(ticks));
+            let Some(tick) = tick else {
+                // The runtime shuts down.
+                return std::future::pending().await;
+            };
+            if tick.saturating_duration_since(self.last) >= self.half {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &str = "application/json";
+    const EVENTS: &str = "text/event-stream";
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        values.iter().map(|value| (header::ACCEPT, value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn most_specific_range_decides_and_weight_zero_excludes() {
+        for (values, json, events) in [
+            (&[][..], None, None),
+            (&["application/json"], Some(1.0), None),
+            (&["application/json, text/event-stream"], Some(1.0), Some(1.0)),
+            (&["application/json", "TEXT/Event-Stream;q=0.5"], Some(1.0), Some(0.5)),
+            (&["*/*"], Some(1.0), Some(1.0)),
+            (&["*/*;q=0.1, text/*;q=0.7, text/event-stream;q=0"], Some(0.1), Some(0.0)),
+            (&["text/event-stream;q=0, text/*, */*;q=0"], Some(0.0), Some(0.0)),
+            (&["application/* ; Q=0.25 , text/plain"], Some(0.25), None),
+            (&["application/json;version=2;q=0.2, application/json;q=0.8"], Some(0.8), None),
+            // A header that breaks the grammar excludes nothing.
+            (&["application/json;q=x, *;q=0, text, , text/event-stream;q=7"], Some(1.0), Some(1.0)),
+            (&["application/json;q=NaN"], Some(1.0), None),
+        ] {
+            let headers = headers(values);
+            let accept = Accept::from_headers(&headers);
+            assert_eq!(accept.weight(JSON), json, "{values:?}");
+            assert_eq!(accept.weight(EVENTS), events, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn named_type_is_preferred_if_its_weight_is_no_less_than_the_default() {
+        for (value, preferred) in [
+            ("text/event-stream", true),
+            ("application/json, text/event-stream", true),
+            ("text/event-stream, */*;q=0.1", true),
+            ("text/event-stream;q=0.5", true),
+            ("*/*", false),
+            ("text/*", false),
+            ("text/event-stream;q=0", false),
+            ("text/event-stream;q=0.5, application/json", false),
+            ("text/event-stream;q=0.5, */*", false),
+            ("application/json", false),
+        ] {
+            let headers = headers(&[value]);
+            assert_eq!(Accept::from_headers(&headers).prefers(EVENTS, JSON), preferred, "{value}");
+        }
+    }
+}

@@ -49,49 +49,38 @@ pub enum Code {
 }
 
 impl Code {
-    const fn title(self) -> &'static str {
+    /// The code on the wire, its title for people, and its usual status.
+    const fn row(self) -> (&'static str, &'static str, StatusCode) {
+        use StatusCode as S;
         match self {
-            Self::Conflict => "Conflict with the present state",
-            Self::Forbidden => "Forbidden",
-            Self::Internal => "Internal error",
-            Self::InvalidRequest => "Invalid request",
-            Self::LimitReached => "Limit reached",
-            Self::MethodNotAllowed => "Method not allowed",
-            Self::NotFound => "Not found",
-            Self::OutcomeUnknown => "Outcome unknown",
-            Self::PayloadTooLarge => "Payload too large",
-            Self::RequestTimeout => "Request timeout",
-            Self::StorageFull => "Storage full",
-            Self::StoreUnavailable => "Database unavailable",
-            Self::Unauthorized => "Unauthorized",
-            Self::Unavailable => "Unavailable",
-            Self::UnsupportedMediaType => "Unsupported media type",
-        }
-    }
-
-    /// The code on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Conflict => "conflict",
-            Self::Forbidden => "forbidden",
-            Self::Internal => "internal",
-            Self::InvalidRequest => "invalid_request",
-            Self::LimitReached => "limit_reached",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::NotFound => "not_found",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::PayloadTooLarge => "payload_too_large",
-            Self::RequestTimeout => "request_timeout",
-            Self::StorageFull => "storage_full",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::Unauthorized => "unauthorized",
-            Self::Unavailable => "unavailable",
-            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::Conflict => ("conflict", "Conflict with the present state", S::CONFLICT),
+            Self::Forbidden => ("forbidden", "Forbidden", S::FORBIDDEN),
+            Self::Internal => ("internal", "Internal error", S::INTERNAL_SERVER_ERROR),
+            Self::InvalidRequest => ("invalid_request", "Invalid request", S::UNPROCESSABLE_ENTITY),
+            Self::LimitReached => ("limit_reached", "Limit reached", S::TOO_MANY_REQUESTS),
+            Self::MethodNotAllowed => {
+                ("method_not_allowed", "Method not allowed", S::METHOD_NOT_ALLOWED)
+            }
+            Self::NotFound => ("not_found", "Not found", S::NOT_FOUND),
+            Self::OutcomeUnknown => ("outcome_unknown", "Outcome unknown", S::SERVICE_UNAVAILABLE),
+            Self::PayloadTooLarge => {
+                ("payload_too_large", "Payload too large", S::PAYLOAD_TOO_LARGE)
+            }
+            Self::RequestTimeout => ("request_timeout", "Request timeout", S::REQUEST_TIMEOUT),
+            Self::StorageFull => ("storage_full", "Storage full", S::INSUFFICIENT_STORAGE),
+            Self::StoreUnavailable => {
+                ("store_unavailable", "Database unavailable", S::SERVICE_UNAVAILABLE)
+            }
+            Self::Unauthorized => ("unauthorized", "Unauthorized", S::UNAUTHORIZED),
+            Self::Unavailable => ("unavailable", "Unavailable", S::SERVICE_UNAVAILABLE),
+            Self::UnsupportedMediaType => {
+                ("unsupported_media_type", "Unsupported media type", S::UNSUPPORTED_MEDIA_TYPE)
+            }
         }
     }
 
     /// Whether the same request may succeed later.
-    pub const fn is_retryable(self) -> bool {
+    const fn is_retryable(self) -> bool {
         matches!(
             self,
             Self::LimitReached
@@ -152,23 +141,7 @@ pub(crate) struct ProblemBody<'a> {
 impl Problem {
     /// A failure of this kind, with its usual status.
     pub fn new(code: Code, reason: impl Into<String>) -> Self {
-        let status = match code {
-            Code::Conflict => StatusCode::CONFLICT,
-            Code::Forbidden => StatusCode::FORBIDDEN,
-            Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Code::InvalidRequest => StatusCode::UNPROCESSABLE_ENTITY,
-            Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
-            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Code::NotFound => StatusCode::NOT_FOUND,
-            Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Code::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
-            Code::Unauthorized => StatusCode::UNAUTHORIZED,
-            Code::OutcomeUnknown | Code::StoreUnavailable | Code::Unavailable => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        };
+        let (_, _, status) = code.row();
         Self { code, status, field: None, reason: reason.into(), cause: None, may_repeat: false }
     }
 
@@ -202,9 +175,10 @@ impl Problem {
     /// The complete response.
     pub(crate) fn render(&self, instance: &str, request_id: &str) -> Response {
         let detail = self.detail();
+        let (code, title, _) = self.code.row();
         let body = ProblemBody {
-            kind: format!("/problems/{}", self.code.as_str()),
-            title: self.code.title(),
+            kind: format!("/problems/{code}"),
+            title,
             status: self.status.as_u16(),
             detail: &detail,
             instance,
@@ -245,7 +219,9 @@ impl IntoResponse for Problem {
 
 impl From<service::Error> for Problem {
     fn from(error: service::Error) -> Self {
-        use service::Error;
+        use service::{Error, ResourceKind};
+        let with_cause =
+            |code, cause| Self { cause: Some(cause), ..Self::new(code, error.to_string()) };
         let code = match &error {
             Error::NotFound { .. } => Code::NotFound,
             Error::Invalid { field, why } => return Self::invalid(field.clone(), why),
@@ -258,15 +234,9 @@ impl From<service::Error> for Problem {
             | Error::SessionWithoutPeer
             | Error::ActiveGhap { .. }
             | Error::InsufficientData { .. } => Code::Conflict,
-            Error::Unconfirmed { .. } => {
-                let cause = Some("confirm");
-                return Self { cause, ..Self::new(Code::Conflict, error.to_string()) };
-            }
+            Error::Unconfirmed { .. } => return with_cause(Code::Conflict, "confirm"),
             Error::Forbidden(_) => Code::Forbidden,
-            Error::Unseen(denial) => {
-                let cause = Some(denial.as_str());
-                return Self { cause, ..Self::new(Code::Forbidden, error.to_string()) };
-            }
+            Error::Unseen(denial) => return with_cause(Code::Forbidden, denial.as_str()),
             Error::Unauthorized => Code::Unauthorized,
             Error::LimitReached(_) => Code::LimitReached,
             Error::NotNow(_) | Error::Unavailable(_) => Code::Unavailable,
@@ -282,18 +252,12 @@ impl From<service::Error> for Problem {
         if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
             tracing::error!(error = svc_sys::telemetry::chain(&error), "a request failed");
         }
-        Self::new(code, format!("{error}{}", hint(&error)))
-    }
-}
-
-/// The request to make first.
-fn hint(error: &service::Error) -> &'static str {
-    use service::{Error, ResourceKind};
-    match error {
-        Error::NotFound { kind: ResourceKind::ReportingPeer, .. } | Error::SessionWithoutPeer => {
-            ": POST /v1/peers/register first"
-        }
-        _ => "",
+        let hint = match &error {
+            Error::NotFound { kind: ResourceKind::ReportingPeer, .. }
+            | Error::SessionWithoutPeer => ": POST /v1/peers/register first",
+            _ => "",
+        };
+        Self::new(code, format!("{error}{hint}"))
     }
 }
 

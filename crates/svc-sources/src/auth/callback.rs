@@ -36,7 +36,6 @@ const SERVED_WITHIN: Duration = Duration::from_secs(2);
 const TRIES: u32 = 20;
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A listener that waits for a redirect.
 #[derive(Debug)]
 pub(crate) struct CallbackListener {
     listeners: Vec<TcpListener>,
@@ -60,7 +59,6 @@ impl CallbackListener {
         bound.map_err(|error| format!("the port {port} of this machine cannot be used: {error}"))
     }
 
-    /// The address that the issuer redirects to.
     pub(crate) fn redirect(&self) -> String {
         format!("http://localhost:{}/callback", self.port)
     }

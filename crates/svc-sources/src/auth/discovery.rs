@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::http_clients::{HttpClients, IssuerUnreachable, metadata, safe_url, url_named_at};
 
-/// What a login needs to know of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorizationServer {
     /// The resource that tokens are for, as the server names it.
@@ -125,7 +124,6 @@ fn is_same_resource(named: &str, server: &Url) -> bool {
     Url::parse(named).is_ok_and(|named| canonical(&named) == canonical(server))
 }
 
-/// The metadata of an issuer, and their URL.
 async fn issuer_metadata(
     clients: &HttpClients,
     server: &Url,
@@ -206,7 +204,6 @@ pub(crate) struct AuthChallenge {
 }
 
 impl AuthChallenge {
-    /// The challenge of a response.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let values = headers.get_all(WWW_AUTHENTICATE).iter();
         let params = values.filter_map(|value| value.to_str().ok()).find_map(bearer_params);
@@ -227,12 +224,10 @@ impl AuthChallenge {
         self.param("error") == Some("insufficient_scope")
     }
 
-    /// The scopes that the server requires.
     pub(super) fn scope(&self) -> Option<&str> {
         self.param("scope").filter(|scope| !scope.trim().is_empty())
     }
 
-    /// The URL of the server's metadata.
     pub(super) fn resource_metadata(&self) -> Option<&str> {
         self.param("resource_metadata")
     }

@@ -2,14 +2,15 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use oauth2::{
-    ClientId, ClientSecret, RefreshToken, RequestTokenError, TokenResponse as _, TokenUrl,
+    AuthType, ClientId, ClientSecret, RefreshToken, RequestTokenError, TokenResponse as _,
+    TokenUrl,
     basic::{BasicClient, BasicErrorResponse, BasicErrorResponseType, BasicTokenResponse},
 };
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,11 @@ use svc_core::service::Services;
 use svc_model::Timestamp;
 use svc_sys::config::sources::SourceVault;
 
-use super::{discovery::AuthChallenge, registration::OauthClient};
-use crate::http_clients::{HttpClients, IssuerUnreachable, post, safe_url, sender};
+use super::discovery::AuthChallenge;
+use crate::{
+    http_clients::{HttpClients, IssuerUnreachable, post, safe_url, sender},
+    lock,
+};
 
 /// Longest time before expiry at which a token is renewed.
 const MARGIN: Duration = Duration::from_mins(1);
@@ -26,7 +30,30 @@ const MARGIN: Duration = Duration::from_mins(1);
 /// for most of it.
 const LAST_PART: u32 = 5;
 
-/// A login as the vault stores it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OauthClient {
+    pub(super) id: String,
+    pub(super) secret: Option<String>,
+    /// `client_secret_basic`, `client_secret_post` or `none`.
+    pub(super) auth_method: String,
+}
+
+impl OauthClient {
+    /// Where a request carries the secret.
+    pub(super) fn auth_type(&self) -> AuthType {
+        if self.auth_method == "client_secret_basic" {
+            AuthType::BasicAuth
+        } else {
+            AuthType::RequestBody
+        }
+    }
+
+    /// The secret, if requests carry it.
+    pub(super) fn sent_secret(&self) -> Option<&str> {
+        self.secret.as_deref().filter(|_| self.auth_method != "none")
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourceLogin {
     /// The server's URL. The token is sent to no other.
@@ -55,7 +82,6 @@ impl std::fmt::Debug for SourceLogin {
 }
 
 impl SourceLogin {
-    /// Stores an issuer's response.
     pub(super) fn take(&mut self, given: &BasicTokenResponse, now: Timestamp) {
         self.access_token.clone_from(given.access_token().secret());
         // An issuer that does not rotate the refresh token omits it.
@@ -80,7 +106,6 @@ impl SourceLogin {
         (is_of(&self.issuer) || is_of(&self.token_endpoint)).then_some(url)
     }
 
-    /// How long before its expiry the token is renewed.
     fn margin(&self) -> Duration {
         self.lasts.map_or(MARGIN, |lasts| MARGIN.min(Duration::from_millis(lasts) / LAST_PART))
     }
@@ -90,7 +115,6 @@ impl SourceLogin {
     }
 }
 
-/// Why a token was not renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RenewalFailure {
     /// A person has to log in again.
@@ -99,7 +123,6 @@ pub(crate) enum RenewalFailure {
     Unreachable(String),
 }
 
-/// The login as this process knows it.
 #[derive(Debug, Default)]
 struct KnownLogin {
     /// Whether the vault was read.
@@ -117,7 +140,6 @@ pub(crate) struct SourceAuth {
     id: String,
     /// The lock under which the token is renewed; others wait for it.
     login: tokio::sync::Mutex<KnownLogin>,
-    /// Counts renewals.
     renewals: AtomicU64,
     challenge: Mutex<AuthChallenge>,
 }
@@ -134,14 +156,12 @@ impl SourceAuth {
         Arc::new(Self { services, vault, clients, id, login, renewals, challenge })
     }
 
-    /// Stores the server's challenge.
     pub(crate) fn note(&self, challenge: AuthChallenge) {
-        *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = challenge;
+        *lock(&self.challenge) = challenge;
     }
 
-    /// The server's latest challenge.
     pub(crate) fn challenge(&self) -> AuthChallenge {
-        self.challenge.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.challenge).clone()
     }
 
     fn read<'a>(
@@ -252,7 +272,6 @@ impl SourceAuth {
         Some(origin.ascii_serialization())
     }
 
-    /// The scopes of the stored login.
     pub(super) async fn granted(&self) -> Option<String> {
         let mut login = self.login.lock().await;
         self.read(&mut login).ok()?.as_ref()?.scope.clone()

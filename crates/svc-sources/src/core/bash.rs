@@ -2,9 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::ExitStatus,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,6 +22,8 @@ use svc_sys::{
 };
 use tokio::{io::AsyncReadExt as _, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{field_error, lock};
 
 /// Most output that is kept of a command, in bytes: half from its beginning, half from its end.
 const MAX_OUTPUT: usize = 1024 * 1024;
@@ -50,7 +53,7 @@ fn two_minutes() -> u64 {
 }
 
 /// What came of a command.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct BashResult {
     /// What it wrote, to standard output and error output.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +112,6 @@ pub(super) struct BashKillResult {
     status: &'static str,
 }
 
-/// The running commands.
 #[derive(Debug)]
 pub(super) struct Shell {
     services: Services,
@@ -136,7 +138,6 @@ struct CommandEnd {
     is_killed: bool,
 }
 
-/// The beginning and the end of a command's output.
 #[derive(Debug, Default)]
 struct CommandOutput {
     head: Vec<u8>,
@@ -186,18 +187,10 @@ impl CommandOutput {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shell {
     pub(super) fn new(services: Services) -> Self {
-        Self {
-            services,
-            background: Mutex::default(),
-            stop: CancellationToken::new(),
-            running: TaskTracker::new(),
-        }
+        let (stop, running) = (CancellationToken::new(), TaskTracker::new());
+        Self { services, background: Mutex::default(), stop, running }
     }
 
     /// Kills all commands, and waits until no process of them is left.
@@ -229,8 +222,7 @@ impl Shell {
         Ok(BashResult {
             output: Some(output.text()),
             exit_code: status.and_then(|status| status.code()),
-            signal: status
-                .and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status)),
+            signal: status.and_then(|status| status.signal()),
             timed_out: !in_time,
             truncated: output.left_out() > 0,
             task_id: None,
@@ -251,18 +243,9 @@ impl Shell {
         let task_id = format!("bash_{}", new_secret().split_at(24).0);
         let mut background = lock(&self.background);
         let number = background.values().map(|command| command.number + 1).max().unwrap_or(0);
-        background.insert(
-            task_id.clone(),
-            BackgroundCommand { owner, session, number, output, end, kill },
-        );
-        Ok(BashResult {
-            output: None,
-            exit_code: None,
-            signal: None,
-            timed_out: false,
-            truncated: false,
-            task_id: Some(task_id),
-        })
+        let command = BackgroundCommand { owner, session, number, output, end, kill };
+        background.insert(task_id.clone(), command);
+        Ok(BashResult { task_id: Some(task_id), ..BashResult::default() })
     }
 
     /// The sessions that have background commands.
@@ -288,14 +271,13 @@ impl Shell {
         }
         let ended = own.filter(|(_, command)| command.end.borrow().is_some());
         let oldest = ended.min_by_key(|(_, command)| command.number).map(|(id, _)| id.clone());
-        if let Some(id) = oldest {
-            background.remove(&id);
-            Ok(())
-        } else {
+        let oldest = oldest.ok_or_else(|| {
             let text =
                 format!("{MAX_BACKGROUND} commands run in the background: end one with BashKill");
-            Err(ToolError::new(ErrorType::Unavailable, text))
-        }
+            ToolError::new(ErrorType::Unavailable, text)
+        })?;
+        background.remove(&oldest);
+        Ok(())
     }
 
     async fn start(
@@ -348,14 +330,10 @@ impl Shell {
         let found = background.get(task_id).filter(|command| command.owner == owner);
         found.map(then).ok_or_else(|| {
             let text = "task_id: there is no such command of yours";
-            ToolError {
-                field: Some("task_id".to_owned()),
-                ..ToolError::new(ErrorType::NotFound, text)
-            }
+            field_error(ErrorType::NotFound, "task_id", text)
         })
     }
 
-    /// The output of a background command.
     pub(super) fn output(
         &self,
         owner: &str,

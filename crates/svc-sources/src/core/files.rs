@@ -1,17 +1,22 @@
 //! `Read`, `Write` and `Edit`.
 
-use std::{fmt::Write as _, io, io::Read as _, path::Path};
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt::Write as _,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use svc_core::tools::{ErrorType, Output, ToolError};
 
-use super::{
-    folder::{BoundPath, FolderBounds},
-    names::{NotRead, ReadFiles},
-};
+use super::folder::{BoundPath, FolderBounds};
+use crate::{field_error, lock};
 
 /// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
@@ -109,7 +114,7 @@ pub(super) struct EditResult {
     replacements: usize,
 }
 
-fn failed(field: &str, path: &Path, error: &io::Error) -> ToolError {
+fn failed(path: &Path, error: &io::Error) -> ToolError {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => ErrorType::NotFound,
         io::ErrorKind::PermissionDenied => ErrorType::Forbidden,
@@ -117,24 +122,24 @@ fn failed(field: &str, path: &Path, error: &io::Error) -> ToolError {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorType::Unavailable,
         _ => ErrorType::ValidationError,
     };
-    let text = format!("{field}: {}: {error}", path.display());
-    ToolError { field: Some(field.to_owned()), ..ToolError::new(kind, text) }
+    field_error(kind, "path", format!("path: {}: {error}", path.display()))
+}
+
+fn wrong_path(text: &str) -> ToolError {
+    ToolError::invalid("path", format!("path: {text}"))
 }
 
 fn content_of(bounds: &FolderBounds, found: &BoundPath) -> Result<Vec<u8>, ToolError> {
-    let wrong = |error: io::Error| failed("path", &found.path, &error);
+    let wrong = |error: io::Error| failed(&found.path, &error);
     if found.path.is_dir() {
-        return Err(ToolError::invalid(
-            "path",
-            format!("path: {} is a folder: use Glob", found.path.display()),
-        ));
+        return Err(wrong_path(&format!("{} is a folder: use Glob", found.path.display())));
     }
     let file = bounds.open(found).map_err(wrong)?;
     let mut content = Vec::new();
     file.take(MAX_FILE + 1).read_to_end(&mut content).map_err(wrong)?;
     if content.len() as u64 > MAX_FILE {
-        let text = format!("path: {} is longer than 64 MiB: use Grep", found.path.display());
-        return Err(ToolError::invalid("path", text));
+        let text = format!("{} is longer than 64 MiB: use Grep", found.path.display());
+        return Err(wrong_path(&text));
     }
     Ok(content)
 }
@@ -160,82 +165,49 @@ pub(super) fn read(
     let path = bounds.shown(&found.path);
     if let Some(mime) = image_type(&content) {
         if content.len() > MAX_IMAGE {
-            return Err(ToolError::invalid(
-                "path",
-                format!("path: {path} is an image of more than 8 MiB"),
-            ));
+            return Err(wrong_path(&format!("{path} is an image of more than 8 MiB")));
         }
         let block = json!({ "type": "image", "data": STANDARD.encode(&content), "mimeType": mime });
         let structured = json!({ "path": path, "mimeType": mime, "bytes": content.len() });
-        return Ok(Output::Content {
-            content: vec![block],
-            structured: Some(structured),
-            is_error: false,
-        });
+        let (content, structured) = (vec![block], Some(structured));
+        return Ok(Output::Content { content, structured, is_error: false });
     }
     if content.iter().take(8192).any(|byte| *byte == 0) {
-        return Err(ToolError::invalid(
-            "path",
-            format!("path: {path} is neither text nor an image"),
-        ));
+        return Err(wrong_path(&format!("{path} is neither text nor an image")));
     }
     seen.note(session, &found.path, &content);
     let text = String::from_utf8_lossy(&content);
-    let range = LineRange::parse(input)?;
-    let read = range.cut(&text, input.with_line_numbers.unwrap_or(false));
-    let text = FileText { path, ..read };
+    let text = FileText { path, ..lines_of(&text, input)? };
     let object = serde_json::value::to_raw_value(&text).map_err(|_| ToolError::internal())?;
     Ok(Output::Object(object))
 }
 
-struct LineRange {
-    start: usize,
-    /// `None`: as many as fit.
-    end: Option<usize>,
-}
-
-impl LineRange {
-    fn parse(input: &ReadArguments) -> Result<Self, ToolError> {
-        let start = input.line_start.unwrap_or(1);
-        match input.line_end {
-            Some(end) if end < start => {
-                let text = "line_end: is before line_start";
-                Err(ToolError::invalid("line_end", text))
-            }
-            end => Ok(Self { start, end }),
-        }
+fn lines_of(text: &str, input: &ReadArguments) -> Result<FileText, ToolError> {
+    let start = input.line_start.unwrap_or(1);
+    if input.line_end.is_some_and(|end| end < start) {
+        return Err(ToolError::invalid("line_end", "line_end: is before line_start"));
     }
-
-    fn cut(&self, text: &str, with_numbers: bool) -> FileText {
-        let last = self.end.unwrap_or(self.start.saturating_add(MAX_LINES - 1));
-        let (mut content, mut line_end, mut total_lines) = (String::new(), self.start - 1, 0);
-        let mut truncated = false;
-        for line in text.split_inclusive('\n') {
-            total_lines += 1;
-            let is_in = (self.start..=last).contains(&total_lines);
-            if is_in && !truncated {
-                if content.len() + line.len() > MAX_TEXT {
-                    truncated = true;
-                    continue;
-                }
-                if with_numbers {
-                    write!(content, "{total_lines:>6}\t")
-                        .expect("writing to a string does not fail");
-                }
-                content.push_str(line);
-                line_end = total_lines;
-            }
+    let last = input.line_end.unwrap_or(start.saturating_add(MAX_LINES - 1));
+    let (mut content, mut line_end, mut total_lines) = (String::new(), start - 1, 0);
+    let mut truncated = false;
+    for line in text.split_inclusive('\n') {
+        total_lines += 1;
+        if truncated || !(start..=last).contains(&total_lines) {
+            continue;
         }
-        truncated |= self.end.is_none() && total_lines > last;
-        FileText {
-            path: String::new(),
-            content,
-            line_start: self.start,
-            line_end,
-            total_lines,
-            truncated,
+        if content.len() + line.len() > MAX_TEXT {
+            truncated = true;
+            continue;
         }
+        if input.with_line_numbers.unwrap_or(false) {
+            write!(content, "{total_lines:>6}\t").expect("writing to a string does not fail");
+        }
+        content.push_str(line);
+        line_end = total_lines;
     }
+    truncated |= input.line_end.is_none() && total_lines > last;
+    let path = String::new();
+    Ok(FileText { path, content, line_start: start, line_end, total_lines, truncated })
 }
 
 pub(super) fn write(
@@ -247,12 +219,9 @@ pub(super) fn write(
     let target = bounds.to_write(&input.path, "path")?;
     let mode = input.mode.as_deref().map(mode_of).transpose()?;
     if target.path.is_dir() {
-        return Err(ToolError::invalid(
-            "path",
-            format!("path: {} is a folder", target.path.display()),
-        ));
+        return Err(wrong_path(&format!("{} is a folder", target.path.display())));
     }
-    let wrong = |error: io::Error| failed("path", &target.path, &error);
+    let wrong = |error: io::Error| failed(&target.path, &error);
     let held = target.hold(input.create_parents.unwrap_or(false)).map_err(wrong)?;
     let kept = bounds.mode_of(&held).map_err(wrong)?;
     let must_not_exist = input.must_not_exist.unwrap_or(false);
@@ -273,7 +242,6 @@ fn mode_of(text: &str) -> Result<u32, ToolError> {
     })
 }
 
-/// Replaces text in a file.
 pub(super) fn edit(
     bounds: &FolderBounds,
     seen: &ReadFiles,
@@ -296,20 +264,17 @@ pub(super) fn edit(
         return Err(ToolError::invalid("new_string", "new_string: is the same as old_string"));
     }
     let (old, new) = with_line_ends(&content, &input.old_string, &input.new_string);
-    let at = positions(&content, old.as_bytes());
+    let at: Vec<usize> = memchr::memmem::find_iter(&content, old.as_bytes()).collect();
     let is_all = input.replace_all.unwrap_or(false);
     if at.is_empty() || (at.len() > 1 && !is_all) {
         let (kind, text) = match at.len() {
             0 => (ErrorType::NotFound, format!("old_string: is not in {path}: 0 matches")),
-            count => (
-                ErrorType::Conflict,
-                format!(
-                    "old_string: is in {path} {count} times: give more around it, or replace_all"
-                ),
-            ),
+            count => {
+                let hint = "give more around it, or replace_all";
+                (ErrorType::Conflict, format!("old_string: is in {path} {count} times: {hint}"))
+            }
         };
-        let error =
-            ToolError { field: Some("old_string".to_owned()), ..ToolError::new(kind, text) };
+        let error = field_error(kind, "old_string", text);
         return Err(ToolError { have: Some(at.len() as u64), need: Some(1), ..error });
     }
     let mut edited = Vec::with_capacity(content.len());
@@ -320,7 +285,7 @@ pub(super) fn edit(
         from = start + old.len();
     }
     edited.extend_from_slice(&content[from..]);
-    let wrong = |error: io::Error| failed("path", &found.path, &error);
+    let wrong = |error: io::Error| failed(&found.path, &error);
     let held = found.hold(false).map_err(wrong)?;
     let mode = bounds.mode_of(&held).map_err(wrong)?;
     held.write(&edited, mode, false).map_err(wrong)?;
@@ -338,9 +303,52 @@ fn with_line_ends(content: &[u8], old: &str, new: &str) -> (String, String) {
     (convert(old), convert(new))
 }
 
-/// The positions of all matches, without overlaps.
-fn positions(content: &[u8], wanted: &[u8]) -> Vec<usize> {
-    memchr::memmem::find_iter(content, wanted).collect()
+/// Most files that are remembered, for all sessions together.
+const MAX_FILES: usize = 20_000;
+
+type FileKey = (String, PathBuf);
+type ContentHash = [u8; 32];
+
+#[derive(Debug, Default)]
+pub(super) struct ReadFiles(Mutex<SeenTable>);
+
+#[derive(Debug, Default)]
+struct SeenTable {
+    files: HashMap<FileKey, ContentHash>,
+    /// The oldest first.
+    order: VecDeque<FileKey>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotRead {
+    Never,
+    Changed,
+}
+
+impl ReadFiles {
+    /// Notes that the session has read or written this content.
+    pub(super) fn note(&self, session: &str, path: &Path, content: &[u8]) {
+        let key = (session.to_owned(), path.to_owned());
+        let mut table = lock(&self.0);
+        if table.files.insert(key.clone(), Sha256::digest(content).into()).is_none() {
+            table.order.push_back(key);
+        }
+        while table.order.len() > MAX_FILES {
+            if let Some(oldest) = table.order.pop_front() {
+                table.files.remove(&oldest);
+            }
+        }
+    }
+
+    pub(super) fn check(&self, session: &str, path: &Path, content: &[u8]) -> Result<(), NotRead> {
+        let key = (session.to_owned(), path.to_owned());
+        let table = lock(&self.0);
+        match table.files.get(&key) {
+            None => Err(NotRead::Never),
+            Some(seen) if *seen == ContentHash::from(Sha256::digest(content)) => Ok(()),
+            Some(_) => Err(NotRead::Changed),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -552,7 +560,7 @@ mod tests {
             (outside.path().join("x"), "out"),
             ("ring".into(), "ring"),
         ] {
-            symlink::<std::path::PathBuf, _>(target, at(link)).expect("is linked");
+            symlink::<PathBuf, _>(target, at(link)).expect("is linked");
         }
         desk.write(json!({ "path": "far", "content": "one" })).expect("is written");
         assert_eq!(desk.get("made"), b"one");

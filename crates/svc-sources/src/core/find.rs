@@ -1,11 +1,13 @@
-//! `Grep` and `Glob`.
+//! `Grep` and `Glob`, and the rules of `.gitignore` and `.ignore`. Those files are untrusted, as
+//! they belong to the searched tree: one that is no small regular file has no rules.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -16,15 +18,19 @@ use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch,
 };
-use ignore::{WalkBuilder, overrides::OverrideBuilder, types::TypesBuilder};
+use ignore::{
+    Match, WalkBuilder,
+    gitignore::{Gitignore, GitignoreBuilder},
+    overrides::OverrideBuilder,
+    types::TypesBuilder,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::tools::ToolError;
+use svc_sys::bounded_file;
 
-use super::{
-    folder::{BoundPath, FolderBounds},
-    ignored::IgnoreRules,
-};
+use super::folder::{BoundPath, FolderBounds};
+use crate::lock;
 
 /// Deadline of one search.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -251,7 +257,6 @@ fn search(
 }
 
 struct Matches<'a> {
-    /// The current file.
     shown: String,
     all: Vec<GrepMatch>,
     /// Lines before the next match.
@@ -323,7 +328,6 @@ impl Matches<'_> {
     }
 }
 
-/// Finds files by their paths.
 pub(super) fn glob(
     bounds: &FolderBounds,
     input: &GlobArguments,
@@ -363,6 +367,90 @@ pub(super) fn glob(
     Ok(GlobResult { count: paths.len(), paths, truncated })
 }
 
+/// Largest file of rules, in bytes. All of them are compiled before the first is used.
+const MAX_RULES: u64 = 128 * 1024;
+
+/// The rules of the folders that a walk has entered.
+#[derive(Debug, Default)]
+pub(super) struct IgnoreRules {
+    by_folder: Mutex<HashMap<PathBuf, Arc<FolderRules>>>,
+}
+
+#[derive(Debug)]
+struct FolderRules {
+    /// From `.ignore`. They override the others.
+    of_ignore: Gitignore,
+    of_git: Gitignore,
+    /// From `.git/info/exclude`. The others override them.
+    of_exclude: Gitignore,
+    /// Git's rules from above a repository do not apply in it.
+    is_repository: bool,
+}
+
+impl FolderRules {
+    fn read(folder: &Path) -> Self {
+        Self {
+            of_ignore: rules_of(folder, ".ignore"),
+            of_git: rules_of(folder, ".gitignore"),
+            of_exclude: rules_of(folder, ".git/info/exclude"),
+            is_repository: folder.join(".git").exists(),
+        }
+    }
+}
+
+fn rules_of(folder: &Path, name: &str) -> Gitignore {
+    let path = folder.join(name);
+    // As git does: a link may lead anywhere.
+    let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
+    if !is_file {
+        return Gitignore::empty();
+    }
+    let text = match bounded_file::read_text(&path, MAX_RULES) {
+        Ok(text) => text.unwrap_or_default(),
+        Err(error) => {
+            tracing::debug!(%error, "the rules of an ignore file do not count");
+            return Gitignore::empty();
+        }
+    };
+    let mut rules = GitignoreBuilder::new(folder);
+    for line in text.trim_start_matches('\u{feff}').lines() {
+        // A line that is no rule is ignored, as by git.
+        rules.add_line(None, line).ok();
+    }
+    rules.build().unwrap_or_else(|_| Gitignore::empty())
+}
+
+impl IgnoreRules {
+    fn of_folder(&self, folder: &Path) -> Arc<FolderRules> {
+        if let Some(known) = lock(&self.by_folder).get(folder) {
+            return Arc::clone(known);
+        }
+        let rules = Arc::new(FolderRules::read(folder));
+        Arc::clone(lock(&self.by_folder).entry(folder.to_owned()).or_insert(rules))
+    }
+
+    /// Whether a path is ignored. For each kind of file the rules of the nearest folder win.
+    pub(super) fn leave_out(&self, path: &Path, is_folder: bool) -> bool {
+        let (mut of_ignore, mut of_git, mut of_exclude) = (Match::None, Match::None, Match::None);
+        let mut is_inside = true;
+        for folder in path.ancestors().skip(1) {
+            let rules = self.of_folder(folder);
+            let matched = |rules: &Gitignore| rules.matched(path, is_folder).map(|_| ());
+            if of_ignore.is_none() {
+                of_ignore = matched(&rules.of_ignore);
+            }
+            if is_inside && of_git.is_none() {
+                of_git = matched(&rules.of_git);
+            }
+            if is_inside && of_exclude.is_none() {
+                of_exclude = matched(&rules.of_exclude);
+            }
+            is_inside &= !rules.is_repository;
+        }
+        of_ignore.or(of_git).or(of_exclude).is_ignore()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::symlink};
@@ -371,7 +459,13 @@ mod tests {
 
     use super::*;
 
-    fn tree() -> (tempfile::TempDir, FolderBounds) {
+    fn put(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().expect("has one")).expect("is made");
+        fs::write(path, text).expect("is written");
+    }
+
+    /// A folder, `in` below it, and the bounds of that.
+    fn tree() -> (tempfile::TempDir, PathBuf, FolderBounds) {
         let folder = tempfile::tempdir().expect("a folder");
         let inside = folder.path().join("in");
         for (name, text) in [
@@ -383,15 +477,13 @@ mod tests {
             (".hidden.rs", "fn one"),
             ("binary", "fn one\0"),
         ] {
-            let path = inside.join(name);
-            fs::create_dir_all(path.parent().expect("has one")).expect("is made");
-            fs::write(path, text).expect("is written");
+            put(&inside.join(name), text);
         }
-        fs::write(folder.path().join("out.rs"), "fn one").expect("is written");
+        put(&folder.path().join("out.rs"), "fn one");
         symlink(folder.path().join("out.rs"), inside.join("leak.rs")).expect("is linked");
         symlink(folder.path(), inside.join("up")).expect("is linked");
         let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
-        (folder, bounds)
+        (folder, inside, bounds)
     }
 
     fn grepped(bounds: &FolderBounds, input: Value) -> Value {
@@ -405,7 +497,7 @@ mod tests {
 
     #[test]
     fn matches_by_table() {
-        let (_folder, bounds) = tree();
+        let (_folder, _, bounds) = tree();
         let first = |path: &str| json!({ "path": path, "line": 1, "text": "fn one() {}" });
         for (input, expected) in [
             (json!({ "pattern": "fn one" }), json!([first("a.rs"), first("sub/c.rs")])),
@@ -442,24 +534,22 @@ mod tests {
         }
     }
 
-    fn globbed(bounds: &FolderBounds, input: Value) -> Vec<String> {
+    fn try_glob(bounds: &FolderBounds, input: Value) -> Result<GlobResult, ToolError> {
         let input = serde_json::from_value(input).expect("arguments");
-        glob(bounds, &input, &Arc::default()).expect("is found").paths
+        glob(bounds, &input, &Arc::default())
+    }
+
+    fn globbed(bounds: &FolderBounds, input: Value) -> Vec<String> {
+        try_glob(bounds, input).expect("is found").paths
     }
 
     #[test]
     fn ignore_files_by_table() {
-        let (folder, _) = tree();
-        let inside = folder.path().join("in");
-        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
-        let write = |name: &str, text: &str| {
-            let path = inside.join(name);
-            fs::create_dir_all(path.parent().expect("has one")).expect("is made");
-            fs::write(path, text).expect("is written");
-        };
+        let (folder, inside, bounds) = tree();
+        let write = |name: &str, text: &str| put(&inside.join(name), text);
         // Above the repository git's rules do not apply, but those of `.ignore` do.
-        fs::write(folder.path().join(".gitignore"), "*.rs\n").expect("is written");
-        fs::write(folder.path().join(".ignore"), "b.txt\n").expect("is written");
+        put(&folder.path().join(".gitignore"), "*.rs\n");
+        put(&folder.path().join(".ignore"), "b.txt\n");
         write(".git/info/exclude", "excluded\n");
         for name in ["excluded", "sub/build/x", "sub/keep.log", "sub/drop.log", "sub/deep/one"] {
             write(name, "fn one");
@@ -479,12 +569,10 @@ mod tests {
 
     #[test]
     fn file_with_a_hard_link_outside_is_not_searched() {
-        let (folder, _) = tree();
-        let inside = folder.path().join("in");
-        fs::write(folder.path().join("token"), "fn one").expect("is written");
+        let (folder, inside, bounds) = tree();
+        put(&folder.path().join("token"), "fn one");
         fs::hard_link(folder.path().join("token"), inside.join("x.rs")).expect("is linked");
         fs::hard_link(inside.join("a.rs"), inside.join("again.rs")).expect("is linked");
-        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
         let found = grepped(&bounds, json!({ "pattern": "fn one" }));
         let text = found.to_string();
         assert!(!text.contains("x.rs") && text.contains("again.rs"), "{text}");
@@ -492,15 +580,7 @@ mod tests {
 
     #[test]
     fn irregular_ignore_file_has_no_rules_and_does_not_block() {
-        let (folder, _) = tree();
-        let inside = folder.path().join("in");
-        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
-        let put = |name: &str, make: &dyn Fn(&Path)| {
-            let path = inside.join(name);
-            fs::create_dir_all(path.parent().expect("has one")).expect("is made");
-            fs::remove_file(&path).ok();
-            make(&path);
-        };
+        let (_folder, inside, bounds) = tree();
         let pipe = |path: &Path| {
             rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).expect("is made");
         };
@@ -511,7 +591,10 @@ mod tests {
         let kinds: [&dyn Fn(&Path); 3] = [&pipe, &endless, &sparse];
         for make in kinds {
             for name in [".ignore", ".gitignore", ".git/info/exclude", "sub/.ignore"] {
-                put(name, make);
+                let path = inside.join(name);
+                fs::create_dir_all(path.parent().expect("has one")).expect("is made");
+                fs::remove_file(&path).ok();
+                make(&path);
             }
             let paths = globbed(&bounds, json!({ "pattern": "**/*.rs" }));
             assert_eq!(paths, ["a.rs", "leak.rs", "sub/c.rs"]);
@@ -521,7 +604,7 @@ mod tests {
 
     #[test]
     fn search_of_a_gone_caller_ends_within_a_file() {
-        let (_folder, bounds) = tree();
+        let (_folder, _, bounds) = tree();
         let file = File::open("/dev/zero").expect("is there");
         let gone = Arc::new(AtomicBool::new(true));
         let end = SearchEnd::new(&gone);
@@ -534,26 +617,19 @@ mod tests {
 
     #[test]
     fn closed_folder_is_not_searched() {
-        let (folder, _) = tree();
-        let inside = folder.path().join("in");
+        let (_folder, inside, _) = tree();
         let closed = [inside.join("sub"), inside.join("a.rs")];
         let bounds = FolderBounds::new(Some(&inside), &[], &closed).expect("bounds");
         assert_eq!(grepped(&bounds, json!({ "pattern": "fn one" }))["matches"], json!([]));
         for pattern in ["sub/*", "**/c.rs", "a*"] {
-            let input = json!({ "pattern": pattern, "include_hidden": true });
-            let input = serde_json::from_value(input).expect("arguments");
-            let found = glob(&bounds, &input, &Arc::default()).expect("is found");
-            assert_eq!(found.paths, [""; 0], "{pattern}");
+            let found = globbed(&bounds, json!({ "pattern": pattern, "include_hidden": true }));
+            assert_eq!(found, [""; 0], "{pattern}");
         }
     }
 
     #[test]
     fn globs_by_table() {
-        let (folder, bounds) = tree();
-        let globbed = |input: &Value| {
-            let input = serde_json::from_value(input.clone()).expect("arguments");
-            glob(&bounds, &input, &Arc::default()).map(|found| (found.paths, found.truncated))
-        };
+        let (_folder, inside, bounds) = tree();
         for (input, expected, truncated) in [
             (json!({ "pattern": "*.rs" }), &["a.rs", "leak.rs"][..], false),
             (json!({ "pattern": "**/*.rs" }), &["a.rs", "leak.rs", "sub/c.rs"], false),
@@ -567,24 +643,19 @@ mod tests {
             ),
             (json!({ "pattern": "**", "limit": 1 }), &["a.rs"], true),
         ] {
-            let found = globbed(&input).expect("is found");
-            assert_eq!(
-                (found.0.as_slice(), found.1),
-                (&expected.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()[..], truncated),
-                "{input}"
-            );
+            let found = try_glob(&bounds, input.clone()).expect("is found");
+            assert_eq!(found.paths, expected, "{input}");
+            assert_eq!(found.truncated, truncated, "{input}");
         }
-        let git = folder.path().join("in/.git");
-        fs::create_dir(&git).expect("a folder");
-        fs::write(git.join("config"), "fn one").expect("a file");
+        put(&inside.join(".git/config"), "fn one");
         let everything =
             json!({ "pattern": "**", "include_hidden": true, "respect_gitignore": false });
-        let (paths, _) = globbed(&everything).expect("is found");
+        let paths = globbed(&bounds, everything);
         assert!(paths.iter().all(|path| !path.starts_with(".git/")), "{paths:?}");
-        let (named, _) = globbed(&json!({ "pattern": "*", "path": ".git" })).expect("is found");
+        let named = globbed(&bounds, json!({ "pattern": "*", "path": ".git" }));
         assert_eq!(named, [".git/config"]);
         for pattern in ["../*", "/etc/*", "[", "a/../../*"] {
-            assert!(globbed(&json!({ "pattern": pattern })).is_err(), "{pattern}");
+            assert!(try_glob(&bounds, json!({ "pattern": pattern })).is_err(), "{pattern}");
         }
     }
 }

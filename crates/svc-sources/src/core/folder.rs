@@ -2,22 +2,26 @@
 //! concurrently. Closed paths, such as the daemon's own data, are never inside.
 
 use std::{
+    collections::{HashMap, HashSet},
     ffi::OsString,
-    fs::File,
+    fs::{self, File, Metadata},
     io,
-    os::fd::OwnedFd,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirEntryExt as _, MetadataExt as _},
+    },
     path::{Component, Path, PathBuf},
+    sync::{Arc, OnceLock},
 };
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, renameat, unlinkat};
 use svc_core::tools::{ErrorType, ToolError};
 
-use super::names::{FileNames, NameCounts};
+use crate::field_error;
 
 /// Most dangling links in a row that are followed.
 const MAX_LINKS: usize = 8;
 
-/// The folders that bound a caller's paths.
 #[derive(Debug, Clone)]
 pub(super) struct FolderBounds {
     base: PathBuf,
@@ -78,11 +82,10 @@ impl FolderBounds {
     /// The folder that relative paths begin at, or that `cwd` names.
     pub(super) fn folder(&self, cwd: Option<&str>) -> Result<BoundPath, ToolError> {
         let found = self.existing(&self.base.clone(), cwd.unwrap_or("."), "cwd")?;
-        if found.path.is_dir() {
-            Ok(found)
-        } else {
-            Err(ToolError::invalid("cwd", "cwd: is no folder"))
+        if !found.path.is_dir() {
+            return Err(ToolError::invalid("cwd", "cwd: is no folder"));
         }
+        Ok(found)
     }
 
     pub(super) fn find(
@@ -102,18 +105,13 @@ impl FolderBounds {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                 if self.is_inside_by_text(&asked) =>
             {
-                ToolError {
-                    field: Some(field.to_owned()),
-                    ..ToolError::new(
-                        ErrorType::NotFound,
-                        format!("{field}: there is no {}", asked.display()),
-                    )
-                }
+                let text = format!("{field}: there is no {}", asked.display());
+                field_error(ErrorType::NotFound, field, text)
             }
-            _ if self.is_inside_by_text(&asked) => ToolError::invalid(
-                field,
-                format!("{field}: {} cannot be used: {error}", asked.display()),
-            ),
+            _ if self.is_inside_by_text(&asked) => {
+                let text = format!("{field}: {} cannot be used: {error}", asked.display());
+                ToolError::invalid(field, text)
+            }
             _ => self.outside(field),
         })?;
         self.bound(resolved, field)
@@ -127,7 +125,7 @@ impl FolderBounds {
         }
         // A dangling link stays a link: the file is created at the target of the link.
         let mut links = 0;
-        while let Ok(target) = std::fs::read_link(&asked) {
+        while let Ok(target) = fs::read_link(&asked) {
             links += 1;
             let Some(folder) = asked.parent().filter(|_| links <= MAX_LINKS) else {
                 return Err(self.outside(field));
@@ -180,17 +178,13 @@ impl FolderBounds {
         FileNames::from_metadata(&file.metadata()?).check(&self.roots, &self.closed, &self.names)
     }
 
-    /// Whether a resolved path is closed to every caller.
     pub(super) fn is_closed(&self, path: &Path) -> bool {
         self.closed.iter().any(|closed| path.starts_with(closed))
     }
 
     fn bound(&self, path: PathBuf, field: &str) -> Result<BoundPath, ToolError> {
-        if self.is_closed(&path) {
-            return Err(self.outside(field));
-        }
         let root = self.roots.iter().find(|root| path.starts_with(root));
-        match root {
+        match root.filter(|_| !self.is_closed(&path)) {
             Some(root) => Ok(BoundPath { root: root.clone(), path }),
             None => Err(self.outside(field)),
         }
@@ -205,11 +199,7 @@ impl FolderBounds {
     fn outside(&self, field: &str) -> ToolError {
         let roots: Vec<String> = self.roots.iter().map(|root| root.display().to_string()).collect();
         let text = format!("{field}: leads out of {}", roots.join(", "));
-        let error = ToolError {
-            field: Some(field.to_owned()),
-            ..ToolError::new(ErrorType::Forbidden, text)
-        };
-        error.allowed(roots)
+        field_error(ErrorType::Forbidden, field, text).allowed(roots)
     }
 
     /// The path in a caller's form: relative if it is below the caller's folder.
@@ -233,7 +223,6 @@ const STEP: OFlags = FOLDER.union(OFlags::PATH);
 const STEP: OFlags = FOLDER;
 
 impl BoundPath {
-    /// A path with the same root.
     pub(super) fn child(&self, path: PathBuf) -> Self {
         Self { root: self.root.clone(), path }
     }
@@ -259,16 +248,14 @@ impl BoundPath {
 }
 
 impl HeldName {
-    /// Opens the regular file of this name.
     fn open(&self) -> io::Result<File> {
         // A FIFO would block its reader.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = File::from(openat(&self.folder, &self.name, flags, Mode::empty())?);
-        if file.metadata()?.is_file() {
-            Ok(file)
-        } else {
-            Err(io::Error::other("it is no regular file"))
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no regular file"));
         }
+        Ok(file)
     }
 
     /// The mode of the regular file of this name; `None` if there is none.
@@ -300,19 +287,13 @@ impl HeldName {
         let written = (|| {
             if let Some(mode) = mode {
                 use std::os::unix::fs::PermissionsExt as _;
-                file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+                file.set_permissions(fs::Permissions::from_mode(mode))?;
             }
             file.write_all(contents)?;
             file.sync_all()?;
             if must_be_new {
                 // A rename would replace a file that was created meanwhile.
-                rustix::fs::linkat(
-                    &self.folder,
-                    &temporary,
-                    &self.folder,
-                    &self.name,
-                    AtFlags::empty(),
-                )?;
+                linkat(&self.folder, &temporary, &self.folder, &self.name, AtFlags::empty())?;
                 unlinkat(&self.folder, &temporary, AtFlags::empty())?;
             } else {
                 renameat(&self.folder, &temporary, &self.folder, &self.name)?;
@@ -331,16 +312,112 @@ impl HeldName {
     }
 }
 
+/// Most names that are counted.
+const MOST_NAMES: usize = 200_000;
+
+/// A file whatever its names: device and inode.
+type FileId = (u64, u64);
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileNames {
+    id: FileId,
+    count: u64,
+}
+
+/// The number of hard links of each file below some folders, counted on first use.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NameCounts(Arc<OnceLock<Option<HashMap<FileId, u64>>>>);
+
+impl FileNames {
+    pub(super) fn from_metadata(meta: &Metadata) -> Self {
+        Self { id: (meta.dev(), meta.ino()), count: meta.nlink() }
+    }
+
+    /// Refuses a file that has a hard link outside `roots` or below `closed`. A file that cannot be
+    /// counted is refused.
+    pub(super) fn check(
+        self,
+        roots: &[PathBuf],
+        closed: &[PathBuf],
+        known: &NameCounts,
+    ) -> io::Result<()> {
+        if self.count <= 1 {
+            return Ok(());
+        }
+        // Below the root of the filesystem only closed paths are outside.
+        let is_all = roots.iter().any(|root| root.parent().is_none());
+        let counts = known.0.get_or_init(|| {
+            if is_all { count_names(closed, &[]) } else { count_names(roots, closed) }
+        });
+        let inside = match counts {
+            Some(counts) if is_all => !counts.contains_key(&self.id),
+            Some(counts) => counts.get(&self.id).is_some_and(|count| *count >= self.count),
+            None => false,
+        };
+        if inside {
+            return Ok(());
+        }
+        let text = format!(
+            "it has {} names (hard links), and not all of them are inside: work on a copy of it",
+            self.count
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    }
+}
+
+/// The number of hard links of each file below these paths, without closed ones; `None` if there
+/// are too many.
+fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u64>> {
+    let (mut counts, mut seen, mut folders) = (HashMap::new(), HashSet::new(), Vec::new());
+    let mut add = |id: FileId| *counts.entry(id).or_insert(0_u64) += 1;
+    for top in tops {
+        match fs::symlink_metadata(top) {
+            Ok(meta) if meta.is_dir() => folders.push(top.clone()),
+            Ok(meta) if meta.is_file() => add((meta.dev(), meta.ino())),
+            _ => {}
+        }
+    }
+    let mut left = MOST_NAMES;
+    let is_closed = |path: &Path| closed.iter().any(|closed| path == closed);
+    while let Some(folder) = folders.pop() {
+        let Ok(meta) = fs::symlink_metadata(&folder) else { continue };
+        // A root within another counts once. `/proc` has no files of a disk.
+        if is_closed(&folder)
+            || folder == Path::new("/proc")
+            || !seen.insert((meta.dev(), meta.ino()))
+        {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            left = left.checked_sub(1)?;
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() && !is_closed(&entry.path()) => {
+                    add((meta.dev(), entry.ino()));
+                }
+                _ => {}
+            }
+        }
+    }
+    Some(counts)
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::symlink};
 
     use super::*;
 
-    #[test]
-    fn paths_outside_the_roots_are_refused() {
+    /// A folder, and its path without links.
+    fn top() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path().canonicalize().expect("is there");
+        (folder, top)
+    }
+
+    #[test]
+    fn paths_outside_the_roots_are_refused() {
+        let (_folder, top) = top();
         let (inside, outside) = (top.join("in"), top.join("out"));
         fs::create_dir_all(inside.join("sub")).expect("is made");
         fs::create_dir(&outside).expect("is made");
@@ -387,8 +464,7 @@ mod tests {
 
     #[test]
     fn closed_path_is_outside_whatever_the_roots_are() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let top = folder.path().canonicalize().expect("is there");
+        let (_folder, top) = top();
         let data = top.join("data");
         fs::create_dir_all(data.join("spool")).expect("is made");
         fs::write(data.join("token"), "secret").expect("is written");
@@ -417,8 +493,7 @@ mod tests {
 
     #[test]
     fn link_created_after_the_check_is_not_followed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let top = folder.path().canonicalize().expect("is there");
+        let (_folder, top) = top();
         let (inside, outside) = (top.join("in"), top.join("out"));
         fs::create_dir_all(inside.join("sub")).expect("is made");
         fs::create_dir(&outside).expect("is made");
@@ -451,5 +526,44 @@ mod tests {
         let names = fs::read_dir(path.path.parent().expect("has one")).expect("a folder").count();
         assert_eq!(names, 1, "nothing is left beside it");
         FolderBounds::new(None, &[], &[]).expect_err("no folder at all");
+    }
+
+    #[test]
+    fn hard_link_outside_the_roots_is_refused() {
+        let (_folder, top) = top();
+        let (inside, outside) = (top.join("in"), top.join("out"));
+        for folder in [&inside.join("sub"), &inside.join("closed"), &outside] {
+            fs::create_dir_all(folder).expect("is made");
+        }
+        for (name, second) in [
+            ("alone", None),
+            ("twice", Some(inside.join("sub/twice"))),
+            ("leak", Some(outside.join("leak"))),
+            ("private", Some(inside.join("closed/private"))),
+            ("config", Some(inside.join("sub/config"))),
+        ] {
+            fs::write(inside.join(name), "x").expect("is written");
+            if let Some(second) = second {
+                fs::hard_link(inside.join(name), second).expect("is linked");
+            }
+        }
+        let closed = [inside.join("closed"), inside.join("sub/config"), "/proc".into()];
+        let check = |name: &str, roots: &[PathBuf]| {
+            let meta = fs::metadata(inside.join(name)).expect("is there");
+            FileNames::from_metadata(&meta).check(roots, &closed, &NameCounts::default())
+        };
+        let within = [inside.clone(), inside.join("sub")];
+        for (name, of_folder, of_all) in [
+            ("alone", true, true),
+            ("twice", true, true),
+            ("leak", false, true),
+            ("private", false, false),
+            ("config", false, false),
+        ] {
+            assert_eq!(check(name, &within).is_ok(), of_folder, "{name}");
+            assert_eq!(check(name, &["/".into()]).is_ok(), of_all, "{name}, all is inside");
+        }
+        let error = check("leak", &within).expect_err("is refused").to_string();
+        assert!(error.contains("has 2 names (hard links)"), "{error}");
     }
 }

@@ -1,8 +1,382 @@
-//! One running server. `start` starts and ends it, `supervisor` restarts it when it ends and is the
-//! handle for callers.
+//! One running server: the task that starts, watches and restarts it, and its handle for callers.
+//! `start` starts and ends it.
 
 mod start;
-mod supervisor;
 
 pub(super) use start::{InstanceParts, ResourceChange, StartLists};
-pub(super) use supervisor::Instance;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use svc_core::service::sources::SourceStatus;
+use svc_model::{
+    StreamName,
+    limits::SOURCE_REFETCH_PAUSE,
+    source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
+};
+use svc_sys::telemetry;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::start::{
+    Running, ServerStarter, SourceInstanceStatus, StartFailure, WatchedResource, WatchedStreams,
+};
+use super::{connection::SourceConnection, lists::fetch, lock, spec::SourceSpec, stdio::ServerLog};
+
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) spec: Arc<SourceSpec>,
+    status: watch::Receiver<SourceInstanceStatus>,
+    pub(crate) log: Arc<ServerLog>,
+    wake: Arc<Notify>,
+    stop: CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
+    used: Mutex<Instant>,
+    watched: WatchedStreams,
+}
+
+impl Instance {
+    pub(crate) fn keep(parts: InstanceParts) -> Arc<Self> {
+        let since = parts.services.now();
+        let status = SourceStatus::from_state(SourceState::Pending);
+        let (sender, status) =
+            watch::channel(SourceInstanceStatus { status, since, pid: None, connection: None });
+        let (wake, stop) = (Arc::new(Notify::new()), CancellationToken::new());
+        let (log, watched) = (Arc::<ServerLog>::default(), WatchedStreams::default());
+        let spec = Arc::clone(&parts.spec);
+        let starter = ServerStarter {
+            parts,
+            watched: Arc::clone(&watched),
+            log: Arc::clone(&log),
+            stop: stop.clone(),
+        };
+        let keeper = Supervisor { starter, status: sender, wake: Arc::clone(&wake) };
+        let task = Mutex::new(Some(tokio::spawn(keeper.run())));
+        let used = Mutex::new(Instant::now());
+        Arc::new(Self { spec, status, log, wake, stop, task, used, watched })
+    }
+
+    pub(crate) fn status(&self) -> SourceInstanceStatus {
+        self.status.borrow().clone()
+    }
+
+    /// The server's connection. Waits while the server starts.
+    pub(crate) async fn connection(
+        &self,
+        patience: Duration,
+    ) -> Result<Arc<SourceConnection>, SourceStatus> {
+        *lock(&self.used) = Instant::now();
+        let mut status = self.status.clone();
+        let settled = status.wait_for(|status| !status.status.state.is_starting());
+        drop(tokio::time::timeout(patience, settled).await);
+        let now = self.status();
+        match now.connection {
+            Some(connection) if !connection.closed.is_cancelled() => Ok(connection),
+            // It has just ended; the status will say so.
+            Some(_) => Err(backing_off("it has ended".to_owned())),
+            None => Err(now.status),
+        }
+    }
+
+    /// Subscribes to a resource; returns true for the first watcher. `again`: the watcher may be
+    /// counted already.
+    pub(crate) fn watch_resource(&self, uri: &str, stream: StreamName, again: bool) -> bool {
+        let mut watched = lock(&self.watched);
+        if let Some(known) = watched.get_mut(uri) {
+            known.watchers += usize::from(!again);
+            return false;
+        }
+        watched.insert(uri.to_owned(), WatchedResource { stream, watchers: 1 });
+        true
+    }
+
+    /// Removes a watcher; returns true for the last one.
+    pub(crate) fn forget_resource(&self, uri: &str) -> bool {
+        let mut watched = lock(&self.watched);
+        let Some(known) = watched.get_mut(uri) else { return false };
+        known.watchers = known.watchers.saturating_sub(1);
+        known.watchers == 0 && watched.remove(uri).is_some()
+    }
+
+    pub(crate) fn silent_for(&self) -> Duration {
+        lock(&self.used).elapsed()
+    }
+
+    pub(crate) fn reconnect(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Ends it, and waits until no process of it is left.
+    pub(crate) async fn end(&self) {
+        self.stop.cancel();
+        let task = lock(&self.task).take();
+        if let Some(task) = task {
+            task.await.ok();
+        }
+    }
+}
+
+/// After this uptime the backoff starts again from its shortest delay.
+const STEADY: Duration = Duration::from_mins(1);
+
+struct Supervisor {
+    starter: ServerStarter,
+    status: watch::Sender<SourceInstanceStatus>,
+    wake: Arc<Notify>,
+}
+
+impl Supervisor {
+    async fn run(self) {
+        let (mut failures, mut has_worked) = (0_u32, self.starter.parts.has_worked);
+        while !self.starter.stop.is_cancelled() {
+            let attempt = (failures > 0).then_some(failures);
+            let connecting = SourceStatus::from_state(SourceState::Connecting);
+            self.show(SourceStatus { attempt, ..connecting }, None).await;
+            let began = Instant::now();
+            let failure = match self.starter.start().await {
+                Ok(running) => {
+                    has_worked = true;
+                    let ended = self.watch(running, failures).await;
+                    if began.elapsed() >= STEADY {
+                        failures = 0;
+                    }
+                    ended
+                }
+                Err(failure) => Some(failure),
+            };
+            // A restart was requested.
+            let Some(failure) = failure else {
+                failures = 0;
+                continue;
+            };
+            if self.starter.stop.is_cancelled() {
+                return;
+            }
+            failures += 1;
+            let name = &self.starter.parts.spec.key.name;
+            let (state, reason, next) = match failure {
+                StartFailure::Misconfigured(reason) => {
+                    let next = format!(
+                        "correct the entry, set the variable where the daemon is started, or keep its value with svc mcp secret set {name} KEY"
+                    );
+                    (SourceState::Misconfigured, reason, next)
+                }
+                StartFailure::NeedsAuth(reason) => {
+                    (SourceState::NeedsAuth, reason, format!("svc mcp login {name}"))
+                }
+                StartFailure::Refused(reason) => {
+                    (SourceState::Failed, reason, "correct its entry, and reconnect it".to_owned())
+                }
+                StartFailure::Failed(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
+                    let next = "see what it says, correct its entry, and reconnect it";
+                    (SourceState::Failed, reason, next.to_owned())
+                }
+                StartFailure::Failed(reason) => {
+                    if self.pause(reason, failures).await {
+                        failures = 0;
+                    }
+                    continue;
+                }
+            };
+            self.rest(state, reason, next).await;
+            failures = 0;
+        }
+    }
+
+    /// Waits for a request to restart.
+    async fn rest(&self, state: SourceState, reason: String, next_action: String) {
+        let (reason, next_action) = (Some(reason), Some(next_action));
+        let status = SourceStatus { reason, next_action, ..SourceStatus::from_state(state) };
+        self.show(status, None).await;
+        tokio::select! {
+            () = self.starter.stop.cancelled() => {}
+            () = self.wake.notified() => {}
+        }
+    }
+
+    /// Waits for the backoff; returns true if a restart is requested earlier.
+    async fn pause(&self, reason: String, failures: u32) -> bool {
+        let pause = restart_pause(failures);
+        let next_at = Some(self.starter.parts.services.now().plus(pause));
+        let status = SourceStatus { attempt: Some(failures), next_at, ..backing_off(reason) };
+        self.show(status, None).await;
+        tokio::select! {
+            () = self.starter.stop.cancelled() => false,
+            () = self.wake.notified() => true,
+            () = tokio::time::sleep(pause) => false,
+        }
+    }
+
+    async fn show(&self, status: SourceStatus, running: Option<&Running>) {
+        let since = self.starter.parts.services.now();
+        let connection = running.map(|running| Arc::clone(&running.connection));
+        let pid = running.and_then(|running| running.link.pid());
+        let shown = SourceInstanceStatus { status: status.clone(), since, pid, connection };
+        self.status.send_replace(shown);
+        let parts = &self.starter.parts;
+        if parts.learned.is_some()
+            && let Err(error) =
+                parts.services.sources.store_status(parts.spec.key.clone(), status).await
+        {
+            tracing::warn!(error = telemetry::chain(&error), "a server's state is not on record");
+        }
+    }
+
+    /// Updates the status with the reason why lists are missing, or clears it.
+    async fn show_problem(&self, running: &Running, problem: Option<String>) {
+        let name = &self.starter.parts.spec.key.name;
+        let reason = problem
+            .map(|problem| format!("some lists are the last known ones, or empty: {problem}"));
+        if self.status.borrow().status.reason == reason {
+            return;
+        }
+        if let Some(problem) = reason.as_deref() {
+            tracing::warn!(server = name, problem, "a server did not give all of its lists");
+        }
+        let next_action = reason.is_some().then(|| format!("svc mcp reconnect {name}"));
+        let connected = SourceStatus::from_state(SourceState::Connected);
+        self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
+    }
+
+    /// Fetches the lists of a working server. On failure the old lists stay.
+    async fn refetch(&self, running: &Running) {
+        let bound = self.starter.parts.spec.entry.startup_timeout;
+        match fetch(&running.connection, &running.capabilities, bound).await {
+            Ok(lists) => {
+                self.show_problem(running, lists.problem.clone()).await;
+                self.starter.teach(lists).await;
+            }
+            Err(problem) => self.show_problem(running, Some(problem)).await,
+        }
+    }
+
+    /// Watches a working server until it ends, and returns the reason; `None` if a restart was
+    /// requested. `failures` is the number of failed starts in a row before this one.
+    async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
+        let began = Instant::now();
+        // A caller that sees the server work may change its lists at once.
+        let mut changes = running.changes.clone();
+        let learns = self.starter.parts.learned.is_some();
+        let (mut pace, mut refetch_at) = (RefetchBackoff::new(), None);
+        self.show(SourceStatus::from_state(SourceState::Connected), Some(&running)).await;
+        self.show_problem(&running, running.list_problem.clone()).await;
+        let is_wanted_anew = loop {
+            tokio::select! {
+                () = self.starter.stop.cancelled() => break false,
+                () = self.wake.notified() => break true,
+                () = running.connection.closed.cancelled() => break false,
+                () = running.link.ended() => break false,
+                changed = changes.changed(), if learns && refetch_at.is_none() => {
+                    if changed.is_ok() {
+                        refetch_at = Some(pace.due(Instant::now()));
+                    }
+                }
+                () = until(refetch_at), if refetch_at.is_some() => {
+                    // These lists contain all changes so far.
+                    changes.mark_unchanged();
+                    refetch_at = None;
+                    self.refetch(&running).await;
+                    pace.note(Instant::now());
+                }
+            }
+        };
+        // Calls fail before the process is gone.
+        running.connection.close();
+        let connection = Arc::clone(&running.connection);
+        if is_wanted_anew {
+            self.show(SourceStatus::from_state(SourceState::Connecting), None).await;
+        } else {
+            // The remaining processes may take seconds to end. Calls meanwhile fail at once.
+            let attempt = if began.elapsed() >= STEADY { 1 } else { failures + 1 };
+            let next_at = Some(self.starter.parts.services.now().plus(restart_pause(attempt)));
+            let ended = backing_off("it has ended".to_owned());
+            let status = SourceStatus { attempt: Some(attempt), next_at, ..ended };
+            self.status.send_modify(|now| {
+                (now.pid, now.connection, now.status) = (None, None, status);
+            });
+        }
+        let end = self.starter.end(running, false).await;
+        (!is_wanted_anew).then(|| {
+            StartFailure::from_end(&connection, || end.unwrap_or_else(|| "it ended".to_owned()))
+        })
+    }
+}
+
+fn backing_off(reason: String) -> SourceStatus {
+    SourceStatus {
+        reason: Some(reason),
+        next_action: Some("svc restarts it".to_owned()),
+        ..SourceStatus::from_state(SourceState::BackingOff)
+    }
+}
+
+/// Waits until a time; for ever without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Delays between two refetches of lists that go on changing: none after a quiet time, then this
+/// one, doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// When the lists of a server are fetched again: at once after a quiet time, then with a growing
+/// delay while they go on changing.
+#[derive(Debug)]
+struct RefetchBackoff {
+    pause: Duration,
+    fetched: Option<Instant>,
+}
+
+impl RefetchBackoff {
+    const fn new() -> Self {
+        Self { pause: FIRST_PAUSE, fetched: None }
+    }
+
+    /// When to fetch after a change at `now`. Changes until then are covered.
+    fn due(&self, now: Instant) -> Instant {
+        self.fetched.map_or(now, |fetched| now.max(fetched + self.pause))
+    }
+
+    fn note(&mut self, now: Instant) {
+        self.pause = match self.fetched {
+            Some(fetched) if now < fetched + self.pause * 4 => {
+                (self.pause * 2).min(SOURCE_REFETCH_PAUSE)
+            }
+            _ => FIRST_PAUSE,
+        };
+        self.fetched = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refetch_backs_off_while_lists_keep_changing() {
+        let start = Instant::now();
+        let mut pace = RefetchBackoff::new();
+        assert_eq!(pace.due(start), start, "the first one at once");
+        let (mut now, mut fetches) = (start, 0);
+        while now < start + Duration::from_mins(2) {
+            now = pace.due(now);
+            pace.note(now);
+            fetches += 1;
+        }
+        assert!(fetches < 25, "{fetches}");
+        // A change after a quiet time is fetched at once.
+        let later = now + Duration::from_mins(1);
+        assert_eq!(pace.due(later), later);
+        pace.note(later);
+        assert_eq!(pace.due(later), later + FIRST_PAUSE);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -26,13 +26,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     auth::SourceAuth,
     connection::SourceConnection,
-    containers::Containers,
     http_clients::HttpClients,
     lists::{FetchedLists, fetch, introduce},
+    lock,
     message::ConnectionEnd,
     remote::{RemoteEndpoint, RemoteLink},
     spec::{FilledCommand, FilledEntry, SourceSpec, Variables},
-    stdio::{ServerLog, StderrLines, read, read_log, write},
+    stdio::{Containers, ServerLog, StderrLines, read, read_log, write},
 };
 
 #[derive(Debug, Clone)]
@@ -46,25 +46,19 @@ pub(crate) struct InstanceParts {
     /// The project that it works in.
     pub(crate) project: Option<String>,
     pub(crate) env: Arc<Env>,
-    /// Limits concurrent starts.
     pub(crate) starts: Arc<Semaphore>,
     /// Receives the lists; `None` if another instance fetches them.
     pub(crate) learned: Option<mpsc::UnboundedSender<StartLists>>,
-    /// Containers of servers.
     pub(crate) containers: Containers,
-    /// Receives changes of watched resources.
     pub(crate) moved: mpsc::Sender<ResourceChange>,
-    /// Lines of error output, for the server's stream.
     pub(crate) said: StderrLines,
     /// Whether it has worked before, in this process or an earlier one.
     pub(crate) has_worked: bool,
     pub(crate) vault: SourceVault,
-    /// The login to a server at a URL.
     pub(crate) auth: Arc<SourceAuth>,
     pub(crate) clients: HttpClients,
 }
 
-/// The lists of a server.
 #[derive(Debug)]
 pub(crate) struct StartLists {
     pub(crate) spec: Arc<SourceSpec>,
@@ -73,7 +67,6 @@ pub(crate) struct StartLists {
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// A watched resource has changed.
 #[derive(Debug)]
 pub(crate) struct ResourceChange {
     /// The stream that gets the event.
@@ -82,19 +75,15 @@ pub(crate) struct ResourceChange {
     pub(crate) uri: String,
 }
 
-/// A watched resource.
 #[derive(Debug, Clone)]
 pub(super) struct WatchedResource {
-    /// The stream of its changes.
     pub(super) stream: StreamName,
-    /// The number of subscriptions.
     pub(super) watchers: usize,
 }
 
 /// The watched resources, by the server's own URIs.
 pub(super) type WatchedStreams = Arc<Mutex<HashMap<String, WatchedResource>>>;
 
-/// The status of an instance.
 #[derive(Debug, Clone)]
 pub(crate) struct SourceInstanceStatus {
     pub(crate) status: SourceStatus,
@@ -141,7 +130,6 @@ impl SourceLink {
     }
 }
 
-/// Why a server does not work.
 pub(super) enum StartFailure {
     /// Its entry has to be changed.
     Misconfigured(String),
@@ -156,22 +144,16 @@ pub(super) enum StartFailure {
 impl StartFailure {
     /// The transport's reason, else `other`.
     pub(super) fn from_end(connection: &SourceConnection, other: impl FnOnce() -> String) -> Self {
+        let hide = |reason: &str| connection.hide(reason).into_owned();
         match connection.end() {
             None => Self::Failed(other()),
-            Some(ConnectionEnd::Fault(reason)) => {
-                Self::Failed(connection.hide(reason).into_owned())
-            }
-            Some(ConnectionEnd::NeedsAuth(reason)) => {
-                Self::NeedsAuth(connection.hide(reason).into_owned())
-            }
-            Some(ConnectionEnd::Refused(reason)) => {
-                Self::Refused(connection.hide(reason).into_owned())
-            }
+            Some(ConnectionEnd::Fault(reason)) => Self::Failed(hide(reason)),
+            Some(ConnectionEnd::NeedsAuth(reason)) => Self::NeedsAuth(hide(reason)),
+            Some(ConnectionEnd::Refused(reason)) => Self::Refused(hide(reason)),
         }
     }
 }
 
-/// Starts and ends one server.
 pub(super) struct ServerStarter {
     pub(super) parts: InstanceParts,
     pub(super) watched: WatchedStreams,
@@ -181,19 +163,12 @@ pub(super) struct ServerStarter {
 }
 
 impl ServerStarter {
-    /// Starts a server, and fetches what it offers.
     pub(super) async fn start(&self) -> Result<Running, StartFailure> {
-        let permit = tokio::select! {
-            () = self.stop.cancelled() => return Err(StartFailure::Failed("it is to end".to_owned())),
-            permit = self.parts.starts.acquire() => permit,
-        };
-        let started = self.start_with_permit().await;
-        drop(permit);
-        started
-    }
-
-    async fn start_with_permit(&self) -> Result<Running, StartFailure> {
         let parts = &self.parts;
+        let _permit = tokio::select! {
+            () = self.stop.cancelled() => return Err(StartFailure::Failed("it is to end".to_owned())),
+            permit = parts.starts.acquire() => permit,
+        };
         let (kept, unread) = match parts.vault.kept() {
             Ok(kept) => (kept, None),
             // Most servers have no secrets.
@@ -204,8 +179,8 @@ impl ServerStarter {
         let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: &parts.env };
         let filled = parts.spec.fill(&variables, parts.project.as_deref());
         let filled =
-            filled.map_err(|problem| StartFailure::Misconfigured(unread.unwrap_or(problem)));
-        let (link, connection) = match filled? {
+            filled.map_err(|problem| StartFailure::Misconfigured(unread.unwrap_or(problem)))?;
+        let (link, connection) = match filled {
             FilledEntry::Command(filled) => {
                 let (link, connection) = self.start_process(filled).await?;
                 (SourceLink::Process(Box::new(link)), connection)
@@ -226,10 +201,8 @@ impl ServerStarter {
                 (SourceLink::Remote(link), connection)
             }
         };
-        let changes = connection.list_changes.subscribe();
-        let capabilities = serde_json::Map::new();
-        let list_problem = None;
-        let mut running = Running { link, connection, capabilities, changes, list_problem };
+        let (changes, capabilities) = (connection.list_changes.subscribe(), serde_json::Map::new());
+        let mut running = Running { link, connection, capabilities, changes, list_problem: None };
         let bound = parts.spec.entry.startup_timeout;
         let learned = tokio::select! {
             () = self.stop.cancelled() => Err("it is to end".to_owned()),
@@ -254,25 +227,16 @@ impl ServerStarter {
         filled: FilledCommand,
     ) -> Result<(ProcessLink, Arc<SourceConnection>), StartFailure> {
         let parts = &self.parts;
-        let redactor = filled.redactor.clone();
-        let hidden = |text: String| StartFailure::Failed(redactor.hide(&text).into_owned());
         let mark = new_secret().split_at(32).0.to_owned();
-        let args = parts
-            .containers
-            .prepare(&filled.program, filled.args, &filled.env, &mark)
-            .map_err(|error| StartFailure::Failed(format!("its container: {error}")))?;
-        let command = ServerCommand {
-            program: filled.program,
-            args,
-            env: filled.env,
-            cwd: filled.cwd,
-            mark: mark.clone(),
-        };
+        let FilledCommand { program, args, env, cwd, redactor } = filled;
+        let args = parts.containers.prepare(&program, args, &env, &mark);
+        let args = args.map_err(|error| StartFailure::Failed(format!("its container: {error}")))?;
+        let command = ServerCommand { program, args, env, cwd, mark: mark.clone() };
         let (process, pipes) = match ServerProcess::start(command).await {
             Ok(started) => started,
             Err(problem) => {
                 parts.containers.end(&mark).await;
-                return Err(hidden(problem));
+                return Err(StartFailure::Failed(redactor.hide(&problem).into_owned()));
             }
         };
         let noted = parts.services.sources.note_process(
@@ -285,16 +249,12 @@ impl ServerStarter {
             drop(pipes);
             process.end().await;
             parts.containers.end(&mark).await;
-            return Err(StartFailure::Failed(format!(
-                "its process cannot be put on record: {error}"
-            )));
+            let text = format!("its process cannot be put on record: {error}");
+            return Err(StartFailure::Failed(text));
         }
-        let (connection, messages) = SourceConnection::new(filled.redactor, parts.root.clone());
-        tokio::spawn(report_moves(
-            Arc::clone(&connection),
-            Arc::clone(&self.watched),
-            parts.moved.clone(),
-        ));
+        let (connection, messages) = SourceConnection::new(redactor, parts.root.clone());
+        let watched = Arc::clone(&self.watched);
+        tokio::spawn(report_moves(Arc::clone(&connection), watched, parts.moved.clone()));
         tokio::spawn(write(Arc::clone(&connection), messages, pipes.stdin));
         let reader = read(Arc::clone(&connection), pipes.stdout);
         let closing = Arc::clone(&connection);
@@ -328,7 +288,7 @@ impl ServerStarter {
     /// Renews subscriptions: a new process knows of none. Watched resources may have changed
     /// meanwhile.
     async fn watch_again(&self, connection: &Arc<SourceConnection>) -> Result<(), String> {
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let watched = lock(&self.watched).clone();
         for (uri, WatchedResource { stream, .. }) in watched {
             let params = json!({ "uri": uri });
             let reply = connection.request("resources/subscribe", &params).await;
@@ -377,8 +337,7 @@ impl ServerStarter {
             return Some(fault);
         }
         let exit = exit?;
-        let last = self.log.last_line().filter(|_| with_words);
-        Some(match last {
+        Some(match self.log.last_line().filter(|_| with_words) {
             Some(line) => format!("it ended ({exit}): {line}"),
             None => format!("it ended ({exit})"),
         })
@@ -389,7 +348,6 @@ impl ServerStarter {
 /// event.
 const MOVES_PAUSE: Duration = Duration::from_millis(200);
 
-/// Reports changes of watched resources.
 async fn report_moves(
     connection: Arc<SourceConnection>,
     watched: WatchedStreams,
@@ -400,10 +358,7 @@ async fn report_moves(
         let changed = connection.take_updates();
         let had_some = !changed.is_empty();
         for uri in changed {
-            let stream = {
-                let watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
-                watched.get(&uri).map(|known| known.stream.clone())
-            };
+            let stream = lock(&watched).get(&uri).map(|known| known.stream.clone());
             if let Some(stream) = stream {
                 moved.send(ResourceChange { stream, uri }).await.ok();
             }

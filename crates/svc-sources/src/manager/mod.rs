@@ -1,19 +1,328 @@
-//! All servers: their plans by caller, their instances, and their tools.
+//! All servers: the shared state, and the accessors that every part of the manager uses.
 //!
-//! Reading order: `state` is the shared state, `plans` reads the files, starts and ends servers
-//! accordingly; `tools` makes tools that call them; `overview` shows all to people, who log in by
-//! `login`; `run` is the start, the background work, and the end; `records` writes what servers
-//! report into the database.
+//! `plans` reads the files, starts and ends servers accordingly, and makes tools that call them;
+//! `overview` shows all to people and logs in; `run` is the start, the background work, and the
+//! end.
 
-mod login;
 mod overview;
 mod plans;
-mod records;
 mod run;
-mod state;
-mod tools;
 
-pub use login::{LoginOutcome, OpenLogin, SourceLoginFlow};
-pub use overview::FolderSources;
+pub use overview::{FolderSources, SourceLoginFlow};
 pub use run::SourceManagerParts;
-pub use state::SourceManager;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, RwLock, Weak},
+    time::SystemTime,
+};
+
+use svc_core::{
+    service::{
+        Services,
+        sources::{CallEvent, SourceKey},
+    },
+    tools::{Catalogue, Tool},
+};
+use svc_model::source::Sharing;
+use svc_sys::config::{
+    Env,
+    sources::{SourceFiles, SourcePlan, SourceVault},
+};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    auth::{LoginRun, SourceAuth},
+    call::Served,
+    core::CoreServer,
+    http_clients::HttpClients,
+    instance::{Instance, InstanceParts, ResourceChange, StartLists},
+    lists::{OfferedLists, OpenServer},
+    lock,
+    metrics::SourceMetrics,
+    results::KeptResults,
+    spec::SourceSpec,
+    stdio::{Containers, StderrLines, StderrQuota},
+    suspended::SuspendedCalls,
+    view::{PinnedLists, SourceChange, changes, still_approved},
+};
+
+/// All servers. Cheap to clone.
+#[derive(Clone)]
+pub struct SourceManager(Arc<ManagerState>);
+
+#[derive(Debug, Clone)]
+pub(crate) struct ManagerHandle(Weak<ManagerState>);
+
+impl ManagerHandle {
+    pub(crate) fn upgrade(&self) -> Option<SourceManager> {
+        self.0.upgrade().map(SourceManager)
+    }
+}
+
+struct ManagerState {
+    services: Services,
+    files: SourceFiles,
+    env: Arc<Env>,
+    catalogue: Weak<Catalogue>,
+    metrics: SourceMetrics,
+    core: CoreServer,
+    clients: HttpClients,
+    results: KeptResults,
+    suspended: SuspendedCalls,
+    moved: mpsc::Sender<ResourceChange>,
+    changes: OfferChanges,
+    state: Mutex<ManagedSources>,
+    /// By the folders of callers; `settle` replaces all of them.
+    plans: RwLock<HashMap<String, Arc<FolderPlan>>>,
+    starts: Arc<Semaphore>,
+    learned: mpsc::UnboundedSender<StartLists>,
+    said: mpsc::Sender<(Arc<SourceSpec>, String)>,
+    events: mpsc::Sender<(SourceKey, CallEvent)>,
+    stop: CancellationToken,
+    ending: TaskTracker,
+}
+
+#[derive(Default)]
+struct OfferChanges {
+    resources: watch::Sender<u64>,
+    prompts: watch::Sender<u64>,
+}
+
+impl OfferChanges {
+    /// The set of servers has changed.
+    fn count_all(&self) {
+        self.resources.send_modify(|count| *count += 1);
+        self.prompts.send_modify(|count| *count += 1);
+    }
+
+    /// The lists of a server have changed, as callers see them.
+    fn count(&self, before: Option<&OfferedLists>, after: &OfferedLists) {
+        if before.is_none_or(|before| {
+            before.resources != after.resources || before.templates != after.templates
+        }) {
+            self.resources.send_modify(|count| *count += 1);
+        }
+        if before.is_none_or(|before| before.prompts != after.prompts) {
+            self.prompts.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+type ToolMap = Arc<BTreeMap<String, Arc<Tool>>>;
+/// A server, and whom the instance serves.
+type InstanceKey = (SourceKey, String);
+
+#[derive(Default)]
+struct ManagedSources {
+    /// The servers in the files, for callers without a folder (`""`) and for each folder that has
+    /// called.
+    named: HashMap<String, NamedServers>,
+    /// The servers that are to run.
+    wanted: HashMap<SourceKey, Arc<SourceSpec>>,
+    lists: HashMap<SourceKey, LearnedLists>,
+    /// Definitions that a person has approved.
+    pins: HashMap<SourceKey, PinnedLists>,
+    stderr: HashMap<SourceKey, Arc<StderrQuota>>,
+    instances: HashMap<InstanceKey, Arc<Instance>>,
+    tools: HashMap<SourceKey, SourceTools>,
+    /// Logins, one for all instances of a server.
+    auths: HashMap<SourceKey, Arc<SourceAuth>>,
+    /// Logins that wait for a person.
+    logins: HashMap<SourceKey, Arc<LoginRun>>,
+}
+
+struct LearnedLists {
+    fingerprint: String,
+    /// The lists that the server gave last.
+    lists: Arc<OfferedLists>,
+    /// The lists that callers see.
+    shown: Arc<OfferedLists>,
+    /// Changes since a person approved the definitions, by kind and name.
+    changed: Arc<[String]>,
+}
+
+impl LearnedLists {
+    fn new(fingerprint: String, lists: OfferedLists) -> Self {
+        let lists = Arc::new(lists);
+        Self { fingerprint, shown: Arc::clone(&lists), lists, changed: [].into() }
+    }
+
+    /// Shows the approved definitions, if the server's definitions are pinned, and stores how the
+    /// server's differ.
+    fn compare(&mut self, spec: &SourceSpec, pin: Option<&PinnedLists>) {
+        let pin = pin.filter(|pin| pin.basis == spec.pin_basis());
+        let waiting = pin.map(|pin| changes(&pin.lists, &self.lists)).unwrap_or_default();
+        self.shown = match pin {
+            Some(pin) if spec.is_pinned() && pin.lists != self.lists => {
+                Arc::new(still_approved(&pin.lists, &self.lists))
+            }
+            _ => Arc::clone(&self.lists),
+        };
+        self.changed = waiting.iter().map(SourceChange::mark).collect();
+    }
+}
+
+struct SourceTools {
+    tools: ToolMap,
+    problems: Vec<String>,
+}
+
+struct NamedServers {
+    plan: Arc<SourcePlan>,
+    /// The stamp of the files when they were read.
+    stamp: FileStamp,
+}
+
+#[derive(Default)]
+struct FolderPlan {
+    plan: Arc<SourcePlan>,
+    /// Those in force, by name, with what each offers.
+    servers: Vec<OpenServer>,
+    tools: ToolMap,
+}
+
+impl ManagedSources {
+    /// What a server offers, as callers see it.
+    fn shown(&self, spec: &SourceSpec) -> Arc<OfferedLists> {
+        let lists = self.learned(&spec.key, &spec.fingerprint);
+        lists.map(|kept| Arc::clone(&kept.shown)).unwrap_or_default()
+    }
+
+    /// The lists of a server that were fetched with this fingerprint of its entry.
+    fn learned(&self, key: &SourceKey, fingerprint: &str) -> Option<&LearnedLists> {
+        self.lists.get(key).filter(|kept| kept.fingerprint == fingerprint)
+    }
+
+    /// The instance that fetches a server's lists and serves everybody.
+    fn learner(&self, key: &SourceKey) -> Option<&Arc<Instance>> {
+        self.instances.get(&(key.clone(), String::new()))
+    }
+}
+
+/// Modification times and lengths of files.
+type FileStamp = Vec<Option<(SystemTime, u64)>>;
+
+impl fmt::Debug for SourceManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceManager").finish_non_exhaustive()
+    }
+}
+
+impl SourceManager {
+    fn state(&self) -> MutexGuard<'_, ManagedSources> {
+        lock(&self.0.state)
+    }
+
+    fn tell_catalogue(&self) {
+        if let Some(catalogue) = self.0.catalogue.upgrade() {
+            catalogue.foreign_changed();
+        }
+    }
+
+    fn parts(
+        &self,
+        spec: &Arc<SourceSpec>,
+        served: Served,
+        state: &mut ManagedSources,
+    ) -> InstanceParts {
+        let Served { key: serves, project } = served;
+        let is_learner = serves.is_empty();
+        let by_project = spec.entry.sharing == Sharing::Project;
+        let project = if is_learner { spec.root.clone() } else { project };
+        let root = project.clone().filter(|_| is_learner || by_project);
+        let has_worked = state.learned(&spec.key, &spec.fingerprint).is_some();
+        InstanceParts {
+            services: self.0.services.clone(),
+            spec: Arc::clone(spec),
+            serves,
+            root,
+            project,
+            env: Arc::clone(&self.0.env),
+            starts: Arc::clone(&self.0.starts),
+            learned: is_learner.then(|| self.0.learned.clone()),
+            containers: Containers::new(&self.0.files.home),
+            moved: self.0.moved.clone(),
+            said: StderrLines {
+                spec: Arc::clone(spec),
+                lines: self.0.said.clone(),
+                quota: Arc::clone(state.stderr.entry(spec.key.clone()).or_default()),
+            },
+            has_worked,
+            vault: self.vault(),
+            auth: self.auth(&spec.key, state),
+            clients: self.0.clients.clone(),
+        }
+    }
+
+    pub(crate) fn vault(&self) -> SourceVault {
+        SourceVault::new(&self.0.files.home)
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    pub(crate) fn downgrade(&self) -> ManagerHandle {
+        ManagerHandle(Arc::downgrade(&self.0))
+    }
+
+    /// The entry of a server that is to run.
+    pub(crate) fn spec(&self, key: &SourceKey) -> Option<Arc<SourceSpec>> {
+        self.state().learner(key).map(|learner| Arc::clone(&learner.spec))
+    }
+
+    pub(crate) fn auth_of(&self, key: &SourceKey) -> Arc<SourceAuth> {
+        self.auth(key, &mut self.state())
+    }
+
+    /// Restarts all instances of a server; `false` if it is not to run.
+    pub(crate) fn reconnect_all(&self, key: &SourceKey) -> bool {
+        let instances: Vec<_> = {
+            let state = self.state();
+            let own = state.instances.iter().filter(|((of, _), _)| of == key);
+            own.map(|(_, instance)| Arc::clone(instance)).collect()
+        };
+        for instance in &instances {
+            instance.reconnect();
+        }
+        !instances.is_empty()
+    }
+
+    fn auth(&self, key: &SourceKey, state: &mut ManagedSources) -> Arc<SourceAuth> {
+        let make = || {
+            let id = format!("{}\n{}", key.name, key.project);
+            SourceAuth::new(self.0.services.clone(), self.vault(), self.0.clients.clone(), id)
+        };
+        Arc::clone(state.auths.entry(key.clone()).or_insert_with(make))
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        &self.0.files.home
+    }
+
+    pub fn results(&self) -> &KeptResults {
+        &self.0.results
+    }
+
+    pub(crate) fn suspended(&self) -> &SuspendedCalls {
+        &self.0.suspended
+    }
+
+    pub(crate) fn services(&self) -> &Services {
+        &self.0.services
+    }
+
+    /// Counts changes of the resources that servers offer.
+    pub fn resource_changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.resources.subscribe()
+    }
+
+    /// Counts changes of the prompts that servers offer.
+    pub fn prompt_changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.prompts.subscribe()
+    }
+}

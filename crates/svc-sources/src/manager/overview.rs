@@ -1,28 +1,22 @@
-//! All servers as people see them.
+//! All servers as people see them, approve them and log in to them.
 
-use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc, time::Duration};
 
 use svc_core::service::sources::{SourceKey, SourceStatus};
-use svc_model::{
-    Timestamp,
-    source::{SourceInstance, SourceState, SourceView},
-};
+use svc_model::source::{SourceInstance, SourceState, SourceTransport, SourceView};
 use svc_sys::config::sources::{
     ApprovedEntry, PlannedSource, SourceChoices, SourceDocument, SourcePlan, SourceStanding,
     content_hash,
 };
 
-use super::{
-    records::store_pin,
-    state::{ManagedSources, SourceManager},
-};
+use super::{ManagedSources, SourceManager, run::store_pin};
 use crate::{
-    blocking::run_blocking,
-    pins::{SourceChange, changes, digest},
-    spec::{SourceSpec, key_of},
+    auth::{LoginOutcome, LoginRequest, LoginRun, OpenLogin},
+    run_blocking,
+    spec::{FilledEntry, SourceSpec, Variables, key_of},
+    view::{SourceChange, changes, digest},
 };
 
-/// A project's file that waits for approval.
 struct WaitingFile {
     path: PathBuf,
     /// The hash of the content that was read.
@@ -49,12 +43,10 @@ impl FolderSources {
         sources.map(|planned| (key_of(planned), self.view(&state, planned))).collect()
     }
 
-    /// Problems with the files.
     pub fn problems(&self) -> &[String] {
         &self.plan.problems
     }
 
-    /// The scopes that servers require of callers.
     pub fn scopes(&self) -> BTreeSet<String> {
         let entries = self.plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
         entries.filter_map(|entry| entry.scope.clone()).collect()
@@ -63,22 +55,18 @@ impl FolderSources {
     fn view(&self, state: &ManagedSources, planned: &PlannedSource) -> SourceView {
         let key = key_of(planned);
         let is_in_force = planned.standing == SourceStanding::InForce;
-        let learner = state.instances.get(&(key.clone(), String::new())).filter(|_| is_in_force);
+        let learner = state.learner(&key).filter(|_| is_in_force);
         let now = learner.map(|learner| learner.status());
         let since = now.as_ref().map_or_else(|| self.manager.services().now(), |now| now.since);
-        let status =
-            now.as_ref().map_or_else(|| standing_status(planned), |now| now.status.clone());
         let is_builtin = SourceSpec::parse(planned).is_some_and(|spec| spec.is_builtin());
-        let status = if is_in_force && is_builtin {
-            SourceStatus::from_state(SourceState::Connected)
-        } else {
-            status
+        let mut status = match &now {
+            _ if is_in_force && is_builtin => SourceStatus::from_state(SourceState::Connected),
+            Some(now) => now.status.clone(),
+            None => standing_status(planned),
         };
-        let lists = state.lists.get(&key).filter(|kept| kept.fingerprint == planned.fingerprint);
-        let lists = lists.filter(|_| is_in_force);
+        let lists = state.learned(&key, &planned.fingerprint).filter(|_| is_in_force);
         let own = state.tools.get(&key).filter(|_| is_in_force);
         let changed = lists.map_or(0, |kept| kept.changed.len());
-        let mut status = status;
         if changed > 0 && status.state == SourceState::Connected && status.next_action.is_none() {
             status.next_action = Some(format!("svc mcp approve {}", planned.name));
         }
@@ -120,7 +108,7 @@ impl FolderSources {
                 _ => None,
             },
             warnings,
-            since: Timestamp::clone(&since),
+            since,
         }
     }
 
@@ -129,7 +117,6 @@ impl FolderSources {
         self.find_keyed(name).map(|(_, view)| view)
     }
 
-    /// The key of the server of this name that is in force.
     pub fn key_of(&self, name: &str) -> Option<SourceKey> {
         self.find_keyed(name).map(|(key, _)| key)
     }
@@ -218,11 +205,8 @@ impl FolderSources {
             if changes_of(&state, &key).1 != seen {
                 return Some(false);
             }
-            let known = state
-                .lists
-                .get(&key)
-                .map(|known| (Arc::clone(&known.lists), Arc::clone(&known.shown)));
-            let Some((lists, before)) = known else { return Some(true) };
+            let Some(known) = state.lists.get(&key) else { return Some(true) };
+            let (lists, before) = (Arc::clone(&known.lists), Arc::clone(&known.shown));
             let Some(pin) = state.pins.get_mut(&key) else { return Some(true) };
             (pin.lists, pin.told) = (lists, BTreeSet::new());
             let pin = pin.clone();
@@ -257,17 +241,12 @@ impl FolderSources {
 }
 
 fn changes_of(state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, String) {
-    let learner = state.instances.get(&(key.clone(), String::new()));
-    let pin = learner.and_then(|learner| {
-        state.pins.get(key).filter(|pin| pin.basis == learner.spec.pin_basis())
-    });
-    let known = learner.and_then(|learner| {
-        state.lists.get(key).filter(|known| known.fingerprint == learner.spec.fingerprint)
-    });
-    let changes = match (pin, known) {
-        (Some(pin), Some(known)) => changes(&pin.lists, &known.lists),
-        _ => Vec::new(),
+    let changes = || {
+        let spec = &state.learner(key)?.spec;
+        let pin = state.pins.get(key).filter(|pin| pin.basis == spec.pin_basis())?;
+        Some(changes(&pin.lists, &state.learned(key, &spec.fingerprint)?.lists))
     };
+    let changes = changes().unwrap_or_default();
     let digest = digest(&changes);
     (changes, digest)
 }
@@ -296,4 +275,88 @@ pub(super) fn standing_status(planned: &PlannedSource) -> SourceStatus {
         ),
     };
     SourceStatus { reason, next_action, ..SourceStatus::from_state(state) }
+}
+
+/// The name of a configured client's secret.
+const CLIENT_SECRET: &str = "OAUTH_CLIENT_SECRET";
+
+#[derive(Debug)]
+pub struct SourceLoginFlow<'a> {
+    pub(super) manager: &'a SourceManager,
+    pub(super) key: &'a SourceKey,
+}
+
+impl SourceLoginFlow<'_> {
+    /// Begins it. The error is for people.
+    pub async fn begin(&self, port: Option<u16>) -> Result<OpenLogin, String> {
+        let Self { manager, key } = self;
+        let spec = manager.spec(key).ok_or("it is not to run")?;
+        let kept = manager.vault().kept().map_err(|error| error.to_string())?;
+        let (secrets, kept_from) = (kept.given_to(&spec.bearer), kept.kept_from(&spec.bearer));
+        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: manager.env() };
+        let filled = spec.fill(&variables, spec.root.as_deref())?;
+        let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
+            (&spec.entry.transport, filled)
+        else {
+            return Err("it is a program and has no login".to_owned());
+        };
+        if filled.headers.contains_key(reqwest::header::AUTHORIZATION) {
+            return Err("its entry has an Authorization header, which is what counts".to_owned());
+        }
+        if let Some(other) = kept_from.get(CLIENT_SECRET).filter(|_| oauth.client_id.is_some()) {
+            return Err(format!(
+                "its secret {CLIENT_SECRET} was set for {other}, and goes nowhere else: svc mcp secret set {} {CLIENT_SECRET}",
+                key.name
+            ));
+        }
+        let port = port.or(oauth.callback_port).unwrap_or(0);
+        let request = LoginRequest {
+            url: filled.url,
+            choice: oauth.clone(),
+            secret: secrets.get(CLIENT_SECRET).cloned(),
+        };
+        // An earlier login holds the port.
+        manager.state().logins.remove(*key);
+        let (this, name) = (manager.downgrade(), SourceKey::clone(key));
+        let done = move || {
+            if let Some(manager) = this.upgrade() {
+                manager.reconnect_all(&name);
+            }
+        };
+        let run = LoginRun::start(manager.auth_of(key), request, port, done).await;
+        let run = run.map_err(|problem| filled.redactor.hide(&problem).into_owned())?;
+        let open = run.open.clone();
+        manager.state().logins.insert(SourceKey::clone(key), Arc::new(run));
+        Ok(open)
+    }
+
+    /// Waits for a while for its end; `None` if it is not under way. `redirect` is a URL that a
+    /// person pasted.
+    pub async fn outcome(
+        &self,
+        redirect: Option<&str>,
+        patience: Duration,
+    ) -> Option<LoginOutcome> {
+        let run = self.manager.state().logins.get(self.key).cloned()?;
+        if let Some(redirect) = redirect {
+            run.paste(redirect);
+        }
+        let mut progress = run.progress.clone();
+        let over = progress.wait_for(|progress| *progress != LoginOutcome::Waiting);
+        Some(match tokio::time::timeout(patience, over).await {
+            Err(_) => LoginOutcome::Waiting,
+            Ok(Err(_)) => LoginOutcome::Failed("the login was given up".to_owned()),
+            Ok(Ok(progress)) => progress.clone(),
+        })
+    }
+
+    /// Removes it and revokes its tokens; `None` if there was none, `Some(false)` if the issuer
+    /// could not be told.
+    pub async fn end(&self) -> io::Result<Option<bool>> {
+        let Self { manager, key } = self;
+        manager.state().logins.remove(*key);
+        let was_there = manager.auth_of(key).log_out().await?;
+        manager.reconnect_all(key);
+        Ok(was_there)
+    }
 }

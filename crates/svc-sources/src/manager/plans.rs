@@ -1,7 +1,8 @@
-//! The servers of each caller.
+//! The servers of each caller, and the tools that call them.
 //!
 //! A plan is read from files and is immutable: one watcher polls the files and replaces the plan. A
-//! call looks its plan up and reads no file.
+//! call looks its plan up and reads no file. It is counted, reported as an event, and sent by the
+//! instance that serves the caller.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,28 +12,27 @@ use std::{
 };
 
 use svc_core::{
-    service::sources::{SourceKey, SourceStatus},
-    tools::{ChildTools, Tool, ToolError},
+    service::sources::{CallEvent, SourceKey, SourceStatus},
+    tools::{Call, ChildTools, ErrorType, Failure, Tool, ToolError},
 };
 use svc_model::{Caller, source::SourceState};
 use svc_sys::config::sources::{
-    KeptSecrets, PlannedSource, SourceChoices, SourcePlan, SourceStanding, project_files,
+    KeptSecrets, SourceChoices, SourcePlan, SourceStanding, project_files,
 };
 
 use super::{
-    login::SourceLoginFlow,
-    overview::{FolderSources, standing_status},
-    state::{FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager},
-    tools::{core_tools, server_tools},
+    FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager, SourceTools,
+    overview::{FolderSources, SourceLoginFlow, standing_status},
 };
 use crate::{
-    blocking::run_blocking,
-    call::{Served, unavailable},
+    call::{Served, ServerRequest, serves, unavailable},
     instance::Instance,
     lists::OpenServer,
+    metrics::{CallMeter, CallOutcome},
     relay::CallerSources,
+    run_blocking,
     spec::SourceSpec,
-    view::tools_of,
+    view::{OfferedTools, tools_of},
 };
 
 /// Interval at which the files are polled.
@@ -105,7 +105,7 @@ impl SourceManager {
 
     /// The plan from the present content of a folder's files: for people who have just changed
     /// them, and for a call of a tool that the plan does not have.
-    pub(super) fn plan_now(&self, folder: Option<&str>) -> Arc<FolderPlan> {
+    fn plan_now(&self, folder: Option<&str>) -> Arc<FolderPlan> {
         self.refresh(folder.unwrap_or_default());
         self.plan(folder)
     }
@@ -161,18 +161,15 @@ impl SourceManager {
             }
         }
         stderr.retain(|key, _| wanted.contains_key(key));
-        state.tools = state
-            .wanted
-            .iter()
-            .map(|(key, spec)| {
-                let tools = if spec.is_builtin() {
-                    core_tools(self, spec)
-                } else {
-                    server_tools(self, spec, tools_of(spec, &state.shown(spec)))
-                };
-                (key.clone(), tools)
-            })
-            .collect();
+        let tools = state.wanted.iter().map(|(key, spec)| {
+            let tools = if spec.is_builtin() {
+                core_tools(self, spec)
+            } else {
+                server_tools(self, spec, tools_of(spec, &state.shown(spec)))
+            };
+            (key.clone(), tools)
+        });
+        state.tools = tools.collect();
         let plans = state.named.iter().map(|(folder, named)| {
             (folder.clone(), Arc::new(folder_plan(state, Arc::clone(&named.plan))))
         });
@@ -209,7 +206,7 @@ impl SourceManager {
     /// The instance that serves a project, a session, or everybody. Starts it if needed.
     pub(crate) fn instance(&self, spec: &Arc<SourceSpec>, served: Served) -> Option<Arc<Instance>> {
         let mut state = self.state();
-        let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
+        let learner = state.learner(&spec.key)?;
         // The entry in a caller's plan lacks the fingerprint of its secrets.
         if learner.spec.fingerprint != spec.fingerprint {
             return None;
@@ -232,15 +229,12 @@ impl SourceManager {
         let named = |(spec, _): &&OpenServer| is_named(spec) && is_open(spec, caller);
         let (spec, _) = plan.servers.iter().find(named)?;
         let state = self.state();
-        let known = state.lists.get(&spec.key);
-        if known.is_some_and(|kept| kept.fingerprint == spec.fingerprint) {
+        if state.learned(&spec.key, &spec.fingerprint).is_some() {
             return None;
         }
-        let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
-        Some((spec.key.name.clone(), learner.status().status))
+        Some((spec.key.name.clone(), state.learner(&spec.key)?.status().status))
     }
 
-    /// The servers that a caller may use.
     pub fn of_caller(&self, caller: &Caller) -> CallerSources {
         let mut servers = self.plan(caller.folder()).servers.clone();
         servers.retain(|(spec, _)| !spec.is_builtin() && is_open(spec, caller));
@@ -253,7 +247,6 @@ impl SourceManager {
         FolderSources { manager: self.clone(), plan }
     }
 
-    /// The login to a server.
     pub fn login<'a>(&'a self, key: &'a SourceKey) -> SourceLoginFlow<'a> {
         SourceLoginFlow { manager: self, key }
     }
@@ -269,13 +262,11 @@ impl SourceManager {
 /// The caller's server whose prefix a tool's name has, and why it does not run, if no server of
 /// that name is to run.
 fn status_of_disabled(plan: &SourcePlan, tool: &str) -> Option<(String, SourceStatus)> {
-    let named: Vec<_> =
-        plan.sources.iter().filter(|planned| is_tool_of(tool, &planned.name)).collect();
-    if named.iter().any(|planned| planned.standing == SourceStanding::InForce) {
+    let mut named = plan.sources.iter().filter(|planned| is_tool_of(tool, &planned.name));
+    if named.clone().any(|planned| planned.standing == SourceStanding::InForce) {
         return None;
     }
-    let shown = |planned: &&PlannedSource| !matches!(planned.standing, SourceStanding::Hidden(_));
-    let planned = named.into_iter().find(shown)?;
+    let planned = named.find(|planned| !matches!(planned.standing, SourceStanding::Hidden(_)))?;
     Some((planned.name.clone(), standing_status(planned)))
 }
 
@@ -312,7 +303,6 @@ fn stamp_of(path: &Path) -> Option<(SystemTime, u64)> {
     Some((meta.modified().ok()?, meta.len()))
 }
 
-/// Whether a tool's name has this server's prefix.
 fn is_tool_of(tool: &str, server: &str) -> bool {
     tool.strip_prefix(server).is_some_and(|rest| rest.starts_with("__"))
 }
@@ -344,4 +334,92 @@ impl ChildTools for SourceManager {
         }
         all.into_values().collect()
     }
+}
+
+fn server_tools(
+    manager: &SourceManager,
+    spec: &Arc<SourceSpec>,
+    offered: OfferedTools,
+) -> SourceTools {
+    let tools = offered.tools.into_iter().map(|(name, tool)| {
+        let bound = manager.results().bound_of(&tool.declaration.entry.read);
+        let (manager, spec) = (manager.downgrade(), Arc::clone(spec));
+        let (own_name, traits) = (tool.own_name, tool.traits);
+        let run = move |call: Call, arguments| {
+            let (manager, spec) = (manager.clone(), Arc::clone(&spec));
+            let (own_name, traits) = (Arc::clone(&own_name), Arc::clone(&traits));
+            async move {
+                let Some(manager) = manager.upgrade() else {
+                    let text = "the daemon is about to end";
+                    return Err(ToolError::new(ErrorType::Unavailable, text).into());
+                };
+                let shown = format!("{}__{own_name}", spec.key.name);
+                let request = ServerRequest::tool(&own_name, &traits, arguments);
+                let meter = meter(&manager, &spec, &own_name, &call);
+                let Some(instance) = manager.instance(&spec, serves(&spec, &call)) else {
+                    meter.end(CallOutcome::Unavailable);
+                    let text = format!("{} is turned off or gone", spec.key.name);
+                    let error = ToolError::new(ErrorType::Unavailable, text);
+                    return Err(error.retryable(false).into());
+                };
+                let (outcome, answer) = request.make(&instance, manager.suspended(), &call).await;
+                match &answer {
+                    Err(Failure::NeedsInput) => meter.ask(),
+                    _ => meter.end(outcome),
+                }
+                Ok(manager.results().shorten(&call.caller, &shown, bound, answer?).await)
+            }
+        };
+        (name, Arc::new(Tool::foreign(tool.declaration, run)))
+    });
+    SourceTools { tools: Arc::new(tools.collect()), problems: offered.problems }
+}
+
+/// The tools of the built-in server, metered like those of others.
+fn core_tools(manager: &SourceManager, spec: &Arc<SourceSpec>) -> SourceTools {
+    let tools = manager.0.core.tools(&spec.entry, manager.env()).into_iter().filter_map(|tool| {
+        let declaration = tool.foreign_declaration()?.clone();
+        let (manager, spec, tool) = (manager.downgrade(), Arc::clone(spec), Arc::new(tool));
+        let name = tool.name().to_owned();
+        let run = move |call: Call, arguments| {
+            let (manager, spec, tool) = (manager.clone(), Arc::clone(&spec), Arc::clone(&tool));
+            async move {
+                let meter =
+                    manager.upgrade().map(|manager| meter(&manager, &spec, tool.name(), &call));
+                let caller = call.caller.clone();
+                let answer = tool.call(call, arguments).await;
+                if let Some(meter) = meter {
+                    meter.end(CallOutcome::from_answer(&answer));
+                }
+                let Some(manager) = manager.upgrade() else { return answer };
+                let results = manager.results();
+                let bound = results.bound_of(&serde_json::Value::Null);
+                Ok(results.shorten(&caller, tool.name(), bound, answer?).await)
+            }
+        };
+        Some((name, Arc::new(Tool::foreign(declaration, run))))
+    });
+    SourceTools { tools: Arc::new(tools.collect()), problems: Vec::new() }
+}
+
+/// Counts a call and reports it as an event when it ends. `tool` is the server's own name.
+fn meter(
+    manager: &SourceManager,
+    spec: &Arc<SourceSpec>,
+    tool: &str,
+    call: &Call,
+) -> CallMeter<impl FnMut(CallOutcome, Duration) + use<>> {
+    let session = call.session.as_deref().or(call.caller.session()).map(str::to_owned);
+    let (manager, spec, tool) = (manager.clone(), Arc::clone(spec), tool.to_owned());
+    CallMeter::new(move |outcome: CallOutcome, took: Duration| {
+        manager.0.metrics.count(&spec.key.name, &tool, outcome.as_str(), took);
+        let event = CallEvent {
+            tool: tool.clone(),
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            outcome: outcome.as_str(),
+            session: session.clone(),
+        };
+        // In a flood calls are counted, but their events may be dropped.
+        manager.0.events.try_send((spec.key.clone(), event)).ok();
+    })
 }

@@ -1,15 +1,19 @@
-//! The start and the end of all servers, and background work: learning what servers offer, removing
-//! what is old.
+//! The start and the end of all servers, and background work: learning what servers offer, writing
+//! what they report into the database, removing what is old.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     path::PathBuf,
     sync::{Arc, Mutex, RwLock, Weak},
     time::{Duration, SystemTime},
 };
 
+use serde_json::json;
 use svc_core::{
-    service::{Services, sources::SourceKey},
+    service::{
+        Services,
+        sources::{CallEvent, SourceKey, SourceLists},
+    },
     tools::Catalogue,
 };
 use svc_model::{Caller, source::Sharing};
@@ -21,32 +25,31 @@ use svc_sys::{
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    records::{lists_of, rows_of, store_pin, write_calls, write_lines, write_moves},
-    state::{InstanceKey, LearnedLists, ManagedSources, ManagerState, OfferChanges, SourceManager},
-};
+use super::{LearnedLists, ManagedSources, ManagerState, OfferChanges, SourceManager};
 use crate::{
-    containers::Containers,
     core::CoreServer,
     http_clients::HttpClients,
-    instance::{Instance, StartLists},
+    instance::{Instance, ResourceChange, StartLists},
+    lists::{Definition, OfferedLists},
     metrics::SourceMetrics,
-    pins::PinnedLists,
     results::{KeptResults, ResultBounds, remove_old},
+    spec::SourceSpec,
+    stdio::Containers,
     suspended::SuspendedCalls,
+    view::PinnedLists,
 };
 
-/// Most concurrent starts.
 const PARALLEL_STARTS: usize = 8;
+/// Idle time after which the instance of a session ends.
+const SESSION_SILENCE: Duration = Duration::from_mins(10);
+/// How often to check for sessions that have ended, while something runs for a session.
+const SESSION_LOOK: Duration = Duration::from_secs(1);
 /// Capacity of the queue of events of calls.
 const EVENTS: usize = 4096;
 
-/// The dependencies of the manager.
 #[derive(Debug)]
 pub struct SourceManagerParts {
-    /// The services that store lists, states and processes.
     pub services: Services,
-    /// The files that name servers.
     pub files: SourceFiles,
     pub env: Env,
     /// The catalogue that gets the servers' tools.
@@ -142,10 +145,6 @@ impl SourceManager {
     }
 }
 
-/// Idle time after which the instance of a session ends.
-const SESSION_SILENCE: Duration = Duration::from_mins(10);
-/// How often to check for sessions that have ended, while something runs for a session.
-const SESSION_LOOK: Duration = Duration::from_secs(1);
 /// Takes in the lists that servers give at their starts.
 async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<StartLists>) {
     while let Some(StartLists { spec, lists, done }) = lessons.recv().await {
@@ -153,18 +152,16 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             let mut state = manager.state();
             // An instance that is ending, with an earlier entry or approval, must not overwrite
             // the present lists.
-            let learner = state.instances.get(&(spec.key.clone(), String::new()));
-            if learner.is_none_or(|learner| *learner.spec != *spec) {
+            if state.learner(&spec.key).is_none_or(|learner| *learner.spec != *spec) {
                 continue;
             }
-            let known = state.lists.get(&spec.key);
-            let of_this = known.filter(|known| known.fingerprint == spec.fingerprint);
+            let of_this = state.learned(&spec.key, &spec.fingerprint);
             let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
             let lists = lists.or_last_known(&last_known);
             let kept = rows_of(&spec.fingerprint, &lists);
             // The text counts, too: the same definitions may be written differently.
             let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
-            let before = known.map(|known| Arc::clone(&known.shown));
+            let before = state.lists.get(&spec.key).map(|known| Arc::clone(&known.shown));
             // The first connection after an approval: the server's present definitions are
             // approved.
             let basis = spec.pin_basis();
@@ -227,9 +224,8 @@ async fn end_with_sessions(manager: SourceManager) {
         let mut sessions = manager.0.core.sessions();
         {
             let state = manager.state();
-            let own = state.instances.iter().filter(|((_, serves), instance)| {
-                !serves.is_empty() && instance.spec.entry.sharing == Sharing::Session
-            });
+            let own = state.instances.iter();
+            let own = own.filter(|((_, serves), instance)| is_of_session(serves, instance));
             sessions.extend(own.map(|((_, serves), _)| serves.clone()));
         }
         for session in sessions {
@@ -237,26 +233,23 @@ async fn end_with_sessions(manager: SourceManager) {
             if detail.is_ok_and(|detail| detail.session.ended_at.is_some()) {
                 manager.0.core.end_session(&session);
                 end_instances(&manager, |serves, instance| {
-                    serves == session && instance.spec.entry.sharing == Sharing::Session
+                    serves == session && is_of_session(serves, instance)
                 });
             }
         }
     }
 }
 
+fn is_of_session(serves: &str, instance: &Instance) -> bool {
+    !serves.is_empty() && instance.spec.entry.sharing == Sharing::Session
+}
+
 /// Ends instances and removes them.
 fn end_instances(manager: &SourceManager, is_over: impl Fn(&str, &Instance) -> bool) {
     let mut state = manager.state();
-    let over: Vec<InstanceKey> = state
-        .instances
-        .iter()
-        .filter(|((_, serves), instance)| is_over(serves, instance))
-        .map(|(key, _)| key.clone())
-        .collect();
-    for key in over {
-        if let Some(instance) = state.instances.remove(&key) {
-            manager.0.ending.spawn(async move { instance.end().await });
-        }
+    let over = state.instances.extract_if(|(_, serves), instance| is_over(serves, instance));
+    for (_, instance) in over {
+        manager.0.ending.spawn(async move { instance.end().await });
     }
 }
 
@@ -265,9 +258,7 @@ async fn end_idle_instances(manager: SourceManager) {
     loop {
         tokio::time::sleep(Duration::from_secs(30)).await;
         end_instances(&manager, |serves, instance| {
-            !serves.is_empty()
-                && instance.spec.entry.sharing == Sharing::Session
-                && instance.silent_for() >= SESSION_SILENCE
+            is_of_session(serves, instance) && instance.silent_for() >= SESSION_SILENCE
         });
     }
 }
@@ -283,4 +274,114 @@ fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<String> {
         pin.told = changed.iter().cloned().collect();
     }
     news
+}
+
+/// Most events of one write.
+const EVENTS_AT_ONCE: usize = 256;
+/// How often to check for dropped lines of error output.
+const DROPPED_LOOK: Duration = Duration::from_secs(1);
+/// How long events of calls wait for others, to be written in one batch.
+const GATHERING: Duration = Duration::from_millis(20);
+
+/// Writes lines of error output as events, and counts of those that were dropped.
+async fn write_lines(manager: SourceManager, mut lines: mpsc::Receiver<(Arc<SourceSpec>, String)>) {
+    let mut some = Vec::new();
+    let mut tick = tokio::time::interval(DROPPED_LOOK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
+        tokio::select! {
+            received = lines.recv_many(&mut some, EVENTS_AT_ONCE) => {
+                if received == 0 {
+                    return;
+                }
+                for (spec, line) in some.drain(..) {
+                    by_key.entry(spec.key.clone()).or_default().push(json!({ "data": line }));
+                }
+            }
+            _ = tick.tick() => {
+                let now = tokio::time::Instant::now();
+                for (key, quota) in &manager.state().stderr {
+                    if let Some(dropped) = quota.report(now) {
+                        by_key.entry(key.clone()).or_default().push(dropped.event());
+                    }
+                }
+            }
+        }
+        for (key, events) in by_key {
+            if let Err(error) = manager.services().sources.tell(key, "stderr", events).await {
+                tracing::warn!(error = telemetry::chain(&error), "what a server said is not told");
+            }
+        }
+    }
+}
+
+async fn write_calls(services: Services, mut calls: mpsc::Receiver<(SourceKey, CallEvent)>) {
+    let mut some = Vec::new();
+    while calls.recv_many(&mut some, EVENTS_AT_ONCE).await > 0 {
+        if some.len() < EVENTS_AT_ONCE {
+            // Calls come in bursts, and a commit for each would cost more than the call.
+            tokio::time::sleep(GATHERING).await;
+            while some.len() < EVENTS_AT_ONCE
+                && let Ok(more) = calls.try_recv()
+            {
+                some.push(more);
+            }
+        }
+        let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
+        for (key, event) in some.drain(..) {
+            by_key.entry(key).or_default().push(event);
+        }
+        for (key, events) in by_key {
+            if let Err(error) = services.sources.tell(key, "call", events).await {
+                tracing::warn!(error = telemetry::chain(&error), "calls are not told");
+            }
+        }
+    }
+}
+
+async fn write_moves(services: Services, mut moves: mpsc::Receiver<ResourceChange>) {
+    while let Some(ResourceChange { stream, uri }) = moves.recv().await {
+        if let Err(error) = services.sources.append_resource_update(stream, uri).await {
+            tracing::warn!(error = telemetry::chain(&error), "a change is not told");
+        }
+    }
+}
+
+/// Stores pinned definitions, and writes events for new changes.
+pub(super) async fn store_pin(
+    services: &Services,
+    key: &SourceKey,
+    pin: &PinnedLists,
+    news: Vec<String>,
+) {
+    let kept = rows_of(&pin.basis, &pin.lists);
+    let told = pin.told.iter().cloned().collect();
+    let written = services.sources.store_pin(key.clone(), kept, told, news).await;
+    if let Err(error) = written {
+        let error = telemetry::chain(&error);
+        tracing::warn!(error, "the definitions of a server that were approved are not on record");
+    }
+}
+
+fn lists_of(kept: &SourceLists) -> OfferedLists {
+    let list = |text: &str| serde_json::from_str::<Vec<Definition>>(text).unwrap_or_default();
+    OfferedLists {
+        tools: list(&kept.tools),
+        resources: list(&kept.resources),
+        templates: list(&kept.templates),
+        prompts: list(&kept.prompts),
+    }
+}
+
+fn rows_of(fingerprint: &str, lists: &OfferedLists) -> SourceLists {
+    let text =
+        |list: &[Definition]| serde_json::to_string(list).unwrap_or_else(|_| "[]".to_owned());
+    SourceLists {
+        fingerprint: fingerprint.to_owned(),
+        tools: text(&lists.tools),
+        resources: text(&lists.resources),
+        templates: text(&lists.templates),
+        prompts: text(&lists.prompts),
+    }
 }

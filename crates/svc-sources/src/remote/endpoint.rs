@@ -12,18 +12,20 @@ use reqwest::{
 };
 use serde_json::value::RawValue;
 use svc_core::tools::RequestTrace;
-use svc_wire::{mcp_request::McpRequest, sse::SseParser};
+use svc_wire::{
+    mcp_request::McpRequest,
+    sse::{SseParser, is_event_stream},
+};
 
 use crate::{
     auth::{AuthChallenge, RenewalFailure, SourceAuth},
     connection::SourceConnection,
-    headers_helper::HeadersHelper,
     http_clients::{HttpClients, problem_of},
     message::{ConnectionEnd, RequestLoss},
+    spec::HeadersHelper,
     stdio::MAX_MESSAGE,
 };
 
-/// A server at a URL.
 #[derive(Debug)]
 pub(crate) struct RemoteEndpoint {
     pub(crate) connection: Arc<SourceConnection>,
@@ -36,7 +38,6 @@ pub(crate) struct RemoteEndpoint {
     pub(crate) auth: Arc<SourceAuth>,
 }
 
-/// Adds the trace of the caller's request to the headers.
 pub(super) fn add_trace(headers: &mut HeaderMap, trace: &RequestTrace) {
     for (name, value) in [("x-request-id", &trace.request_id), ("traceparent", &trace.parent)] {
         let value = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok());
@@ -48,17 +49,13 @@ pub(super) fn add_trace(headers: &mut HeaderMap, trace: &RequestTrace) {
 
 /// The credential that a request was sent with.
 enum SentCredential {
-    /// A header of the entry.
     Fixed,
-    /// A header from the helper.
     Printed,
-    /// The token of a login.
     Login(String),
     Nothing,
 }
 
 impl RemoteEndpoint {
-    /// Sends a request to the server's URL.
     pub(super) async fn send(&self, request: &McpRequest) -> Result<Response, RequestLoss> {
         self.send_to(&self.url, request).await
     }
@@ -144,7 +141,7 @@ impl RemoteEndpoint {
             SentCredential::Login(token) => {
                 self.auth.renew(token).await.map_err(|failure| self.not_renewed(failure))
             }
-            SentCredential::Fixed | SentCredential::Printed | SentCredential::Nothing => Ok(false),
+            _ => Ok(false),
         }
     }
 
@@ -224,6 +221,8 @@ impl RemoteEndpoint {
     }
 }
 
+/// How long the rest of a stream is read after its response, so that the connection can be reused.
+const LEFTOVER: Duration = Duration::from_secs(1);
 /// Largest body of a refusal, in bytes.
 const MAX_REFUSAL: usize = 64 * 1024;
 
@@ -241,7 +240,6 @@ pub(super) async fn document(mut response: Response) -> Result<String, BrokenDoc
     String::from_utf8(body).map_err(|_| unusable("it sent a message that is no UTF-8"))
 }
 
-/// Why a response has no document.
 #[derive(Debug)]
 pub(super) struct BrokenDocument {
     pub(super) reason: String,
@@ -273,7 +271,6 @@ pub(super) async fn deliver(connection: &Arc<SourceConnection>, text: &str, requ
     }
 }
 
-/// The position in a stream.
 #[derive(Debug, Default)]
 pub(super) struct StreamCursor {
     /// The event to resume after; empty if the stream named none.
@@ -282,7 +279,10 @@ pub(super) struct StreamCursor {
     pub(super) retry: Option<Duration>,
 }
 
-/// The events of a response as they arrive.
+pub(super) fn is_stream(response: &Response) -> bool {
+    response.status().is_success() && is_event_stream(response.headers())
+}
+
 #[derive(Debug)]
 pub(super) struct EventReader {
     response: Response,
@@ -309,7 +309,34 @@ impl EventReader {
         Ok(Some(events.into_iter().map(|event| (event.event, event.data)).collect()))
     }
 
-    /// Whether the connection broke within the stream.
+    /// Passes all messages to the connection, until the stream ends. Returns whether there were
+    /// any, and what broke the stream, if it broke. `request`: the stream is that of a request.
+    pub(super) async fn deliver_all(
+        &mut self,
+        connection: &Arc<SourceConnection>,
+        request: Option<u64>,
+    ) -> (bool, Option<String>) {
+        let mut heard = false;
+        loop {
+            let next = if request.is_none_or(|id| connection.waits_for(id)) {
+                self.next().await
+            } else {
+                // The response has arrived; what may follow is for others.
+                tokio::time::timeout(LEFTOVER, self.next()).await.unwrap_or(Ok(None))
+            };
+            match next {
+                Ok(Some(events)) => {
+                    for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
+                        heard = true;
+                        deliver(connection, data, request).await;
+                    }
+                }
+                Ok(None) => return (heard, None),
+                Err(problem) => return (heard, Some(problem)),
+            }
+        }
+    }
+
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,17 +15,18 @@ use svc_wire::{
     json_rpc::JsonRpcWriter,
     mcp::{Revision, SESSION_ID},
     mcp_request::{self, RequestSetting},
-    sse::is_event_stream,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::endpoint::{
-    EventReader, RemoteEndpoint, StreamCursor, add_trace, deliver, document, refusal_body,
+    EventReader, RemoteEndpoint, StreamCursor, add_trace, deliver, document, is_stream,
+    refusal_body,
 };
 use crate::{
     connection::SourceConnection,
     lists::introduce,
+    lock,
     message::{ChildMessage, ConnectionEnd, RequestLoss, ToolTraits, modern_params, request_text},
 };
 
@@ -33,8 +34,6 @@ use crate::{
 const PARALLEL_REQUESTS: usize = 128;
 const NOTE: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How long the rest of a stream is read after its response, so that the connection can be reused.
-const LEFTOVER: Duration = Duration::from_secs(1);
 const LONGEST_REOPEN: Duration = Duration::from_secs(30);
 /// The backoff, unless the server names a delay.
 const REOPEN: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_REOPEN);
@@ -97,10 +96,7 @@ impl StreamableTransport {
         match message {
             ChildMessage::Request { id, text, is_first, traits, trace } => {
                 let cancelled = CancellationToken::new();
-                self.in_flight
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(id, cancelled.clone());
+                lock(&self.in_flight).insert(id, cancelled.clone());
                 let request = HttpExchange { id, body: Bytes::from(text), is_first, traits, trace };
                 self.tasks.spawn(async move { this.exchange(request, cancelled).await });
             }
@@ -122,7 +118,7 @@ impl StreamableTransport {
     }
 
     fn end_exchange(&self, id: u64) {
-        let token = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let token = lock(&self.in_flight).remove(&id);
         if let Some(token) = token {
             token.cancel();
         }
@@ -151,7 +147,7 @@ impl StreamableTransport {
             () = self.connection().closed.cancelled() => Err(RequestLoss::Closed),
             outcome = self.answer(&request) => outcome,
         };
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        lock(&self.in_flight).remove(&id);
         if let Err(loss) = outcome {
             self.connection().lose(id, loss).await;
         }
@@ -206,7 +202,7 @@ impl StreamableTransport {
         response: Response,
         session: &RemoteSession,
     ) -> Result<(), RequestLoss> {
-        if !is_event_stream(response.headers()) {
+        if !is_stream(&response) {
             let text = document(response)
                 .await
                 .map_err(|broken| self.unanswered(broken.reason, broken.is_cut))?;
@@ -214,7 +210,7 @@ impl StreamableTransport {
             return self.answered(id, "its response has no answer to the request");
         }
         let mut reader = EventReader::new(response);
-        let mut broke = self.read(&mut reader, id).await;
+        let (_, mut broke) = reader.deliver_all(self.connection(), Some(id)).await;
         let mut cursor = reader.cursor();
         let mut failures = 0;
         while self.connection().waits_for(id) {
@@ -228,11 +224,7 @@ impl StreamableTransport {
             failures += 1;
             let get = mcp_request::get(setting(session, None), Some(&cursor.last_event_id));
             let response = match self.endpoint.send(&get).await {
-                Ok(response)
-                    if response.status().is_success() && is_event_stream(response.headers()) =>
-                {
-                    response
-                }
+                Ok(response) if is_stream(&response) => response,
                 Ok(response) => {
                     let status = response.status();
                     let text = format!("its stream cannot be resumed (HTTP {})", status.as_u16());
@@ -242,7 +234,7 @@ impl StreamableTransport {
                 Err(loss) => return Err(RequestLoss::Unanswered(loss.reason().to_owned())),
             };
             reader = EventReader::new(response);
-            broke = self.read(&mut reader, id).await;
+            (_, broke) = reader.deliver_all(self.connection(), Some(id)).await;
             let StreamCursor { last_event_id, retry } = reader.cursor();
             if !last_event_id.is_empty() {
                 cursor.last_event_id = last_event_id;
@@ -256,27 +248,6 @@ impl StreamableTransport {
     /// The outcome of a request without a response. A server whose connection broke is down.
     fn unanswered(&self, reason: String, is_cut: bool) -> RequestLoss {
         if is_cut { self.endpoint.down(reason) } else { RequestLoss::Unanswered(reason) }
-    }
-
-    /// Reads a stream until it ends; returns what broke it, if it broke.
-    async fn read(&self, reader: &mut EventReader, id: u64) -> Option<String> {
-        loop {
-            let next = if self.connection().waits_for(id) {
-                reader.next().await
-            } else {
-                // The response has arrived; what may follow is for others.
-                tokio::time::timeout(LEFTOVER, reader.next()).await.unwrap_or(Ok(None))
-            };
-            match next {
-                Ok(Some(events)) => {
-                    for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
-                        deliver(self.connection(), data, Some(id)).await;
-                    }
-                }
-                Ok(None) => return None,
-                Err(problem) => return Some(problem),
-            }
-        }
     }
 
     fn answered(&self, id: u64, problem: &str) -> Result<(), RequestLoss> {
@@ -293,7 +264,7 @@ impl StreamableTransport {
         session: Option<HeaderValue>,
         response: Response,
     ) -> Result<(), RequestLoss> {
-        let text = if is_event_stream(response.headers()) {
+        let text = if is_stream(&response) {
             let mut reader = EventReader::new(response);
             loop {
                 let events = reader.next().await.map_err(RequestLoss::Unanswered)?;
@@ -395,9 +366,7 @@ impl StreamableTransport {
             };
             let mut retry = None;
             match self.endpoint.send(&request).await {
-                Ok(response)
-                    if response.status().is_success() && is_event_stream(response.headers()) =>
-                {
+                Ok(response) if is_stream(&response) => {
                     let mut reader = EventReader::new(response);
                     tokio::select! {
                         changed = sessions.changed() => {
@@ -407,7 +376,7 @@ impl StreamableTransport {
                             last_event_id.clear();
                             continue;
                         }
-                        heard = self.read_server_stream(&mut reader) => {
+                        (heard, _) = reader.deliver_all(self.connection(), None) => {
                             if heard {
                                 failures = 0;
                             }
@@ -445,18 +414,6 @@ impl StreamableTransport {
             tokio::time::sleep(reopen_pause(failures, retry)).await;
             failures += 1;
         }
-    }
-
-    /// Reads a stream of notifications and requests to its end; `true` if there were any.
-    async fn read_server_stream(&self, reader: &mut EventReader) -> bool {
-        let mut heard = false;
-        while let Ok(Some(events)) = reader.next().await {
-            for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
-                heard = true;
-                deliver(self.connection(), data, None).await;
-            }
-        }
-        heard
     }
 
     fn listen_text(&self) -> String {

@@ -1,22 +1,33 @@
-//! How statements run on a connection of PostgreSQL.
+//! How statements run on a connection of PostgreSQL, what its failures mean, and what a connection
+//! asks of the server itself.
 
 use std::{
     collections::HashMap,
     sync::{LazyLock, PoisonError, RwLock},
+    time::Duration,
 };
 
 use futures_util::{Stream, TryStreamExt as _};
 use rusqlite::types::FromSql;
-use sqlx::{Either, Executor as _, PgConnection, SqlSafeStr as _, Statement as _, postgres::PgRow};
+use sqlx::{
+    Connection as _, Either, Executor as _, PgConnection, SqlSafeStr as _, Statement as _,
+    error::DatabaseError,
+    postgres::{PgArguments, PgDatabaseError, PgRow},
+};
+use svc_model::{Clock as _, SystemClock};
+use tokio::time::Instant;
 
 use super::{
-    row::{arguments, column, read_row},
+    row::{self, arguments},
     translate::translate,
 };
-use crate::sqlite::row::{DirectRow, Parameter};
+use crate::{
+    EngineError, ServerReport, ServerSync, StoreError,
+    sqlite::row::{DirectRow, Parameter},
+};
 
-/// PostgreSQL's text of a statement. Each is made once and kept: the statements are those of the
-/// program.
+/// PostgreSQL's text of a statement. Each is made once and kept: the program has a fixed number of
+/// statements.
 pub(super) fn translated(sql: &'static str) -> &'static str {
     static TEXTS: LazyLock<RwLock<HashMap<&'static str, &'static str>>> =
         LazyLock::new(RwLock::default);
@@ -27,67 +38,58 @@ pub(super) fn translated(sql: &'static str) -> &'static str {
     })
 }
 
-/// Runs a statement of PostgreSQL; its rows.
 pub(super) fn rows<'a>(
     conn: &'a mut PgConnection,
     sql: &'static str,
     values: &'a [Parameter<'_>],
 ) -> impl Stream<Item = Result<PgRow, sqlx::Error>> + Send + 'a {
     let run = async move {
-        let statement = conn.prepare(sql.into_sql_str()).await?;
-        let types = match statement.parameters() {
-            Some(Either::Left(types)) => types,
-            _ => &[],
-        };
-        let arguments = arguments(values, types)?;
+        let arguments = prepared(conn, sql, values).await?;
         Ok::<_, sqlx::Error>(conn.fetch(sqlx::query_with(sql, arguments)))
     };
     futures_util::stream::once(run).try_flatten()
 }
 
-/// Runs a statement of PostgreSQL that changes rows; returns their number.
-pub(super) async fn change(
+async fn prepared(
     conn: &mut PgConnection,
     sql: &'static str,
     values: &[Parameter<'_>],
-) -> Result<u64, sqlx::Error> {
+) -> Result<PgArguments, sqlx::Error> {
     let statement = conn.prepare(sql.into_sql_str()).await?;
     let types = match statement.parameters() {
         Some(Either::Left(types)) => types,
         _ => &[],
     };
-    let arguments = arguments(values, types)?;
+    arguments(values, types)
+}
+
+pub(super) async fn change(
+    conn: &mut PgConnection,
+    sql: &'static str,
+    values: &[Parameter<'_>],
+) -> Result<u64, sqlx::Error> {
+    let arguments = prepared(conn, sql, values).await?;
     Ok(conn.execute(sqlx::query_with(sql, arguments)).await?.rows_affected())
 }
 
-/// What a row says that does not have the expected columns.
-pub(super) fn unreadable(error: rusqlite::Error) -> sqlx::Error {
-    sqlx::Error::Decode(error.into())
+pub(crate) fn read_row<T: DirectRow>(row: &PgRow) -> Result<T, sqlx::Error> {
+    row::read_row(row).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-pub(super) async fn all<T: DirectRow>(
+pub(crate) fn read_column<T: FromSql>(row: &PgRow) -> Result<T, sqlx::Error> {
+    row::column(row, 0).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+pub(super) async fn all<T>(
     conn: &mut PgConnection,
     sql: &'static str,
     values: &[Parameter<'_>],
+    read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
 ) -> Result<Vec<T>, sqlx::Error> {
     let mut rows = std::pin::pin!(rows(conn, sql, values));
     let mut all = Vec::new();
     while let Some(row) = rows.try_next().await? {
-        all.push(read_row(&row).map_err(unreadable)?);
-    }
-    Ok(all)
-}
-
-/// The single column of all rows.
-pub(super) async fn values_of<T: FromSql>(
-    conn: &mut PgConnection,
-    sql: &'static str,
-    values: &[Parameter<'_>],
-) -> Result<Vec<T>, sqlx::Error> {
-    let mut rows = std::pin::pin!(rows(conn, sql, values));
-    let mut all = Vec::new();
-    while let Some(row) = rows.try_next().await? {
-        all.push(column(&row, 0).map_err(unreadable)?);
+        all.push(read(&row)?);
     }
     Ok(all)
 }
@@ -100,4 +102,105 @@ pub(super) async fn first(
 ) -> Result<Option<PgRow>, sqlx::Error> {
     let rows: Vec<PgRow> = rows(conn, sql, values).try_collect().await?;
     Ok(rows.into_iter().next())
+}
+
+/// A failure that PostgreSQL itself reported (postgresql.org/docs/current/errcodes-appendix.html).
+/// `None` if it is of another engine.
+pub(crate) fn reported(reason: &dyn DatabaseError, error: &EngineError) -> Option<StoreError> {
+    let code = reason.try_downcast_ref::<PgDatabaseError>()?.code();
+    let error = EngineError::clone(error);
+    Some(match code {
+        // No space, or none below a quota.
+        "53100" => StoreError::Full(error),
+        "25006" | "42501" => StoreError::ReadOnly(error),
+        "XX001" | "XX002" => StoreError::Corrupt(error),
+        _ if is_passing(code) => StoreError::Unavailable(error),
+        _ => StoreError::Database(error),
+    })
+}
+
+/// Whether a later attempt may succeed. Nothing was written.
+fn is_passing(code: &str) -> bool {
+    // Connections (08), resources (53), the operator's intervention (57), a conflict that a later
+    // attempt does not have (40), no lock in time, an idle transaction ended, and our own: a group
+    // of jobs that came late, or after another daemon's, or of a daemon whose place another took.
+    code.starts_with("08")
+        || code.starts_with("53")
+        || code.starts_with("57P")
+        || code.starts_with("40")
+        || matches!(code, "55P03" | "25P03" | "57014" | "SV001" | "SV002" | "SV003")
+}
+
+/// Whether the connection is gone, so that nobody knows what the server did.
+pub(super) fn is_lost(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(reason) => {
+            reason.try_downcast_ref::<PgDatabaseError>().is_some_and(|reason| {
+                let code = reason.code();
+                code.starts_with("08") || code.starts_with("57P") || code == "25P03"
+            })
+        }
+        _ => true,
+    }
+}
+
+/// The first half of the advisory lock of a daemon; the second is the schema.
+const LOCK_OF_DAEMON: i32 = 1_937_138_532;
+
+/// Takes the schema for a daemon, as long as the connection lives. Returns whether it was free.
+pub(super) async fn try_take(keeper: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let take = sqlx::query_scalar(
+        "select pg_try_advisory_lock($1, hashtext(split_part(current_setting('search_path'), ',', 1)))",
+    );
+    take.bind(LOCK_OF_DAEMON).fetch_one(keeper).await
+}
+
+/// The state of a server; a daemon adds what it knows itself.
+pub(super) async fn report(conn: &mut PgConnection) -> Result<ServerReport, sqlx::Error> {
+    let began = Instant::now();
+    conn.ping().await?;
+    let round_trip = began.elapsed();
+    let look = "select current_setting('server_version'),
+        current_setting('synchronous_standby_names') <> '',
+        exists (select 1 from pg_stat_replication),
+        pg_is_in_recovery(),
+        (extract(epoch from clock_timestamp()) * 1000)::bigint,
+        inet_server_addr() is not null
+            and not coalesce((select ssl from pg_stat_ssl where pid = pg_backend_pid()), false)
+            and not inet_server_addr() <<= inet '127.0.0.0/8' and inet_server_addr() <> inet '::1',
+        to_regclass('daemon') is not null";
+    let (version, is_sync, has_standby, in_recovery, at, is_readable, has_daemons): (
+        String,
+        bool,
+        bool,
+        bool,
+        i64,
+        bool,
+        bool,
+    ) = sqlx::query_as(look).fetch_one(&mut *conn).await?;
+    let daemons = if has_daemons {
+        let versions =
+            "select distinct version from daemon where lease_until > $1 order by version";
+        sqlx::query_scalar(versions).bind(at).fetch_all(conn).await?
+    } else {
+        Vec::new()
+    };
+    let sync = match (is_sync, has_standby) {
+        (true, _) => ServerSync::Sync,
+        (false, true) => ServerSync::Async,
+        (false, false) => ServerSync::None,
+    };
+    let skew_ms = at.saturating_sub(SystemClock.now().as_millis());
+    let (is_listening, lock_wait) = (false, Duration::ZERO);
+    Ok(ServerReport {
+        version,
+        round_trip,
+        sync,
+        skew_ms,
+        in_recovery,
+        is_listening,
+        is_readable,
+        daemons,
+        lock_wait,
+    })
 }

@@ -1,7 +1,7 @@
 //! Moves a history between the engines: `svc migrate --to` and `--from`.
 //!
 //! The source is marked with `moving_to` and the id of this export before, and with `moved_to`
-//! after it. The id is written to the target in the transaction of the copy. So whoever finds a
+//! after it. The id is written to the target in the transaction of the copy. So who finds a
 //! mark can ask the target whether the copy took place, and the same command finishes a move that
 //! was interrupted, or begins it anew.
 
@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{CopyError, CopyReport, Migrations, PostgresOptions, StoreError, upkeep::MoveMark};
 
-/// Gets a table's name and the number of its rows so far.
 type CopyProgress<'a> = &'a mut dyn FnMut(&str, u64);
 
 /// Copies the file, which the caller has locked, to a server.
@@ -73,11 +72,7 @@ pub(super) async fn to_server(
     is_trial: bool,
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut file = Connection::open_with_flags(path, flags)?;
-    file.pragma_update(None, "synchronous", "full")?;
-    let tables = tables(conn).await.map_err(StoreError::from)?;
-    compare(&file, &tables)?;
+    let (mut file, tables) = open_file(path, conn).await?;
     let known =
         mark_of_file(&file, MoveMark::MOVED_TO)?.or(mark_of_file(&file, MoveMark::MOVING_TO)?);
     if let Some(mark) = known {
@@ -132,11 +127,7 @@ pub(super) async fn to_file(
     is_trial: bool,
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, CopyError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut file = Connection::open_with_flags(path, flags)?;
-    file.pragma_update(None, "synchronous", "full")?;
-    let tables = tables(conn).await.map_err(StoreError::from)?;
-    compare(&file, &tables)?;
+    let (mut file, tables) = open_file(path, conn).await?;
     let target = path.display().to_string();
     let known = mark_of_server(conn, MoveMark::MOVED_TO).await?;
     let known =
@@ -190,16 +181,29 @@ pub(super) async fn to_file(
     }
 }
 
+/// Opens the file; the tables that it and the server have.
+async fn open_file(
+    path: &Path,
+    conn: &mut PgConnection,
+) -> Result<(Connection, Vec<Table>), CopyError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let file = Connection::open_with_flags(path, flags)?;
+    file.pragma_update(None, "synchronous", "full")?;
+    let tables = tables(conn).await.map_err(StoreError::from)?;
+    compare(&file, &tables)?;
+    Ok((file, tables))
+}
+
 impl From<rusqlite::Error> for CopyError {
     fn from(error: rusqlite::Error) -> Self {
         StoreError::from(error).into()
     }
 }
 
-/// A copy that did not end.
+/// A copy that failed.
 struct Interrupted {
     error: CopyError,
-    /// The server was asked to commit and did not answer.
+    /// The server did not answer the commit, so the target may have the rows.
     may_be_there: bool,
 }
 
@@ -379,7 +383,6 @@ async fn mark_of_server(
     Ok(value.and_then(|text| MoveMark::read(&text)))
 }
 
-/// The export that filled the server's tables.
 async fn export_of_server(conn: &mut PgConnection) -> Result<Option<String>, StoreError> {
     Ok(mark_of_server(conn, MoveMark::MOVED_FROM).await?.map(|mark| mark.export))
 }

@@ -30,7 +30,6 @@ struct CopiedColumn {
 pub(super) struct Table {
     pub(super) name: String,
     columns: Vec<CopiedColumn>,
-    /// Columns of the primary key.
     key: Vec<String>,
     /// Whether the server counts its ids.
     pub(super) counts_ids: bool,
@@ -105,7 +104,7 @@ pub(super) async fn tables(conn: &mut PgConnection) -> Result<Vec<Table>, sqlx::
 /// Whether the file has the same tables and columns.
 ///
 /// # Errors
-/// If one has what the other has not: then a migration was written for one engine only.
+/// If they differ, because a migration was written for one engine only.
 pub(super) fn compare(file: &Connection, tables: &[Table]) -> Result<(), CopyError> {
     let names = "select m.name from sqlite_schema m
         where m.type = 'table' and m.sql not like 'create virtual%' and m.name not like 'sqlite\\_%' escape '\\'
@@ -230,7 +229,6 @@ impl Table {
         Ok(())
     }
 
-    /// Counts and digests the file's rows.
     pub(super) fn sum_of_file(&self, file: &Connection) -> Result<Sum, CopyError> {
         let mut statement = file.prepare(&self.select())?;
         let mut rows = statement.query([])?;
@@ -255,7 +253,7 @@ impl Table {
             let more = match self.read_chunk(&mut rows, &mut chunk, &mut sum) {
                 Ok(more) => more,
                 Err(error) => {
-                    // The statement ends with an error, which is this one.
+                    // Aborting the statement is an error itself; the cause is this one.
                     drop(target.abort("a row was not read").await);
                     return Err(error);
                 }
@@ -308,7 +306,6 @@ impl Table {
         Ok(sum.finish())
     }
 
-    /// Writes the server's rows to the file.
     pub(super) async fn receive(
         &self,
         conn: &mut PgConnection,
@@ -339,7 +336,6 @@ impl Table {
 }
 
 impl CopiedColumn {
-    /// The value of a field of a line.
     fn read(&self, field: &[u8]) -> Result<rusqlite::types::Value, CopyError> {
         use rusqlite::types::Value;
         if field == b"\\N" {

@@ -2,12 +2,15 @@
 
 use rusqlite::{Connection, types::Value};
 use sqlx::{Executor as _, PgConnection};
-use svc_model::{Reader, StreamName, journal::Ghap};
+use svc_model::{Reader, StreamName};
 
 use super::{copy, statement_tests::migrated, testing::is_installed};
 use crate::{
-    CopyError, CopyReport, Migrations, SearchFilter, StoreError,
-    sqlite::testing::{TestStore, append, event, journal::record},
+    CopyError, CopyReport, Migrations, SearchFilter,
+    sqlite::testing::{
+        TestStore, append, event,
+        journal::{put, record},
+    },
 };
 
 const ODD: &str = r#"{"text":"a\\b	tab \\N 🦀 é","path":"C:\\new"}"#;
@@ -31,14 +34,6 @@ async fn filled() -> TestStore {
         created_at) values ('m1', '/p', 'fact', 'words', 'd', 'clock tower', 1e-7, '[]', 's', 5)";
     at.execute(memory).await;
     at
-}
-
-async fn put(at: &TestStore, ghap: Ghap) {
-    let done: Result<(), StoreError> = at
-        .store
-        .write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await.map(drop) }))
-        .await;
-    done.unwrap();
 }
 
 async fn send(at: &TestStore, conn: &mut PgConnection) -> Result<CopyReport, CopyError> {
@@ -98,7 +93,7 @@ async fn a_history_goes_to_the_server_and_comes_back() {
     let again = copy::to_file(&mut conn, &back, "there", false, &mut |_, _| {}).await.unwrap();
     assert!(again.is_repeat, "{again:?}");
 
-    // Its indexes find what they found.
+    // The indexes of the copy return the same results.
     let options = crate::OpenOptions::for_file(back).unwrap();
     let clock = std::sync::Arc::new(svc_model::SystemClock);
     let (store, writer) = crate::Store::open(&options, clock).await.unwrap();

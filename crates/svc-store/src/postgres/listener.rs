@@ -20,10 +20,13 @@ use sqlx::{
 use svc_model::{Event, StreamVisibility, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{errors::is_lost, server::try_take, writer_state::WriterState};
-use crate::{Batch, Bus, StoreError, sqlite::visibility::visibility_of, version::Version};
+use super::{
+    connection::{is_lost, try_take},
+    write_connection::WriterState,
+};
+use crate::{Batch, Bus, StoreError, bus::Version, sqlite::row::visibility_of};
 
-/// Without a word for so long, the end of the log is read.
+/// After this time without a notification, the end of the log is read.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the server may take for an answer.
 const ANSWER: Duration = Duration::from_secs(4);
@@ -31,15 +34,14 @@ const ANSWER: Duration = Duration::from_secs(4);
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Events that are read at once.
 const PAGE: i64 = 200;
 
-/// What is known of the connection.
+/// State of the connection.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
-    /// Since when the server does not answer it.
+    /// Since when the server has not answered.
     away: Mutex<Option<Instant>>,
-    /// The server wakes us.
+    /// The server notifies us of commits.
     pub(super) is_listening: AtomicBool,
 }
 
@@ -54,7 +56,7 @@ impl Keeping {
     }
 }
 
-/// Where commits of other connections are told.
+/// Receivers of the commits of other connections.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) bus: Arc<Bus>,
@@ -63,13 +65,12 @@ pub(super) struct Told {
     pub(super) writer: Arc<WriterState>,
 }
 
-/// How the connection is made.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) options: PgConnectOptions,
     /// `None` if the log is read each second.
     pub(super) channel: Option<String>,
-    /// Whose notifications are our own.
+    /// Id of this daemon, to recognise its own notifications.
     pub(super) daemon: String,
 }
 
@@ -108,7 +109,7 @@ pub(super) async fn returns(
 enum End {
     /// The server ended it, or does not answer.
     Lost,
-    /// The server says so.
+    /// The server reported an error.
     Failed(sqlx::Error),
 }
 
@@ -119,11 +120,11 @@ impl From<sqlx::Error> for End {
 }
 
 impl Keeper {
-    /// Tells of commits, for good.
+    /// Publishes commits of other connections until it is aborted.
     pub(super) async fn run(self, mut listener: PgListener, readers: PgPool, told: Told) {
         loop {
             let Err(end) = self.follow(&mut listener, &readers, &told).await;
-            // It may hold the schema still.
+            // The connection may still hold the schema.
             drop(listener);
             told.keeping.is_listening.store(false, Relaxed);
             told.version.set_told(false);
@@ -169,7 +170,7 @@ impl Keeper {
                     is_behind = true;
                 }
             } else {
-                // Also finds out whether the server answers.
+                // This read also checks that the server answers.
                 let head = timeout(ANSWER, head(listener.acquire().await?)).await;
                 is_behind |= head.map_err(|_| End::Lost)?? > told.bus.position();
             }
@@ -250,7 +251,7 @@ impl ToldEvent {
 }
 
 impl Told {
-    /// Gives the bus the events that it does not know.
+    /// Publishes the events that the bus does not have.
     async fn publish(&self, readers: &PgPool) -> Result<(), StoreError> {
         let mut conn = readers.acquire().await?;
         let head = head(&mut conn).await?;
@@ -306,7 +307,7 @@ impl Told {
                 events.push(event(row));
             }
             let is_after = |last: &Batch| last.positions.1 + 1 == events[0].position;
-            // What is published at once has no holes.
+            // Batches that are published together are contiguous.
             if !batches.last().is_none_or(is_after) {
                 self.bus.publish(std::mem::take(&mut batches));
             }

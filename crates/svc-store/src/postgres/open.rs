@@ -10,26 +10,22 @@ use svc_sys::config::ListenMode;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    errors::is_lost,
+    connection::{is_lost, report, try_take},
     listener::{self, Keeper},
     readers::PgReaders,
-    server::{report, try_take},
-    write_connection::PgWriter,
-    writer_state::WriterState,
+    write_connection::{PgWriter, WriterState},
 };
 use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError};
 
 pub(super) static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
-/// What the writer needs beside the tables.
 pub(super) const WRITER: &str = include_str!("writer.sql");
 
 /// The oldest server that we know to work, as it numbers itself.
 const OLDEST_SERVER: i32 = 140_000;
 /// Prepared statements that a connection keeps: all of the program.
 const STATEMENTS: usize = 512;
-/// Connections that are no readers': the writer's, and the one that holds the schema and listens.
+/// Connections that do not read: the writer's, and the listener's, which holds the schema.
 const OWN: u32 = 2;
-/// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
 /// For a server that takes a connection and says nothing.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -109,7 +105,6 @@ pub(crate) async fn look_at_server(
     Ok(ServerReport { is_listening, ..report })
 }
 
-/// How to connect to each host of the address.
 fn connect_options(options: &PostgresOptions) -> Result<Vec<PgConnectOptions>, MigrateError> {
     let schema = &options.schema;
     let is_name = schema.len() <= 40
@@ -259,7 +254,7 @@ async fn check_server(
     Ok(())
 }
 
-/// Two connections are two sessions, and a lock of one excludes the other.
+/// Checks that two connections are two sessions, and that a lock of one excludes the other.
 async fn check_session(
     conn: &mut PgConnection,
     connect: &PgConnectOptions,
@@ -335,7 +330,6 @@ pub(super) async fn migrate(
     whole.commit().await.map_err(failed)
 }
 
-/// Compares the schema with ours, without changing anything.
 async fn inspect(conn: &mut PgConnection) -> Result<Migrations, MigrateError> {
     let known = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null");
     let is_ours: bool = known.fetch_one(&mut *conn).await.map_err(failed)?;
@@ -358,7 +352,7 @@ async fn inspect(conn: &mut PgConnection) -> Result<Migrations, MigrateError> {
     Ok(Migrations { current, latest, pending })
 }
 
-/// Makes this daemon the one whose groups of jobs are taken; its id.
+/// Registers this daemon as the only one that may write; returns its id.
 async fn begin_daemon(conn: &mut PgConnection) -> Result<String, MigrateError> {
     let mut whole = conn.begin().await.map_err(failed)?;
     whole.execute("select svc_lock()").await.map_err(failed)?;

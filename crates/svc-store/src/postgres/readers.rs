@@ -16,16 +16,14 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connection::{all, first, rows, translated, unreadable},
+    connection::{all, first, read_column, read_row, report, rows, translated},
     listener::{Keeper, Keeping, Told},
-    row::column,
-    server::report,
-    writer_state::WriterState,
+    write_connection::WriterState,
 };
 use crate::{
     Bus, ServerReport, ServerSync, StoreError, StoreSize,
+    bus::Version,
     sqlite::row::{DirectRow, Parameter},
-    version::Version,
 };
 
 /// How long a read waits for a connection: one that is free, or a server that answers.
@@ -35,7 +33,7 @@ const ACQUIRE: Duration = Duration::from_secs(4);
 const AWAY: Duration = Duration::from_secs(2);
 /// How long a read waits for a connection after [`AWAY`].
 const ATTEMPT: Duration = Duration::from_millis(200);
-/// Rows that are read ahead of who takes them.
+/// Rows that are read ahead of their receiver.
 const AHEAD: usize = 16;
 
 /// A pool of connections that read. Cheap to clone.
@@ -49,14 +47,13 @@ pub(crate) struct PgReaders {
 /// What holds the schema for this daemon. Ends with the last of its readers.
 #[derive(Debug, Default)]
 struct Holder {
-    /// Until it is followed.
+    /// `None` once [`PgReaders::follow`] has started it.
     keeper: Mutex<Option<(Keeper, PgListener)>>,
     task: Mutex<Option<AbortOnDropHandle<()>>>,
     keeping: Arc<Keeping>,
 }
 
 impl PgReaders {
-    /// Connections that read beside the one that holds the schema.
     pub(super) fn new(
         options: PgConnectOptions,
         connections: u32,
@@ -71,7 +68,7 @@ impl PgReaders {
         Self { pool, holder: Arc::new(holder), writer }
     }
 
-    /// Gives the bus what other connections commit, from now on. Only the first call counts.
+    /// Publishes commits of other connections on the bus from now on. Only the first call counts.
     pub(crate) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
         let keeper = self.holder.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((keeper, listener)) = keeper else { return };
@@ -102,7 +99,6 @@ impl PgReaders {
         drop(self.holder.task.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// The state of the server.
     pub(crate) async fn report(&self) -> Result<ServerReport, StoreError> {
         let server = report(&mut *self.acquire().await?).await?;
         let is_listening = self.holder.keeping.is_listening.load(Relaxed);
@@ -125,7 +121,6 @@ impl PgReaders {
         Ok(StoreSize { database: u64::try_from(bytes).unwrap_or(0), wal: 0, schema })
     }
 
-    /// The rows of a query, as they are read.
     pub(crate) fn rows(
         &self,
         sql: &'static str,
@@ -155,7 +150,6 @@ impl PgReaders {
         futures_util::stream::unfold(receiver, next).boxed()
     }
 
-    /// The first row of a query, if it has one.
     pub(crate) async fn first(
         &self,
         sql: &'static str,
@@ -192,14 +186,13 @@ impl PgReaders {
         rows(&mut connection, translated(sql), values).try_collect().await
     }
 
-    /// The single value of a query that returns one row.
     pub(crate) async fn value<T: FromSql>(
         &self,
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<T, StoreError> {
         let row = self.first(sql, values).await?.ok_or(sqlx::Error::RowNotFound)?;
-        Ok(column(&row, 0).map_err(unreadable)?)
+        Ok(read_column(&row)?)
     }
 
     pub(crate) async fn one<T: DirectRow>(
@@ -208,7 +201,7 @@ impl PgReaders {
         values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
         let row = self.first(sql, values).await?;
-        Ok(row.map(|row| super::row::read_row(&row)).transpose().map_err(unreadable)?)
+        Ok(row.map(|row| read_row(&row)).transpose()?)
     }
 
     pub(crate) async fn all<T: DirectRow>(
@@ -217,6 +210,6 @@ impl PgReaders {
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
         let mut connection = self.acquire().await?;
-        Ok(all(&mut connection, translated(sql), values).await?)
+        Ok(all(&mut connection, translated(sql), values, read_row).await?)
     }
 }

@@ -9,7 +9,6 @@ use sqlx::{
     encode::IsNull,
     postgres::{PgArgumentBuffer, PgArguments, PgRow, PgTypeInfo, PgValueFormat, PgValueRef},
 };
-
 use svc_model::Timestamp;
 use svc_wire::sse::EventParts;
 
@@ -194,7 +193,6 @@ fn decoded<'r>(value: &PgValueRef<'r>) -> Result<ValueRef<'r>, Fault> {
     })
 }
 
-/// The columns of a row of PostgreSQL.
 pub(super) struct PgColumns<'a> {
     row: &'a PgRow,
     next: usize,
@@ -207,7 +205,6 @@ pub(super) fn raw_column(row: &PgRow, at: usize) -> rusqlite::Result<ValueRef<'_
     decoded(&value).map_err(failed)
 }
 
-/// The column at `at`.
 pub(super) fn column<T: FromSql>(row: &PgRow, at: usize) -> rusqlite::Result<T> {
     let value = raw_column(row, at)?;
     T::column_result(value).map_err(|error: FromSqlError| {
@@ -215,7 +212,6 @@ pub(super) fn column<T: FromSql>(row: &PgRow, at: usize) -> rusqlite::Result<T> 
     })
 }
 
-/// Reads a row of PostgreSQL.
 pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> rusqlite::Result<T> {
     T::read(&mut PgColumns { row, next: 0 })
 }

@@ -31,7 +31,6 @@ pub fn new_database() -> String {
     format!("postgres://svc@localhost/{name}?host={}", SERVER.folder.display())
 }
 
-/// Whether the programs of a server are there.
 pub fn is_installed() -> bool {
     installed().is_some()
 }
@@ -123,7 +122,6 @@ cat || true
 const OPTIONS: &str = "-c listen_addresses='' -c max_connections=200";
 
 impl Server {
-    /// The options of the server's program.
     fn options(&self) -> String {
         format!("-k '{}' {OPTIONS}", self.folder.display())
     }

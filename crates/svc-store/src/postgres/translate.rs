@@ -4,15 +4,12 @@
 //! statements use, and a test prepares each of them on a server. What differs and looks the same in
 //! both dialects is defined in the schema instead (`migrations/postgres`): `json_each`, `iif`,
 //! `->>`, `substr` with a negative start, the `sum` of integers, `max` and `min` of two values. A
-//! text that no rule can carry over has another one in `own_texts`.
+//! text that no rule can carry over has another one in [`OWN`].
 
 use std::borrow::Cow;
 
-use super::own_texts;
-
-/// The statement on PostgreSQL.
 pub(crate) fn translate(sqlite: &str) -> String {
-    if let Some(own) = own_texts::find(sqlite) {
+    if let Some(own) = own_text(sqlite) {
         return own.to_owned();
     }
     let mut text = Statement::read(sqlite);
@@ -35,7 +32,6 @@ enum Kind {
     Word,
     /// A name in quotation marks.
     Quoted,
-    /// A text or a number.
     Literal,
     Parameter,
     /// An operator, or a mark such as a parenthesis.
@@ -67,7 +63,7 @@ impl SqlToken<'_> {
         self.text.to_mut().push_str(text);
     }
 
-    /// Leaves the space, which may hold a line's end.
+    /// Keeps the space, which may contain a line break.
     fn clear(&mut self) {
         self.text = Cow::Borrowed("");
     }
@@ -118,7 +114,6 @@ impl<'a> Statement<'a> {
         self.tokens.iter().flat_map(|token| [token.space, &*token.text]).collect()
     }
 
-    /// Whether the tokens from `at` are these.
     fn has(&self, at: usize, texts: &[&str]) -> bool {
         let tokens = self.tokens.get(at..at + texts.len());
         tokens.is_some_and(|tokens| tokens.iter().zip(texts).all(|(token, text)| token.is(text)))
@@ -134,7 +129,6 @@ impl<'a> Statement<'a> {
         (0..self.tokens.len()).filter(|at| self.has(*at, texts)).collect()
     }
 
-    /// The parenthesis that closes the one at `open`.
     fn close(&self, open: usize) -> usize {
         let mut depth = 0;
         for (at, token) in self.tokens.iter().enumerate().skip(open) {
@@ -200,7 +194,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// `a is ?`, which two nulls fulfil.
+    /// `a is ?` is also true of two nulls.
     fn compare_with_null(&mut self) {
         for is in self.places(&["is"]) {
             let not = usize::from(self.has(is + 1, &["not"]));
@@ -353,8 +347,8 @@ impl<'a> Statement<'a> {
         if self.is_integer(column) { "::bigint" } else { "::text" }
     }
 
-    /// Whether this is a number's column, by its name. Of those that a parameter or a member of a
-    /// list is compared with.
+    /// Whether this column holds numbers, by its name. Covers the columns that are compared with a
+    /// parameter or a member of a list.
     fn is_integer(&self, column: usize) -> bool {
         let name = &self.tokens[column].text;
         self.is_word(column)
@@ -410,7 +404,6 @@ fn is_of_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Bytes at the start whose characters are like that.
 fn run(text: &str, is: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is(c)).unwrap_or(text.len())
 }
@@ -426,6 +419,92 @@ fn quoted(text: &str, mark: char) -> usize {
         at += 1;
     }
     text.len()
+}
+
+/// A part of SQLite's text that no other statement has, and the text on PostgreSQL.
+pub(super) const OWN: &[(&str, &str)] = &[
+    // A session waits for others: the parameter has the column's collation, as the rows that
+    // follow.
+    (
+        "with recursive waiter(session)",
+        r#"with recursive waiter(session) as (
+    select $1::text collate "C"
+    union
+    select r.target_session from waiter join assignment r on r.source_session = waiter.session
+    where r.waits_until > $2 and r.ended_at is null and r.message_id is not null
+)
+select r.source_session as "waiter!", r.target_session as "awaited!"
+from waiter join assignment r on r.source_session = waiter.session
+where r.waits_until > $2 and r.ended_at is null and r.message_id is not null"#,
+    ),
+    // Full-text search: SQLite's index splits each text into its terms, which are words without
+    // marks between spaces. `ghap_posting` holds the same terms.
+    (
+        "select json_group_array(f.rowid) from ghap_fts f",
+        r#"select coalesce(json_agg(json_build_array(j.value, coalesce((
+    select json_agg(p.ghap_id order by p.ghap_id)
+    from term t
+    join ghap_posting p on p.term_id = t.id
+    where t.term = j.value
+        and (coalesce($2, $3, $4) is null or exists (
+            select 1 from ghap g
+            where g.id = p.ghap_id and ($2 is null or g.domain = $2) and ($3 is null or g.status = $3)
+                and ($4 is null or iif($4 = 'surprise', g.surprise, g.root_cause_category) is not null)
+        ))
+), '[]')) order by j.key), '[]') as "places!: String"
+from json_each($1) j"#,
+    ),
+    // The parameter is a query of one term in quotation marks.
+    (
+        "select g.id as \"id!\" from ghap_fts f",
+        r#"select g.id as "id!"
+from term t
+join ghap_posting p on p.term_id = t.id
+join ghap g on g.id = p.ghap_id
+where t.term = replace(substr($1, 2, length($1) - 2), '""', '"')
+    and ($2::text is null or g.domain = $2) and ($3::text is null or g.status = $3)
+    and ($4::text is null or iif($4 = 'surprise', g.surprise, g.root_cause_category) is not null)
+    and ($6::text is null or g.project = $7 or g.session_id in (select session_id from session where reader_key = $6))
+order by g.id desc limit $5"#,
+    ),
+    // Terms that resemble a word have one of its parts, of three letters at least, and its first
+    // letter. SQLite has an index of each three letters, PostgreSQL reads the terms of that letter.
+    (
+        "cross join term_trigram f",
+        r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
+    (
+        select coalesce(json_agg(json_build_array(t.term, t.records) order by j.key), '[]')
+        from json_each($1) j join term t on t.term = j.value
+        where t.records > 0
+    ) as "each!: String",
+    (
+        select coalesce(json_agg(json_build_array(found.word, found.term) order by found.key, found.id), '[]')
+        from (
+            select w.key, w.word, t.term, t.id
+            from (
+                select j.key, j.value ->> 0 as word,
+                    string_to_array(trim(both '"' from j.value ->> 1), '" OR "') as parts
+                from json_each($2) j
+                where not exists (select 1 from term k where k.term = j.value ->> 0 and k.records > 0)
+                order by j.key limit $3
+            ) w
+            join term t on t.term >= substr(w.word, 1, 1) and t.term < substr(w.word, 1, 1) || U&'\+10FFFF'
+            where t.records > 0
+                and exists (
+                    select 1 from unnest(w.parts) part where length(part) >= 3 and strpos(t.term, part) > 0
+                )
+                and (
+                    abs(length(t.term) - length(w.word)) <= 2
+                    or strpos(t.term, w.word) = 1 or strpos(w.word, t.term) = 1
+                )
+            order by w.key, t.id limit $4
+        ) found
+    ) as "like!: String""#,
+    ),
+];
+
+fn own_text(sqlite: &str) -> Option<&'static str> {
+    OWN.iter().find(|(part, _)| sqlite.contains(part)).map(|(_, own)| *own)
 }
 
 #[cfg(test)]

@@ -5,7 +5,14 @@
 //! after a lost connection the daemon learns whether its group was committed, and no later arrival
 //! can change that.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use rusqlite::types::FromSql;
 use sqlx::{
@@ -15,12 +22,7 @@ use sqlx::{
 use svc_model::Timestamp;
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
-use super::{
-    connection::{all, change, first, translated, unreadable, values_of},
-    errors::is_lost,
-    row::{column, read_row},
-    writer_state::WriterState,
-};
+use super::connection::{all, change, first, is_lost, read_column, read_row, translated};
 use crate::{
     StoreError,
     sqlite::{
@@ -35,7 +37,6 @@ const STATEMENT: Duration = Duration::from_secs(8);
 const CONNECT: Duration = Duration::from_secs(4);
 /// How long a commit may stay unanswered.
 const OUTCOME: Duration = Duration::from_secs(10);
-/// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,6 @@ pub(crate) struct PgWriter {
     options: PgConnectOptions,
     conn: Option<PgConnection>,
     daemon: String,
-    /// Number of the last group that was begun.
     group: i64,
     /// Number of the commit whose state the caller has in memory.
     known_commit: i64,
@@ -61,13 +61,11 @@ pub(crate) struct PgWriter {
     transaction: TransactionState,
     /// Another daemon wrote, or the connection is new: what the caller has in memory may be old.
     is_stale: bool,
-    /// The last attempt to connect failed.
     is_away: bool,
     state: Arc<WriterState>,
 }
 
 impl PgWriter {
-    /// Connects to a database that has the current schema.
     pub(super) async fn connect(
         options: PgConnectOptions,
         daemon: String,
@@ -103,7 +101,6 @@ impl PgWriter {
         std::mem::take(&mut self.is_stale)
     }
 
-    /// Whether the server did not take the last attempt to connect.
     pub(crate) const fn is_away(&self) -> bool {
         self.is_away
     }
@@ -158,8 +155,8 @@ impl PgWriter {
         }
     }
 
-    /// A commit that is not answered in time. The server goes on with it, and the next group waits
-    /// for its end: nobody cancels it.
+    /// Handles a commit that is not answered in time. The server continues with it, nobody cancels
+    /// it, and the next group waits for its end.
     fn stall(&mut self) -> StoreError {
         self.conn = None;
         self.state.set_stalled(true);
@@ -170,13 +167,12 @@ impl PgWriter {
         self.conn.as_mut().ok_or_else(lost)
     }
 
-    /// Begins a transaction for a group of jobs.
     pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
         self.ready().await?;
         self.group += 1;
         let begun = timeout(STATEMENT, self.begin_group()).await.unwrap_or_else(|_| Err(silent()));
         if begun.is_err() {
-            // Whatever the server made of it: the next group finds out.
+            // The next group learns whether the server began it.
             self.conn = None;
         }
         begun
@@ -237,7 +233,6 @@ impl PgWriter {
         };
     }
 
-    /// Ends a job: keeps its writes or rolls them back.
     pub(crate) async fn end_job(
         &mut self,
         isolation: JobIsolation,
@@ -281,7 +276,6 @@ impl PgWriter {
         Ok((self.conn()?, translated(sql)))
     }
 
-    /// The result of a statement of a job.
     fn ended<T>(&mut self, ran: Result<Result<T, sqlx::Error>, Elapsed>) -> Result<T, StoreError> {
         let ran = ran.map_err(|_| silent()).and_then(|ran| Ok(ran?));
         if ran.is_err() && self.transaction == TransactionState::Open {
@@ -319,7 +313,7 @@ impl PgWriter {
         values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
         let row = self.first(sql, values).await?;
-        Ok(row.map(|row| column(&row, 0)).transpose().map_err(unreadable)?)
+        Ok(row.map(|row| read_column(&row)).transpose()?)
     }
 
     pub(crate) async fn values<T: FromSql + Send>(
@@ -327,9 +321,7 @@ impl PgWriter {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
-        let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, values_of(conn, sql, values)).await;
-        self.ended(ran)
+        self.every(sql, values, read_column).await
     }
 
     pub(crate) async fn one<T: DirectRow>(
@@ -338,7 +330,7 @@ impl PgWriter {
         values: &[Parameter<'_>],
     ) -> Result<Option<T>, StoreError> {
         let row = self.first(sql, values).await?;
-        Ok(row.map(|row| read_row(&row)).transpose().map_err(unreadable)?)
+        Ok(row.map(|row| read_row(&row)).transpose()?)
     }
 
     pub(crate) async fn all<T: DirectRow + Send>(
@@ -346,8 +338,17 @@ impl PgWriter {
         sql: &'static str,
         values: &[Parameter<'_>],
     ) -> Result<Vec<T>, StoreError> {
+        self.every(sql, values, read_row).await
+    }
+
+    async fn every<T>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+        read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
+    ) -> Result<Vec<T>, StoreError> {
         let (conn, sql) = self.due(sql).await?;
-        let ran = timeout(STATEMENT, all(conn, sql, values)).await;
+        let ran = timeout(STATEMENT, all(conn, sql, values, read)).await;
         self.ended(ran)
     }
 
@@ -454,7 +455,6 @@ fn lost() -> StoreError {
     StoreError::Unavailable(Arc::new(std::io::Error::other("the connection was lost")))
 }
 
-/// The server does not answer in time.
 fn silent() -> StoreError {
     StoreError::Unavailable(Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)))
 }
@@ -470,4 +470,68 @@ fn unavailable(error: StoreError) -> StoreError {
 
 fn unknown(error: StoreError) -> StoreError {
     StoreError::OutcomeUnknown(Arc::new(error))
+}
+
+const KEPT: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct WriterState {
+    /// A commit was not answered in time, and nobody knows its outcome yet.
+    is_stalled: AtomicBool,
+    /// Another connection has committed, so what the writer has in memory may be old.
+    others: AtomicBool,
+    /// How long the last commits waited for the lock of the writers, in microseconds.
+    lock_waits: Mutex<VecDeque<u64>>,
+}
+
+impl WriterState {
+    pub(super) fn set_stalled(&self, is_stalled: bool) {
+        self.is_stalled.store(is_stalled, Relaxed);
+    }
+
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled.load(Relaxed)
+    }
+
+    pub(super) fn set_others(&self) {
+        self.others.store(true, Relaxed);
+    }
+
+    pub(super) fn take_others(&self) -> bool {
+        self.others.load(Relaxed) && self.others.swap(false, Relaxed)
+    }
+
+    pub(super) fn waited(&self, micros: i64) {
+        let mut waits = self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner);
+        if waits.len() == KEPT {
+            waits.pop_front();
+        }
+        waits.push_back(micros.unsigned_abs());
+    }
+
+    /// The 99th percentile of the waits.
+    pub(super) fn lock_wait(&self) -> Duration {
+        let waits = self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut waits: Vec<u64> = waits.into();
+        waits.sort_unstable();
+        let most = (waits.len() * 99).div_ceil(100);
+        Duration::from_micros(waits[..most].last().copied().unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wait_in_a_hundred_does_not_count() {
+        let state = WriterState::default();
+        assert_eq!(state.lock_wait(), Duration::ZERO);
+        for wait in 0..200 {
+            state.waited(if wait % 100 == 0 { 9_000 } else { 7 });
+        }
+        assert_eq!(state.lock_wait(), Duration::from_micros(7));
+        state.waited(9_000);
+        assert_eq!(state.lock_wait(), Duration::from_millis(9));
+    }
 }

@@ -1,4 +1,4 @@
-//! MCP sessions, and tool calls that are on record.
+//! The Model Context Protocol: sessions, tool calls that are on record, and child servers.
 
 use serde::{Deserialize, Serialize};
 use svc_model::{CallId, McpSessionId, Principal, StreamName, Timestamp};
@@ -6,17 +6,14 @@ use svc_wire::mcp::Revision;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpSessionRow {
-    /// The id that the client sends with each request.
     pub session_id: McpSessionId,
     /// The principal that opened it; `None` if the stored value does not parse: then the session
     /// belongs to nobody.
     pub principal: Option<Principal>,
     pub transport: McpTransport,
-    /// The negotiated protocol revision.
     pub revision: Revision,
     /// JSON: the client's `clientInfo`.
     pub client: Option<String>,
-    /// JSON: the client's capabilities.
     pub capabilities: String,
     /// The lowest level of log messages that the client wants.
     pub log_level: Option<String>,
@@ -40,7 +37,6 @@ pub enum McpTransport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
-    /// The tool runs.
     Working,
     /// The tool waits for the client's answer.
     InputRequired,
@@ -67,7 +63,6 @@ impl CallState {
     }
 }
 
-/// A tool call that is on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallRow {
     /// Id of the call, and of its task if it has one.
@@ -108,4 +103,59 @@ impl CallRow {
             _ => StreamName::new("mcp", &self.call_id),
         }
     }
+}
+
+/// What a server listed when it last worked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceListRow {
+    pub name: String,
+    /// The project whose file configures the server; empty for none.
+    pub project: String,
+    /// Fingerprint of its configuration entry.
+    pub fingerprint: String,
+    /// JSON: the tools, as the server listed them.
+    pub tools: String,
+    /// JSON.
+    pub resources: String,
+    /// JSON: the resource templates.
+    pub templates: String,
+    /// JSON.
+    pub prompts: String,
+}
+
+/// The definitions of a server that a person has approved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourcePinRow {
+    /// The approved lists. The fingerprint covers the approval and the configuration entry.
+    pub list: SourceListRow,
+    /// JSON: the changes that an event has reported.
+    pub told: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceStateRow {
+    pub name: String,
+    /// The project whose file configures the server; empty for none.
+    pub project: String,
+    /// Text form of `SourceState`.
+    pub state: String,
+    pub reason: Option<String>,
+    /// What a person can do about it.
+    pub next_action: Option<String>,
+    /// Number of consecutive failed starts.
+    pub attempt: Option<u32>,
+    pub next_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceProcessRow {
+    /// Value in the environment of the process and of all its descendants.
+    pub mark: String,
+    pub pid: u32,
+    /// Start time in the system's unit, with the boot id.
+    pub started: String,
+    pub name: String,
+    /// The project whose file configures the server; empty for none.
+    pub project: String,
+    pub instance: String,
 }

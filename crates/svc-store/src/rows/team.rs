@@ -1,17 +1,19 @@
-//! Peers, messages, tasks and tokens, with what only the daemon knows of them.
+//! Peers, messages, tasks and tokens, with fields that only the daemon sees; machines and
+//! folders.
+
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    HandoverId, HandoverWay, MachineId, MachineProcess, Message, OpenCalls, Ownership, Peer,
-    PeerId, PeerRole, Principal, ProcessIdentity, Reader, Task, Timestamp, TokenId, is_agent_key,
-    stamp,
+    HandoverId, HandoverWay, Machine, MachineId, MachineProcess, Message, OpenCalls, Ownership,
+    Peer, PeerId, PeerRole, Principal, ProcessIdentity, Reader, Task, Timestamp, TokenId,
+    is_agent_key, stamp,
 };
 
-/// A peer with what only the daemon knows of it.
+/// A peer, with fields that only the daemon sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerRow {
-    /// What every caller sees.
     pub peer: Peer,
     /// Session key of the token that registered it; `None` for the operator.
     pub owner: Option<String>,
@@ -85,16 +87,13 @@ pub struct StrandedInbox {
     pub is_removed: bool,
 }
 
-/// A message with its sequence number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Sequence number in the order of arrival.
     pub id: i64,
-    /// What every caller sees.
     pub message: Message,
 }
 
-/// What only the daemon knows of a stored message.
+/// Terms of a delivery that only the daemon sees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeliveryTerms {
     /// For a reply to a reply: the number of the turn that it begins.
@@ -103,19 +102,19 @@ pub struct DeliveryTerms {
     pub held_until: Option<Timestamp>,
     /// A call sent the message, not the end of a turn: it counts as a send.
     pub by_call: bool,
-    /// It begins no turn of an idle session by itself.
+    /// It does not begin a turn of an idle session.
     pub no_wake: bool,
 }
 
-/// A text that was handed to a client's own queue or inbox, and that the client has not shown to
-/// have.
+/// A text that was handed to a client's own queue or inbox and whose receipt the client has not
+/// shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandoverRow {
     pub handover_id: HandoverId,
     pub peer_id: PeerId,
     pub session_id: String,
     pub via: HandoverWay,
-    /// It was handed over in a turn, which goes on with it.
+    /// It was handed over during a turn, which continues with it.
     pub joins_turn: bool,
     /// The client keeps it for its person.
     pub is_held: bool,
@@ -124,17 +123,15 @@ pub struct HandoverRow {
     pub at: Timestamp,
 }
 
-/// A task with what only the daemon knows of it.
+/// A task, with fields that only the daemon sees.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
-    /// What every caller sees.
     pub task: Task,
     pub owned: Ownership,
     /// The process that runs it, if the runner named it.
     pub process: Option<MachineProcess>,
 }
 
-/// A session token's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRow {
     pub token_id: TokenId,
@@ -181,7 +178,6 @@ pub struct ListedMessage {
     pub answered: bool,
 }
 
-/// A sign-in code of a browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginCodeRow {
     /// The operator's credential that the code was issued under.
@@ -194,10 +190,8 @@ pub struct LoginCodeRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenEnd {
-    /// The operator revoked it.
     Revoked,
     Ended,
-    /// Its process has exited.
     Gone,
 }
 
@@ -206,7 +200,6 @@ pub enum TokenEnd {
 pub struct ProcessSubject {
     /// Id of its first token; `None` if it has none yet.
     pub token_id: Option<TokenId>,
-    /// The subject of all its tokens.
     pub session: String,
     /// Scopes that all its tokens have in addition to their own.
     pub scopes: Vec<String>,
@@ -227,4 +220,29 @@ pub struct SubjectHolders {
     pub processes: Vec<MachineProcess>,
     /// The projects that its tokens name.
     pub projects: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDaemon {
+    pub daemon_id: String,
+    pub pid: u32,
+    pub version: String,
+}
+
+/// A machine that has no daemon now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwayMachine {
+    pub machine: Machine,
+    /// When a daemon of it was last there, by the database's clock.
+    pub since: Timestamp,
+    pub lasts: Duration,
+}
+
+/// The project of a folder of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderDecision {
+    pub project: String,
+    /// `None` for a folder from before projects had names.
+    pub decided_at: Option<Timestamp>,
+    pub used_at: Timestamp,
 }

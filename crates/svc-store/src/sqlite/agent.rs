@@ -9,12 +9,11 @@ use svc_model::{
 };
 
 use super::{
-    errors::changed,
     families::{AgentReads, AgentWrites},
-    page::read_page,
+    read_query::read_page,
     statement::{
-        change, direct_row, find_value, pool_query, query_fields, query_value, read_one,
-        select_fields, select_one, select_value,
+        change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one, pool_page,
+        read_one, row_of, rows_of, select_fields, select_one, select_value,
     },
 };
 use crate::{AgentRow, PageSize, RowPage, StoreError};
@@ -102,7 +101,6 @@ impl TryFrom<RawAgent> for AgentRow {
     }
 }
 
-/// Selects the columns of the row; for the macros of `statement`.
 macro_rules! agents {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -122,20 +120,12 @@ macro_rules! agents {
 
 impl AgentWrites<'_> {
     pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
-        let id = id.as_str();
-        let raw = agents!(select_one, self.tx, "where a.agent_id = ?", id);
-        raw.map(AgentRow::try_from).transpose()
+        row_of(agents!(select_one, self.tx, "where a.agent_id = ?"; id))
     }
 
-    /// The live agent with this session key.
     pub async fn live(&mut self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
-        let raw = agents!(
-            select_one,
-            self.tx,
-            "where a.session_key = ? and a.ended_at is null",
-            session_key
-        );
-        raw.map(AgentRow::try_from).transpose()
+        row_of(agents!(select_one, self.tx,
+            "where a.session_key = ? and a.ended_at is null"; session_key))
     }
 
     /// Whether another project has, or had, an agent with this session key.
@@ -144,14 +134,10 @@ impl AgentWrites<'_> {
         session_key: &str,
         project: &str,
     ) -> Result<bool, StoreError> {
-        let taken = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select exists (select 1 from agent
-                where session_key = ?1 and project <> ?2) as "taken!: bool""#,
-            session_key,
-            project
-        );
-        Ok(taken)
+                where session_key = ?1 and project <> ?2) as "taken!: bool""#;
+            session_key, project))
     }
 
     /// The agent that a caller started with this idempotency key, and the fingerprint of that
@@ -161,14 +147,10 @@ impl AgentWrites<'_> {
         created_by: &str,
         key: &str,
     ) -> Result<Option<(AgentRow, Option<String>)>, StoreError> {
-        let request_fingerprint = select_fields!(
-            select_one,
-            self.tx,
+        let request_fingerprint = select_fields!(select_one, self.tx,
             { agent_id: String, request_fingerprint: Option<String> },
-            r#"select agent_id as "agent_id!", request_fingerprint as "request_fingerprint?" from agent where created_by = ? and idempotency_key = ?"#,
-            created_by,
-            key
-        );
+            r#"select agent_id as "agent_id!", request_fingerprint as "request_fingerprint?" from agent where created_by = ? and idempotency_key = ?"#;
+            created_by, key);
         let Some(found) = request_fingerprint else { return Ok(None) };
         let row = self.get(&AgentId::from(found.agent_id)).await?;
         Ok(row.map(|row| (row, found.request_fingerprint)))
@@ -176,26 +158,17 @@ impl AgentWrites<'_> {
 
     /// The number of live agents of an instance on this machine.
     pub async fn count_live_in(&mut self, instance: &str) -> Result<u64, StoreError> {
-        let here = &self.tx.machine;
-        let count = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select count(*) as "count!: i64" from agent
-            where instance = ? and ended_at is null and machine_id = ?"#,
-            instance,
-            here
-        );
-        Ok(count.cast_unsigned())
+            where instance = ? and ended_at is null and machine_id = ?"#; instance, self.tx.machine)
+        .cast_unsigned())
     }
 
     /// The session key of a live agent of an instance whose vendor rejects it for usage.
     pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
-        let key = find_value!(
-            self.tx,
+        Ok(find_value!(self.tx,
             r#"select session_key as "key!" from agent
-            where instance = ? and ended_at is null and state = 'limited' limit 1"#,
-            instance
-        );
-        Ok(key)
+            where instance = ? and ended_at is null and state = 'limited' limit 1"#; instance))
     }
 
     /// Agents of an instance started since `since`: their number, and the start of the first.
@@ -204,15 +177,9 @@ impl AgentWrites<'_> {
         instance: &str,
         since: Timestamp,
     ) -> Result<(u64, Option<Timestamp>), StoreError> {
-        let row = select_fields!(
-            select_row,
-            self.tx,
-            { count: i64, first: Option<Timestamp> },
+        let row = select_fields!(select_row, self.tx, { count: i64, first: Option<Timestamp> },
             r#"select count(*) as "count!: i64", min(started_at) as "first: Timestamp" from agent
-            where instance = ? and started_at > ?"#,
-            instance,
-            since
-        );
+            where instance = ? and started_at > ?"#; instance, since);
         Ok((row.count.cast_unsigned(), row.first))
     }
 
@@ -230,19 +197,11 @@ impl AgentWrites<'_> {
             None => return Ok(None),
         };
         let project = asker.project.as_deref();
-        let here = &self.tx.machine;
-        let raw = agents!(
-            select_one,
-            self.tx,
+        row_of(agents!(select_one, self.tx,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state <> 'stopping'
                 and a.machine_id = ?4 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
-            order by a.state <> 'idle', a.started_at, a.agent_id limit 1",
-            instance,
-            session,
-            project,
-            here
-        );
-        raw.map(AgentRow::try_from).transpose()
+            order by a.state <> 'idle', a.started_at, a.agent_id limit 1";
+            instance, session, project, self.tx.machine))
     }
 
     /// Stores an agent whose stream exists. `key` is the idempotency key and the fingerprint of the
@@ -263,33 +222,14 @@ impl AgentWrites<'_> {
         let timeout = i64::try_from(row.request_timeout.as_millis()).unwrap_or(i64::MAX);
         let pid = i64::from(row.last_pid);
         let answer_key = answer_key.expose();
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
                 created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, request_fingerprint, \
-                started_at, answer_key, machine_id) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            stream,
-            info.instance,
-            backend,
-            info.session_key,
-            info.project,
-            info.worktree,
-            info.task,
-            info.description,
-            created_by,
-            info.state,
-            pid,
-            info.session_id,
-            token_id,
-            task_id,
-            timeout,
-            idempotency_key,
-            request_fingerprint,
-            info.started_at,
-            answer_key,
-            row.machine_id
-        );
+                started_at, answer_key, machine_id) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, stream, info.instance, backend, info.session_key, info.project, info.worktree,
+            info.task, info.description, created_by, info.state, pid, info.session_id, token_id,
+            task_id, timeout, idempotency_key, request_fingerprint, info.started_at, answer_key,
+            row.machine_id);
         Ok(())
     }
 
@@ -300,25 +240,12 @@ impl AgentWrites<'_> {
         let host_pid = row.host.as_ref().map(|host| i64::from(host.pid));
         let host_started = row.host.as_ref().map(|host| &*host.started);
         let pid = i64::from(row.last_pid);
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update agent set state = ?, task = ?, description = ?, host_pid = ?, host_started = ?, pid = ?, \
                 vendor_session = ?, exit_code = ?, signal = ?, error = ?, ended_at = ?, \
-                answer_key = case when cast(? as integer) is null then answer_key end where agent_id = ?",
-            info.state,
-            info.task,
-            info.description,
-            host_pid,
-            host_started,
-            pid,
-            info.session_id,
-            info.exit_code,
-            info.signal,
-            info.error,
-            row.ended_at,
-            row.ended_at,
-            id
-        );
+                answer_key = case when cast(? as integer) is null then answer_key end where agent_id = ?";
+            info.state, info.task, info.description, host_pid, host_started, pid, info.session_id,
+            info.exit_code, info.signal, info.error, row.ended_at, row.ended_at, id);
         changed(done, "agent", id)
     }
 
@@ -326,48 +253,35 @@ impl AgentWrites<'_> {
     /// `sessions_spawn`.
     pub async fn count_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
-        let count = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
                 + (select count(*) from assignment d join task t on t.task_id = d.task_id
                     where d.state = 'queued' and d.task_id is not null and d.ended_at is null
-                        and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#,
-            parent
-        );
-        Ok(count.cast_unsigned())
+                        and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#;
+            parent).cast_unsigned())
     }
 
-    /// The number of live agents that a principal has started.
     pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
-        let count = select_value!(
-            self.tx,
-            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
-            parent
-        );
-        Ok(count.cast_unsigned())
+        Ok(select_value!(self.tx,
+            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#;
+            parent).cast_unsigned())
     }
 
-    /// Whether an agent of this key has ever existed.
     pub async fn was_run(&mut self, session_key: &str) -> Result<bool, StoreError> {
-        let was = select_value!(
-            self.tx,
-            r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#,
-            session_key
-        );
-        Ok(was)
+        Ok(select_value!(self.tx,
+            r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#;
+            session_key))
     }
 
-    /// Records the incarnation that started an agent.
     pub async fn note_parent(
         &mut self,
         agent: &AgentId,
         parent: &AgentId,
     ) -> Result<(), StoreError> {
-        let (id, parent) = (agent.as_str(), parent.as_str());
-        let done =
-            change!(self.tx, "update agent set parent_agent = ? where agent_id = ?", parent, id);
-        changed(done, "agent", id)
+        let done = change!(self.tx,
+            "update agent set parent_agent = ? where agent_id = ?"; parent, agent);
+        changed(done, "agent", agent)
     }
 }
 
@@ -375,28 +289,20 @@ impl AgentReads<'_> {
     /// The key with which the host of a live agent checks answers; `None` for an ended agent, or if
     /// its host requires none.
     pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
-        let id = id.as_str();
-        let key = query_value!("select answer_key from agent where agent_id = ?", id)
-            .fetch_optional(&self.store.readers)
-            .await?;
+        let key = pool_find_value!(self.store,
+            "select answer_key from agent where agent_id = ?"; id);
         Ok(key.flatten().map(AnswerKey::from_text))
     }
 
     pub async fn get(self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
-        let id = id.as_str();
-        let raw = agents!(read_one, self.store, "where a.agent_id = ?", id);
-        raw.map(AgentRow::try_from).transpose()
+        row_of(agents!(read_one, self.store, "where a.agent_id = ?"; id))
     }
 
     /// The agent with this session key: the live one, else the latest.
     pub async fn of_key(self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
-        let raw = agents!(
-            read_one,
-            self.store,
-            "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1",
-            session_key
-        );
-        raw.map(AgentRow::try_from).transpose()
+        row_of(agents!(read_one, self.store,
+            "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1";
+            session_key))
     }
 
     /// Agents whose id begins with `text`, or whose session key is `agent:<text>` or
@@ -405,53 +311,37 @@ impl AgentReads<'_> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = agents!(
-            pool_query,
+        rows_of(agents!(pool_all, self.store,
             "where length(?1) >= 6 and substr(a.agent_id, 1, length(?1)) = ?1
                 or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main')
-            order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20",
-            text
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(AgentRow::try_from).collect()
+            order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20"; text))
     }
 
-    /// All live agents, the oldest first.
     pub async fn live(self) -> Result<Vec<AgentRow>, StoreError> {
-        let rows =
-            agents!(pool_query, "where a.ended_at is null order by a.started_at, a.agent_id")
-                .fetch_all(&self.store.readers)
-                .await?;
-        rows.into_iter().map(AgentRow::try_from).collect()
+        rows_of(agents!(
+            pool_all,
+            self.store,
+            "where a.ended_at is null order by a.started_at, a.agent_id"
+        ))
     }
 
-    /// The number of live agents of each instance that has any.
     pub async fn live_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
-        let rows = query_fields!(
-            { instance: String, count: i64 },
+        let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
-            where ended_at is null group by instance"#
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            where ended_at is null group by instance"#);
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
     /// The load of each instance that has any: its live agents, plus accepted work that has no
     /// agent of its own.
     pub async fn busy_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
-        let rows = query_fields!(
-            { instance: String, count: i64 },
+        let rows = select_fields!(pool_all, self.store, { instance: String, count: i64 },
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
                 select instance from agent where ended_at is null
                 union all select instance from assignment
                 where state in ('queued', 'starting', 'sent', 'running') and task_id is not null and ended_at is null
                     and is_spawned = 0
-            ) group by instance"#
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            ) group by instance"#);
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
@@ -464,54 +354,31 @@ impl AgentReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<AgentRow>, StoreError> {
         let limit = size.limit();
-        let (key, owner, project) = (reader.key(), reader.owner(), reader.project());
         let (at, id) = match before {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
             None => (None, None),
         };
-        let rows = agents!(pool_query,
+        let rows = agents!(pool_page, self.store,
             "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)
                 and (?6 is null or a.backend = ?6) and (?7 is null or a.project = ?7 or substr(a.project, -length(?7) - 1) = '/' || ?7)
                 and (not ?8 or a.ended_at is null) and (?9 is null or (a.started_at, a.agent_id) < (?9, ?10))
-            order by a.started_at desc, a.agent_id desc limit ?11",
-            key,
-            project,
-            owner,
-            filter.state,
-            filter.instance,
-            filter.backend,
-            filter.project,
-            filter.live,
-            at,
-            id,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+            order by a.started_at desc, a.agent_id desc limit ?11";
+            reader.key(), reader.project(), reader.owner(), filter.state, filter.instance,
+            filter.backend, filter.project, filter.live, at, id, limit);
         read_page(rows, size, AgentRow::try_from, |row| &row.info).await
     }
 
-    /// The live agent whose host is this process.
     pub async fn of_host(self, host: &ProcessIdentity) -> Result<Option<AgentRow>, StoreError> {
         let (pid, started, here) = (i64::from(host.pid), &*host.started, self.store.machine_id());
-        let raw = agents!(
-            pool_query,
-            "where a.ended_at is null and a.host_pid = ? and a.host_started = ? and a.machine_id = ?",
-            pid,
-            started,
-            here
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
-        raw.map(AgentRow::try_from).transpose()
+        row_of(agents!(pool_one, self.store,
+            "where a.ended_at is null and a.host_pid = ? and a.host_started = ? and a.machine_id = ?";
+            pid, started, here))
     }
 
     /// The incarnation that started an agent, if a hosted agent did.
     pub async fn parent_of(self, agent: &AgentId) -> Result<Option<AgentId>, StoreError> {
-        let id = agent.as_str();
-        let parent = query_value!("select parent_agent from agent where agent_id = ?", id)
-            .fetch_optional(&self.store.readers)
-            .await?;
+        let parent = pool_find_value!(self.store, "select parent_agent from agent where agent_id = ?"; agent);
         Ok(parent.flatten().map(AgentId::from))
     }
 }

@@ -8,11 +8,10 @@ use svc_model::{
 };
 
 use super::{
-    errors::changed,
     families::{AssignmentReads, AssignmentWrites},
     statement::{
-        change, direct_row, pool_query, query_fields, query_value, read_one, select_all,
-        select_one, select_value,
+        change, changed, direct_row, pool_all, pool_value, pool_values, read_one, select_all,
+        select_fields, select_one, select_value,
     },
 };
 use crate::{AssignmentRow, AssignmentState, StoreError, WorkRequirements};
@@ -25,7 +24,6 @@ direct_row! {
     }
 }
 
-/// The columns of such a row, for the macros of `statement`.
 macro_rules! assignments {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -52,122 +50,69 @@ macro_rules! assignments {
 direct_row!(WaitEdge { waiter, awaited });
 
 impl AssignmentWrites<'_> {
-    /// Stores an assignment. Its task and its message are stored already; its rank is the
-    /// database's.
+    /// Stores an assignment. Its task and its message are stored already.
     pub async fn insert(&mut self, row: &AssignmentRow) -> Result<(), StoreError> {
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into assignment (run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, \
                 source_tool, target_session, target_peer, target_agent, waits_until, answered, idempotency_key, created_at, \
                 instance, backend, requirements, deadline, removes_peer, project_id) \
             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-                coalesce((select project from task where task_id = ?2), (select project from peer where peer_id = ?7), ''))",
-            row.run_id,
-            row.task_id,
-            row.message_id,
-            row.mode,
-            row.state,
-            row.source_session,
-            row.source_peer,
-            row.source_agent,
-            row.source_tool,
-            row.target_session,
-            row.target_peer,
-            row.target_agent,
-            row.waits_until,
-            row.answered,
-            row.idempotency_key,
-            row.created_at,
-            row.instance,
-            row.backend,
-            row.requirements,
-            row.deadline,
-            row.removes_peer
-        );
+                coalesce((select project from task where task_id = ?2), (select project from peer where peer_id = ?7), ''))";
+            row.run_id, row.task_id, row.message_id, row.mode, row.state, row.source_session,
+            row.source_peer, row.source_agent, row.source_tool, row.target_session, row.target_peer,
+            row.target_agent, row.waits_until, row.answered, row.idempotency_key, row.created_at,
+            row.instance, row.backend, row.requirements, row.deadline, row.removes_peer);
         Ok(())
     }
 
-    /// Stores what changed of an assignment.
     pub async fn update(&mut self, row: &AssignmentRow) -> Result<(), StoreError> {
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update assignment set message_id = ?, state = ?, source_peer = ?, source_agent = ?, target_session = ?, \
                 target_peer = ?, target_agent = ?, reason = ?, error = ?, reply_id = ?, waits_until = ?, answered = ?, \
                 begun_at = ?, ended_at = ?, instance = ?, backend = ?, requirements = ?, attempt = ?, is_spawned = ?, \
-                taken_at = ?, has_words = ?, said = ?, turn = ? where run_id = ?",
-            row.message_id,
-            row.state,
-            row.source_peer,
-            row.source_agent,
-            row.target_session,
-            row.target_peer,
-            row.target_agent,
-            row.reason,
-            row.error,
-            row.reply_id,
-            row.waits_until,
-            row.answered,
-            row.begun_at,
-            row.ended_at,
-            row.instance,
-            row.backend,
-            row.requirements,
-            row.attempt,
-            row.is_spawned,
-            row.taken_at,
-            row.has_words,
-            row.said,
-            row.turn,
-            row.run_id
-        );
+                taken_at = ?, has_words = ?, said = ?, turn = ? where run_id = ?";
+            row.message_id, row.state, row.source_peer, row.source_agent, row.target_session,
+            row.target_peer, row.target_agent, row.reason, row.error, row.reply_id, row.waits_until,
+            row.answered, row.begun_at, row.ended_at, row.instance, row.backend, row.requirements,
+            row.attempt, row.is_spawned, row.taken_at, row.has_words, row.said, row.turn,
+            row.run_id);
         changed(done, "assignment", row.run_id.as_str())
     }
 
-    /// An assignment by its id.
     pub async fn get(&mut self, id: &RunId) -> Result<Option<AssignmentRow>, StoreError> {
-        Ok(assignments!(select_one, self.tx, "where a.run_id = ?", id))
+        Ok(assignments!(select_one, self.tx, "where a.run_id = ?"; id))
     }
 
     pub async fn of_task(&mut self, id: &TaskId) -> Result<Option<AssignmentRow>, StoreError> {
-        Ok(assignments!(select_one, self.tx, "where a.task_id = ?", id))
+        Ok(assignments!(select_one, self.tx, "where a.task_id = ?"; id))
     }
 
     pub async fn of_message(
         &mut self,
         id: &MessageId,
     ) -> Result<Option<AssignmentRow>, StoreError> {
-        Ok(assignments!(select_one, self.tx, "where a.message_id = ?", id))
+        Ok(assignments!(select_one, self.tx, "where a.message_id = ?"; id))
     }
 
-    /// What a source has sent under this key.
     pub async fn by_key(
         &mut self,
         source: &str,
         key: &str,
     ) -> Result<Option<AssignmentRow>, StoreError> {
-        Ok(assignments!(
-            select_one,
-            self.tx,
-            "where a.source_session = ? and a.idempotency_key = ?",
-            source,
-            key
-        ))
+        Ok(assignments!(select_one, self.tx,
+            "where a.source_session = ? and a.idempotency_key = ?"; source, key))
     }
 
     /// The open assignments of an incarnation of a hosted agent, in the order in which they came.
     pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>, StoreError> {
-        Ok(assignments!(
-            select_all,
-            self.tx,
-            "where a.target_agent = ? and a.ended_at is null order by a.id",
-            id
-        ))
+        Ok(assignments!(select_all, self.tx,
+            "where a.target_agent = ? and a.ended_at is null order by a.id"; id))
     }
 
     /// The chain of waits that begins at a session: for whom it waits, for whom those wait, and so
     /// on. Unrelated waits are not read, so the cost does not grow with their number.
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {
-        let edges = select_all!(
+        Ok(select_all!(
             r#"with recursive waiter(session) as (
                 select ?1
                 union
@@ -177,17 +122,10 @@ impl AssignmentWrites<'_> {
             select r.source_session as "waiter!", r.target_session as "awaited!"
             from waiter cross join assignment r on r.source_session = waiter.session
             where r.waits_until > ?2 and r.ended_at is null and r.message_id is not null"#,
-            WaitEdge,
-            self.tx,
-            "",
-            session,
-            self.tx.now
-        );
-        Ok(edges)
+            WaitEdge, self.tx; session, self.tx.now))
     }
 
-    /// How often one session has sent to the peer of another since then, its answers by a call
-    /// included.
+    /// How often a session has sent to a peer since `since`, including its answers by a call.
     pub async fn count_since(
         &mut self,
         (source, own): (&str, Option<&PeerId>),
@@ -195,96 +133,67 @@ impl AssignmentWrites<'_> {
         since: Timestamp,
     ) -> Result<u64, StoreError> {
         let own = own.map(PeerId::as_str);
-        let count = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select (select count(*) from assignment
                     where source_session = ?1 and target_peer = ?2 and created_at > ?3)
                 + (select count(*) from message
-                    where from_peer = ?4 and to_peer = ?2 and by_call = 1 and at > ?3) as "count!: i64""#,
-            source,
-            target,
-            since,
-            own
-        );
-        Ok(count.cast_unsigned())
+                    where from_peer = ?4 and to_peer = ?2 and by_call = 1 and at > ?3) as "count!: i64""#;
+            source, target, since, own).cast_unsigned())
     }
 }
 
 impl AssignmentReads<'_> {
-    /// An assignment by its id.
     pub async fn get(self, id: &RunId) -> Result<Option<AssignmentRow>, StoreError> {
-        Ok(assignments!(read_one, self.store, "where a.run_id = ?", id))
+        Ok(assignments!(read_one, self.store, "where a.run_id = ?"; id))
     }
 
     pub async fn of_task(self, id: &TaskId) -> Result<Option<AssignmentRow>, StoreError> {
-        Ok(assignments!(read_one, self.store, "where a.task_id = ?", id))
+        Ok(assignments!(read_one, self.store, "where a.task_id = ?"; id))
     }
 
-    /// The tasks that are in this state, in the order in which they came.
+    /// Tasks in this state, in the order in which they came.
     pub async fn in_state(self, state: AssignmentState) -> Result<Vec<AssignmentRow>, StoreError> {
-        Ok(assignments!(
-            pool_query,
-            "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000",
-            state
-        )
-        .fetch_all(&self.store.readers)
-        .await?)
+        Ok(assignments!(pool_all, self.store,
+            "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000";
+            state))
     }
 
-    /// The tasks that somebody has and that are to be cancelled.
+    /// Begun tasks whose cancellation was requested.
     pub async fn cancelled(self) -> Result<Vec<AssignmentRow>, StoreError> {
-        Ok(assignments!(pool_query,
+        Ok(assignments!(pool_all, self.store,
             "where a.state in ('starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null and exists (
                 select 1 from task t where t.task_id = a.task_id and t.cancel_requested_at is not null
                     and t.closed_at is null
-            ) order by a.id limit 500"
-        )
-        .fetch_all(&self.store.readers)
-        .await?)
+            ) order by a.id limit 500"))
     }
 
-    /// The tasks whose time is over.
     pub async fn overdue(self, now: Timestamp) -> Result<Vec<TaskId>, StoreError> {
-        let ids = query_value!(
+        Ok(pool_values!(self.store,
             r#"select a.task_id as "task_id!: TaskId" from assignment a join task t using (task_id)
             where a.state in ('queued', 'starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null
-                and a.deadline <= ? and t.cancel_requested_at is null and t.closed_at is null"#,
-            now
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(ids)
+                and a.deadline <= ? and t.cancel_requested_at is null and t.closed_at is null"#;
+            now))
     }
 
-    /// Whose reply a session waits for now, since when and until when.
+    /// The session whose reply a session waits for now, since when and until when.
     pub async fn awaited_by(
         self,
         session: &str,
         now: Timestamp,
     ) -> Result<Option<(String, Timestamp, Timestamp)>, StoreError> {
-        let awaited = query_fields!(
+        let awaited = select_fields!(pool_one, self.store,
             { session: String, since: Timestamp, until: Timestamp },
             r#"select target_session as "session!", created_at as "since!: Timestamp", waits_until as "until!: Timestamp"
             from assignment
             where source_session = ? and waits_until > ? and ended_at is null and message_id is not null
-            order by id limit 1"#,
-            session,
-            now
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
+            order by id limit 1"#; session, now);
         Ok(awaited.map(|row| (row.session, row.since, row.until)))
     }
 
-    /// How many sends of a session are open.
     pub async fn count_open(self, session: &str) -> Result<u64, StoreError> {
-        let open = query_value!(
+        Ok(pool_value!(self.store,
             r#"select count(*) as "count!: i64" from assignment
-            where source_session = ? and ended_at is null and message_id is not null"#,
-            session
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(open.cast_unsigned())
+            where source_session = ? and ended_at is null and message_id is not null"#; session)
+        .cast_unsigned())
     }
 }

@@ -10,20 +10,18 @@ use svc_sys::machine::ThisMachine;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    connect::{reader_options, writer_options},
     direct_connection::DirectConnection,
-    frame_readers::FrameReaders,
+    file::{reader_options, writer_options},
     migrate,
     read_query::{FewRowReaders, FrameSource, Readers},
-    row_readers::RowReaders,
-    tx::WriteTx,
-    write_connection::WriteConnection,
+    row_readers::{FrameReaders, RowReaders},
+    tx::{WriteConnection, WriteTx},
     write_queue::{ClosureJob, WriteQueueSender, WriterJob},
     writer::{WriterCounters, WriterThread},
 };
 use crate::{
     AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, StoreError, WriteQueueKey,
-    WriterStats, version::Version,
+    WriterStats, bus::Version,
 };
 
 /// The database. Cheap to clone.
@@ -43,7 +41,6 @@ pub struct Store {
     machine: Arc<ThisMachine>,
 }
 
-/// The connections of an opened database.
 struct Engine {
     direct: WriteConnection,
     readers: Readers,
@@ -182,7 +179,6 @@ impl Store {
         Ok((store, Writer(ended)))
     }
 
-    /// The writes of a caller, queued for its principal.
     pub fn on_behalf_of(&self, caller: &Caller) -> PrincipalWrites<'_> {
         self.writes_in(WriteQueueKey::of_caller(caller))
     }
@@ -217,7 +213,14 @@ impl Store {
         tokio::task::coop::consume_budget().await;
     }
 
-    /// The channels that notify of commits.
+    pub(super) fn source(&self) -> &Readers {
+        &self.readers
+    }
+
+    pub(super) fn page_source(&self) -> &Readers {
+        &self.page_readers
+    }
+
     pub fn bus(&self) -> &Arc<Bus> {
         &self.bus
     }
@@ -242,7 +245,6 @@ impl Store {
         self.readers.file().is_some()
     }
 
-    /// Number of queued jobs.
     pub fn queued(&self) -> usize {
         self.jobs.queued()
     }
@@ -252,12 +254,10 @@ impl Store {
         &self.path
     }
 
-    /// The machine of this daemon.
     pub fn machine(&self) -> &Machine {
         &self.machine.machine
     }
 
-    /// Its id.
     pub(super) fn machine_id(&self) -> &MachineId {
         &self.machine.machine.machine_id
     }

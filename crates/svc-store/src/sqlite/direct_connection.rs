@@ -16,7 +16,7 @@ use rusqlite::{
 use svc_model::{EventKind, Seq, StreamVisibility, Timestamp, limits};
 
 use super::{
-    connect::check_names,
+    file::check_names,
     row::{Columns, DirectRow, Parameter, is_column_of},
 };
 use crate::StoreError;
@@ -62,12 +62,10 @@ static INSERTS: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The statement for up to `rows` rows. At most [`MAX_ROWS`].
 fn insert_of(rows: usize) -> &'static Arc<str> {
     &INSERTS[rows.next_power_of_two().trailing_zeros() as usize]
 }
 
-/// The columns of a row of SQLite.
 pub(super) struct DirectColumns<'a> {
     row: &'a Row<'a>,
     next: usize,
@@ -91,7 +89,6 @@ impl Columns for DirectColumns<'_> {
     }
 }
 
-/// Reads a row of SQLite.
 pub(super) fn read_row<T: DirectRow>(row: &Row<'_>) -> rusqlite::Result<T> {
     T::read(&mut DirectColumns::new(row))
 }
@@ -105,7 +102,6 @@ pub(crate) enum JobIsolation {
     Savepoint,
 }
 
-/// The savepoint of the current job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SavepointState {
     Unneeded,
@@ -150,7 +146,6 @@ impl DirectConnection {
         Ok(moved.and(closed)?)
     }
 
-    /// Runs statements without parameters and results.
     #[cfg(test)]
     pub(super) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
         Ok(self.conn.execute_batch(statements)?)
@@ -175,7 +170,6 @@ impl DirectConnection {
         if self.conn.is_autocommit() { Ok(()) } else { self.run(ROLLBACK) }
     }
 
-    /// Marks the following statements as those of one job.
     pub(super) fn begin_job(&mut self, isolation: JobIsolation) {
         self.savepoint = match isolation {
             JobIsolation::Alone => SavepointState::Unneeded,
@@ -220,7 +214,6 @@ impl DirectConnection {
         Ok(statement)
     }
 
-    /// Runs a statement that changes rows; returns their number.
     pub(super) fn change(
         &mut self,
         sql: &str,
@@ -230,7 +223,6 @@ impl DirectConnection {
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
-    /// The single value of a query that returns at most one row.
     pub(super) fn value_if_any<T: FromSql>(
         &mut self,
         sql: &str,
@@ -239,7 +231,6 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(params_from_iter(values), |row| row.get(0)).optional()?)
     }
 
-    /// The single column of all rows of a query.
     pub(super) fn values<T: FromSql>(
         &mut self,
         sql: &str,
@@ -250,7 +241,6 @@ impl DirectConnection {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// The row of a query that returns at most one.
     pub(super) fn one<T: DirectRow>(
         &mut self,
         sql: &str,
@@ -269,13 +259,33 @@ impl DirectConnection {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Writes events within the current commit, in order, and returns the position of the last.
+    /// Writes events within the current commit, in order, and returns the position of the last. One
+    /// statement writes many rows: a statement for each row costs a tenth more.
     pub(super) fn insert(
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
     ) -> Result<i64, StoreError> {
-        Ok(insert(&self.conn, now, events)?)
+        for rows in events.chunks(MAX_ROWS) {
+            // Returning a statement to the cache clears its bindings, so unbound parameters are
+            // null.
+            let mut statement = self.conn.prepare_cached(insert_of(rows.len()))?;
+            statement.raw_bind_parameter(1, now.as_millis())?;
+            let mut parameter = 1;
+            for row in rows {
+                let UncommittedEvent { stream_id, seq, kind, data, producer_id, .. } = row;
+                statement.raw_bind_parameter(parameter + 1, stream_id)?;
+                statement.raw_bind_parameter(parameter + 2, seq)?;
+                statement.raw_bind_parameter(parameter + 3, &**kind)?;
+                statement.raw_bind_parameter(parameter + 4, &**data)?;
+                parameter += 5;
+                if let Some(id) = producer_id {
+                    statement.raw_bind_parameter(parameter, &**id)?;
+                }
+            }
+            statement.raw_execute()?;
+        }
+        Ok(self.conn.last_insert_rowid())
     }
 
     /// Like [`Self::insert`], in a commit of its own.
@@ -298,32 +308,9 @@ impl DirectConnection {
     }
 }
 
-/// One statement for many rows: a statement for each row costs a tenth more.
-fn insert(conn: &Connection, now: Timestamp, events: &[UncommittedEvent]) -> rusqlite::Result<i64> {
-    for rows in events.chunks(MAX_ROWS) {
-        // Returning a statement to the cache clears its bindings, so unbound parameters are null.
-        let mut statement = conn.prepare_cached(insert_of(rows.len()))?;
-        statement.raw_bind_parameter(1, now.as_millis())?;
-        let mut parameter = 1;
-        for row in rows {
-            let UncommittedEvent { stream_id, seq, kind, data, producer_id, .. } = row;
-            statement.raw_bind_parameter(parameter + 1, stream_id)?;
-            statement.raw_bind_parameter(parameter + 2, seq)?;
-            statement.raw_bind_parameter(parameter + 3, &**kind)?;
-            statement.raw_bind_parameter(parameter + 4, &**data)?;
-            parameter += 5;
-            if let Some(id) = producer_id {
-                statement.raw_bind_parameter(parameter, &**id)?;
-            }
-        }
-        statement.raw_execute()?;
-    }
-    Ok(conn.last_insert_rowid())
-}
-
 #[cfg(test)]
 mod tests {
-    use svc_model::{StreamName, StreamVisibility};
+    use svc_model::StreamName;
 
     use super::{super::row::parameter, *};
     use crate::testing::{TestStore, append, event};

@@ -5,13 +5,16 @@
 
 use super::{db::Store, tx::WriteTx};
 
-/// The two types of a family, and the methods that return them.
-macro_rules! family {
-    ($(#[$note:meta])* $name:ident: $reads:ident, $writes:ident) => {
-        family! { $(#[$note])* $name: $reads of the store }
-        family! { $(#[$note])* $name: $writes of a job }
+/// The types of families, and the methods that return them: reads of the store, writes of a job.
+macro_rules! families {
+    ($($(#[$note:meta])* $name:ident: $reads:tt, $writes:tt;)+) => {
+        $(
+            families! { reads $(#[$note])* $name $reads }
+            families! { writes $(#[$note])* $name $writes }
+        )+
     };
-    ($(#[$note:meta])* $name:ident: $reads:ident of the store) => {
+    ($kind:ident $(#[$note:meta])* $name:ident _) => {};
+    (reads $(#[$note:meta])* $name:ident $reads:ident) => {
         $(#[$note])*
         #[derive(Debug, Clone, Copy)]
         pub struct $reads<'a> {
@@ -25,7 +28,7 @@ macro_rules! family {
             }
         }
     };
-    ($(#[$note:meta])* $name:ident: $writes:ident of a job) => {
+    (writes $(#[$note:meta])* $name:ident $writes:ident) => {
         $(#[$note])*
         #[derive(Debug)]
         pub struct $writes<'a> {
@@ -41,157 +44,67 @@ macro_rules! family {
     };
 }
 
-family! {
+families! {
     /// Senders and receivers of messages. See `peer.rs`.
-    peers: PeerReads, PeerWrites
-}
-
-family! {
+    peers: PeerReads, PeerWrites;
     /// Messages and their deliveries. See `message.rs`.
-    messages: MessageReads, MessageWrites
-}
-
-family! {
+    messages: MessageReads, MessageWrites;
     /// Messages that wait for their receiver. See `inbox.rs`.
-    inboxes: InboxReads, InboxWrites
-}
-
-family! {
-    /// Texts in clients' own hands. See `handover.rs`.
-    handovers: HandoverReads, HandoverWrites
-}
-
-family! {
-    /// Work that somebody was given. See `assignment.rs`.
-    assignments: AssignmentReads, AssignmentWrites
-}
-
-family! {
+    inboxes: InboxReads, InboxWrites;
+    /// Texts in clients' own hands. See `inbox.rs`.
+    handovers: HandoverReads, HandoverWrites;
+    /// Work that was given to participants. See `assignment.rs`.
+    assignments: AssignmentReads, AssignmentWrites;
     /// Hosted agents, live and ended. See `agent.rs`.
-    agents: AgentReads, AgentWrites
-}
-
-family! {
+    agents: AgentReads, AgentWrites;
     /// What agents and sessions ask people. See `request.rs`.
-    requests: RequestReads, RequestWrites
-}
-
-family! {
+    requests: RequestReads, RequestWrites;
     /// Tasks. See `task.rs`.
-    tasks: TaskReads, TaskWrites
-}
-
-family! {
+    tasks: TaskReads, TaskWrites;
     /// Tokens, and the processes that have them. See `token.rs`.
-    tokens: TokenReads, TokenWrites
-}
-
-family! {
-    /// The operator's browsers, and sign-in codes. See `browser.rs`.
-    browsers: BrowserReads, BrowserWrites
-}
-
-family! {
+    tokens: TokenReads, TokenWrites;
+    /// The operator's browsers, and sign-in codes. See `token.rs`.
+    browsers: BrowserReads, BrowserWrites;
     /// Sessions of clients. See `session.rs`.
-    sessions: SessionReads, SessionWrites
-}
-
-family! {
-    /// How often sessions called tools. See `count.rs`.
-    tool_counts: ToolCountReads, ToolCountWrites
-}
-
-family! {
-    /// The daemon's own settings. See `setting.rs`.
-    settings: SettingReads, SettingWrites
-}
-
-family! {
+    sessions: SessionReads, SessionWrites;
+    /// How often sessions called tools. See `session.rs`.
+    tool_counts: ToolCountReads, ToolCountWrites;
+    /// The daemon's own settings. See `machine.rs`.
+    settings: SettingReads, SettingWrites;
     /// Received hook calls, and hook answers that no client took. See `hook.rs`.
-    hooks: HookWrites of a job
-}
-
-family! {
-    /// Which items sessions were given. See `seen.rs`.
-    seen: SeenReads, SeenWrites
-}
-
-family! {
-    /// Which given items have helped. See `confirmation.rs`.
-    confirmations: ConfirmationWrites of a job
-}
-
-family! {
+    hooks: _, HookWrites;
+    /// Which items sessions were given. See `hook.rs`.
+    seen: SeenReads, SeenWrites;
+    /// Which given items have helped. See `hook.rs`.
+    confirmations: _, ConfirmationWrites;
     /// Records of the journal. See `journal.rs`.
-    ghaps: GhapReads, GhapWrites
-}
-
-family! {
+    ghaps: GhapReads, GhapWrites;
     /// The search index of records. See `search.rs`.
-    search: SearchReads, SearchWrites
-}
-
-family! {
+    search: SearchReads, SearchWrites;
     /// Clusters of records, and the values drawn from them. See `values.rs`.
-    values: ValueReads, ValueWrites
-}
-
-family! {
-    /// Rates of confirmed predictions. See `calibration.rs`.
-    calibration: CalibrationReads of the store
-}
-
-family! {
+    values: ValueReads, ValueWrites;
+    /// Rates of confirmed predictions. See `values.rs`.
+    calibration: CalibrationReads, _;
     /// Memories. See `memory.rs`.
-    memories: MemoryReads, MemoryWrites
-}
-
-family! {
-    /// Results of builds and tests. See `outcome.rs`.
-    outcomes: OutcomeReads, OutcomeWrites
-}
-
-family! {
+    memories: MemoryReads, MemoryWrites;
+    /// Results of builds and tests. See `hook.rs`.
+    outcomes: OutcomeReads, OutcomeWrites;
     /// Sessions and calls of MCP. See `mcp.rs`.
-    mcp: McpReads, McpWrites
-}
-
-family! {
+    mcp: McpReads, McpWrites;
     /// Machines and daemons. See `machine.rs`.
-    machines: MachineReads, MachineWrites
-}
-
-family! {
+    machines: MachineReads, MachineWrites;
     /// Folders of projects. See `project.rs`.
-    projects: ProjectReads, ProjectWrites
-}
-
-family! {
-    /// Lists, pins, states and processes of sources. See `source.rs`.
-    sources: SourceReads, SourceWrites
-}
-
-family! {
+    projects: ProjectReads, ProjectWrites;
+    /// Lists, pins, states and processes of sources. See `mcp.rs`.
+    sources: SourceReads, SourceWrites;
     /// Streams and their visibility. See `streams.rs`.
-    streams: StreamReads, StreamWrites
-}
-
-family! {
-    /// Events, as values. See `replay.rs`.
-    events: EventReads of the store
-}
-
-family! {
+    streams: StreamReads, StreamWrites;
+    /// Events, as values. See `streams.rs`.
+    events: EventReads, _;
     /// Events, framed for a socket. See `frames.rs`.
-    frames: FrameReads of the store
-}
-
-family! {
+    frames: FrameReads, _;
     /// Maintenance and size of the file. See `maintain.rs`.
-    upkeep: Upkeep, UpkeepWrites
-}
-
-family! {
-    /// Removal of expired rows. See `sweep.rs`.
-    sweeps: Sweeps, SweepWrites
+    upkeep: Upkeep, UpkeepWrites;
+    /// Removal of expired rows. See `maintain.rs`.
+    sweeps: Sweeps, SweepWrites;
 }

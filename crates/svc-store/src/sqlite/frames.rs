@@ -22,7 +22,6 @@ macro_rules! stream_rows {
     };
 }
 
-/// Rows of several streams, up to a position.
 macro_rules! feed_rows {
     () => {
         "select e.position, e.seq, e.kind, e.data, e.at, s.name
@@ -135,9 +134,7 @@ const SMALL_PAGE_BYTES: usize = 2 * 1024;
 struct PageText {
     text: String,
     framing: Framing,
-    /// Seq or position of the last event in the text.
     cursor: i64,
-    /// More rows follow.
     is_full: bool,
 }
 
@@ -170,7 +167,6 @@ impl PageText {
         Ok(())
     }
 
-    /// Appends an event, unless the page is full.
     fn push(&mut self, event: EventParts<'_>) -> bool {
         let len = self.text.len() + event.data.len();
         if len > limits::REPLAY_BYTES && !self.text.is_empty() {
@@ -217,7 +213,6 @@ mod server {
     /// How long pages that were read wait for their receiver.
     const RECEIVER: Duration = Duration::from_millis(200);
 
-    /// The framed rows of one query.
     struct Batch {
         /// Full pages but the last.
         pages: Vec<FramePage>,
@@ -348,7 +343,7 @@ mod tests {
 
     use svc_model::{Event, ManualClock, Reader};
 
-    use super::{super::frame_readers::open, *};
+    use super::{super::row_readers::open, *};
     use crate::{
         PageSize,
         sqlite::db::Store,
@@ -436,7 +431,6 @@ mod tests {
             0 | 300 | 301 | 302 | 699 => {
                 format!(r#"{{"n":{n},"big":"{}"}}"#, "x".repeat(limits::REPLAY_BYTES))
             }
-            // A few to a page.
             100..110 => format!(r#"{{"n":{n},"big":"{}"}}"#, "y".repeat(50_000)),
             _ => format!(r#"{{"n":{n},"text":"ünï \u2028 \"q\" 😀{}"}}"#, "z".repeat(n)),
         };

@@ -1,37 +1,36 @@
-//! Messages that wait for their receiver, and the leases on them.
+//! Messages that wait for their receiver, the leases on them, and texts that were handed to a
+//! client's own queue or inbox, until the client shows that it has them.
 
 use svc_model::{
-    DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
+    DeliveryState, HandoverId, HandoverWay, Message, MessageId, MessageType, PeerId, RunId,
+    Timestamp,
     conversation::{Provenance, RunMode, SourceTool},
     limits,
 };
 
 use super::{
-    errors::all_changed,
-    families::{InboxReads, InboxWrites},
-    json::to_json,
-    message::{RawMessage, messages},
-    page::read_page,
+    families::{HandoverReads, HandoverWrites, InboxReads, InboxWrites},
+    message::{RawMessage, messages, messages_of},
+    read_query::read_page,
+    row::to_json,
     statement::{
-        change, direct_row, pool_query, query_rows, query_value, read_all, read_value, select_all,
-        select_value, select_values,
+        all_changed, change, direct_row, pool_all, pool_page, pool_value, pool_values, read_all,
+        read_value, select_all, select_one, select_value, select_values,
     },
 };
-use crate::{AgentMail, MessageRow, PageSize, RowPage, StoreError, StrandedInbox};
+use crate::{AgentMail, HandoverRow, MessageRow, PageSize, RowPage, StoreError, StrandedInbox};
 
 direct_row!(StrandedInbox { peer, is_removed });
 
-/// Which undelivered messages are chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndeliveredChoice {
-    /// Not those of these senders.
+    /// Senders whose messages are left out.
     pub excluded: Vec<String>,
-    /// How often a client's own way was tried for them in vain, at least and at most.
+    /// Least and greatest number of failed hand-overs of a message.
     pub failed_handovers: (u32, u32),
 }
 
 direct_row! {
-    /// A message that waits to become a turn.
     struct RawMail {
         message_id: MessageId,
         kind: MessageType,
@@ -57,16 +56,11 @@ impl InboxWrites<'_> {
         bound: u32,
     ) -> Result<Vec<String>, StoreError> {
         let (peer, since) = (peer.as_str(), self.tx.now.minus(limits::WAKES_WINDOW));
-        Ok(select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             r#"select from_peer as "from!" from message
             where to_peer = ? and wakes = 1 and at >= ? and from_peer <> 'operator'
                 and not exists (select 1 from peer p where p.peer_id = from_peer and p.role = 'human')
-            group by from_peer having count(distinct given_by) >= ?"#,
-            peer,
-            since,
-            bound
-        ))
+            group by from_peer having count(distinct given_by) >= ?"#; peer, since, bound))
     }
 
     /// Sets the lease on messages: the receiver has to acknowledge them by `until`. `given_by` is
@@ -78,23 +72,14 @@ impl InboxWrites<'_> {
         given_by: Option<&str>,
     ) -> Result<(), StoreError> {
         let done = if let [id] = ids {
-            change!(
-                self.tx,
-                "update message set leased_until = ?, given_by = ? where message_id = ?",
-                until,
-                given_by,
-                id
-            )
+            change!(self.tx,
+                "update message set leased_until = ?, given_by = ? where message_id = ?";
+                until, given_by, id)
         } else {
             let list = to_json(ids);
-            change!(
-                self.tx,
+            change!(self.tx,
                 "update message set leased_until = ?, given_by = ?
-                where message_id in (select value from json_each(?))",
-                until,
-                given_by,
-                list
-            )
+                where message_id in (select value from json_each(?))"; until, given_by, list)
         };
         all_changed(done, ids.len(), "message")
     }
@@ -106,14 +91,9 @@ impl InboxWrites<'_> {
         ids: &[MessageId],
     ) -> Result<Vec<Message>, StoreError> {
         let (to, ids) = (to.as_str(), to_json(ids));
-        let rows = messages!(
-            select_all,
-            self.tx,
-            "where to_peer = ? and message_id in (select value from json_each(?)) order by id",
-            to,
-            ids
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+        Ok(messages_of(messages!(select_all, self.tx,
+            "where to_peer = ? and message_id in (select value from json_each(?)) order by id";
+            to, ids)))
     }
 
     /// Those of these receivers whose inbox has at least `bound` waiting messages.
@@ -123,32 +103,21 @@ impl InboxWrites<'_> {
         bound: u32,
     ) -> Result<Vec<PeerId>, StoreError> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
-        let full = select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
             where exists (
                 select 1 from message
                 where to_peer = j.value and waits = 1
                 order by id limit 1 offset ?2
-            )"#,
-            receivers,
-            last
-        );
-        Ok(full)
+            )"#; receivers, last))
     }
 
-    /// Whether an inbox has at least `bound` waiting messages.
     pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool, StoreError> {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
-        let full = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select exists (
                 select 1 from message where to_peer = ? and waits = 1 order by id limit 1 offset ?
-            ) as "full!: bool""#,
-            to,
-            last
-        );
-        Ok(full)
+            ) as "full!: bool""#; to, last))
     }
 
     /// Waiting messages without a lease, in order, up to a page; without those that a hook gave and
@@ -160,12 +129,9 @@ impl InboxWrites<'_> {
         longest: Timestamp,
         size: PageSize,
     ) -> Result<Vec<Message>, StoreError> {
-        let to = to.as_str();
         let (limit, bytes) = (size.rows, i64::try_from(size.bytes).unwrap_or(i64::MAX));
         // Lengths are read before texts. `before` is the total length of the preceding messages.
-        let rows = messages!(
-            select_all,
-            self.tx,
+        Ok(messages_of(messages!(select_all, self.tx,
             "where id in (
                 select free.id from (
                     select id, bytes, sum(bytes) over (order by id) - bytes as before from (
@@ -179,19 +145,12 @@ impl InboxWrites<'_> {
                 ) free
                 where free.before = 0 or free.before + free.bytes <= ?5
             )
-            order by id",
-            to,
-            self.tx.now,
-            longest,
-            limit,
-            bytes
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+            order by id"; to, self.tx.now, longest, limit, bytes)))
     }
 
-    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it
-    /// was not given yet, those that were taken and whose lease is over, and those that nobody saw.
-    /// With `all`, those on lease too. Without those that are in the client's own hands.
+    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that were
+    /// not given yet, those whose lease has ended, and those that nobody saw. With `all`, leased
+    /// ones, too. Leaves out messages that were handed to the client's own queue.
     pub async fn undelivered(
         &mut self,
         to: &PeerId,
@@ -201,25 +160,14 @@ impl InboxWrites<'_> {
     ) -> Result<Vec<Message>, StoreError> {
         let (to, excluded) = (to.as_str(), to_json(&chosen.excluded));
         let (least, most) = chosen.failed_handovers;
-        let rows = messages!(
-            select_all,
-            self.tx,
+        Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ?1 and waits = 1 and handover_id is null
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
                 and (held_until is null or held_until <= ?3)
                 and from_peer not in (select value from json_each(?5))
                 and failed_handovers between ?6 and ?7
-            order by id limit ?4",
-            to,
-            all,
-            self.tx.now,
-            limit,
-            excluded,
-            least,
-            most
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+            order by id limit ?4"; to, all, self.tx.now, limit, excluded, least, most)))
     }
 
     /// Messages that hooks gave to their receiver by `before` and whose receipt is not confirmed,
@@ -229,18 +177,11 @@ impl InboxWrites<'_> {
         to: &PeerId,
         before: Timestamp,
     ) -> Result<Vec<Message>, StoreError> {
-        let to = to.as_str();
-        let rows = messages!(
-            select_all,
-            self.tx,
+        Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ? and waits = 1 and state = 'offered'
                 and given_by is not null and handover_id is null
                 and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
-            order by id",
-            to,
-            before
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+            order by id"; to, before)))
     }
 
     /// Messages that the hook which was called at `at` gave to their receiver, and that it is not
@@ -250,41 +191,27 @@ impl InboxWrites<'_> {
         to: &PeerId,
         at: Timestamp,
     ) -> Result<Vec<Message>, StoreError> {
-        let to = to.as_str();
-        let rows = messages!(
-            select_all,
-            self.tx,
+        Ok(messages_of(messages!(select_all, self.tx,
             "where to_peer = ? and waits = 1 and state = 'offered'
                 and exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at = ?)
-            order by id",
-            to,
-            at
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+            order by id"; to, at)))
     }
 
     /// Those of `ids` that begin no turn by themselves.
     pub async fn sleeping(&mut self, ids: &[MessageId]) -> Result<Vec<MessageId>, StoreError> {
         let ids = to_json(ids);
-        Ok(select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             r#"select message_id as "id!: MessageId" from message
-            where no_wake = 1 and message_id in (select value from json_each(?))"#,
-            ids
-        ))
+            where no_wake = 1 and message_id in (select value from json_each(?))"#; ids))
     }
 
     /// Whether a question was given to a peer to begin its turn, and neither a hook nor the end of
     /// its lease has settled the delivery.
     pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool, StoreError> {
-        let to = to.as_str();
-        Ok(select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select exists (select 1 from message
-                where to_peer = ? and begins_turn = 1 and state = 'offered' and leased_until > ?) as "is!: bool""#,
-            to,
-            self.tx.now
-        ))
+                where to_peer = ? and begins_turn = 1 and state = 'offered' and leased_until > ?) as "is!: bool""#;
+            to, self.tx.now))
     }
 
     /// Reverts the delivery of messages that these hook calls gave but no client took: ends their
@@ -295,45 +222,29 @@ impl InboxWrites<'_> {
         calls: &[String],
     ) -> Result<Vec<Message>, StoreError> {
         let (to, calls) = (to.as_str(), to_json(calls));
-        let rows = messages!(
-            select_all,
-            self.tx,
+        let rows = messages!(select_all, self.tx,
             "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
                 and substr(given_by, 1, 3) <> 'ag_'
-            order by id",
-            to,
-            calls
-        );
-        let messages: Vec<Message> =
-            rows.into_iter().map(|raw| MessageRow::from(raw).message).collect();
+            order by id"; to, calls);
+        let messages = messages_of(rows);
         let ids: Vec<&MessageId> = messages.iter().map(|message| &message.id).collect();
         let ids = to_json(&ids);
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update message set leased_until = 0, given_by = null
-            where message_id in (select value from json_each(?))",
-            ids
-        );
+            where message_id in (select value from json_each(?))"; ids);
         all_changed(done, messages.len(), "message")?;
         Ok(messages)
     }
 
     /// Waiting messages of an inbox, in order, at most `limit`, with empty texts.
     pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>, StoreError> {
-        let to = to.as_str();
-        let rows = select_all!(
+        Ok(messages_of(select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
             from message where to_peer = ? and waits = 1
             order by id limit ?"#,
-            RawMessage,
-            self.tx,
-            "",
-            to,
-            limit
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+            RawMessage, self.tx; to, limit)))
     }
 
     /// Messages of an inbox from before `before` that nobody took and that have no lease, at most
@@ -345,35 +256,22 @@ impl InboxWrites<'_> {
         limit: u32,
     ) -> Result<Vec<MessageId>, StoreError> {
         let (to, now) = (to.as_str(), self.tx.now());
-        let ids = select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             r#"select message_id as "id!: MessageId" from message
             where to_peer = ? and waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
                 and coalesce(leased_until, 0) <= ?
-            order by id limit ?"#,
-            to,
-            before,
-            now,
-            limit
-        );
-        Ok(ids)
+            order by id limit ?"#; to, before, now, limit))
     }
 }
 
 impl InboxReads<'_> {
     /// Whether a peer has messages that were not given to it, or whose receipt is not confirmed.
     pub async fn has_mail(self, peer: &PeerId, now: Timestamp) -> Result<bool, StoreError> {
-        let peer = peer.as_str();
-        let has = read_value!(
-            self.store,
+        Ok(read_value!(self.store,
             r#"select exists (select 1 from message
                 where to_peer = ? and waits = 1 and handover_id is null
                     and (state <> 'injected' or leased_until = 0)
-                    and (held_until is null or held_until <= ?)) as "has!: bool""#,
-            peer,
-            now
-        );
-        Ok(has)
+                    and (held_until is null or held_until <= ?)) as "has!: bool""#; peer, now))
     }
 
     /// How many hand-overs with messages of a sender began a turn of a peer since a time.
@@ -383,23 +281,16 @@ impl InboxReads<'_> {
         from: &PeerId,
         since: Timestamp,
     ) -> Result<i64, StoreError> {
-        let (peer, from) = (peer.as_str(), from.as_str());
-        Ok(read_value!(
-            self.store,
+        Ok(read_value!(self.store,
             r#"select count(distinct given_by) as "count!: i64" from message
-            where to_peer = ? and wakes = 1 and at >= ? and from_peer = ?"#,
-            peer,
-            since,
-            from
-        ))
+            where to_peer = ? and wakes = 1 and at >= ? and from_peer = ?"#; peer, since, from))
     }
 
     /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was
     /// removed, or is that of an ended agent.
     pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>, StoreError> {
         // One seek for each non-empty inbox, independent of its number of messages.
-        let inboxes = query_rows!(
-            StrandedInbox,
+        Ok(pool_all!(
             r#"with recursive inbox(peer) as (
                 select min(to_peer) from message where waits = 1
                 union all
@@ -414,11 +305,7 @@ impl InboxReads<'_> {
                 exists (select 1 from agent a where a.session_key = p.owner)
                 and not exists (select 1 from agent a where a.session_key = p.owner and a.ended_at is null)
             )) limit ?"#,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(inboxes)
+            StrandedInbox, self.store; limit))
     }
 
     /// Waiting messages of an inbox after the sequence number `after`, including leased ones.
@@ -429,16 +316,9 @@ impl InboxReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<MessageRow>, StoreError> {
         let limit = size.limit();
-        let to = to.as_str();
-        let rows = messages!(
-            pool_query,
+        let rows = messages!(pool_page, self.store,
             "where to_peer = ? and id > ? and waits = 1
-            order by id limit ?",
-            to,
-            after,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+            order by id limit ?"; to, after, limit);
         read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
     }
 
@@ -456,15 +336,10 @@ impl InboxReads<'_> {
                 m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
                 m.turn as "turn: u32", r.mode as "mode?: RunMode"
             from message m left join assignment r on r.message_id = m.message_id "#,
-            RawMail,
-            self.store,
+            RawMail, self.store,
             "where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
                 and (m.held_until is null or m.held_until <= ?2)
-            order by m.id limit ?3",
-            peer,
-            now,
-            limit
-        );
+            order by m.id limit ?3"; peer, now, limit);
         let mail = rows.into_iter().map(|row| AgentMail {
             message: Message {
                 id: row.message_id,
@@ -488,37 +363,120 @@ impl InboxReads<'_> {
 
     /// When the next message that is held for a waiting call becomes mail of a peer.
     pub async fn next_held_mail(self, peer: &PeerId) -> Result<Option<Timestamp>, StoreError> {
-        let next = read_value!(
-            self.store,
+        Ok(read_value!(self.store,
             r#"select min(held_until) as "next: Timestamp" from message
-            where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#,
-            peer
-        );
-        Ok(next)
+            where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#;
+            peer))
     }
 
     /// The number of waiting messages that have not been injected into a peer's context.
     pub async fn count_mail(self, peer: &PeerId) -> Result<u64, StoreError> {
-        let waiting = query_value!(
-            r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#,
-            peer
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(waiting.cast_unsigned())
+        Ok(pool_value!(self.store,
+            r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#;
+            peer).cast_unsigned())
     }
 
     /// Inboxes with messages from before `before` that nobody took, at most 500.
     pub async fn with_old_messages(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
-        let inboxes = query_value!(
+        Ok(pool_values!(self.store,
             r#"select distinct to_peer as "peer!: PeerId" from message
             where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
-            limit ?"#,
-            before,
-            limits::SWEPT_ROWS_PER_JOB
+            limit ?"#; before, limits::SWEPT_ROWS_PER_JOB))
+    }
+}
+
+direct_row!(HandoverRow { handover_id, peer_id, session_id, via, joins_turn, is_held, record, at });
+
+macro_rules! handovers {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select handover_id as "handover_id!: HandoverId", peer_id as "peer_id!: PeerId", session_id,
+                via as "via: HandoverWay", joins_turn as "joins_turn: bool", is_held as "is_held: bool", record,
+                at as "at: Timestamp"
+            from handover "#,
+            HandoverRow,
+            $($rest)*
         )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(inboxes)
+    };
+}
+
+impl HandoverWrites<'_> {
+    pub async fn insert(
+        &mut self,
+        row: &HandoverRow,
+        messages: &[MessageId],
+    ) -> Result<(), StoreError> {
+        change!(self.tx,
+            "insert into handover (handover_id, peer_id, session_id, via, joins_turn, is_held, record, at) \
+            values (?, ?, ?, ?, ?, ?, ?, ?)";
+            row.handover_id, row.peer_id, row.session_id, row.via, row.joins_turn, row.is_held,
+            row.record, row.at);
+        let list = to_json(messages);
+        let done = change!(self.tx,
+            "update message set handover_id = ? where message_id in (select value from json_each(?))";
+            row.handover_id, list);
+        all_changed(done, messages.len(), "message")
+    }
+
+    pub async fn get(&mut self, id: &HandoverId) -> Result<Option<HandoverRow>, StoreError> {
+        Ok(handovers!(select_one, self.tx, "where handover_id = ?"; id))
+    }
+
+    pub async fn of_peer(&mut self, peer: &PeerId) -> Result<Vec<HandoverRow>, StoreError> {
+        Ok(handovers!(select_all, self.tx, "where peer_id = ? order by handover_id"; peer))
+    }
+
+    /// The messages of a hand-over that the client has not shown to have, in order.
+    pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>, StoreError> {
+        Ok(messages_of(messages!(select_all, self.tx, "where handover_id = ? order by id"; id)))
+    }
+
+    /// Records that the client keeps a text for its person.
+    pub async fn note_held(&mut self, id: &HandoverId, reason: &str) -> Result<(), StoreError> {
+        change!(self.tx, "update handover set is_held = 1 where handover_id = ?"; id);
+        change!(self.tx,
+            "update message_state set reason = ?
+            where state = 'offered' and message_id in (select message_id from message where handover_id = ?)";
+            reason, id);
+        Ok(())
+    }
+
+    /// Removes messages from a hand-over, and the hand-over with the last of them.
+    pub async fn release(
+        &mut self,
+        id: &HandoverId,
+        messages: &[MessageId],
+    ) -> Result<(), StoreError> {
+        let list = to_json(messages);
+        change!(self.tx,
+            "update message set handover_id = null
+            where handover_id = ? and message_id in (select value from json_each(?))"; id, list);
+        change!(self.tx,
+            "delete from handover where handover_id = ?1
+                and not exists (select 1 from message where message.handover_id = ?1)"; id);
+        Ok(())
+    }
+
+    /// Releases messages that the client did not get: another way may deliver them.
+    pub async fn note_failed(&mut self, messages: &[MessageId]) -> Result<(), StoreError> {
+        let list = to_json(messages);
+        let done = change!(self.tx,
+            "update message set leased_until = 0, given_by = null, failed_handovers = failed_handovers + 1
+            where message_id in (select value from json_each(?))"; list);
+        all_changed(done, messages.len(), "message")
+    }
+}
+
+impl HandoverReads<'_> {
+    pub async fn all(self) -> Result<Vec<HandoverRow>, StoreError> {
+        Ok(handovers!(read_all, self.store, "order by handover_id"))
+    }
+
+    pub async fn of_peer(self, peer: &PeerId) -> Result<Vec<HandoverRow>, StoreError> {
+        Ok(handovers!(read_all, self.store, "where peer_id = ? order by handover_id"; peer))
+    }
+
+    pub async fn messages(self, id: &HandoverId) -> Result<Vec<Message>, StoreError> {
+        Ok(messages_of(messages!(read_all, self.store, "where handover_id = ? order by id"; id)))
     }
 }

@@ -1,19 +1,22 @@
-//! Jobs with statements of their own: other reads see their rows, and a failed job rolls back only
-//! its own changes.
+//! Jobs with statements of their own: other reads see their rows, a failed job rolls back only its
+//! own changes, and a write that should change a row and finds none fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use svc_model::{
-    AgentId, DeliveryState, MachineId, Message, MessageId, MessageType, OpenCalls, PeerId,
-    PeerRole, PeerStatus, Principal, RunId, StreamName, TaskId, Timestamp,
+    AgentId, CallId, DeliveryState, GhapId, MachineId, McpSessionId, Message, MessageId,
+    MessageType, OpenCalls, Ownership, Peer, PeerId, PeerRole, PeerStatus, Principal, RunId,
+    StreamName, StreamVisibility, Task, TaskId, TaskReport, TaskStatus, Timestamp, TokenId,
     conversation::{Provenance, RunMode, RunState, SourceTool},
+    journal::Ghap,
 };
+use svc_wire::mcp::Revision;
 
 use crate::{
-    AgentMail, AssignmentRow, AssignmentState, DeliveryTerms, PageSize, PeerRow, StoreError,
-    WriteTx,
-    testing::{TestStore, append, event},
+    AgentMail, AssignmentRow, AssignmentState, CallState, DeliveryTerms, PageSize, PeerRow,
+    StoreError, TaskRow, WriteTx,
+    testing::{TestStore, append, event, journal::record},
 };
 
 const AT: Timestamp = Timestamp::from_millis(7);
@@ -35,7 +38,7 @@ const ROWS: &str = "
 
 fn peer_row(id: &str) -> PeerRow {
     let mut row = PeerRow {
-        peer: svc_model::Peer::operator(AT),
+        peer: Peer::operator(AT),
         owner: Some(format!("agent:pair:{id}")),
         project: Some("/p".to_owned()),
         process_started: Some("5".to_owned()),
@@ -277,4 +280,98 @@ async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
     let seqs: Vec<_> = page.events.iter().map(|event| event.seq).collect();
     assert_eq!(seqs, (1..=21).collect::<Vec<_>>(), "dense");
     assert_eq!(store.stats().failures, 0, "the failure of a job does not count as a failed commit");
+}
+
+type Write = for<'tx> fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<(), StoreError>>;
+
+fn id<T: From<String>>() -> T {
+    T::from("unknown".to_owned())
+}
+
+fn task() -> TaskRow {
+    let task = Task {
+        task_id: id::<TaskId>(),
+        title: None,
+        agent: None,
+        prompt: None,
+        from: None,
+        metadata: None,
+        status: TaskStatus::Active,
+        report: TaskReport::default(),
+        reason: None,
+        result: None,
+        cancel_requested_at: None,
+        created_at: AT,
+        updated_at: AT,
+        closed_at: None,
+        last_id: 0,
+    };
+    let owned = Ownership::from_row("operator", String::new());
+    TaskRow { task, owned, process: None }
+}
+
+#[tokio::test]
+async fn a_write_that_finds_no_row_fails_and_rolls_back() {
+    let writes: [(&str, Write); 15] = [
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().touch_session(&id()).await })),
+        ("mcp_session", |tx| {
+            Box::pin(async move {
+                let id: McpSessionId = id();
+                tx.mcp().describe_session(&id, Revision::V2025_11_25, None, "{}").await
+            })
+        }),
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().set_log_level(&id(), "info").await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().set_tools(&id(), 1).await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().tie_session(&id(), "s").await })),
+        ("mcp_call", |tx| {
+            Box::pin(async move {
+                tx.mcp().update_call(&id::<CallId>(), CallState::Completed, None, None).await
+            })
+        }),
+        ("hook_seen", |tx| {
+            Box::pin(async move { tx.hooks().note_reminder("unknown", "", 1).await })
+        }),
+        ("task", |tx| Box::pin(async move { tx.tasks().update(&task()).await })),
+        ("token", |tx| Box::pin(async move { tx.tokens().note_use(&id::<TokenId>()).await })),
+        ("session", |tx| Box::pin(async move { tx.sessions().end("unknown", None).await })),
+        ("session", |tx| Box::pin(async move { tx.sessions().date("unknown", AT, false).await })),
+        ("peer", |tx| {
+            let peer = Peer { peer_id: id(), ..Peer::operator(AT) };
+            Box::pin(async move { tx.peers().touch(&peer).await })
+        }),
+        ("peer", |tx| {
+            Box::pin(async move {
+                tx.peers().set_open_calls(&id::<PeerId>(), &OpenCalls::default()).await
+            })
+        }),
+        ("peer", |tx| Box::pin(async move { tx.peers().delete(&id::<PeerId>()).await })),
+        ("message", |tx| {
+            Box::pin(async move { tx.inboxes().lease(&[id::<MessageId>()], AT, None).await })
+        }),
+    ];
+    let test = TestStore::open().await;
+    for (expected, write) in writes {
+        let done: Result<(), StoreError> = test
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let stream = StreamName::new("task", "undone");
+                    tx.streams().open(&stream, &StreamVisibility::Team).await?;
+                    tx.append(&stream, vec![event("frame", "{}")]).await?;
+                    write(tx).await
+                })
+            })
+            .await;
+        let Err(StoreError::NothingChanged { table, id }) = done else {
+            panic!("{expected}: {done:?}")
+        };
+        assert_eq!(table, expected);
+        assert!(id == "unknown" || table == "message", "{table}: {id}");
+    }
+    let mut ghap: Ghap = record(&test, 1, "a goal").await;
+    ghap.id = id::<GhapId>();
+    let done: Result<(), StoreError> =
+        test.store.write(move |tx| Box::pin(async move { tx.ghaps().update(&ghap).await })).await;
+    assert!(matches!(done, Err(StoreError::NothingChanged { table: "ghap", .. })), "{done:?}");
+    assert_eq!(test.store.streams().view(&StreamName::new("task", "undone")).await.unwrap(), None);
 }

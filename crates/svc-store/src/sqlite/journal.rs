@@ -9,13 +9,12 @@ use svc_model::{
 };
 
 use super::{
-    columns::non_empty,
-    errors::changed,
     families::{GhapReads, GhapWrites},
-    page::read_page,
-    read_query::ReaderConnection,
+    read_query::{ReaderConnection, read_page},
+    row::non_empty,
     statement::{
-        change, direct_row, pool_query, query_rows, query_value, select_one, select_values,
+        change, changed, direct_row, pool_all, pool_one, pool_page, pool_values, row_of, rows_of,
+        select_one, select_values,
     },
 };
 use crate::{LessonKind, PageSize, RowPage, StoreError};
@@ -105,7 +104,6 @@ fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>, StoreError> {
     })))
 }
 
-/// The columns that describe a record's end; all empty for an active record.
 struct EndColumns<'a> {
     result: Option<&'a str>,
     surprise: Option<&'a str>,
@@ -157,81 +155,38 @@ pub(super) async fn ghaps_at(
     conn: &mut ReaderConnection,
     rows: &str,
 ) -> Result<Vec<Ghap>, StoreError> {
-    let raw = ghaps!(pool_query, "where g.id in (select value from json_each(?))", rows)
-        .fetch_all(conn)
-        .await?;
-    raw.into_iter().map(Ghap::try_from).collect()
+    rows_of(ghaps!(pool_all, conn, "where g.id in (select value from json_each(?))"; rows))
 }
 
 impl GhapWrites<'_> {
     pub async fn insert(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status, EndColumns::from(ghap));
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
                 probability, iteration_count, status, result, surprise, root_cause_category, root_cause, what_worked,
                 takeaway, tier, outcome_id, created_at, updated_at, resolved_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            ghap.session_id,
-            project,
-            ghap.domain,
-            ghap.strategy,
-            ghap.goal,
-            ghap.hypothesis,
-            ghap.action,
-            ghap.prediction,
-            ghap.probability,
-            ghap.iteration_count,
-            status,
-            end.result,
-            end.surprise,
-            end.category,
-            end.cause,
-            end.worked,
-            end.takeaway,
-            end.tier,
-            end.outcome,
-            ghap.created_at,
-            ghap.updated_at,
-            end.resolved_at
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, ghap.session_id, project, ghap.domain, ghap.strategy, ghap.goal, ghap.hypothesis,
+            ghap.action, ghap.prediction, ghap.probability, ghap.iteration_count, status,
+            end.result, end.surprise, end.category, end.cause, end.worked, end.takeaway, end.tier,
+            end.outcome, ghap.created_at, ghap.updated_at, end.resolved_at);
         self.tx.search().index_ghap(ghap).await
     }
 
     pub async fn update(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let id = ghap.id.as_str();
         let (status, end) = (ghap.status, EndColumns::from(ghap));
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,
                 prediction = ?, probability = ?, iteration_count = ?, status = ?, result = ?, surprise = ?,
                 root_cause_category = ?, root_cause = ?, what_worked = ?, takeaway = ?, tier = ?, outcome_id = ?,
                 updated_at = ?, resolved_at = ?
-            where ghap_id = ?",
-            ghap.session_id,
-            ghap.domain,
-            ghap.strategy,
-            ghap.goal,
-            ghap.hypothesis,
-            ghap.action,
-            ghap.prediction,
-            ghap.probability,
-            ghap.iteration_count,
-            status,
-            end.result,
-            end.surprise,
-            end.category,
-            end.cause,
-            end.worked,
-            end.takeaway,
-            end.tier,
-            end.outcome,
-            ghap.updated_at,
-            end.resolved_at,
-            id
-        );
+            where ghap_id = ?";
+            ghap.session_id, ghap.domain, ghap.strategy, ghap.goal, ghap.hypothesis, ghap.action,
+            ghap.prediction, ghap.probability, ghap.iteration_count, status, end.result,
+            end.surprise, end.category, end.cause, end.worked, end.takeaway, end.tier, end.outcome,
+            ghap.updated_at, end.resolved_at, id);
         changed(done, "ghap", id)?;
         self.tx.search().index_ghap(ghap).await
     }
@@ -242,18 +197,10 @@ impl GhapWrites<'_> {
         id: &GhapId,
         before: &Iteration,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into ghap_history (ghap_id, iteration, hypothesis, action, prediction, at)
-            values (?, ?, ?, ?, ?, ?)",
-            id,
-            before.iteration,
-            before.hypothesis,
-            before.action,
-            before.prediction,
-            before.at
-        );
+            values (?, ?, ?, ?, ?, ?)";
+            id, before.iteration, before.hypothesis, before.action, before.prediction, before.at);
         Ok(())
     }
 
@@ -263,60 +210,36 @@ impl GhapWrites<'_> {
         note: &str,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        change!(
-            self.tx,
-            "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)",
-            id,
-            note,
-            at
-        );
+        change!(self.tx,
+            "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)"; id, note, at);
         Ok(())
     }
 
-    /// Notes of a record, in order.
     pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>, StoreError> {
-        let id = id.as_str();
-        let notes =
-            select_values!(self.tx, "select note from ghap_note where ghap_id = ? order by id", id);
-        Ok(notes)
+        Ok(select_values!(self.tx, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
     pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
-        let raw = ghaps!(
-            select_one,
-            self.tx,
-            "where g.session_id = ? and g.status = 'active'",
-            session_id
-        );
-        raw.map(Ghap::try_from).transpose()
+        row_of(ghaps!(select_one, self.tx,
+            "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
     pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
-        let id = id.as_str();
-        let raw = ghaps!(select_one, self.tx, "where g.ghap_id = ?", id);
-        raw.map(Ghap::try_from).transpose()
+        row_of(ghaps!(select_one, self.tx, "where g.ghap_id = ?"; id))
     }
 }
 
 impl GhapReads<'_> {
     pub async fn active(self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
-        let raw = ghaps!(pool_query, "where g.session_id = ? and g.status = 'active'", session_id)
-            .fetch_optional(&self.store.readers)
-            .await?;
-        raw.map(Ghap::try_from).transpose()
+        row_of(ghaps!(pool_one, self.store,
+            "where g.session_id = ? and g.status = 'active'"; session_id))
     }
 
     pub async fn get(self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
-        let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))",
-            id,
-            key,
-            project
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
-        raw.map(Ghap::try_from).transpose()
+        row_of(ghaps!(pool_one, self.store,
+            "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))";
+            id, key, project))
     }
 
     /// Records that the reader may read and whose ids begin with `prefix`, active ones first, at
@@ -327,21 +250,13 @@ impl GhapReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let raw = ghaps!(pool_query, "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
+        rows_of(ghaps!(pool_all, self.store,
+            "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
                 and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
-            order by g.status = 'active' desc, g.id desc limit ?2",
-            prefix,
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        raw.into_iter().map(Ghap::try_from).collect()
+            order by g.status = 'active' desc, g.id desc limit ?2";
+            prefix, limit, reader.key(), reader.project()))
     }
 
-    /// Records that the reader may read, the latest first.
     pub async fn list(
         self,
         reader: &Reader,
@@ -351,30 +266,18 @@ impl GhapReads<'_> {
     ) -> Result<RowPage<Ghap>, StoreError> {
         let limit = size.limit();
         let before = before.map(GhapId::as_str);
-        let (key, read_project) = (reader.key(), reader.project());
         // Each condition has an index in the order of the list.
         macro_rules! page {
             ($first:literal) => {
-                ghaps!(
-                    pool_query,
-                    $first
-                        + "and (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
+                ghaps!(pool_page, self.store,
+                    $first + "and (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
                 and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
                 and (?8 is null or g.project = ?9 or g.session_id in (select session_id from session where reader_key = ?8))
-            order by g.id desc limit ?7",
-                    filter.domain,
-                    filter.status,
-                    filter.project,
-                    filter.session_id,
-                    filter.since,
-                    before,
-                    limit,
-                    key,
-                    read_project
-                )
-                .fetch(&self.store.page_readers)
+            order by g.id desc limit ?7";
+                    filter.domain, filter.status, filter.project, filter.session_id, filter.since,
+                    before, limit, reader.key(), reader.project())
             };
         }
         let rows = if filter.session_id.is_some() {
@@ -397,61 +300,34 @@ impl GhapReads<'_> {
         session_id: &str,
         stale: Timestamp,
     ) -> Result<Vec<Ghap>, StoreError> {
-        let raw = ghaps!(
-            pool_query,
+        rows_of(ghaps!(pool_all, self.store,
             "join session s on s.session_id = g.session_id
             where g.status = 'active' and g.project = ?1 and g.session_id <> ?2
                 and (s.ended_at is not null or s.last_seen_at < ?3)
-            order by g.updated_at desc",
-            project,
-            session_id,
-            stale
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        raw.into_iter().map(Ghap::try_from).collect()
+            order by g.updated_at desc"; project, session_id, stale))
     }
 
     /// The former versions of a record, in order.
     pub async fn iterations(self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
-        let id = id.as_str();
-        let iterations = query_rows!(
-            Iteration,
+        Ok(pool_all!(
             r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
             where ghap_id = ? order by iteration"#,
-            id
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(iterations)
+            Iteration, self.store; id))
     }
 
-    /// Notes of a record, in order.
     pub async fn notes(self, id: &GhapId) -> Result<Vec<String>, StoreError> {
-        let id = id.as_str();
-        let notes = query_value!("select note from ghap_note where ghap_id = ? order by id", id)
-            .fetch_all(&self.store.readers)
-            .await?;
-        Ok(notes)
+        Ok(pool_values!(self.store, "select note from ghap_note where ghap_id = ? order by id"; id))
     }
 
-    /// The latest resolved records that the reader may read.
     pub async fn latest_resolved(
         self,
         reader: &Reader,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let raw = ghaps!(pool_query, "where g.status <> 'active'
+        rows_of(ghaps!(pool_all, self.store,
+            "where g.status <> 'active'
                 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
-            order by g.id desc limit ?1",
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        raw.into_iter().map(Ghap::try_from).collect()
+            order by g.id desc limit ?1"; limit, reader.key(), reader.project()))
     }
 
     /// Records of a kind that hold a lesson and that the reader may read: those of `project` first,
@@ -466,38 +342,29 @@ impl GhapReads<'_> {
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let failed = kind == LessonKind::Falsified;
-        let (key, read_project) = (reader.key(), reader.project());
-        let raw = ghaps!(pool_query, "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
+        rows_of(ghaps!(pool_all, self.store,
+            "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
                 and (?6 is null or g.project = ?7 or g.session_id in (select session_id from session where reader_key = ?6))
-            order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5",
-            domain,
-            strategy,
-            failed,
-            project,
-            limit,
-            key,
-            read_project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        raw.into_iter().map(Ghap::try_from).collect()
+            order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5";
+            domain, strategy, failed, project, limit, reader.key(), reader.project()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TestStore, journal::record};
+    use crate::testing::{
+        TestStore,
+        journal::{put, record},
+    };
 
     #[tokio::test]
     async fn a_record_that_is_half_resolved_is_a_bad_row() {
         let at = TestStore::open().await;
         let ghap = record(&at, 1, "The tokenizer hangs").await;
         let (id, stored) = (ghap.id.clone(), ghap.clone());
-        let done: Result<(), StoreError> =
-            at.store.write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await })).await;
-        done.unwrap();
+        put(&at, ghap).await;
         assert_eq!(at.store.ghaps().get(&Reader::All, &id).await.unwrap(), Some(stored));
         for (half, whole) in [
             ("tier = null", "tier = 'silver'"),
@@ -515,8 +382,6 @@ mod tests {
 
     async fn run(at: &TestStore, sql: &str) {
         let sql = sql.to_owned();
-        let done: Result<(), StoreError> =
-            at.store.write(move |tx| Box::pin(async move { tx.direct.execute(&sql) })).await;
-        done.unwrap();
+        at.write(move |tx| Box::pin(async move { tx.direct.execute(&sql) })).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Machines, daemons with their leases, and what lives on which machine.
+//! Machines, daemons with their leases, what lives on which machine, and the daemons' settings and
+//! secrets.
 //!
 //! Leases are written and judged by the database's clock, which all daemons of a database share.
 
@@ -6,26 +7,24 @@ use svc_model::{DaemonView, Machine, MachineId, Timestamp, limits};
 use svc_sys::machine::{self, ThisMachine};
 
 use super::{
-    families::{MachineReads, MachineWrites},
-    statement::{change, direct_row, query_fields, query_rows, select_value, select_values},
+    families::{MachineReads, MachineWrites, SettingReads, SettingWrites},
+    statement::{
+        change, direct_row, find_value, pool_all, pool_find_value, select_fields, select_value,
+        select_values,
+    },
 };
-use crate::{AwayMachine, NewDaemon, StoreError};
+use crate::{AwayMachine, NewDaemon, StoreError, upkeep::MoveMark};
 
 impl MachineWrites<'_> {
-    /// Notes the machine that opened the database. The first one claims what stands on no machine:
-    /// rows of before machines were known. Writes nothing if the machine is known as it is: when it
-    /// was last seen is noted by its daemon.
+    /// Records the machine that opened the database. The first machine claims rows from before
+    /// machines were recorded. Writes nothing if the machine is known with this name and host: its
+    /// daemon records when it was last seen.
     pub(super) async fn enter(&mut self, this: &ThisMachine) -> Result<(), StoreError> {
         let Machine { machine_id, name } = &this.machine;
         let host = &this.host;
-        let is_known = select_value!(
-            self.tx,
+        let is_known = select_value!(self.tx,
             r#"select exists (select 1 from machine where machine_id = ? and name = ? and host = ?)
-                as "is_known!: bool""#,
-            machine_id,
-            name,
-            host
-        );
+                as "is_known!: bool""#; machine_id, name, host);
         if is_known {
             return Ok(());
         }
@@ -33,16 +32,11 @@ impl MachineWrites<'_> {
             self.tx,
             r#"select not exists (select 1 from machine) as "is_first!: bool""#
         );
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into machine (machine_id, name, host, first_seen, last_seen)
         select ?1, ?2, ?3, at, at from (select cast(unixepoch('subsec') * 1000 as integer) as at) where true
         on conflict (machine_id) do update set name = excluded.name, host = excluded.host,
-            last_seen = excluded.last_seen",
-            machine_id,
-            name,
-            host
-        );
+            last_seen = excluded.last_seen"; machine_id, name, host);
         if is_first {
             self.claim(machine_id).await?;
         }
@@ -51,7 +45,7 @@ impl MachineWrites<'_> {
 
     async fn claim(&mut self, id: &MachineId) -> Result<(), StoreError> {
         macro_rules! claim {
-            ($($sql:literal),+ $(,)?) => { $(change!(self.tx, $sql, id);)+ };
+            ($($sql:literal),+ $(,)?) => { $(change!(self.tx, $sql; id);)+ };
         }
         claim!(
             "update peer set machine_id = ? where machine_id = '' and pid is not null",
@@ -64,67 +58,47 @@ impl MachineWrites<'_> {
             "update source_pin set machine_id = ? where machine_id = ''",
             "update project_folder set machine_id = ? where machine_id = ''",
         );
-        // The starts that had no boot were of processes that ran when they were last looked at.
+        // A start time without a boot id is of a process that ran when it was last checked.
         let boot = machine::boot();
-        change!(
-            self.tx,
-            "update task set runner_started = runner_started || ? where substr(runner_started, -1) = '@'",
-            boot
-        );
-        change!(
-            self.tx,
-            "update agent set host_started = host_started || ? where substr(host_started, -1) = '@'",
-            boot
-        );
+        change!(self.tx,
+            "update task set runner_started = runner_started || ? where substr(runner_started, -1) = '@'";
+            boot);
+        change!(self.tx,
+            "update agent set host_started = host_started || ? where substr(host_started, -1) = '@'";
+            boot);
         Ok(())
     }
 
-    /// Notes a daemon that begins, with its lease. Returns the daemons of this machine that had not
-    /// noted their end: one data folder has one daemon, so they are gone.
+    /// Records a daemon with its lease. Returns the other daemons recorded for this machine: a data
+    /// folder has one daemon, so they were killed.
     pub async fn join(&mut self, daemon: &NewDaemon) -> Result<Vec<String>, StoreError> {
         let machine = &self.tx.machine;
-        let lost = select_values!(
-            self.tx,
-            r#"delete from daemon where machine_id = ? returning daemon_id as "daemon_id!""#,
-            machine
-        );
+        let lost = select_values!(self.tx,
+            r#"delete from daemon where machine_id = ? returning daemon_id as "daemon_id!""#;
+            machine);
         let (boot, lease) = (machine::boot(), lease());
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into daemon (daemon_id, machine_id, boot, pid, version, started_at, lease_until)
             select ?1, ?2, ?3, ?4, ?5, at, at + ?6
-            from (select cast(unixepoch('subsec') * 1000 as integer) as at)",
-            daemon.daemon_id,
-            machine,
-            boot,
-            daemon.pid,
-            daemon.version,
-            lease
-        );
+            from (select cast(unixepoch('subsec') * 1000 as integer) as at)";
+            daemon.daemon_id, machine, boot, daemon.pid, daemon.version, lease);
         Ok(lost)
     }
 
     /// Renews a lease. `false` if the daemon has no row any more.
     pub async fn renew(&mut self, daemon_id: &str) -> Result<bool, StoreError> {
         let lease = lease();
-        let done = change!(
-            self.tx,
-            "update daemon set lease_until = cast(unixepoch('subsec') * 1000 as integer) + ?1 where daemon_id = ?2",
-            lease,
-            daemon_id
-        );
+        let done = change!(self.tx,
+            "update daemon set lease_until = cast(unixepoch('subsec') * 1000 as integer) + ?1 where daemon_id = ?2";
+            lease, daemon_id);
         Ok(done > 0)
     }
 
-    /// Notes that a daemon has ended.
     pub async fn leave(&mut self, daemon_id: &str) -> Result<(), StoreError> {
-        change!(
-            self.tx,
+        change!(self.tx,
             "update machine set last_seen = cast(unixepoch('subsec') * 1000 as integer)
-            where machine_id = (select machine_id from daemon where daemon_id = ?)",
-            daemon_id
-        );
-        change!(self.tx, "delete from daemon where daemon_id = ?", daemon_id);
+            where machine_id = (select machine_id from daemon where daemon_id = ?)"; daemon_id);
+        change!(self.tx, "delete from daemon where daemon_id = ?"; daemon_id);
         Ok(())
     }
 }
@@ -141,40 +115,30 @@ direct_row!(DaemonView {
 });
 
 impl MachineReads<'_> {
-    /// The daemons that have not ended by themselves, as daemon `own` sees them.
+    /// The daemons that did not record their end, as daemon `own` sees them.
     pub async fn daemons(self, own: &str) -> Result<Vec<DaemonView>, StoreError> {
-        let rows = query_rows!(
-            DaemonView,
+        Ok(pool_all!(
             r#"select d.daemon_id, m.name, d.machine_id as "machine!: MachineId", d.address, d.version,
                 d.lease_until as "lease_until!: Timestamp",
                 (select count(*) from agent a where a.machine_id = d.machine_id and a.ended_at is null)
                     as "agents!: i64",
                 d.daemon_id = ? as "is_self!: bool"
             from daemon d join machine m on m.machine_id = d.machine_id order by d.started_at, d.daemon_id"#,
-            own
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(rows)
+            DaemonView, self.store; own))
     }
 
-    /// All machines that have used the database.
     pub async fn all(self) -> Result<Vec<Machine>, StoreError> {
-        let rows = query_fields!(
-            { machine_id: MachineId, name: String },
-            r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+        let rows = select_fields!(pool_all, self.store, { machine_id: MachineId, name: String },
+            r#"select machine_id as "machine_id!: MachineId", name from machine order by machine_id"#);
         let machines =
             rows.into_iter().map(|row| Machine { machine_id: row.machine_id, name: row.name });
         Ok(machines.collect())
     }
 
-    /// The other machines no daemon of which has its lease.
+    /// Other machines without a daemon that holds its lease.
     pub async fn away(self) -> Result<Vec<AwayMachine>, StoreError> {
         let (own, lease) = (self.store.machine_id(), lease());
-        let rows = query_fields!(
+        let rows = select_fields!(pool_all, self.store,
             { machine_id: MachineId, name: String, now: Timestamp, since: Timestamp },
             r#"select m.machine_id as "machine_id!: MachineId", m.name, clock.at as "now!: Timestamp",
                 coalesce((select max(d.lease_until) - ?1 from daemon d where d.machine_id = m.machine_id), m.last_seen)
@@ -182,12 +146,7 @@ impl MachineReads<'_> {
             from machine m cross join (select cast(unixepoch('subsec') * 1000 as integer) as at) clock
             where m.machine_id <> ?2 and not exists (
                 select 1 from daemon d where d.machine_id = m.machine_id and d.lease_until > clock.at
-            )"#,
-            lease,
-            own
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            )"#; lease, own);
         let away = rows.into_iter().map(|row| AwayMachine {
             machine: Machine { machine_id: row.machine_id, name: row.name },
             since: row.since,
@@ -201,6 +160,42 @@ fn lease() -> i64 {
     i64::try_from(limits::DAEMON_LEASE.as_millis()).unwrap_or(i64::MAX)
 }
 
+impl SettingWrites<'_> {
+    /// The secret of that name. Stores `fresh` if there is none.
+    pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        change!(self.tx,
+            "insert into secret (name, value) values (?, ?) on conflict do nothing"; name, fresh);
+        Ok(select_value!(self.tx, "select value from secret where name = ?"; name))
+    }
+
+    pub async fn get(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        Ok(find_value!(self.tx, "select value from setting where name = ?"; name))
+    }
+
+    pub async fn put(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+        change!(self.tx,
+            "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2";
+            name, value);
+        Ok(())
+    }
+}
+
+impl SettingReads<'_> {
+    pub async fn get(self, name: &str) -> Result<Option<String>, StoreError> {
+        Ok(pool_find_value!(self.store, "select value from setting where name = ?"; name))
+    }
+
+    /// The database that has this history now, or will have it when a move ends that was begun.
+    pub async fn gone_to(self) -> Result<Option<String>, StoreError> {
+        for name in [MoveMark::MOVED_TO, MoveMark::MOVING_TO] {
+            if let Some(mark) = self.get(name).await? {
+                return Ok(Some(MoveMark::read(&mark).map_or(mark, |mark| mark.at)));
+            }
+        }
+        Ok(None)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -212,10 +207,10 @@ mod tests {
     use super::*;
     use crate::{
         OpenOptions, Store,
-        sqlite::{connect::writer_options, migrate},
+        sqlite::{file::writer_options, migrate},
     };
 
-    /// What stands in each table that names a process, a folder or a server, at schema 54.
+    /// A row of each table that names a process, a folder or a server, at schema 54.
     const ROWS: &str = "
         insert into stream (id, name, created_at) values (1, 'task/task_1', 1), (2, 'agent/ag_1', 1);
         insert into event (stream_id, seq, position, at, kind, data) values (1, 1, 1, 1, 'task', '{}');

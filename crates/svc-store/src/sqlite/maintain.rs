@@ -1,16 +1,22 @@
-//! Maintenance of the file: checkpoints, retention, sizes.
+//! Maintenance: checkpoints, retention, sizes, and the removal of expired rows.
+//!
+//! A sweep removes rows in jobs of at most [`limits::SWEPT_ROWS_PER_JOB`] rows, so that it does not
+//! delay other writes. Slow queries for expired rows run outside the writer. After a crash the next
+//! sweep continues: each job leaves the remaining rows such that the same query finds them.
 
 use std::{path::Path, time::Duration};
 
-use futures_util::TryStreamExt as _;
+use futures_util::{TryStreamExt as _, future::BoxFuture};
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
 use super::{
-    connect::{SHRINK, writer_options},
-    families::{Upkeep, UpkeepWrites},
+    families::{SweepWrites, Sweeps, Upkeep, UpkeepWrites},
+    file::{SHRINK, writer_options},
     read_query::Readers,
-    statement::{bind, change, query_fields, query_value, select_value},
+    row::to_json,
+    statement::{bind, change, pool_value, pool_values, select_fields, select_value},
+    tx::WriteTx,
 };
 use crate::{ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome};
 
@@ -20,7 +26,6 @@ const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
 /// A full-text index. Each commit adds a segment to it, and SQLite merges some of them from time to
 /// time.
 struct TextIndex {
-    /// Counts the segments.
     pieces: &'static str,
     /// Merges a bounded part of all segments into one. A negative argument includes segments of
     /// different levels (<https://sqlite.org/fts5.html#the_merge_command>).
@@ -48,7 +53,8 @@ const TEXT_INDEXES: [TextIndex; 2] = [text_index!("ghap_fts"), text_index!("term
 impl Upkeep<'_> {
     /// Total rows of all principals and the operator, of the kinds that are bounded.
     pub async fn rows_kept_by_all(self) -> Result<u64, StoreError> {
-        let rows = query_value!(
+        let rows = pool_value!(
+            self.store,
             r#"select
                 (select count(*) from mcp_session where closed_at is null)
                 + (select count(*) from mcp_subscription)
@@ -60,9 +66,7 @@ impl Upkeep<'_> {
                 + (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'record')
                 + (select coalesce(sum(memories), 0) from search_scope where name = '')
                 + (select count(*) from hook_lost) as "rows!: i64""#
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
+        );
         Ok(u64::try_from(rows).unwrap_or(0))
     }
 
@@ -113,7 +117,6 @@ impl Upkeep<'_> {
         }
     }
 
-    /// Bytes of the database pages that are in use.
     pub async fn used_bytes(self) -> Result<u64, StoreError> {
         let Some(pool) = self.store.readers.file() else { return Ok(self.size().await?.database) };
         let mut conn = pool.acquire().await?;
@@ -125,23 +128,18 @@ impl Upkeep<'_> {
         Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
     }
 
-    /// The newest measurement of the size until then.
+    /// The newest measurement of the size at or before `until`.
     pub async fn size_at(self, until: Timestamp) -> Result<Option<SizeSample>, StoreError> {
-        let row = query_fields!(
-            { at: Timestamp, used_bytes: i64 },
-            r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#,
-            until
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
+        let row = select_fields!(pool_one, self.store, { at: Timestamp, used_bytes: i64 },
+            r#"select at as "at!: Timestamp", used_bytes from store_size where at <= ? order by at desc limit 1"#;
+            until);
         Ok(row
             .map(|row| SizeSample { at: row.at, used: u64::try_from(row.used_bytes).unwrap_or(0) }))
     }
 
     /// When the size was first measured, of the measurements that are kept.
     pub async fn first_size(self) -> Result<Option<Timestamp>, StoreError> {
-        let first = query_value!(r#"select min(at) as "at: Timestamp" from store_size"#);
-        Ok(first.fetch_one(&self.store.readers).await?)
+        Ok(pool_value!(self.store, r#"select min(at) as "at: Timestamp" from store_size"#))
     }
 
     /// Closes idle connections but for one of each kind, and empties the page caches of those. Each
@@ -211,18 +209,13 @@ impl Upkeep<'_> {
     async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
         // One more than a step removes shows that there are more. A server sends all rows.
         let rows = i64::try_from(limits::TRIM_BATCH).unwrap_or(i64::MAX).saturating_add(1);
-        let mut rows = query_fields!(
-            { position: i64, bytes: i64 },
+        let mut rows = select_fields!(pool_stream, self.store, { position: i64, bytes: i64 },
             r#"select position as "position!",
                 octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
             from event
             where position <= ?1
                 and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)
-            order by position limit ?2"#,
-            until,
-            rows
-        )
-        .fetch(&self.store.readers);
+            order by position limit ?2"#; until, rows);
         let (mut positions, mut taken) = (Vec::new(), 0);
         while let Some(row) = rows.try_next().await? {
             if taken >= bytes || positions.len() >= limits::TRIM_BATCH {
@@ -250,8 +243,7 @@ impl UpkeepWrites<'_> {
             Principal::Session(key) => Some(key.to_string()),
         };
         let most = i64::try_from(bound).unwrap_or(i64::MAX).saturating_add(1);
-        let used = select_value!(
-            self.tx,
+        let used = select_value!(self.tx,
             r#"select coalesce((select messages from message_use where holder = ?1), 0) + (select count(*) from (
                 select 1 from mcp_session where principal = ?2 and closed_at is null
                 union all
@@ -265,12 +257,7 @@ impl UpkeepWrites<'_> {
                 union all select 1 from session join memory using (session_id) where created_by = ?2
                 union all select 1 from hook_lost where created_by = ?2
                 limit ?4
-            )) as "used!: i64""#,
-            sender,
-            name,
-            owner,
-            most
-        );
+            )) as "used!: i64""#; sender, name, owner, most);
         Ok(u64::try_from(used).unwrap_or(0))
     }
 
@@ -279,20 +266,16 @@ impl UpkeepWrites<'_> {
         Ok(())
     }
 
-    /// Keeps a measurement, and forgets those of before `oldest` and of a clock that was ahead.
+    /// Stores a measurement, and removes those before `oldest` and those of a clock that was ahead.
     pub async fn note_size(
         &mut self,
         sample: SizeSample,
         oldest: Timestamp,
     ) -> Result<(), StoreError> {
         let used = i64::try_from(sample.used).unwrap_or(i64::MAX);
-        change!(self.tx, "delete from store_size where at < ?1 or at >= ?2", oldest, sample.at);
-        change!(
-            self.tx,
-            "insert into store_size (at, used_bytes) values (?1, ?2)",
-            sample.at,
-            used
-        );
+        change!(self.tx, "delete from store_size where at < ?1 or at >= ?2"; oldest, sample.at);
+        change!(self.tx,
+            "insert into store_size (at, used_bytes) values (?1, ?2)"; sample.at, used);
         Ok(())
     }
 
@@ -301,20 +284,137 @@ impl UpkeepWrites<'_> {
         Ok(())
     }
 
-    /// Removes the events at these positions (a JSON array). `last` is the highest position.
     async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
-        let removed = change!(
-            self.tx,
-            "delete from event where position in (select value from json_each(?))",
-            positions
-        );
-        change!(
-            self.tx,
+        let removed = change!(self.tx,
+            "delete from event where position in (select value from json_each(?))"; positions);
+        change!(self.tx,
             "insert into meta (name, value) values ('trimmed', ?1)
-            on conflict (name) do update set value = max(value, ?1)",
-            last
-        );
+            on conflict (name) do update set value = max(value, ?1)"; last);
         Ok(removed)
+    }
+}
+
+impl Sweeps<'_> {
+    /// Removes ids of hook events older than `before`; returns the number of rows.
+    pub async fn forget_hooks(self, before: Timestamp) -> Result<u64, StoreError> {
+        self.in_jobs(move |tx| Box::pin(async move { tx.sweeps().forget_some_hooks(before).await }))
+            .await
+    }
+
+    /// Removes `seen` rows of sessions last used before `before`; returns the number of rows.
+    pub async fn forget_seen_by_silent(self, before: Timestamp) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        loop {
+            let sessions = self.silent_sessions_with_seen(before).await?;
+            if sessions.is_empty() {
+                return Ok(removed);
+            }
+            let sessions = to_json(&sessions);
+            removed += self
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { tx.sweeps().forget_some_seen(&sessions, before).await })
+                })
+                .await?;
+        }
+    }
+
+    /// Ends MCP sessions last seen before `before`; returns their number. Also removes the
+    /// subscriptions of ended sessions.
+    pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64, StoreError> {
+        // Sessions first: a session that is used again meanwhile keeps its subscriptions.
+        let closed = self
+            .in_jobs(move |tx| {
+                Box::pin(async move { tx.sweeps().close_some_idle_mcp_sessions(before).await })
+            })
+            .await?;
+        loop {
+            let sessions = self.closed_mcp_sessions_with_subscriptions().await?;
+            if sessions.is_empty() {
+                return Ok(closed);
+            }
+            let sessions = to_json(&sessions);
+            self.store
+                .write(move |tx| {
+                    Box::pin(
+                        async move { tx.sweeps().delete_some_mcp_subscriptions(&sessions).await },
+                    )
+                })
+                .await?;
+        }
+    }
+
+    /// Repeats a job until it changes fewer rows than its bound; returns the total number of rows.
+    async fn in_jobs<F>(self, job: F) -> Result<u64, StoreError>
+    where
+        F: for<'tx> Fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<u64, StoreError>>
+            + Copy
+            + Send
+            + 'static,
+    {
+        let mut total = 0;
+        loop {
+            let changed = self.store.write(job).await?;
+            total += changed;
+            if changed < u64::from(limits::SWEPT_ROWS_PER_JOB) {
+                return Ok(total);
+            }
+        }
+    }
+
+    async fn silent_sessions_with_seen(self, before: Timestamp) -> Result<Vec<String>, StoreError> {
+        Ok(pool_values!(self.store,
+            "select session_id from session
+            where last_seen_at < ? and exists (select 1 from seen where seen.session_id = session.session_id)
+            limit ?"; before, limits::SWEPT_ROWS_PER_JOB))
+    }
+
+    async fn closed_mcp_sessions_with_subscriptions(self) -> Result<Vec<String>, StoreError> {
+        Ok(pool_values!(self.store,
+            "select distinct session_id from mcp_subscription join mcp_session using (session_id)
+            where closed_at is not null limit ?"; limits::SWEPT_ROWS_PER_JOB))
+    }
+}
+
+impl SweepWrites<'_> {
+    async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64, StoreError> {
+        let seen = change!(self.tx,
+            "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)";
+            before, limits::SWEPT_ROWS_PER_JOB);
+        let left = i64::from(limits::SWEPT_ROWS_PER_JOB) - i64::try_from(seen).unwrap_or(i64::MAX);
+        let lost = change!(self.tx,
+            "delete from hook_lost where hook_id in (select hook_id from hook_lost where at < ? limit ?)";
+            before, left);
+        Ok(seen + lost)
+    }
+
+    /// Removes `seen` rows of those of `sessions` (a JSON list) that are still silent.
+    async fn forget_some_seen(
+        &mut self,
+        sessions: &str,
+        before: Timestamp,
+    ) -> Result<u64, StoreError> {
+        Ok(change!(self.tx,
+            "delete from seen where (session_id, kind, item, version) in (
+                select seen.session_id, kind, item, version
+                from session join seen using (session_id)
+                where session.session_id in (select value from json_each(?)) and last_seen_at < ? limit ?
+            )"; sessions, before, limits::SWEPT_ROWS_PER_JOB))
+    }
+
+    async fn close_some_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64, StoreError> {
+        Ok(change!(self.tx,
+            "update mcp_session set closed_at = ? where session_id in (
+                select session_id from mcp_session where closed_at is null and last_seen_at < ? limit ?
+            )"; self.tx.now, before, limits::SWEPT_ROWS_PER_JOB))
+    }
+
+    async fn delete_some_mcp_subscriptions(&mut self, sessions: &str) -> Result<u64, StoreError> {
+        Ok(change!(self.tx,
+            "delete from mcp_subscription where (session_id, uri) in (
+                select session_id, uri from mcp_subscription
+                where session_id in (select value from json_each(?)) limit ?
+            )"; sessions, limits::SWEPT_ROWS_PER_JOB))
     }
 }
 
@@ -323,7 +423,13 @@ mod tests {
     use svc_model::Reader;
 
     use super::{
-        super::testing::{TestStore, journal::record},
+        super::{
+            db::Store,
+            testing::{
+                TestStore,
+                journal::{put, record},
+            },
+        },
         *,
     };
     use crate::SearchFilter;
@@ -334,11 +440,7 @@ mod tests {
         // The jobs of one commit leave several segments, too: a savepoint ends a segment.
         for number in 1..=40_usize {
             let ghap = record(&at, number, &format!("The tokenizer hangs on word{number}")).await;
-            let done: Result<(), StoreError> = at
-                .store
-                .write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await }))
-                .await;
-            done.unwrap();
+            put(&at, ghap).await;
         }
         let found = async || {
             let mut index = at.store.search().index().await.unwrap();
@@ -359,5 +461,98 @@ mod tests {
             assert!(pieces(index).await < limits::INDEX_SEGMENTS, "{}", index.merge);
         }
         assert_eq!(found().await, before);
+    }
+
+    const ROWS: u64 = 2 * limits::SWEPT_ROWS_PER_JOB as u64 + 1;
+    const BEFORE: Timestamp = Timestamp::from_millis(500);
+
+    async fn count(test: &TestStore, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(test.store.readers.file().unwrap()).await.unwrap()
+    }
+
+    /// Runs a sweep; returns the number of jobs and the sweep's result.
+    async fn jobs(
+        test: &TestStore,
+        sweep: impl AsyncFnOnce(&Store) -> Result<u64, StoreError>,
+    ) -> (u64, u64) {
+        let before = test.store.stats().jobs;
+        let answer = sweep(&test.store).await.unwrap();
+        (test.store.stats().jobs - before, answer)
+    }
+
+    #[tokio::test]
+    async fn hook_ids_are_removed_in_bounded_jobs() {
+        let test = TestStore::open().await;
+        test.execute(
+            "insert into hook_seen (hook_id, at)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'old' || i, 499 from n union all select 'new', 500",
+        )
+        .await;
+        test.execute("insert into hook_lost (hook_id, at) values ('old', 499), ('new', 500)").await;
+        let swept = jobs(&test, async |store| store.sweeps().forget_hooks(BEFORE).await).await;
+        assert_eq!(swept, (3, ROWS + 1));
+        assert_eq!(count(&test, "select count(*) from hook_seen").await, 1);
+        assert_eq!(count(&test, "select count(*) from hook_lost").await, 1);
+    }
+
+    #[tokio::test]
+    async fn given_items_of_silent_sessions_are_removed_in_bounded_jobs() {
+        let test = TestStore::open().await;
+        test.execute(
+            "insert into session (session_id, created_by, source, started_at, last_seen_at)
+            values ('silent', 'operator', 'startup', 1, 499), ('here', 'operator', 'startup', 1, 500)",
+        )
+        .await;
+        test.execute(
+            "insert into seen (session_id, kind, item, version, at)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'silent', 'value', i, 1, 1 from n union all select 'here', 'value', 'v', 1, 1",
+        )
+        .await;
+        let swept =
+            jobs(&test, async |store| store.sweeps().forget_seen_by_silent(BEFORE).await).await;
+        assert_eq!(swept, (3, ROWS));
+        assert_eq!(count(&test, "select count(*) from seen").await, 1);
+        assert_eq!(test.store.seen().list("here").await.unwrap().len(), 1);
+        let again =
+            jobs(&test, async |store| store.sweeps().forget_seen_by_silent(BEFORE).await).await;
+        assert_eq!(again, (0, 0), "nothing to write");
+    }
+
+    #[tokio::test]
+    async fn idle_mcp_sessions_and_their_subscriptions_end_in_bounded_jobs() {
+        let test = TestStore::open().await;
+        test.execute(
+            "insert into mcp_session
+                (session_id, principal, transport, revision, capabilities, created_at, last_seen_at)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'idle' || i, 'operator', 'http', '2025-11-25', '{}', 1, 499 from n
+                union all select 'here', 'operator', 'http', '2025-11-25', '{}', 1, 500",
+        )
+        .await;
+        test.execute(
+            "insert into mcp_subscription (session_id, uri, stream)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'idle7', i, 'team' from n union all select 'here', 'u', 'team'",
+        )
+        .await;
+        let swept =
+            jobs(&test, async |store| store.sweeps().close_idle_mcp_sessions(BEFORE).await).await;
+        assert_eq!(swept, (6, ROWS));
+        let open = "select count(*) from mcp_session where closed_at is null";
+        assert_eq!(count(&test, open).await, 1);
+        assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
+
+        // After a crash between sessions and subscriptions, the next sweep removes the
+        // subscriptions.
+        test.execute(
+            "insert into mcp_subscription (session_id, uri, stream) values ('idle1', 'u', 'team')",
+        )
+        .await;
+        let swept =
+            jobs(&test, async |store| store.sweeps().close_idle_mcp_sessions(BEFORE).await).await;
+        assert_eq!(swept, (2, 0));
+        assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
     }
 }

@@ -1,16 +1,19 @@
-//! Rows of the Model Context Protocol: sessions, subscriptions, and calls on record.
+//! The Model Context Protocol: sessions, subscriptions and calls on record; and child servers, with
+//! their lists, states and processes, each on its machine.
 
 use svc_model::{CallId, McpSessionId, Principal, Timestamp};
 use svc_wire::mcp::Revision;
 
 use super::{
-    errors::changed,
-    families::{McpReads, McpWrites},
+    families::{McpReads, McpWrites, SourceReads, SourceWrites},
     statement::{
-        change, direct_row, pool_query, query_fields, query_rows, query_value, select_one,
+        change, changed, direct_row, pool_all, pool_one, pool_value, select_fields, select_one,
     },
 };
-use crate::{CallRow, CallState, McpSessionRow, McpTransport, StoreError};
+use crate::{
+    CallRow, CallState, McpSessionRow, McpTransport, SourceListRow, SourcePinRow, SourceProcessRow,
+    SourceStateRow, StoreError,
+};
 
 direct_row! {
     struct RawMcpSession {
@@ -101,52 +104,31 @@ macro_rules! calls {
 }
 
 impl McpWrites<'_> {
-    /// Records which of a client's sessions an MCP session belongs to.
     pub async fn tie_session(
         &mut self,
         id: &McpSessionId,
         client_session: &str,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let done = change!(
-            self.tx,
-            "update mcp_session set client_session = ? where session_id = ?",
-            client_session,
-            id
-        );
+        let done = change!(self.tx,
+            "update mcp_session set client_session = ? where session_id = ?"; client_session, id);
         changed(done, "mcp_session", id)
     }
 
     pub async fn insert_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
         let principal = row.principal.as_ref().map(ToString::to_string);
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into mcp_session (session_id, principal, transport, revision, client, capabilities, log_level,
                 tools, created_at, last_seen_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            principal,
-            row.transport,
-            revision,
-            row.client,
-            row.capabilities,
-            row.log_level,
-            row.tools,
-            self.tx.now,
-            self.tx.now
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, principal, row.transport, revision, row.client, row.capabilities, row.log_level,
+            row.tools, self.tx.now, self.tx.now);
         Ok(())
     }
 
     pub async fn touch_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let done = change!(
-            self.tx,
-            "update mcp_session set last_seen_at = ? where session_id = ?",
-            self.tx.now,
-            id
-        );
+        let done = change!(self.tx,
+            "update mcp_session set last_seen_at = ? where session_id = ?"; self.tx.now, id);
         changed(done, "mcp_session", id)
     }
 
@@ -159,50 +141,33 @@ impl McpWrites<'_> {
         capabilities: &str,
     ) -> Result<(), StoreError> {
         let (id, revision) = (id.as_str(), revision.as_str());
-        let done = change!(
-            self.tx,
-            "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?",
-            revision,
-            client,
-            capabilities,
-            id
-        );
+        let done = change!(self.tx,
+            "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?";
+            revision, client, capabilities, id);
         changed(done, "mcp_session", id)
     }
 
-    /// The lowest level of log messages that the client wants.
     pub async fn set_log_level(
         &mut self,
         id: &McpSessionId,
         level: &str,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let done = change!(
-            self.tx,
-            "update mcp_session set log_level = ? where session_id = ?",
-            level,
-            id
-        );
+        let done = change!(self.tx,
+            "update mcp_session set log_level = ? where session_id = ?"; level, id);
         changed(done, "mcp_session", id)
     }
 
-    /// The fingerprint of the list of tools that the client has seen.
     pub async fn set_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
-        let id = id.as_str();
         let done =
-            change!(self.tx, "update mcp_session set tools = ? where session_id = ?", tools, id);
+            change!(self.tx, "update mcp_session set tools = ? where session_id = ?"; tools, id);
         changed(done, "mcp_session", id)
     }
 
     /// Ends a session; returns false if it had ended.
     pub async fn close_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
-        let id = id.as_str();
-        let done = change!(
-            self.tx,
-            "update mcp_session set closed_at = ? where session_id = ? and closed_at is null",
-            self.tx.now,
-            id
-        );
+        let done = change!(self.tx,
+            "update mcp_session set closed_at = ? where session_id = ? and closed_at is null";
+            self.tx.now, id);
         Ok(done > 0)
     }
 
@@ -212,14 +177,9 @@ impl McpWrites<'_> {
         uri: &str,
         stream: &str,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        change!(
-            self.tx,
-            "insert into mcp_subscription (session_id, uri, stream) values (?, ?, ?) on conflict do nothing",
-            id,
-            uri,
-            stream
-        );
+        change!(self.tx,
+            "insert into mcp_subscription (session_id, uri, stream) values (?, ?, ?) on conflict do nothing";
+            id, uri, stream);
         Ok(())
     }
 
@@ -228,8 +188,7 @@ impl McpWrites<'_> {
         id: &McpSessionId,
         uri: &str,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        change!(self.tx, "delete from mcp_subscription where session_id = ? and uri = ?", id, uri);
+        change!(self.tx, "delete from mcp_subscription where session_id = ? and uri = ?"; id, uri);
         Ok(())
     }
 
@@ -238,37 +197,19 @@ impl McpWrites<'_> {
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
         let revision = row.revision.map(Revision::as_str);
         let principal = row.principal.as_ref().map(ToString::to_string);
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into mcp_call (call_id, session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
                 is_task, state, asks, answers, started_at, updated_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            session,
-            principal,
-            row.credential,
-            row.acts_for,
-            revision,
-            row.rpc_id,
-            row.tool,
-            row.params,
-            row.is_task,
-            row.state,
-            row.asks,
-            row.answers,
-            row.started_at,
-            self.tx.now
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, session, principal, row.credential, row.acts_for, revision, row.rpc_id, row.tool,
+            row.params, row.is_task, row.state, row.asks, row.answers, row.started_at, self.tx.now);
         Ok(())
     }
 
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
-        let id = id.as_str();
-        let raw = calls!(select_one, self.tx, "where call_id = ?", id);
-        Ok(raw.map(CallRow::from))
+        Ok(calls!(select_one, self.tx, "where call_id = ?"; id).map(CallRow::from))
     }
 
-    /// Changes the state of a call, its questions to the client, and the client's answers.
     pub async fn update_call(
         &mut self,
         id: &CallId,
@@ -276,35 +217,21 @@ impl McpWrites<'_> {
         asks: Option<&str>,
         answers: Option<&str>,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
         let ended = state.is_terminal().then_some(self.tx.now);
-        let done = change!(
-            self.tx,
-            "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?",
-            state,
-            asks,
-            answers,
-            self.tx.now,
-            ended,
-            id
-        );
+        let done = change!(self.tx,
+            "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?";
+            state, asks, answers, self.tx.now, ended, id);
         changed(done, "mcp_call", id)
     }
 }
 
 impl McpReads<'_> {
-    /// A session that is open.
     pub async fn session(self, id: &McpSessionId) -> Result<Option<McpSessionRow>, StoreError> {
-        let id = id.as_str();
-        let raw = query_rows!(
-            RawMcpSession,
+        let raw = pool_one!(
             r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
                 capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
             from mcp_session where session_id = ? and closed_at is null"#,
-            id
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
+            RawMcpSession, self.store; id);
         Ok(raw.and_then(RawMcpSession::row))
     }
 
@@ -316,48 +243,132 @@ impl McpReads<'_> {
         since: Timestamp,
     ) -> Result<bool, StoreError> {
         let principal = Principal::Session(session.into()).to_string();
-        let open = query_value!(
+        Ok(pool_value!(self.store,
             r#"select exists (select 1 from mcp_session
                 where closed_at is null and last_seen_at >= ?1
-                    and (session_id = ?2 or client_session = ?2 or principal = ?3)) as "open!: bool""#,
-            since,
-            session,
-            principal
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(open)
+                    and (session_id = ?2 or client_session = ?2 or principal = ?3)) as "open!: bool""#;
+            since, session, principal))
     }
 
-    /// A session's subscriptions: URIs and their streams.
     pub async fn subscriptions(
         self,
         id: &McpSessionId,
     ) -> Result<Vec<(String, String)>, StoreError> {
-        let id = id.as_str();
-        let rows = query_fields!(
-            { uri: String, stream: String },
-            "select uri, stream from mcp_subscription where session_id = ? order by uri",
-            id
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+        let rows = select_fields!(pool_all, self.store, { uri: String, stream: String },
+            "select uri, stream from mcp_subscription where session_id = ? order by uri"; id);
         Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
     }
 
     pub async fn call(self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
-        let id = id.as_str();
-        let raw =
-            calls!(pool_query, "where call_id = ?", id).fetch_optional(&self.store.readers).await?;
-        Ok(raw.map(CallRow::from))
+        Ok(calls!(pool_one, self.store, "where call_id = ?"; id).map(CallRow::from))
     }
 
-    /// Unfinished calls, the oldest first.
     pub async fn open_calls(self) -> Result<Vec<CallRow>, StoreError> {
-        let raw =
-            calls!(pool_query, "where state in ('working', 'input_required') order by call_id")
-                .fetch_all(&self.store.readers)
-                .await?;
+        let raw = calls!(
+            pool_all,
+            self.store,
+            "where state in ('working', 'input_required') order by call_id"
+        );
         Ok(raw.into_iter().map(CallRow::from).collect())
+    }
+}
+
+direct_row!(SourceListRow { name, project, fingerprint, tools, resources, templates, prompts });
+direct_row!(SourceProcessRow { mark, pid, started, name, project, instance });
+
+impl SourceWrites<'_> {
+    pub async fn put_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
+        change!(self.tx,
+            "insert into source_list (machine_id, name, project, fingerprint, tools, resources, templates, prompts, listed_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (machine_id, name, project) do update set fingerprint = excluded.fingerprint, tools = excluded.tools,
+                resources = excluded.resources, templates = excluded.templates, prompts = excluded.prompts,
+                listed_at = excluded.listed_at";
+            self.tx.machine, row.name, row.project, row.fingerprint, row.tools, row.resources,
+            row.templates, row.prompts, self.tx.now);
+        Ok(())
+    }
+
+    /// Stores the definitions of a server that a person has approved.
+    pub async fn put_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
+        let SourcePinRow { list, told } = row;
+        change!(self.tx,
+            "insert into source_pin (machine_id, name, project, basis, tools, resources, templates, prompts, told,
+                pinned_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (machine_id, name, project) do update set basis = excluded.basis, tools = excluded.tools,
+                resources = excluded.resources, templates = excluded.templates, prompts = excluded.prompts,
+                told = excluded.told, pinned_at = excluded.pinned_at";
+            self.tx.machine, list.name, list.project, list.fingerprint, list.tools, list.resources,
+            list.templates, list.prompts, told, self.tx.now);
+        Ok(())
+    }
+
+    pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
+        change!(self.tx,
+            "insert into source_state (machine_id, name, project, state, reason, next_action, attempt, next_at, since)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (machine_id, name, project) do update set state = excluded.state, reason = excluded.reason,
+                next_action = excluded.next_action, attempt = excluded.attempt, next_at = excluded.next_at,
+                since = excluded.since";
+            self.tx.machine, row.name, row.project, row.state, row.reason, row.next_action,
+            row.attempt, row.next_at, self.tx.now);
+        Ok(())
+    }
+
+    /// Stores a process before the first request to it.
+    pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<(), StoreError> {
+        change!(self.tx,
+            "insert into source_process (mark, machine_id, pid, started, name, project, instance, at)
+            values (?, ?, ?, ?, ?, ?, ?, ?)";
+            row.mark, self.tx.machine, row.pid, row.started, row.name, row.project, row.instance,
+            self.tx.now);
+        Ok(())
+    }
+
+    /// Removes a process of which no descendant is left.
+    pub async fn delete_process(&mut self, mark: &str) -> Result<(), StoreError> {
+        change!(self.tx, "delete from source_process where mark = ?"; mark);
+        Ok(())
+    }
+}
+
+impl SourceReads<'_> {
+    /// What the servers of this machine listed when they last worked.
+    pub async fn lists(self) -> Result<Vec<SourceListRow>, StoreError> {
+        Ok(pool_all!(
+            "select name, project, fingerprint, tools, resources, templates, prompts from source_list where machine_id = ?",
+            SourceListRow, self.store; self.store.machine_id()))
+    }
+
+    pub async fn pins(self) -> Result<Vec<SourcePinRow>, StoreError> {
+        let rows = select_fields!(pool_all, self.store,
+            {
+                name: String, project: String, basis: String, tools: String, resources: String,
+                templates: String, prompts: String, told: String
+            },
+            "select name, project, basis, tools, resources, templates, prompts, told from source_pin where machine_id = ?";
+            self.store.machine_id());
+        let pins = rows.into_iter().map(|row| SourcePinRow {
+            list: SourceListRow {
+                name: row.name,
+                project: row.project,
+                fingerprint: row.basis,
+                tools: row.tools,
+                resources: row.resources,
+                templates: row.templates,
+                prompts: row.prompts,
+            },
+            told: row.told,
+        });
+        Ok(pins.collect())
+    }
+
+    /// Processes of this machine that were started and whose end was not recorded.
+    pub async fn processes(self) -> Result<Vec<SourceProcessRow>, StoreError> {
+        Ok(pool_all!(
+            r#"select mark, pid as "pid: u32", started, name, project, instance from source_process
+            where machine_id = ?"#,
+            SourceProcessRow, self.store; self.store.machine_id()))
     }
 }

@@ -9,17 +9,16 @@ use svc_model::{
 };
 
 use super::{
-    columns::non_empty,
     families::{MemoryReads, MemoryWrites},
-    json::{from_json, to_json},
-    page::read_page,
+    read_query::read_page,
+    row::{from_json, non_empty, to_json},
     statement::{
-        change, direct_row, pool_query, query_fields, query_value, select_fields, select_one,
+        change, direct_row, pool_all, pool_page, pool_value, pool_values, select_fields, select_one,
     },
 };
 use crate::{MemoryFilter, PageSize, SoughtTerm, StoreError};
 
-/// Memories with some of the terms that a filter is applied to.
+/// Maximum number of memories with some of the terms to which a filter is applied.
 const FILTERED: usize = 1_000;
 
 direct_row! {
@@ -78,39 +77,21 @@ impl MemoryWrites<'_> {
         shared: bool,
     ) -> Result<Option<Memory>, StoreError> {
         let project = memory.project.as_deref().unwrap_or_default();
-        let known = memories!(
-            select_one,
-            self.tx,
+        let known = memories!(select_one, self.tx,
             "where m.project = ?1 and m.category = ?2 and m.digest = ?3
-                and (m.project <> '' or m.shared = ?4 and (m.shared = 1 or m.session_id = ?5))",
-            project,
-            memory.category,
-            digest,
-            shared,
-            session_id
-        );
+                and (m.project <> '' or m.shared = ?4 and (m.shared = 1 or m.session_id = ?5))";
+            project, memory.category, digest, shared, session_id);
         if let Some(known) = known {
             return Ok(Some(known.into()));
         }
         let id = memory.id.as_str();
         let tags = serde_json::to_string(&memory.tags).unwrap_or_default();
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
                 created_at, shared)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            project,
-            memory.category,
-            memory.content,
-            digest,
-            terms,
-            memory.importance,
-            tags,
-            session_id,
-            memory.created_at,
-            shared
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, project, memory.category, memory.content, digest, terms, memory.importance, tags,
+            session_id, memory.created_at, shared);
         Ok(None)
     }
 
@@ -122,23 +103,15 @@ impl MemoryWrites<'_> {
         id: &MemoryId,
     ) -> Result<Option<(String, bool)>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
-        let row = select_fields!(
-            select_one,
-            self.tx,
-            { session_id: String, is_readable: bool },
+        let row = select_fields!(select_one, self.tx, { session_id: String, is_readable: bool },
             r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), false) as "is_readable!: bool"
-            from memory m where m.memory_id = ?1"#,
-            id,
-            key,
-            project
-        );
+            from memory m where m.memory_id = ?1"#; id, key, project);
         Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
 
-    /// Removes a memory; returns whether it existed.
     pub async fn delete(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
         let id = id.as_str();
-        let done = change!(self.tx, "delete from memory where memory_id = ?", id);
+        let done = change!(self.tx, "delete from memory where memory_id = ?"; id);
         Ok(done > 0)
     }
 }
@@ -160,25 +133,19 @@ fn ranked(terms: &[SoughtTerm<'_>], lists: Vec<(String, Vec<i64>)>) -> Vec<i64> 
 
 impl MemoryReads<'_> {
     pub async fn count(self) -> Result<i64, StoreError> {
-        let count = query_value!(
+        Ok(pool_value!(
+            self.store,
             r#"select coalesce(sum(memories), 0) as "count!: i64" from search_scope where name = ''"#
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(count)
+        ))
     }
 
     /// For each term the number of memories that have it; unknown terms are left out. `terms` is a
     /// JSON array.
     pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
-        let rows = query_fields!(
-            { term: String, memories: i64 },
+        let rows = select_fields!(pool_all, self.store, { term: String, memories: i64 },
             r#"select t.term as "term!: String", t.memories as "memories!: i64"
-            from json_each(?) j cross join memory_term t on t.term = j.value where t.memories > 0"#,
-            terms
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            from json_each(?) j cross join memory_term t on t.term = j.value where t.memories > 0"#;
+            terms);
         Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
     }
 
@@ -200,20 +167,12 @@ impl MemoryReads<'_> {
         let is_filtered = filter.category.is_some() || filter.min_importance > 0.0;
         ids.truncate(if is_filtered { FILTERED } else { limit as usize });
         let ids = to_json(&ids);
-        let (key, project) = (reader.key(), reader.project());
-        let rows = memories!(pool_query, "join json_each(?1) j on j.value = m.id
+        let rows = memories!(pool_all, self.store,
+            "join json_each(?1) j on j.value = m.id
             where (?2 is null or m.category = ?2) and m.importance >= ?3
                 and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))
-            order by j.key limit ?4",
-            ids,
-            filter.category,
-            filter.min_importance,
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            order by j.key limit ?4";
+            ids, filter.category, filter.min_importance, limit, reader.key(), reader.project());
         Ok(rows
             .into_iter()
             .map(|mut raw| {
@@ -243,32 +202,22 @@ impl MemoryReads<'_> {
             }
         }
         let chosen = to_json(&chosen);
-        let lists = query_value!(
+        let lists = pool_value!(self.store,
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(p.memory_id) from memory_posting p where p.term_id = t.id
             ))) as "lists!: String"
-            from json_each(?) j cross join memory_term t on t.term = j.value"#,
-            chosen
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
+            from json_each(?) j cross join memory_term t on t.term = j.value"#; chosen);
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
         let found: usize = lists.iter().map(|(_, ids)| ids.len()).sum();
         if let Some(term) = frequent.filter(|_| found < limit as usize) {
-            let latest = query_value!(
+            let latest = pool_values!(self.store,
                 r#"select m.id as "id!" from (select id, scope from memory order by id desc limit ?2) m
                 where exists (
                     select 1 from memory_posting p
                     where p.term_id = (select id from memory_term where term = ?1)
                         and p.scope_id = (select id from search_scope where name = m.scope) and p.memory_id = m.id
                 )
-                order by m.id desc limit ?3"#,
-                term,
-                limits::SEARCH_POSTINGS,
-                limit
-            )
-            .fetch_all(&self.store.readers)
-            .await?;
+                order by m.id desc limit ?3"#; term, limits::SEARCH_POSTINGS, limit);
             lists.push((term.to_owned(), latest));
         }
         Ok(lists)
@@ -284,7 +233,7 @@ impl MemoryReads<'_> {
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
         let terms: Vec<&str> = terms.iter().map(|term| term.term).collect();
         let terms = to_json(&terms);
-        let lists = query_value!(
+        let lists = pool_value!(self.store,
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(latest.memory_id) from (
                     select memory_id from memory_posting where term_id = t.id and scope_id = c.id
@@ -298,17 +247,10 @@ impl MemoryReads<'_> {
                 select '*'
                 union all select 'project:' || ?3
                 union all select 'session:' || session_id from session where reader_key = ?2
-            )"#,
-            terms,
-            key,
-            project,
-            limits::SEARCH_POSTINGS_OF_TERM
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
+            )"#; terms, key, project, limits::SEARCH_POSTINGS_OF_TERM);
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&lists)?;
         // Memories that the session itself stored for another project.
-        let own = query_value!(
+        let own = pool_value!(self.store,
             r#"select json_group_array(json_array(j.value, json_array(m.id))) as "lists!: String"
             from (
                 select o.id, o.scope from session s cross join memory o on o.session_id = s.session_id
@@ -321,14 +263,7 @@ impl MemoryReads<'_> {
                 select 1 from memory_posting p
                 where p.term_id = t.id and p.scope_id = (select id from search_scope where name = m.scope)
                     and p.memory_id = m.id
-            )"#,
-            terms,
-            key,
-            project,
-            limits::SEARCH_OWN
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
+            )"#; terms, key, project, limits::SEARCH_OWN);
         let own: Vec<(String, Vec<i64>)> = from_json(&own)?;
         lists.extend(own);
         Ok(lists)
@@ -344,37 +279,27 @@ impl MemoryReads<'_> {
     ) -> Result<(Vec<Memory>, i64), StoreError> {
         let limit = size.limit();
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
-        let (key, read_project) = (reader.key(), reader.project());
         let total = if filter.is_all() {
             self.count_readable(reader).await?
         } else {
             self.count_of(reader, filter).await?
         };
-        let rows = memories!(pool_query, "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
+        let rows = memories!(pool_page, self.store,
+            "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
                 and (?7 is null or m.shared = 1 or m.project = ?8 or m.session_id in (select session_id from session where reader_key = ?7))
-            order by m.id desc limit ?5 offset ?6",
-            filter.category,
-            filter.project,
-            filter.min_importance,
-            tags,
-            limit,
-            offset,
-            key,
-            read_project
-        )
-        .fetch(&self.store.page_readers);
+            order by m.id desc limit ?5 offset ?6";
+            filter.category, filter.project, filter.min_importance, tags, limit, offset,
+            reader.key(), reader.project());
         let page = read_page(rows, size, |raw| Ok(Memory::from(raw)), |memory| memory).await?;
         Ok((page.rows, total))
     }
 
-    /// The number of memories that the reader may read.
     async fn count_readable(self, reader: &Reader) -> Result<i64, StoreError> {
         let Some(key) = reader.key() else { return self.count().await };
-        let project = reader.project();
-        let count = query_value!(
+        Ok(pool_value!(self.store,
             r#"select (
                 select coalesce(sum(memories), 0) from search_scope where name in (
                     select '*'
@@ -384,36 +309,21 @@ impl MemoryReads<'_> {
             ) + (
                 select count(*) from session s cross join memory o on o.session_id = s.session_id
                 where s.reader_key = ?1 and o.shared = 0 and o.project <> '' and o.project is not ?2
-            ) as "count!: i64""#,
-            key,
-            project
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(count)
+            ) as "count!: i64""#; key, reader.project()))
     }
 
-    /// The number of those that pass a filter, too.
+    /// The number of memories that the reader may read and that pass the filter.
     async fn count_of(self, reader: &Reader, filter: &MemoryFilter) -> Result<i64, StoreError> {
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
-        let (key, read_project) = (reader.key(), reader.project());
-        let total = query_value!(
+        Ok(pool_value!(self.store,
             r#"select count(*) as "count!: i64" from memory m
             where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
-                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))"#,
-            filter.category,
-            filter.project,
-            filter.min_importance,
-            tags,
-            key,
-            read_project
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(total)
+                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))"#;
+            filter.category, filter.project, filter.min_importance, tags, reader.key(),
+            reader.project()))
     }
 
     /// The most important memories of a project, including those without a project, that the reader
@@ -425,8 +335,8 @@ impl MemoryReads<'_> {
         least: f64,
         limit: u32,
     ) -> Result<Vec<Memory>, StoreError> {
-        let (key, read_project) = (reader.key(), reader.project());
-        let rows = memories!(pool_query, "where m.id in (
+        let rows = memories!(pool_all, self.store,
+            "where m.id in (
                 select id from (
                     select m.id from memory m where m.project = ?1 and m.importance >= ?2
                         and (?4 is null or m.shared = 1 or m.project = ?5 or m.session_id in (select session_id from session where reader_key = ?4))
@@ -439,15 +349,8 @@ impl MemoryReads<'_> {
                     order by m.importance desc, m.id desc limit ?3
                 )
             )
-            order by m.importance desc, m.id desc limit ?3",
-            project,
-            least,
-            limit,
-            key,
-            read_project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            order by m.importance desc, m.id desc limit ?3";
+            project, least, limit, reader.key(), reader.project());
         Ok(rows.into_iter().map(Memory::from).collect())
     }
 }

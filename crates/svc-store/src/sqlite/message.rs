@@ -7,13 +7,12 @@ use svc_model::{
 };
 
 use super::{
-    errors::all_changed,
     families::{MessageReads, MessageWrites},
-    json::to_json,
-    page::read_page,
+    read_query::read_page,
+    row::to_json,
     statement::{
-        change, direct_row, pool_query, query_rows, query_value, read_one, select_all, select_one,
-        select_value, select_values,
+        all_changed, change, direct_row, pool_all, pool_find_value, pool_one, pool_page,
+        pool_values, read_one, select_all, select_one, select_value, select_values,
     },
 };
 use crate::{DeliveryTerms, ListedMessage, MessageRow, PageSize, RowPage, StoreError};
@@ -36,7 +35,6 @@ direct_row! {
 }
 
 direct_row! {
-    /// A message in a list.
     struct RawListed {
         id: i64,
         message_id: String,
@@ -59,27 +57,33 @@ direct_row! {
 
 impl From<RawMessage> for MessageRow {
     fn from(raw: RawMessage) -> Self {
+        Self { id: raw.id, message: raw.into() }
+    }
+}
+
+impl From<RawMessage> for Message {
+    fn from(raw: RawMessage) -> Self {
         let provenance = raw.source_tool.zip(raw.run_id).map(|(tool, run)| {
             Provenance::inter_session(raw.source_session, tool, RunId::from(run))
         });
         Self {
-            id: raw.id,
-            message: Message {
-                id: MessageId::from(raw.message_id),
-                kind: raw.kind,
-                from_peer: raw.from_peer,
-                to_peer: PeerId::from(raw.to_peer),
-                text: raw.text,
-                correlation_id: raw.correlation_id,
-                timestamp: raw.at,
-                state: raw.state,
-                provenance,
-            },
+            id: MessageId::from(raw.message_id),
+            kind: raw.kind,
+            from_peer: raw.from_peer,
+            to_peer: PeerId::from(raw.to_peer),
+            text: raw.text,
+            correlation_id: raw.correlation_id,
+            timestamp: raw.at,
+            state: raw.state,
+            provenance,
         }
     }
 }
 
-/// Selects the columns of the row; for the macros of `statement`.
+pub(super) fn messages_of(rows: Vec<RawMessage>) -> Vec<Message> {
+    rows.into_iter().map(Message::from).collect()
+}
+
 macro_rules! messages {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -104,7 +108,6 @@ fn beginning(bytes: &[u8], characters: u32) -> String {
     whole.chars().take(characters as usize).collect()
 }
 
-/// Bytes of a text.
 fn row_bytes(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
@@ -124,43 +127,22 @@ impl MessageWrites<'_> {
         let tool = provenance.map(|it| it.source_tool);
         let session = provenance.and_then(|it| it.source_session_key.as_deref());
         let run = provenance.map(|it| it.run_id.as_str());
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, bytes, correlation_id, \
                 idempotency_key, state, at, source_tool, source_session, run_id, turn, held_until, by_call, \
                 no_wake) \
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            message.kind,
-            message.from_peer,
-            to,
-            sent_by,
-            message.text,
-            bytes,
-            message.correlation_id,
-            idempotency_key,
-            message.state,
-            message.timestamp,
-            tool,
-            session,
-            run,
-            terms.turn,
-            terms.held_until,
-            terms.by_call,
-            terms.no_wake
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, message.kind, message.from_peer, to, sent_by, message.text, bytes,
+            message.correlation_id, idempotency_key, message.state, message.timestamp, tool,
+            session, run, terms.turn, terms.held_until, terms.by_call, terms.no_wake);
         Ok(())
     }
 
     /// Stores a text that several messages share; returns its id. Removed with the last of these
     /// messages.
     pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64, StoreError> {
-        let id = select_value!(
-            self.tx,
-            r#"insert into message_text (text) values (?) returning id as "id!""#,
-            text
-        );
-        Ok(id)
+        Ok(select_value!(self.tx,
+            r#"insert into message_text (text) values (?) returning id as "id!""#; text))
     }
 
     /// Stores one message per receiver, each with its own id. `message` has the common values,
@@ -176,26 +158,13 @@ impl MessageWrites<'_> {
         let provenance = message.provenance.as_ref();
         let tool = provenance.map(|it| it.source_tool);
         let session = provenance.and_then(|it| it.source_session_key.as_deref());
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
                 correlation_id, idempotency_key, state, at, source_tool, source_session, no_wake, run_id)
             select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, 'run_' || substr(value ->> 0, 5)
-            from json_each(?)",
-            message.kind,
-            message.from_peer,
-            sent_by,
-            text_id,
-            bytes,
-            message.correlation_id,
-            idempotency_key,
-            message.state,
-            message.timestamp,
-            tool,
-            session,
-            no_wake,
-            list
-        );
+            from json_each(?)";
+            message.kind, message.from_peer, sent_by, text_id, bytes, message.correlation_id,
+            idempotency_key, message.state, message.timestamp, tool, session, no_wake, list);
         Ok(())
     }
 
@@ -209,41 +178,26 @@ impl MessageWrites<'_> {
     ) -> Result<(), StoreError> {
         if let [id] = ids {
             for state in states {
-                change!(
-                    self.tx,
-                    "insert into message_state (message_id, state, at, reason) values (?, ?, ?, ?)",
-                    id,
-                    state,
-                    self.tx.now,
-                    reason
-                );
+                change!(self.tx,
+                    "insert into message_state (message_id, state, at, reason) values (?, ?, ?, ?)";
+                    id, state, self.tx.now, reason);
             }
             return Ok(());
         }
         let (list, states) = (to_json(ids), to_json(states));
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into message_state (message_id, state, at, reason)
-            select message.value, state.value, ?, ? from json_each(?) message, json_each(?) state",
-            self.tx.now,
-            reason,
-            list,
-            states
-        );
+            select message.value, state.value, ?, ? from json_each(?) message, json_each(?) state";
+            self.tx.now, reason, list, states);
         Ok(())
     }
 
-    /// Records by which way messages were offered: the last way counts, and the reason of an
-    /// earlier one is gone.
+    /// Records by which way messages were offered. The last way counts, and clears the reason.
     pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<(), StoreError> {
         let list = to_json(ids);
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update message_state set via = ?, reason = null
-            where state = 'offered' and message_id in (select value from json_each(?))",
-            via,
-            list
-        );
+            where state = 'offered' and message_id in (select value from json_each(?))"; via, list);
         all_changed(done, ids.len(), "message_state")
     }
 
@@ -259,36 +213,25 @@ impl MessageWrites<'_> {
         let Some(last) = states.last() else { return Ok(()) };
         self.note_states(ids, states, reason).await?;
         let done = if let [id] = ids {
-            change!(self.tx, "update message set state = ? where message_id = ?", last, id)
+            change!(self.tx, "update message set state = ? where message_id = ?"; last, id)
         } else {
             let list = to_json(ids);
-            change!(
-                self.tx,
-                "update message set state = ? where message_id in (select value from json_each(?))",
-                last,
-                list
-            )
+            change!(self.tx,
+                "update message set state = ? where message_id in (select value from json_each(?))";
+                last, list)
         };
         all_changed(done, ids.len(), "message")
     }
 
     pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
-        let id = id.as_str();
-        let raw = messages!(select_one, self.tx, "where message_id = ?", id);
-        Ok(raw.map(|raw| MessageRow::from(raw).message))
+        Ok(messages!(select_one, self.tx, "where message_id = ?"; id).map(Message::from))
     }
 
-    /// The states of a delivery, in any order.
     pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
-        let id = id.as_str();
         Ok(select_all!(
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
-            Delivery,
-            self.tx,
-            "",
-            id
-        ))
+            Delivery, self.tx; id))
     }
 
     /// The message in an inbox that an answer to `asker` refers to: by its id, or by the
@@ -301,59 +244,34 @@ impl MessageWrites<'_> {
         correlation_id: &str,
     ) -> Result<Option<Message>, StoreError> {
         let (to, asker) = (to.as_str(), to_json(asker));
-        let by_id = messages!(
-            select_one,
-            self.tx,
-            "where message_id = ? and to_peer = ? and from_peer in (select value from json_each(?))",
-            correlation_id,
-            to,
-            asker
-        );
+        let by_id = messages!(select_one, self.tx,
+            "where message_id = ? and to_peer = ? and from_peer in (select value from json_each(?))";
+            correlation_id, to, asker);
         if let Some(raw) = by_id {
-            return Ok(Some(MessageRow::from(raw).message));
+            return Ok(Some(raw.into()));
         }
-        let raw = messages!(
-            select_one,
-            self.tx,
+        Ok(messages!(select_one, self.tx,
             "where to_peer = ? and type = 'query' and correlation_id = ?
                 and from_peer in (select value from json_each(?))
-            order by id desc limit 1",
-            to,
-            correlation_id,
-            asker
-        );
-        Ok(raw.map(|raw| MessageRow::from(raw).message))
+            order by id desc limit 1"; to, correlation_id, asker)
+        .map(Message::from))
     }
 
-    /// The message with this idempotency key, from this sender to this receiver.
     pub async fn by_key(
         &mut self,
         from: &str,
         to: &PeerId,
         key: &str,
     ) -> Result<Option<Message>, StoreError> {
-        let to = to.as_str();
-        let raw = messages!(
-            select_one,
-            self.tx,
-            "where from_peer = ? and to_peer = ? and idempotency_key = ?",
-            from,
-            to,
-            key
-        );
-        Ok(raw.map(|raw| MessageRow::from(raw).message))
+        Ok(messages!(select_one, self.tx,
+            "where from_peer = ? and to_peer = ? and idempotency_key = ?"; from, to, key)
+        .map(Message::from))
     }
 
-    /// The messages with this idempotency key from this sender, to any receiver.
     pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>, StoreError> {
-        let rows = messages!(
-            select_all,
-            self.tx,
-            "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id",
-            from,
-            key
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+        Ok(messages_of(messages!(select_all, self.tx,
+            "where from_peer = ? and idempotency_key = ? and idempotency_key is not null order by id";
+            from, key)))
     }
 
     /// Those of these receivers that have a message with this key from this sender.
@@ -364,15 +282,10 @@ impl MessageWrites<'_> {
         key: &str,
     ) -> Result<Vec<PeerId>, StoreError> {
         let receivers = to_json(receivers);
-        let known = select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             r#"select to_peer as "to_peer!: PeerId" from message
-            where from_peer = ? and to_peer in (select value from json_each(?)) and idempotency_key = ?"#,
-            from,
-            receivers,
-            key
-        );
-        Ok(known)
+            where from_peer = ? and to_peer in (select value from json_each(?)) and idempotency_key = ?"#;
+            from, receivers, key))
     }
 
     /// Records whether the receiver's turn begins with these messages. If so, the turn's final text
@@ -383,31 +296,21 @@ impl MessageWrites<'_> {
         begins_turn: bool,
     ) -> Result<(), StoreError> {
         let list = to_json(ids);
-        change!(
-            self.tx,
+        change!(self.tx,
             "update message set begins_turn = iif(type = 'query' and ?1, 1, 0), wakes = iif(wakes = 1 or ?1, 1, 0)
-            where message_id in (select value from json_each(?2))",
-            begins_turn,
-            list
-        );
+            where message_id in (select value from json_each(?2))"; begins_turn, list);
         Ok(())
     }
 
     /// The questions with which the receiver's current turn began, in order, with empty texts.
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
-        let to = to.as_str();
-        let rows = select_all!(
+        Ok(messages_of(select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
             from message where to_peer = ? and begins_turn = 1
             order by id"#,
-            RawMessage,
-            self.tx,
-            "",
-            to
-        );
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+            RawMessage, self.tx; to)))
     }
 
     /// Records that nobody will answer these questions, and why. They are no longer open; their
@@ -418,37 +321,26 @@ impl MessageWrites<'_> {
         reason: &str,
     ) -> Result<(), StoreError> {
         let list = to_json(ids);
-        let done = change!(
-            self.tx,
-            "update message set came_to_nothing = 1 where message_id in (select value from json_each(?))",
-            list
-        );
-        change!(
-            self.tx,
+        let done = change!(self.tx,
+            "update message set came_to_nothing = 1 where message_id in (select value from json_each(?))";
+            list);
+        change!(self.tx,
             "update message_state set reason = ?
-            where state = 'injected' and message_id in (select value from json_each(?))",
-            reason,
-            list
-        );
+            where state = 'injected' and message_id in (select value from json_each(?))";
+            reason, list);
         all_changed(done, ids.len(), "message")
     }
 
     /// The number of the turn that a message begins, if it is a reply to a reply.
     pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>, StoreError> {
-        let turn = select_value!(
-            self.tx,
-            r#"select max(turn) as "turn: u32" from message where message_id = ?"#,
-            id
-        );
-        Ok(turn)
+        Ok(select_value!(self.tx,
+            r#"select max(turn) as "turn: u32" from message where message_id = ?"#; id))
     }
 }
 
 impl MessageReads<'_> {
     pub async fn get(self, id: &MessageId) -> Result<Option<Message>, StoreError> {
-        let id = id.as_str();
-        let raw = messages!(read_one, self.store, "where message_id = ?", id);
-        Ok(raw.map(|raw| MessageRow::from(raw).message))
+        Ok(messages!(read_one, self.store, "where message_id = ?"; id).map(Message::from))
     }
 
     /// The first answer of a peer to a message, or the notice that there is none.
@@ -457,64 +349,43 @@ impl MessageReads<'_> {
         question: &MessageId,
         from: &PeerId,
     ) -> Result<Option<Message>, StoreError> {
-        let (question, from) = (question.as_str(), from.as_str());
-        let raw = messages!(
-            pool_query,
-            "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1",
-            question,
-            from
-        );
-        let raw = raw.fetch_optional(&self.store.readers).await?;
-        Ok(raw.map(|raw| MessageRow::from(raw).message))
+        Ok(messages!(pool_one, self.store,
+            "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1";
+            question, from).map(Message::from))
     }
 
     /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
     pub async fn peers_of_silent_turns(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
-        let peers = query_value!(
+        Ok(pool_values!(self.store,
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
-            where begins_turn = 1 and message.state = 'injected' and status in ('idle', 'offline') and since < ?"#,
-            before
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(peers)
+            where begins_turn = 1 and message.state = 'injected' and status in ('idle', 'offline') and since < ?"#;
+            before))
     }
 
     /// Messages whose ids begin with `prefix`, the latest first, at most `limit`.
     pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<Message>, StoreError> {
-        let rows = messages!(
-            pool_query,
-            "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2",
-            prefix,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+        let rows = messages!(pool_page, self.store,
+            "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2";
+            prefix, limit);
         // Messages can be large, so the page is also bounded in bytes.
-        let message = |raw| Ok(MessageRow::from(raw).message);
+        let message = |raw| Ok(Message::from(raw));
         Ok(read_page(rows, PageSize::rows(limit), message, |message| message).await?.rows)
     }
 
-    /// The last message to the operator, in any state.
     pub async fn latest_to_operator(self) -> Result<Option<MessageId>, StoreError> {
-        let latest = query_value!(
+        Ok(pool_find_value!(
+            self.store,
             r#"select message_id as "message_id!: MessageId" from message
             where to_peer = 'operator' order by id desc limit 1"#
-        );
-        Ok(latest.fetch_optional(&self.store.readers).await?)
+        ))
     }
 
-    /// The states of a delivery, in order.
     pub async fn deliveries(self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
-        let id = id.as_str();
-        let mut states = query_rows!(
-            Delivery,
+        let mut states = pool_all!(
             r#"select state as "state: DeliveryState", at as "at: Timestamp", reason, via
             from message_state where message_id = ?"#,
-            id
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            Delivery, self.store; id);
         states.sort_by_key(|delivery| delivery.state);
         Ok(states)
     }
@@ -535,8 +406,7 @@ impl MessageReads<'_> {
         let before = before.unwrap_or(i64::MAX);
         macro_rules! page {
             ($first:literal) => {
-                query_rows!(
-                    RawListed,
+                pool_page!(
                     r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
                     as blob), 1, ?4) as "text!: Vec<u8>",
@@ -546,19 +416,11 @@ impl MessageReads<'_> {
                 (select display_name from peer where peer_id = to_peer) as "to_name?: String",
                 is_answered as "is_answered!: bool"
             from message
-            where "#
-                        + $first
-                        + " and id < ?1 and (?2 is null or from_peer = ?2 or to_peer = ?2)
+            where "#,
+                    RawListed, self.store,
+                    $first + " and id < ?1 and (?2 is null or from_peer = ?2 or to_peer = ?2)
                 and (?3 is null or state = ?3) and (?6 is null or type = ?6)
-            order by id desc limit ?5",
-                    before,
-                    peer,
-                    state,
-                    bytes,
-                    limit,
-                    kind
-                )
-                .fetch(&self.store.page_readers)
+            order by id desc limit ?5"; before, peer, state, bytes, limit, kind)
             };
         }
         let rows = if *open {
@@ -587,9 +449,9 @@ impl MessageReads<'_> {
                     source_session: row.source_session,
                     run_id: row.run_id,
                 };
-                let MessageRow { id, message } = MessageRow::from(raw);
+                let message = Message::from(raw);
                 Ok(ListedMessage {
-                    id,
+                    id: row.id,
                     bytes: row.bytes,
                     from_name: row.from_name,
                     to_name: row.to_name,
@@ -611,18 +473,12 @@ impl MessageReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<MessageRow>, StoreError> {
         let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
-        let peer = peer.as_str();
-        let rows = messages!(pool_query,
+        let rows = messages!(pool_page, self.store,
             "where id in (
                 select id from (select id from message where to_peer = ?1 and id < ?2 order by id desc limit ?3)
                 union all
                 select id from (select id from message where from_peer = ?1 and id < ?2 order by id desc limit ?3)
-            ) order by id desc limit ?3",
-            peer,
-            before,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+            ) order by id desc limit ?3"; peer, before, limit);
         read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
     }
 
@@ -635,9 +491,7 @@ impl MessageReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<MessageRow>, StoreError> {
         let (limit, before) = (size.limit(), before.unwrap_or(i64::MAX));
-        let (one, other) = (one.as_str(), other.as_str());
-        let rows = messages!(
-            pool_query,
+        let rows = messages!(pool_page, self.store,
             "where id in (
                 select id from (
                     select id from message where from_peer = ?1 and to_peer = ?2 and id < ?3 order by id desc limit ?4
@@ -646,13 +500,7 @@ impl MessageReads<'_> {
                 select id from (
                     select id from message where from_peer = ?2 and to_peer = ?1 and id < ?3 order by id desc limit ?4
                 )
-            ) order by id desc limit ?4",
-            one,
-            other,
-            before,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+            ) order by id desc limit ?4"; one, other, before, limit);
         read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
     }
 }

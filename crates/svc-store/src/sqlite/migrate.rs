@@ -12,10 +12,7 @@ use sqlx::{
     sqlite::SqliteConnectOptions,
 };
 
-use super::{
-    connect::{reader_options, writer_options},
-    files::vacuum_into,
-};
+use super::file::{reader_options, vacuum_into, writer_options};
 use crate::{
     CopyError, CopyReport, MigrateError, Migrations, PostgresOptions, ServerReport, StoreError,
 };
@@ -31,17 +28,14 @@ const FORMER_BASELINE: (i64, &str) = (
     47,
     "ff292988f1f52488e9bbb19e0b9179b131fd3b18f4ea2d57a2a46447d484de5972f36e507562e2c0b8f1cf4c2589613d",
 );
-/// Version of the oldest schema that this program upgrades.
 const OLDEST: i64 = 36;
 /// Digest of migration `OLDEST`. The 35 migrations before it are not checked: a file with this
 /// digest has their result.
 const LAST_OF_OLDEST: &str = "284655d402935ced17212965ee24759fa421214044ac93b7d93af4221b0cdaa6edf727ef1a077cf6a50ca84179485656";
 
-/// Version, digest and success of an applied migration.
 pub(super) type AppliedStep = (i64, Vec<u8>, bool);
 
 impl Migrations {
-    /// The migrations of a file that does not exist yet.
     pub fn of_nothing() -> Self {
         after(0)
     }
@@ -159,7 +153,6 @@ impl ServerReport {
     }
 }
 
-/// Compares, without changing anything.
 pub(super) async fn inspect(conn: &mut SqliteConnection) -> Result<Migrations, MigrateError> {
     let current = applied(conn).await?;
     let migrations = after(current);
@@ -172,7 +165,6 @@ pub(super) async fn inspect(conn: &mut SqliteConnection) -> Result<Migrations, M
     Ok(migrations)
 }
 
-/// The pending migrations of a database of version `current`.
 fn after(current: i64) -> Migrations {
     let latest = MIGRATOR.iter().map(|step| step.version).max().unwrap_or(0);
     let upgrade = UPGRADE.iter().filter(|_| current > 0);
@@ -268,7 +260,6 @@ async fn is_before_baseline(conn: &mut SqliteConnection) -> Result<bool, StoreEr
         || digest_of(conn, former).await?.as_deref() == Some(digest))
 }
 
-/// The digest of an applied migration.
 async fn digest_of(
     conn: &mut SqliteConnection,
     version: i64,

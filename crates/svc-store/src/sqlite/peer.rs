@@ -8,13 +8,13 @@ use svc_model::{
 };
 
 use super::{
-    errors::changed,
     families::{PeerReads, PeerWrites},
-    json::to_json,
-    page::read_page,
+    read_query::read_page,
+    row::to_json,
     statement::{
-        change, direct_row, find_value, pool_query, query_value, read_all, read_one, select_all,
-        select_fields, select_one, select_value, select_values,
+        change, changed, direct_row, find_value, pool_all, pool_find_value, pool_page, pool_value,
+        read_all, read_one, row_of, rows_of, select_all, select_fields, select_one, select_value,
+        select_values,
     },
 };
 use crate::{PageSize, PeerRow, RowPage, StoreError};
@@ -97,7 +97,6 @@ impl TryFrom<RawPeer> for PeerRow {
     }
 }
 
-/// Selects the columns of the row; for the macros of `statement`.
 macro_rules! peers {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -112,30 +111,24 @@ macro_rules! peers {
 }
 
 impl PeerWrites<'_> {
-    /// Whether the client asks its person before it uses tools, in its own word.
+    /// The client's own word for whether it asks its person before it uses tools.
     pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>, StoreError> {
-        Ok(find_value!(self.tx, "select permission_mode from peer where peer_id = ?", id).flatten())
+        Ok(find_value!(self.tx, "select permission_mode from peer where peer_id = ?"; id).flatten())
     }
 
-    /// Notes how the client asks its person.
     pub async fn note_permission_mode(
         &mut self,
         id: &PeerId,
         mode: &str,
     ) -> Result<(), StoreError> {
-        change!(
-            self.tx,
-            "update peer set permission_mode = ?1 where peer_id = ?2 and permission_mode is not ?1",
-            mode,
-            id
-        );
+        change!(self.tx,
+            "update peer set permission_mode = ?1 where peer_id = ?2 and permission_mode is not ?1";
+            mode, id);
         Ok(())
     }
 
     pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
-        let id = id.as_str();
-        let raw = peers!(select_one, self.tx, "where peer_id = ?", id);
-        raw.map(PeerRow::try_from).transpose()
+        row_of(peers!(select_one, self.tx, "where peer_id = ?"; id))
     }
 
     /// The peer with this identity: the session if there is one, else the location. An empty value
@@ -151,25 +144,13 @@ impl PeerWrites<'_> {
     ) -> Result<Option<PeerRow>, StoreError> {
         let owner = owner.unwrap_or_default();
         let raw = if session_id.is_empty() {
-            peers!(
-                select_one,
-                self.tx,
+            peers!(select_one, self.tx,
                 "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
                     and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
-                order by coalesce(owner, '') = ?4 desc limit 1",
-                backend,
-                path,
-                tmux_pane,
-                owner
-            )
+                order by coalesce(owner, '') = ?4 desc limit 1"; backend, path, tmux_pane, owner)
         } else {
-            peers!(
-                select_one,
-                self.tx,
-                "where backend = ? and session_id = ? and session_id <> ''",
-                backend,
-                session_id
-            )
+            peers!(select_one, self.tx,
+                "where backend = ? and session_id = ? and session_id <> ''"; backend, session_id)
         };
         raw.map(PeerRow::try_from).transpose()
     }
@@ -178,16 +159,11 @@ impl PeerWrites<'_> {
     /// principal; of several, the latest. A session whose id merely equals a principal's key does
     /// not get that principal's peer.
     pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
-        let raw = peers!(
-            select_one,
-            self.tx,
+        row_of(peers!(select_one, self.tx,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
                 ) or session_id = ?1 collate nocase and session_id = ?1
-            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
-            session
-        );
-        raw.map(PeerRow::try_from).transpose()
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; session))
     }
 
     /// Whether a peer of another owner stands for a session whose id differs from `session` only in
@@ -197,28 +173,18 @@ impl PeerWrites<'_> {
         session: &str,
         owner: &str,
     ) -> Result<bool, StoreError> {
-        let taken = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select exists (select 1 from peer
                 where session_id = ?1 collate nocase and session_id <> ?1
-                    and coalesce(owner, '') <> ?2) as "taken!: bool""#,
-            session,
-            owner
-        );
-        Ok(taken)
+                    and coalesce(owner, '') <> ?2) as "taken!: bool""#; session, owner))
     }
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
     pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
-        let raw = peers!(
-            select_one,
-            self.tx,
+        row_of(peers!(select_one, self.tx,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
-            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
-            key
-        );
-        raw.map(PeerRow::try_from).transpose()
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; key))
     }
 
     /// Peers of open sessions of this client which hooks reported and which no hosted agent has, at
@@ -228,31 +194,22 @@ impl PeerWrites<'_> {
         backend: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
-            select_all,
-            self.tx,
+        rows_of(peers!(select_all, self.tx,
             "where backend = ? and session_id <> '' and status <> 'offline'
                 and coalesce(owner, '') not in (select session_key from agent)
                 and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
-            order by status in ('busy', 'waiting'), last_seen desc, peer_id limit ?",
-            backend,
-            limit
-        );
-        rows.into_iter().map(PeerRow::try_from).collect()
+            order by status in ('busy', 'waiting'), last_seen desc, peer_id limit ?";
+            backend, limit))
     }
 
     /// Peers that the operator acts as, the latest seen first.
     pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
-        let ids = select_values!(
-            self.tx,
+        let ids = select_values!(self.tx,
             r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
-            order by last_seen desc limit ?"#,
-            limit
-        );
+            order by last_seen desc limit ?"#; limit);
         Ok(ids.into_iter().map(PeerId::from).collect())
     }
 
-    /// Inserts the row, or replaces the one with its id.
     pub async fn put(&mut self, row: &PeerRow) -> Result<(), StoreError> {
         let peer = &row.peer;
         let id = peer.peer_id.as_str();
@@ -267,8 +224,7 @@ impl PeerWrites<'_> {
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
         let open_calls = to_json(&row.open_calls);
         let machine_id = row.machine_id.as_ref().map_or("", MachineId::as_str);
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
                 pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls, evidence, \
                 machine_id) \
@@ -277,29 +233,11 @@ impl PeerWrites<'_> {
                 display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
                 tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
                 project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19, evidence = ?20, \
-                machine_id = ?21",
-            id,
-            peer.display_name,
-            path,
-            peer.backend,
-            peer.circle,
-            peer.role,
-            peer.status,
-            session_id,
-            tmux_pane,
-            peer.pid,
-            metadata,
-            row.owner,
-            peer.registered_at,
-            peer.last_seen,
-            project,
-            row.process_started,
-            peer.since,
-            waiting_for,
-            open_calls,
-            peer.evidence,
-            machine_id
-        );
+                machine_id = ?21";
+            id, peer.display_name, path, peer.backend, peer.circle, peer.role, peer.status,
+            session_id, tmux_pane, peer.pid, metadata, row.owner, peer.registered_at,
+            peer.last_seen, project, row.process_started, peer.since, waiting_for, open_calls,
+            peer.evidence, machine_id);
         Ok(())
     }
 
@@ -307,16 +245,9 @@ impl PeerWrites<'_> {
     pub async fn touch(&mut self, peer: &Peer) -> Result<(), StoreError> {
         let id = peer.peer_id.as_str();
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
-        let done = change!(
-            self.tx,
-            "update peer set status = ?, evidence = ?, since = ?, waiting_for = ?, last_seen = ? where peer_id = ?",
-            peer.status,
-            peer.evidence,
-            peer.since,
-            waiting_for,
-            peer.last_seen,
-            id
-        );
+        let done = change!(self.tx,
+            "update peer set status = ?, evidence = ?, since = ?, waiting_for = ?, last_seen = ? where peer_id = ?";
+            peer.status, peer.evidence, peer.since, waiting_for, peer.last_seen, id);
         changed(done, "peer", id)
     }
 
@@ -326,41 +257,31 @@ impl PeerWrites<'_> {
         calls: &OpenCalls,
     ) -> Result<(), StoreError> {
         let (id, calls) = (id.as_str(), to_json(calls));
-        let done = change!(self.tx, "update peer set open_calls = ? where peer_id = ?", calls, id);
+        let done = change!(self.tx, "update peer set open_calls = ? where peer_id = ?"; calls, id);
         changed(done, "peer", id)
     }
 
     /// Whether another session that has not ended runs in the process of a peer.
     pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool, StoreError> {
-        let id = id.as_str();
-        let shares = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select exists (
                 select 1 from peer own
                 join peer other on other.pid = own.pid and other.process_started = own.process_started
                     and other.peer_id <> own.peer_id
                 join session s on s.session_id = other.session_id
                 where own.peer_id = ? and s.ended_at is null
-            ) as "shares!: bool""#,
-            id
-        );
-        Ok(shares)
+            ) as "shares!: bool""#; id))
     }
 
-    /// Clears the process of a peer after it has exited.
     pub async fn forget_process(&mut self, id: &PeerId) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let done = change!(
-            self.tx,
-            "update peer set pid = null, process_started = null, machine_id = '' where peer_id = ?",
-            id
-        );
+        let done = change!(self.tx,
+            "update peer set pid = null, process_started = null, machine_id = '' where peer_id = ?";
+            id);
         changed(done, "peer", id)
     }
 
     pub async fn delete(&mut self, id: &PeerId) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let done = change!(self.tx, "delete from peer where peer_id = ?", id);
+        let done = change!(self.tx, "delete from peer where peer_id = ?"; id);
         changed(done, "peer", id)
     }
 
@@ -372,17 +293,12 @@ impl PeerWrites<'_> {
         from: &str,
         key: Option<&str>,
     ) -> Result<u64, StoreError> {
-        let receivers = select_value!(
-            self.tx,
+        let receivers = select_value!(self.tx,
             r#"select count(*) as "receivers!: i64" from peer
             where (?1 is null or circle = ?1) and peer_id <> ?2
                 and not exists (
                     select 1 from message where from_peer = ?2 and to_peer = peer.peer_id and idempotency_key = ?3
-                )"#,
-            circle,
-            from,
-            key
-        );
+                )"#; circle, from, key);
         Ok(u64::try_from(receivers).unwrap_or(0))
     }
 
@@ -396,10 +312,7 @@ impl PeerWrites<'_> {
         limit: u32,
     ) -> Result<Vec<(PeerId, PeerStatus)>, StoreError> {
         let after = after.map_or("", PeerId::as_str);
-        let rows = select_fields!(
-            select_all,
-            self.tx,
-            { peer_id: String, status: PeerStatus },
+        let rows = select_fields!(select_all, self.tx, { peer_id: String, status: PeerStatus },
             r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
             where (?1 is null or circle = ?1) and peer_id > ?2
                 and not (
@@ -408,87 +321,55 @@ impl PeerWrites<'_> {
                         select 1 from agent living where living.session_key = owner and living.ended_at is null
                     )
                 )
-            order by peer_id limit ?3"#,
-            circle,
-            after,
-            limit
-        );
+            order by peer_id limit ?3"#; circle, after, limit);
         Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
     }
 
     /// Whether a peer is that of a live hosted agent, whose messages become turns.
     pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool, StoreError> {
-        let is = select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select exists (
                 select 1 from peer p join agent a on a.session_key = p.owner and a.ended_at is null
                 where p.peer_id = ? and p.owner like 'agent:%'
-            ) as "is!: bool""#,
-            peer
-        );
-        Ok(is)
+            ) as "is!: bool""#; peer))
     }
 }
 
 impl PeerReads<'_> {
     pub async fn get(self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
-        let id = id.as_str();
-        let raw = peers!(read_one, self.store, "where peer_id = ?", id);
-        raw.map(PeerRow::try_from).transpose()
+        row_of(peers!(read_one, self.store, "where peer_id = ?"; id))
     }
 
-    /// The peer that stands for a session.
     pub async fn of_session(self, session: &str) -> Result<Option<PeerRow>, StoreError> {
-        let raw = peers!(
-            read_one,
-            self.store,
+        row_of(peers!(read_one, self.store,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
                 ) or session_id = ?1 collate nocase and session_id = ?1
-            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
-            session
-        );
-        raw.map(PeerRow::try_from).transpose()
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; session))
     }
 
     /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
     /// operator registered for it; of several, the latest.
     pub async fn of_key(self, key: &str) -> Result<Option<PeerRow>, StoreError> {
-        let raw = peers!(
-            read_one,
-            self.store,
+        row_of(peers!(read_one, self.store,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
-            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
-            key
-        );
-        raw.map(PeerRow::try_from).transpose()
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1"; key))
     }
 
     /// The session of a client's process, among those whose peers the operator registered; of
     /// several, the latest seen.
     pub async fn session_of_process(self, pid: u32) -> Result<Option<String>, StoreError> {
-        let here = self.store.machine_id();
-        let latest = query_value!(
+        Ok(pool_find_value!(self.store,
             "select session_id from peer where pid = ? and machine_id = ? and owner is null and session_id <> ''
                 and status <> 'offline'
-            order by last_seen desc, peer_id desc limit 1",
-            pid,
-            here
-        );
-        Ok(latest.fetch_optional(&self.store.readers).await?)
+            order by last_seen desc, peer_id desc limit 1"; pid, self.store.machine_id()))
     }
 
     /// Peers with exactly this name, in list order, at most `limit`.
     pub async fn named(self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
-            pool_query,
-            "where display_name = ? order by status_rank, display_name, peer_id limit ?",
-            name,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+        rows_of(peers!(pool_all, self.store,
+            "where display_name = ? order by status_rank, display_name, peer_id limit ?";
+            name, limit))
     }
 
     /// Peers of sessions that the daemon does not host, the latest seen first, after the cursor
@@ -499,31 +380,18 @@ impl PeerReads<'_> {
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
         let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id.as_str()));
-        let rows = peers!(
-            pool_query,
+        rows_of(peers!(pool_all, self.store,
             "where role <> 'human' and (session_id <> '' or owner is not null)
                 and (last_seen, peer_id) < (?1, ?2)
                 and not exists (select 1 from agent a where a.session_key = peer.owner)
-            order by last_seen desc, peer_id desc limit ?3",
-            at,
-            id,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+            order by last_seen desc, peer_id desc limit ?3"; at, id, limit))
     }
 
     /// Peers whose ids begin with `prefix`, in list order, at most `limit`.
     pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(pool_query,
-            "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2",
-            prefix,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+        rows_of(peers!(pool_all, self.store,
+            "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2";
+            prefix, limit))
     }
 
     /// Peers with this session id, ignoring case, and a peer without a session whose own id it is;
@@ -533,13 +401,9 @@ impl PeerReads<'_> {
         session_id: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(read_all, self.store,
+        rows_of(peers!(read_all, self.store,
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
-            order by status_rank, display_name, peer_id limit ?2",
-            session_id,
-            limit
-        );
-        rows.into_iter().map(PeerRow::try_from).collect()
+            order by status_rank, display_name, peer_id limit ?2"; session_id, limit))
     }
 
     /// Peers in list order (state, name, id) after the cursor `after`. A path filter matches only
@@ -557,28 +421,16 @@ impl PeerReads<'_> {
             Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
             None => (-1, "", ""),
         };
-        let (key, project) = (reader.key(), reader.project());
-        let rows = peers!(pool_query,
+        let rows = peers!(pool_page, self.store,
             "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
                 and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
                 and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
                 and (not ?11 or status <> 'offline' and not exists (
                     select 1 from agent own where own.session_key = peer.owner and own.task_id is not null
                 ))
-            order by status_rank, display_name, peer_id limit ?8",
-            filter.status,
-            filter.backend,
-            filter.circle,
-            filter.path,
-            rank,
-            name,
-            id,
-            limit,
-            key,
-            project,
-            is_living
-        )
-        .fetch(&self.store.page_readers);
+            order by status_rank, display_name, peer_id limit ?8";
+            filter.status, filter.backend, filter.circle, filter.path, rank, name, id, limit,
+            reader.key(), reader.project(), is_living);
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
@@ -590,83 +442,52 @@ impl PeerReads<'_> {
         before: Timestamp,
         now: Timestamp,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let here = self.store.machine_id();
-        let rows = peers!(
-            pool_query,
+        rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and machine_id in ('', ?3)
-                and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)",
-            before,
-            now,
-            here
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+                and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)";
+            before, now, self.store.machine_id()))
     }
 
-    /// Peers of this client that are not offline and whose process is a known one of this machine.
+    /// Peers of this client on this machine whose process is known and that are reachable.
     pub async fn in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
-        let here = self.store.machine_id();
-        let rows = peers!(
-            pool_query,
+        rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
-                and process_started is not null and session_id <> '' and machine_id = ?",
-            backend,
-            here
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+                and process_started is not null and session_id <> '' and machine_id = ?";
+            backend, self.store.machine_id()))
     }
 
-    /// The same that wait.
+    /// Like [`Self::in_processes`], only those that wait for a person.
     pub async fn waiting_in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
-        let here = self.store.machine_id();
-        let rows = peers!(
-            pool_query,
+        rows_of(peers!(pool_all, self.store,
             "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''
-                and machine_id = ?",
-            backend,
-            here
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+                and machine_id = ?"; backend, self.store.machine_id()))
     }
 
     /// Peers of processes and of live hosted agents on a machine, unless they are offline.
     pub async fn on_machine(self, machine: &MachineId) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
-            pool_query,
+        rows_of(peers!(pool_all, self.store,
             "where status <> 'offline' and (machine_id = ?1 or owner in (
                 select session_key from agent where machine_id = ?1 and ended_at is null
-            ))",
-            machine
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+            ))"; machine))
     }
 
-    /// Peers whose vendors refuse for usage.
+    /// Peers whose vendor rejects them because of a usage limit.
     pub async fn limited(self) -> Result<Vec<PeerRow>, StoreError> {
-        let rows =
-            peers!(pool_query, "where status = 'waiting' and waiting_for ->> '$.kind' = 'limit'",)
-                .fetch_all(&self.store.readers)
-                .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+        rows_of(peers!(
+            pool_all,
+            self.store,
+            "where status = 'waiting' and waiting_for ->> '$.kind' = 'limit'"
+        ))
     }
 
     /// When the longest silent peer was last seen, without peers whose process or session keeps
     /// their state.
     pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {
-        let at = query_value!(
+        Ok(pool_value!(
+            self.store,
             r#"select min(last_seen) as "at: Timestamp" from peer
             where status not in ('unreachable', 'offline')
                 and not (status in ('busy', 'waiting', 'idle') and (pid is not null or session_id <> ''))"#
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(at)
+        ))
     }
 }

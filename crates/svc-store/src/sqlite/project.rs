@@ -4,9 +4,9 @@ use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name
 
 use super::{
     families::{ProjectReads, ProjectWrites},
-    page::read_page,
+    read_query::read_page,
     statement::{
-        change, direct_row, find_value, query_fields, query_value, read_all, read_one, select_one,
+        change, direct_row, find_value, pool_values, read_all, read_one, select_fields, select_one,
         select_value, select_values,
     },
 };
@@ -24,19 +24,6 @@ direct_row! {
     }
 }
 
-direct_row! {
-    struct RawName {
-        name: String,
-    }
-}
-
-direct_row! {
-    struct RawProject {
-        project: String,
-    }
-}
-
-/// Selects the project of a folder; for the macros of `statement`.
 macro_rules! decisions {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -51,43 +38,26 @@ impl ProjectReads<'_> {
     /// What was decided about a folder of this machine.
     pub async fn decision(self, folder: &str) -> Result<Option<FolderDecision>, StoreError> {
         let here = self.store.machine_id();
-        Ok(decisions!(read_one, self.store, "where machine_id = ? and folder = ?", here, folder))
+        Ok(decisions!(read_one, self.store, "where machine_id = ? and folder = ?"; here, folder))
     }
 
-    /// The project of this further name.
     pub async fn of_alias(self, name: &str) -> Result<Option<String>, StoreError> {
-        let row = read_one!(
-            "select project from project_alias ",
-            RawProject,
-            self.store,
-            "where name = ?",
-            name
-        );
+        let row = select_fields!(read_one, self.store, { project: String },
+            "select project from project_alias where name = ?"; name);
         Ok(row.map(|row| row.project))
     }
 
     pub async fn aliases(self, project: &str) -> Result<Vec<String>, StoreError> {
-        let rows = read_all!(
-            "select name from project_alias ",
-            RawName,
-            self.store,
-            "where project = ? order by name",
-            project
-        );
+        let rows = select_fields!(read_all, self.store, { name: String },
+            "select name from project_alias where project = ? order by name"; project);
         Ok(rows.into_iter().map(|row| row.name).collect())
     }
 
     /// The folders of a project on this machine, the last used first.
     pub async fn folders_here(self, project: &str, limit: u32) -> Result<Vec<String>, StoreError> {
-        let here = self.store.machine_id();
-        let folders = query_value!(
+        Ok(pool_values!(self.store,
             "select folder from project_folder where project = ? and machine_id = ?
-            order by used_at desc, folder limit ?",
-            project,
-            here,
-            limit
-        );
-        Ok(folders.fetch_all(&self.store.readers).await?)
+            order by used_at desc, folder limit ?"; project, self.store.machine_id(), limit))
     }
 
     /// The folders of a project on all machines, the last used first.
@@ -100,12 +70,9 @@ impl ProjectReads<'_> {
             r#"select f.machine_id as "machine_id!: MachineId", m.name as "machine!", f.folder as "folder!",
                 f.decided_at as "decided_at: Timestamp", f.used_at as "used_at!: Timestamp"
             from project_folder f join machine m on m.machine_id = f.machine_id "#,
-            RawFolder,
-            self.store,
-            "where f.project = ? order by f.used_at desc, f.machine_id, f.folder limit ?",
-            project,
-            limit
-        );
+            RawFolder, self.store,
+            "where f.project = ? order by f.used_at desc, f.machine_id, f.folder limit ?";
+            project, limit);
         let folder = |raw: RawFolder| ProjectFolder {
             machine_id: raw.machine_id,
             machine: raw.machine,
@@ -117,21 +84,15 @@ impl ProjectReads<'_> {
         Ok(rows.into_iter().map(folder).collect())
     }
 
-    /// A page of the projects that have folders, in the order of their names.
     pub async fn list(
         self,
         after: Option<&str>,
         size: PageSize,
     ) -> Result<RowPage<String>, StoreError> {
         let limit = size.limit();
-        let rows = query_fields!(
-            { project: String },
+        let rows = select_fields!(pool_page, self.store, { project: String },
             r#"select distinct project as "project!" from project_folder
-            where ?1 is null or project > ?1 order by project limit ?2"#,
-            after,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+            where ?1 is null or project > ?1 order by project limit ?2"#; after, limit);
         read_page(rows, size, |row| Ok(row.project), |project| project).await
     }
 }
@@ -161,8 +122,8 @@ impl ProjectWrites<'_> {
         let known = self.decision(folder).await?;
         let project = match (known, of_main, name) {
             (Some(known), ..) if known.decided_at.is_some() => return Ok(known.project),
-            // A folder of before projects had names. It keeps its project, whose name this is
-            // unless another has it.
+            // The folder is from before projects had names. It keeps its project, and the project
+            // gets this name unless another project has it.
             (Some(known), None, Some(name)) => {
                 if !self.is_taken(name).await? {
                     self.add_alias(name, &known.project).await?;
@@ -213,16 +174,10 @@ impl ProjectWrites<'_> {
         Ok(moved(project, None))
     }
 
-    /// Notes that a folder is used.
     pub async fn touch(&mut self, folder: &str) -> Result<(), StoreError> {
-        let (here, now) = (self.tx.machine_id().clone(), self.tx.now());
-        change!(
-            self.tx,
-            "update project_folder set used_at = ? where machine_id = ? and folder = ?",
-            now,
-            here,
-            folder
-        );
+        change!(self.tx,
+            "update project_folder set used_at = ? where machine_id = ? and folder = ?";
+            self.tx.now, self.tx.machine, folder);
         Ok(())
     }
 
@@ -232,82 +187,62 @@ impl ProjectWrites<'_> {
         project: &str,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
-        let here = self.tx.machine_id().clone();
-        Ok(select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             "select folder from project_folder where project = ? and machine_id = ?
-            order by used_at desc, folder limit ?",
-            project,
-            here,
-            limit
-        ))
+            order by used_at desc, folder limit ?"; project, self.tx.machine, limit))
     }
 
     /// What was decided about a folder of this machine.
     pub async fn decision(&mut self, folder: &str) -> Result<Option<FolderDecision>, StoreError> {
-        let here = self.tx.machine_id().clone();
-        Ok(decisions!(select_one, self.tx, "where machine_id = ? and folder = ?", here, folder))
+        Ok(decisions!(select_one, self.tx,
+            "where machine_id = ? and folder = ?"; self.tx.machine, folder))
     }
 
     async fn put(&mut self, folder: &str, project: &str) -> Result<(), StoreError> {
-        let (here, now) = (self.tx.machine_id().clone(), self.tx.now());
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into project_folder (machine_id, folder, project, decided_at, used_at)
             values (?1, ?2, ?3, ?4, ?4)
             on conflict (machine_id, folder) do update set project = excluded.project,
-                decided_at = excluded.decided_at, used_at = excluded.used_at",
-            here,
-            folder,
-            project,
-            now
-        );
+                decided_at = excluded.decided_at, used_at = excluded.used_at";
+            self.tx.machine, folder, project, self.tx.now);
         Ok(())
     }
 
     async fn add_alias(&mut self, name: &str, project: &str) -> Result<(), StoreError> {
-        change!(self.tx, "insert into project_alias (name, project) values (?, ?)", name, project);
+        change!(self.tx, "insert into project_alias (name, project) values (?, ?)"; name, project);
         Ok(())
     }
 
-    /// The project that has this name.
     async fn of_name(&mut self, name: &str) -> Result<String, StoreError> {
-        let known = find_value!(self.tx, "select project from project_alias where name = ?", name);
+        let known = find_value!(self.tx, "select project from project_alias where name = ?"; name);
         Ok(known.unwrap_or_else(|| name.to_owned()))
     }
 
     async fn is_taken(&mut self, name: &str) -> Result<bool, StoreError> {
-        Ok(select_value!(
-            self.tx,
+        Ok(select_value!(self.tx,
             r#"select exists (select 1 from project_alias where name = ?1)
-                or exists (select 1 from project_folder where project = ?1) as "taken!: bool""#,
-            name
-        ))
+                or exists (select 1 from project_folder where project = ?1) as "taken!: bool""#;
+            name))
     }
 
     async fn has_remote(&mut self, project: &str) -> Result<bool, StoreError> {
         if is_remote_name(project) {
             return Ok(true);
         }
-        // A remote's name has a slash, and a commit's none.
-        Ok(select_value!(
-            self.tx,
+        // The name of a remote has a slash, the id of a commit does not.
+        Ok(select_value!(self.tx,
             r#"select exists (select 1 from project_alias where project = ? and name like '%/%')
-                as "has!: bool""#,
-            project
-        ))
+                as "has!: bool""#; project))
     }
 
-    /// The project of a folder without a name. Rows of before there were machines name such folders
-    /// of the first machine, so those of others stand behind the id of their machine.
+    /// The project of a folder without a remote or commit. Rows from before machines were recorded
+    /// have the plain folders of the first machine, so other machines put their id before the
+    /// folder.
     async fn nameless(&mut self, folder: &str) -> Result<String, StoreError> {
         let here = self.tx.machine_id().clone();
-        let is_first = select_value!(
-            self.tx,
+        let is_first = select_value!(self.tx,
             r#"select coalesce((select machine_id from machine order by first_seen, machine_id limit 1) = ?, true)
-                as "is_first!: bool""#,
-            here
-        );
+                as "is_first!: bool""#; here);
         Ok(if is_first { folder.to_owned() } else { format!("{here}:{folder}") })
     }
 }
@@ -323,7 +258,7 @@ mod tests {
     use super::*;
     use crate::{
         OpenOptions, Store,
-        sqlite::{connect::writer_options, migrate},
+        sqlite::{file::writer_options, migrate},
         testing::TestStore,
     };
 
@@ -367,7 +302,7 @@ mod tests {
         assert_eq!(decide(store, "/tree2", Some("/d"), Some("h/bob/d")).await, "h/bob/d");
         assert_eq!(decide(store, "/d", None, Some("else")).await, "h/bob/d");
 
-        // A remote that nobody has is a further name of a project without one, once.
+        // A remote that no project has becomes a further name of a project without one, once.
         let alias = Some("h/ann/c".to_owned());
         assert_eq!(follow(store, "/c", None, Some("h/ann/c")).await, ("/c".to_owned(), alias));
         assert_eq!(follow(store, "/c", None, Some("h/ann/c")).await, ("/c".to_owned(), None));
@@ -375,7 +310,7 @@ mod tests {
         let other = "h/bob/c".to_owned();
         assert_eq!(follow(store, "/c", None, Some("h/bob/c")).await, (other.clone(), None));
         assert_eq!(follow(store, "/tree", Some("/c"), None).await, (other, None));
-        // One that is another's is that project.
+        // A remote that belongs to a project means that project.
         assert_eq!(decide(store, "/f", None, None).await, "/f");
         assert_eq!(follow(store, "/f", None, Some(NAME)).await, (NAME.to_owned(), None));
         assert_eq!(follow(store, "/f", None, None).await, (NAME.to_owned(), None));
@@ -410,7 +345,7 @@ mod tests {
         let expected = FolderDecision { project: "/b".to_owned(), decided_at: None, used_at };
         assert_eq!(known, expected);
         assert_eq!(store.projects().decision("word").await.unwrap(), None);
-        // Both are checkouts of one remote. Nobody joins what was another project so far.
+        // Both are checkouts of one remote. They stay two projects.
         assert_eq!(decide(&store, "/a", None, Some(NAME)).await, "/a");
         assert_eq!(decide(&store, "/b", None, Some(NAME)).await, "/b");
         assert_eq!(decide(&store, "/new", None, Some(NAME)).await, "/a");

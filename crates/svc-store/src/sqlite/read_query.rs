@@ -1,32 +1,33 @@
 //! Queries of readers, and where they read: the door through which all of them go, whatever the
-//! engine.
+//! engine. Pages of lists end by rows or by bytes, which bounds their memory.
 //!
 //! On SQLite, sqlx runs the query that it has checked, on a connection of a pool. On PostgreSQL the
 //! same text is translated, and its rows are read like those of write jobs.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
-#[cfg(feature = "postgres")]
-use futures_util::StreamExt as _;
-use futures_util::{TryStreamExt as _, future::BoxFuture, stream::BoxStream};
+use futures_util::{Stream, TryStreamExt as _, future::BoxFuture, stream::BoxStream};
 use rusqlite::types::FromSql;
+use serde::Serialize;
 use sqlx::{
     FromRow, Sqlite, SqliteConnection, SqlitePool,
     pool::PoolConnection,
     query::{Map, QueryScalar},
     sqlite::{SqliteArguments, SqliteRow},
 };
+use svc_model::json_bytes;
 
 use super::{
-    frame_readers::FrameReaders,
     row::{DirectRow, Parameter},
-    row_readers::RowReaders,
+    row_readers::{FrameReaders, RowReaders},
 };
+use crate::{Bus, PageSize, RowPage, StoreError, bus::Version};
+
 #[cfg(feature = "postgres")]
 use crate::postgres::{PgReaders, PgRow, read_column, read_row};
-use crate::{Bus, StoreError, version::Version};
+#[cfg(feature = "postgres")]
+use futures_util::StreamExt as _;
 
-/// Connections of readers.
 #[derive(Debug, Clone)]
 pub(super) enum Readers {
     Sqlite(SqlitePool),
@@ -44,7 +45,7 @@ impl Readers {
         })
     }
 
-    /// The connections to the file; `None` if the database is none.
+    /// The connections to the file; `None` for a server.
     pub(super) fn file(&self) -> Option<&SqlitePool> {
         match self {
             Self::Sqlite(pool) => Some(pool),
@@ -88,7 +89,6 @@ pub(super) enum FewRowReaders {
 }
 
 impl FewRowReaders {
-    /// Empties the caches of connections that nobody uses.
     pub(super) fn release_memory(&self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(readers) => readers.release_memory(),
@@ -106,7 +106,6 @@ impl FewRowReaders {
         }
     }
 
-    /// The single value of a query that returns one row.
     pub(super) async fn value<T: FromSql>(
         &self,
         sql: &'static str,
@@ -119,7 +118,6 @@ impl FewRowReaders {
         }
     }
 
-    /// The row of a query that returns at most one.
     pub(super) async fn one<T: DirectRow>(
         &self,
         sql: &'static str,
@@ -145,7 +143,6 @@ impl FewRowReaders {
     }
 }
 
-/// Connections for the pages of a replay.
 #[derive(Debug, Clone)]
 pub(super) enum FrameSource {
     Sqlite(Arc<FrameReaders>),
@@ -154,7 +151,6 @@ pub(super) enum FrameSource {
 }
 
 impl FrameSource {
-    /// Empties the caches of connections that nobody uses.
     pub(super) fn release_memory(&self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(readers) => readers.release_memory(),
@@ -179,6 +175,12 @@ pub(super) enum ReaderConnection {
     Sqlite(PoolConnection<Sqlite>),
     #[cfg(feature = "postgres")]
     Postgres(PgReaders),
+}
+
+impl ReaderConnection {
+    pub(super) fn source(&mut self) -> &mut Self {
+        self
+    }
 }
 
 /// Where a query reads.
@@ -228,7 +230,6 @@ pub(super) trait CheckedQuery: Sized {
     fn read(row: &PgRow) -> Result<Self::Output, sqlx::Error>;
 }
 
-/// Where a query of SQLite reads.
 pub(super) enum SqliteSource<'a> {
     Pool(&'a SqlitePool),
     Connection(&'a mut SqliteConnection),
@@ -290,9 +291,7 @@ where
     }
 }
 
-/// A query of readers.
 pub(super) struct ReadQuery<Q, B> {
-    /// What SQLite runs.
     checked: Q,
     /// The same text, and its values, for an engine that sqlx has not checked.
     #[cfg(feature = "postgres")]
@@ -318,7 +317,6 @@ where
         Self { checked, bind: std::marker::PhantomData }
     }
 
-    /// The rows, as they are read.
     pub(super) fn fetch<'e>(
         self,
         from: impl Into<ReadSource<'e>>,
@@ -394,5 +392,64 @@ where
     {
         let row = self.fetch_optional(from);
         Box::pin(async move { row.await?.ok_or(sqlx::Error::RowNotFound) })
+    }
+}
+
+/// Reads rows of a query until a page is full. The query's limit is [`PageSize::limit`], one row
+/// more than the page has.
+///
+/// `shown` returns the part of a row whose JSON counts towards the bytes.
+pub(super) async fn read_page<Raw, Row, Shown: Serialize>(
+    rows: impl Stream<Item = Result<Raw, sqlx::Error>> + Send,
+    size: PageSize,
+    row: impl Fn(Raw) -> Result<Row, StoreError>,
+    shown: impl Fn(&Row) -> &Shown,
+) -> Result<RowPage<Row>, StoreError> {
+    let mut rows = pin!(rows);
+    let mut page = RowPage { rows: Vec::new(), more: false };
+    let mut total = 0_usize;
+    while let Some(raw) = rows.try_next().await? {
+        let next = row(raw)?;
+        total = total.saturating_add(json_bytes(shown(&next)));
+        let is_full = page.rows.len() >= size.rows as usize || total > size.bytes;
+        if is_full && !page.rows.is_empty() {
+            page.more = true;
+            break;
+        }
+        page.rows.push(next);
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    async fn page_of(lengths: &[usize], size: PageSize) -> (Vec<usize>, bool, usize) {
+        let read = std::sync::atomic::AtomicUsize::new(0);
+        let rows = lengths.iter().map(|length| {
+            read.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok("x".repeat(*length))
+        });
+        let page = read_page(stream::iter(rows), size, Ok, |row: &String| row).await.unwrap();
+        let lengths = page.rows.iter().map(String::len).collect();
+        (lengths, page.more, read.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_page_ends_at_its_bounds_and_reads_at_most_one_row_more() {
+        let size = PageSize { rows: 3, bytes: 100 };
+        assert_eq!(page_of(&[], size).await, (vec![], false, 0));
+        assert_eq!(page_of(&[1, 1, 1], size).await, (vec![1, 1, 1], false, 3));
+        assert_eq!(page_of(&[1, 1, 1, 1, 1], size).await, (vec![1, 1, 1], true, 4));
+        // Two quotation marks each.
+        assert_eq!(page_of(&[48, 48, 1], size).await, (vec![48, 48], true, 3));
+        assert_eq!(page_of(&[48, 49, 1], size).await, (vec![48], true, 2));
+        // A row that exceeds the bound has a page of its own, at the beginning and in the middle.
+        assert_eq!(page_of(&[500, 1], size).await, (vec![500], true, 2));
+        assert_eq!(page_of(&[1, 500], size).await, (vec![1], true, 2));
+        assert_eq!(page_of(&[500], size).await, (vec![500], false, 1));
     }
 }

@@ -6,11 +6,13 @@ use svc_model::{
 };
 
 use super::{
-    errors::changed,
     families::{RequestReads, RequestWrites},
-    json::{from_json, to_json},
-    page::read_page,
-    statement::{change, direct_row, pool_query, select_all, select_one},
+    read_query::read_page,
+    row::{from_json, to_json},
+    statement::{
+        change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_all,
+        select_one,
+    },
 };
 use crate::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError};
 
@@ -86,7 +88,6 @@ fn words(answer: &RequestAnswerRow) -> Option<String> {
     answer.text.is_some().then(|| to_json(answer))
 }
 
-/// Runs a query whose rows are requests.
 macro_rules! requests {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -102,48 +103,30 @@ macro_rules! requests {
 }
 
 impl RequestWrites<'_> {
-    /// A request by its id.
     pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
-        let raw = requests!(select_one, self.tx, "where r.request_id = ?", id);
-        raw.map(RequestRow::try_from).transpose()
+        row_of(requests!(select_one, self.tx, "where r.request_id = ?"; id))
     }
 
-    /// The open requests of an agent.
     pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>, StoreError> {
         let id = agent.as_str();
-        let rows = requests!(
-            select_all,
-            self.tx,
-            "where r.agent_id = ? and r.closed_at is null order by r.opened_at",
-            id
-        );
-        rows.into_iter().map(RequestRow::try_from).collect()
+        rows_of(requests!(select_all, self.tx,
+            "where r.agent_id = ? and r.closed_at is null order by r.opened_at"; id))
     }
 
-    /// The open requests of an attended session.
     pub async fn open_prompts_of(&mut self, session: &str) -> Result<Vec<RequestRow>, StoreError> {
-        let rows = requests!(
-            select_all,
-            self.tx,
-            "where r.session_key = ? and r.closed_at is null and r.agent_id is null order by r.opened_at",
-            session
-        );
-        rows.into_iter().map(RequestRow::try_from).collect()
+        rows_of(requests!(select_all, self.tx,
+            "where r.session_key = ? and r.closed_at is null and r.agent_id is null order by r.opened_at";
+            session))
     }
 
-    /// The latest request of an attended session.
     pub async fn last_prompt(&mut self, session: &str) -> Result<Option<RequestRow>, StoreError> {
-        let row = requests!(
-            select_one,
-            self.tx,
-            "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1",
-            session
-        );
-        row.map(RequestRow::try_from).transpose()
+        row_of(requests!(select_one, self.tx,
+            "where r.session_key = ? and r.agent_id is null order by r.opened_at desc limit 1";
+            session))
     }
 
-    /// Stores a request; answers whether it is new.
+    /// Stores a request; returns whether it is new.
     pub async fn insert(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
         let id = row.request_id.as_str();
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
@@ -151,49 +134,28 @@ impl RequestWrites<'_> {
         let project = row.owned.project.as_deref().unwrap_or_default();
         let (options, tool) = (to_json(&row.options), row.tool.as_ref().map(to_json));
         let prompt = row.prompt.as_ref().map(to_json);
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "insert into request (request_id, agent_id, session_key, created_by, project, kind, title, cwd, options, \
                 tool, prompt, opened_at, deadline) \
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing",
-            id,
-            agent,
-            row.session_key,
-            created_by,
-            project,
-            row.kind,
-            row.title,
-            row.cwd,
-            options,
-            tool,
-            prompt,
-            row.opened_at,
-            row.deadline
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing";
+            id, agent, row.session_key, created_by, project, row.kind, row.title, row.cwd, options,
+            tool, prompt, row.opened_at, row.deadline);
         Ok(done > 0)
     }
 
-    /// Stores what an open request asks, and what may be answered.
+    /// Stores the question and the options of an open request.
     pub async fn describe(&mut self, row: &RequestRow) -> Result<(), StoreError> {
         let id = row.request_id.as_str();
         let (options, tool) = (to_json(&row.options), row.tool.as_ref().map(to_json));
         let prompt = row.prompt.as_ref().map(to_json);
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update request set kind = ?, title = ?, cwd = ?, options = ?, tool = ?, prompt = ? \
-            where request_id = ? and closed_at is null",
-            row.kind,
-            row.title,
-            row.cwd,
-            options,
-            tool,
-            prompt,
-            id
-        );
+            where request_id = ? and closed_at is null";
+            row.kind, row.title, row.cwd, options, tool, prompt, id);
         changed(done, "request", id)
     }
 
-    /// Notes the answer that the client of an open request is given; answers whether it is the
+    /// Records the answer that the client of an open request is given; returns whether it is the
     /// first.
     pub async fn set_answering(
         &mut self,
@@ -201,23 +163,17 @@ impl RequestWrites<'_> {
         answer: &RequestAnswerRow,
     ) -> Result<bool, StoreError> {
         let (key, answering) = (id.as_str(), to_json(answer));
-        let done = change!(
-            self.tx,
-            "update request set answering = ? where request_id = ? and closed_at is null and answering is null",
-            answering,
-            key
-        );
+        let done = change!(self.tx,
+            "update request set answering = ? where request_id = ? and closed_at is null and answering is null";
+            answering, key);
         Ok(done > 0)
     }
 
-    /// Forgets the answer to an open request: its client was not given it.
+    /// Clears the answer of an open request, because its client was not given it.
     pub async fn clear_answering(&mut self, id: &AgentRequestId) -> Result<(), StoreError> {
         let key = id.as_str();
-        change!(
-            self.tx,
-            "update request set answering = null where request_id = ? and closed_at is null",
-            key
-        );
+        change!(self.tx,
+            "update request set answering = null where request_id = ? and closed_at is null"; key);
         Ok(())
     }
 
@@ -228,23 +184,18 @@ impl RequestWrites<'_> {
         options: &[RequestOption],
     ) -> Result<bool, StoreError> {
         let (key, options) = (id.as_str(), to_json(&options));
-        let done = change!(
-            self.tx,
-            "update request set options = ? where request_id = ? and closed_at is null",
-            options,
-            key
-        );
+        let done = change!(self.tx,
+            "update request set options = ? where request_id = ? and closed_at is null";
+            options, key);
         Ok(done > 0)
     }
 
     /// Takes the options from an open request: nobody can answer it here any more.
     pub async fn withdraw_options(&mut self, id: &AgentRequestId) -> Result<bool, StoreError> {
         let key = id.as_str();
-        let done = change!(
-            self.tx,
-            "update request set options = '[]' where request_id = ? and closed_at is null and options <> '[]'",
-            key
-        );
+        let done = change!(self.tx,
+            "update request set options = '[]' where request_id = ? and closed_at is null and options <> '[]'";
+            key);
         Ok(done > 0)
     }
 
@@ -255,47 +206,31 @@ impl RequestWrites<'_> {
         answer: &RequestAnswerRow,
     ) -> Result<(), StoreError> {
         let (key, words) = (id.as_str(), words(answer));
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update request set option_id = ?, answered_by = ?, answering = ? \
-            where request_id = ? and closed_at is not null",
-            answer.option_id,
-            answer.by,
-            words,
-            key
-        );
+            where request_id = ? and closed_at is not null";
+            answer.option_id, answer.by, words, key);
         changed(done, "request", key)
     }
 
-    /// Stores the answer to a request that is open.
     pub async fn close(
         &mut self,
         id: &AgentRequestId,
         answer: &RequestAnswerRow,
     ) -> Result<(), StoreError> {
         let (key, words) = (id.as_str(), words(answer));
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update request set closed_at = ?, option_id = ?, answered_by = ?, answering = ? \
-            where request_id = ? and closed_at is null",
-            self.tx.now,
-            answer.option_id,
-            answer.by,
-            words,
-            key
-        );
+            where request_id = ? and closed_at is null";
+            self.tx.now, answer.option_id, answer.by, words, key);
         changed(done, "request", key)
     }
 }
 
 impl RequestReads<'_> {
-    /// A request by its id.
     pub async fn get(self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
-        let raw = requests!(pool_query, "where r.request_id = ?", id)
-            .fetch_optional(&self.store.readers)
-            .await?;
-        raw.map(RequestRow::try_from).transpose()
+        row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id))
     }
 
     /// Requests, the latest first, at most `limit`.
@@ -307,50 +242,32 @@ impl RequestReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<RequestRow>, StoreError> {
         let limit = size.limit();
-        let (key, owner, project) = (reader.key(), reader.owner(), reader.project());
         let (at, id) = match before {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
             None => (None, None),
         };
-        let rows = requests!(pool_query, "where (?1 is null or r.project <> '' and r.project = ?2 or r.created_by = ?3 or r.session_key = ?1)
+        let rows = requests!(pool_page, self.store,
+            "where (?1 is null or r.project <> '' and r.project = ?2 or r.created_by = ?3 or r.session_key = ?1)
                 and (not ?4 or r.closed_at is null) and (?5 is null or (r.opened_at, r.request_id) < (?5, ?6))
-            order by r.opened_at desc, r.request_id desc limit ?7",
-            key,
-            project,
-            owner,
-            open,
-            at,
-            id,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+            order by r.opened_at desc, r.request_id desc limit ?7";
+            reader.key(), reader.project(), reader.owner(), open, at, id, limit);
         read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
     }
 
     /// Open requests whose deadline is past, of agents on this machine.
     pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
-        let here = self.store.machine_id();
-        let rows = requests!(
-            pool_query,
+        rows_of(requests!(pool_all, self.store,
             "where r.closed_at is null and r.deadline <= ?
                 and r.agent_id in (select agent_id from agent where machine_id = ?)
-            order by r.deadline limit 500",
-            now,
-            here
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(RequestRow::try_from).collect()
+            order by r.deadline limit 500"; now, self.store.machine_id()))
     }
 
     /// Open requests of attended sessions, the oldest first.
     pub async fn open_prompts(self) -> Result<Vec<RequestRow>, StoreError> {
-        let rows = requests!(
-            pool_query,
-            "where r.closed_at is null and r.agent_id is null order by r.opened_at limit 500",
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(RequestRow::try_from).collect()
+        rows_of(requests!(
+            pool_all,
+            self.store,
+            "where r.closed_at is null and r.agent_id is null order by r.opened_at limit 500"
+        ))
     }
 }

@@ -11,8 +11,7 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use svc_model::Timestamp;
 
 use super::{
-    connect::{reader_options, restore_options},
-    files::findings,
+    file::{findings, reader_options, restore_options},
     migrate::{applied_steps, inspect, model_of},
 };
 use crate::{Migrations, RestoreError, StoreError, upkeep::MoveMark};
@@ -31,7 +30,6 @@ const INVALIDATE_OLD_STATE: &[&str] = &[
     "delete from secret",
 ];
 
-/// Tables that SQLite creates for `analyze`.
 const STATISTICS: &[(&str, &str)] = &[
     ("sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
     ("sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
@@ -178,7 +176,6 @@ async fn schema(conn: &mut SqliteConnection) -> Result<ObjectTexts, sqlx::Error>
         .collect())
 }
 
-/// Normalises line breaks and case of a statement.
 fn plain(sql: &str) -> String {
     sql.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,9 +1,9 @@
-//! Connections that read a few rows by an index, on the caller's thread.
-//!
-//! Through sqlx such a read passes to another thread and back, which costs several times as much as
-//! SQLite's own work. A reader of the write-ahead log never waits for the writer, so the call
-//! blocks its thread only for pages that are mostly in memory. Queries whose number of rows grows
-//! with the database go through sqlx.
+//! Connections that read besides the pools of sqlx, through which a read passes to another thread
+//! and back: that costs several times as much as SQLite's own work. [`RowReaders`] read a few rows
+//! by an index, on the caller's thread. A reader of the write-ahead log never waits for the writer,
+//! so the call blocks its thread only for pages that are mostly in memory. Queries whose number of
+//! rows grows with the database go through sqlx. [`FrameReaders`] read pages of the log, on threads
+//! that may block.
 
 use std::{
     path::Path,
@@ -12,10 +12,11 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params_from_iter, types::FromSql};
 use svc_model::limits;
+use tokio::{sync::Semaphore, task};
 
 use super::{
-    connect::{SHRINK, check_names},
     direct_connection::read_row,
+    file::{SHRINK, check_names},
     row::{DirectRow, Parameter},
 };
 use crate::StoreError;
@@ -28,7 +29,6 @@ const STATEMENTS: usize = 32;
 #[derive(Debug)]
 pub(super) struct RowReaders {
     path: Arc<Path>,
-    /// Idle connections; `None` once closed.
     idle: Mutex<Option<Vec<Connection>>>,
 }
 
@@ -37,12 +37,10 @@ impl RowReaders {
         Arc::new(Self { path, idle: Mutex::new(Some(Vec::new())) })
     }
 
-    /// Closes the connections. Later reads fail.
     pub(super) fn close(&self) {
         drop(self.idle().take());
     }
 
-    /// The single value of a query that returns one row.
     pub(super) fn value<T: FromSql>(
         &self,
         sql: &str,
@@ -53,7 +51,6 @@ impl RowReaders {
         })
     }
 
-    /// The row of a query that returns at most one.
     pub(super) fn one<T: DirectRow>(
         &self,
         sql: &str,
@@ -79,7 +76,15 @@ impl RowReaders {
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         let idle = self.idle().as_mut().ok_or(StoreError::Stopped)?.pop();
-        let conn = idle.map_or_else(|| open(&self.path), Ok)?;
+        let conn = idle.map_or_else(
+            || {
+                let conn = open(&self.path)?;
+                conn.pragma_update(None, "temp_store", "memory")?;
+                conn.set_prepared_statement_cache_capacity(STATEMENTS);
+                Ok::<_, StoreError>(conn)
+            },
+            Ok,
+        )?;
         let read = read(&conn);
         // A connection that was in use during `close` is closed here.
         if let Some(idle) = self.idle().as_mut() {
@@ -88,12 +93,8 @@ impl RowReaders {
         Ok(read?)
     }
 
-    /// Closes idle connections but for one, and frees the pages that it has cached.
     pub(super) fn release_memory(&self) -> Result<(), StoreError> {
-        let mut idle = self.idle();
-        let Some(idle) = idle.as_mut() else { return Ok(()) };
-        idle.truncate(1);
-        Ok(idle.first().map_or(Ok(()), |conn| conn.execute_batch(SHRINK))?)
+        self.idle().as_mut().map_or(Ok(()), release_memory)
     }
 
     fn idle(&self) -> MutexGuard<'_, Option<Vec<Connection>>> {
@@ -102,14 +103,80 @@ impl RowReaders {
     }
 }
 
-fn open(path: &Path) -> Result<Connection, StoreError> {
+/// Connections that read pages. At most [`limits::READERS`], opened on demand and kept.
+#[derive(Debug)]
+pub(super) struct FrameReaders {
+    path: Arc<Path>,
+    idle: Mutex<Vec<Connection>>,
+    /// One for each connection; closed with the store.
+    permits: Arc<Semaphore>,
+}
+
+impl FrameReaders {
+    pub(super) fn new(path: Arc<Path>) -> Arc<Self> {
+        let permits = Arc::new(Semaphore::new(limits::READERS as usize));
+        Arc::new(Self { path, idle: Mutex::default(), permits })
+    }
+
+    /// Waits for the pages under way and closes the connections. Later reads fail.
+    pub(super) async fn close(&self) {
+        // An error means that it was closed before. Holding all permits keeps new reads out.
+        let all = self.permits.acquire_many(limits::READERS).await;
+        self.permits.close();
+        self.idle().clear();
+        drop(all);
+    }
+
+    /// Runs `read` on a connection, on a thread that may block. `read` must be short; it runs to
+    /// its end even if the caller's future is dropped.
+    pub(super) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| StoreError::Stopped)?;
+        let readers = Arc::clone(self);
+        let job = task::spawn_blocking(move || {
+            let idle = readers.idle().pop();
+            let conn = idle.map_or_else(
+                || {
+                    let conn = open(&readers.path)?;
+                    // A replay reads each page of the file once. A negative value is in KiB.
+                    conn.pragma_update(None, "cache_size", -limits::REPLAY_CACHE_KIB)?;
+                    Ok::<_, StoreError>(conn)
+                },
+                Ok,
+            )?;
+            let read = read(&conn);
+            readers.idle().push(conn);
+            drop(permit);
+            Ok(read?)
+        });
+        job.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+        release_memory(&mut self.idle())
+    }
+
+    pub(super) fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        // No code panics under this lock.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     check_names(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(limits::BUSY_TIMEOUT)?;
-    conn.pragma_update(None, "temp_store", "memory")?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(conn)
+}
+
+/// Closes idle connections but for one, and frees the pages that it has cached.
+fn release_memory(idle: &mut Vec<Connection>) -> Result<(), StoreError> {
+    idle.truncate(1);
+    Ok(idle.first().map_or(Ok(()), |conn| conn.execute_batch(SHRINK))?)
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use svc_model::{
 };
 
 use super::{
-    errors::changed,
     families::{SearchReads, SearchWrites},
     journal::ghaps_at,
-    json::{from_json, to_json},
     read_query::ReaderConnection,
-    statement::{change, direct_row, pool_query, query_fields, query_value, select_row},
+    row::{from_json, to_json},
+    statement::{
+        change, changed, direct_row, pool_row, pool_value, pool_values, select_fields, select_row,
+    },
 };
 use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
 
@@ -46,10 +47,9 @@ macro_rules! frequencies {
 }
 
 impl SearchWrites<'_> {
-    /// See [`SearchIndex::frequencies`].
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
         let terms = to_json(terms);
-        frequencies!(select_row, self.tx, "", terms).try_into()
+        frequencies!(select_row, self.tx; terms).try_into()
     }
 
     /// Writes the terms of a resolved record. Active records are not in the index.
@@ -60,19 +60,11 @@ impl SearchWrites<'_> {
         let [aim, lesson, rest] = ghap.terms();
         let id = ghap.id.as_str();
         // After an update that changed none of the texts, the former index row still exists.
-        change!(
-            self.tx,
-            "delete from ghap_text where id = (select id from ghap where ghap_id = ?)",
-            id
-        );
-        let done = change!(
-            self.tx,
-            "insert into ghap_text (id, aim, lesson, rest) select id, ?, ?, ? from ghap where ghap_id = ?",
-            aim,
-            lesson,
-            rest,
-            id
-        );
+        change!(self.tx,
+            "delete from ghap_text where id = (select id from ghap where ghap_id = ?)"; id);
+        let done = change!(self.tx,
+            "insert into ghap_text (id, aim, lesson, rest) select id, ?, ?, ? from ghap where ghap_id = ?";
+            aim, lesson, rest, id);
         changed(done, "ghap_text", id)
     }
 }
@@ -85,7 +77,6 @@ pub struct SearchIndex {
 }
 
 impl SearchReads<'_> {
-    /// A connection to the index, for one search.
     pub async fn index(self) -> Result<SearchIndex, StoreError> {
         Ok(SearchIndex { conn: self.store.readers.acquire().await? })
     }
@@ -96,7 +87,7 @@ impl SearchIndex {
     /// unknown terms are left out.
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
         let terms = to_json(terms);
-        let raw = frequencies!(pool_query, "", terms).fetch_one(&mut self.conn).await?;
+        let raw = frequencies!(pool_row, self.conn; terms);
         raw.try_into()
     }
 
@@ -110,8 +101,7 @@ impl SearchIndex {
     ) -> Result<(Frequencies, Vec<(String, String)>), StoreError> {
         let (terms, parts) = (to_json(terms), to_json(parts));
         // In one statement: the switch to SQLite's thread and back costs as much as a look-up.
-        let row = query_fields!(
-            { all: i64, each: String, like: String },
+        let row = select_fields!(pool_row, self.conn, { all: i64, each: String, like: String },
             r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
                 (
                     select json_group_array(json_array(t.term, t.records))
@@ -138,14 +128,8 @@ impl SearchIndex {
                             )
                         limit ?4
                     ) like
-                ) as "like!: String""#,
-            terms,
-            parts,
-            limits::PROMPT_TYPOS,
-            limits::SEARCH_TERMS_LIKE
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+                ) as "like!: String""#;
+            terms, parts, limits::PROMPT_TYPOS, limits::SEARCH_TERMS_LIKE);
         Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
     }
 
@@ -161,7 +145,7 @@ impl SearchIndex {
         if let Some(key) = reader.key() {
             return self.readable_postings(key, reader.project(), &terms, filter).await;
         }
-        let postings = query_value!(
+        let postings = pool_value!(self.conn,
             r#"select json_group_array(json_array(j.value, (
                 select json_group_array(f.rowid) from ghap_fts f
                 where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
@@ -171,14 +155,7 @@ impl SearchIndex {
                             and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
                     ))
             ))) as "places!: String"
-            from json_each(?1) j"#,
-            terms,
-            filter.domain,
-            filter.status,
-            filter.part
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+            from json_each(?1) j"#; terms, filter.domain, filter.status, filter.part);
         from_json(&postings)
     }
 
@@ -191,8 +168,7 @@ impl SearchIndex {
         terms: &str,
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
-        let row = query_fields!(
-            { of_project: String, own: String },
+        let row = select_fields!(pool_row, self.conn, { of_project: String, own: String },
             r#"select (
                 select json_group_array(json_array(j.value, (
                     select json_group_array(latest.ghap_id) from (
@@ -227,18 +203,9 @@ impl SearchIndex {
                     select 1 from ghap_posting p
                     where p.term_id = t.id and p.scope_id = o.scope_id and p.ghap_id = o.id
                 )
-            ) as "own!: String""#,
-            terms,
-            key,
-            project,
-            filter.domain,
-            filter.status,
-            filter.part,
-            limits::SEARCH_POSTINGS_OF_TERM,
-            limits::SEARCH_OWN
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+            ) as "own!: String""#;
+            terms, key, project, filter.domain, filter.status, filter.part,
+            limits::SEARCH_POSTINGS_OF_TERM, limits::SEARCH_OWN);
         let mut lists: Vec<(String, Vec<i64>)> = from_json(&row.of_project)?;
         let own: Vec<(String, Vec<i64>)> = from_json(&row.own)?;
         lists.extend(own);
@@ -255,39 +222,26 @@ impl SearchIndex {
         limit: usize,
     ) -> Result<Vec<i64>, StoreError> {
         let (query, limit) = (text::any_of([term]), i64::try_from(limit).unwrap_or(i64::MAX));
-        let (key, project) = (reader.key(), reader.project());
-        let ids = query_value!(
+        Ok(pool_values!(self.conn,
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
             where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                 and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
                 and (?6 is null or g.project = ?7 or g.session_id in (select session_id from session where reader_key = ?6))
-            order by f.rowid desc limit ?5"#,
-            query,
-            filter.domain,
-            filter.status,
-            filter.part,
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&mut self.conn)
-        .await?;
-        Ok(ids)
+            order by f.rowid desc limit ?5"#;
+            query, filter.domain, filter.status, filter.part, limit, reader.key(),
+            reader.project()))
     }
 
     /// Records by their row ids, with their terms.
     pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>, StoreError> {
         let ids = to_json(ids);
-        let candidates = query_value!(
+        let candidates = pool_value!(self.conn,
             r#"select json_group_array(json_array(
                 g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), g.confirmed_again,
                 t.aim, t.lesson, t.rest
             )) as "candidates!: String"
-            from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#,
-            ids
-        )
-        .fetch_one(&mut self.conn)
-        .await?;
+            from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#;
+            ids);
         from_json(&candidates)
     }
 
@@ -299,9 +253,11 @@ impl SearchIndex {
 
 #[cfg(test)]
 mod tests {
-
     use super::{
-        super::testing::{TestStore, journal::record},
+        super::testing::{
+            TestStore,
+            journal::{put, record, update},
+        },
         *,
     };
 
@@ -317,38 +273,19 @@ mod tests {
         index.frequencies(&[term]).await.unwrap().1.first().map_or(0, |(_, records)| *records)
     }
 
-    async fn put(at: &TestStore, ghaps: Vec<Ghap>, is_new: bool) {
-        let done: Result<(), StoreError> = at
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    for ghap in ghaps {
-                        if is_new {
-                            tx.ghaps().insert(&ghap).await?;
-                        } else {
-                            tx.ghaps().update(&ghap).await?;
-                        }
-                    }
-                    Ok(())
-                })
-            })
-            .await;
-        done.unwrap();
-    }
-
     #[tokio::test]
     async fn a_record_is_found_by_its_current_text_only() {
         let at = TestStore::open().await;
         let mut ghap = record(&at, 1, "The tokenizer hangs on computeCartTotal").await;
-        put(&at, vec![ghap.clone()], true).await;
+        put(&at, ghap.clone()).await;
         for term in ["token", "hang", "cart", "computecarttot"] {
             assert_eq!((matches(&at, term).await, frequency(&at, term).await), (1, 1), "{term}");
         }
         ghap.goal = "Another parser".to_owned();
-        put(&at, vec![ghap.clone()], false).await;
+        update(&at, ghap.clone()).await;
         assert_eq!((matches(&at, "hang").await, frequency(&at, "hang").await), (0, 0));
         assert_eq!((matches(&at, "parser").await, frequency(&at, "parser").await), (1, 1));
-        put(&at, vec![ghap], false).await;
+        update(&at, ghap).await;
         assert_eq!(
             (matches(&at, "parser").await, frequency(&at, "parser").await),
             (1, 1),
@@ -371,7 +308,7 @@ mod tests {
         let at = TestStore::open().await;
         let mut ghap = record(&at, 1, "The tokenizer hangs").await;
         (ghap.status, ghap.end) = (GhapStatus::Active, None);
-        put(&at, vec![ghap], true).await;
+        put(&at, ghap).await;
         assert_eq!(matches(&at, "hang").await, 0);
     }
 
@@ -379,7 +316,7 @@ mod tests {
     async fn any_text_is_a_valid_query() {
         let at = TestStore::open().await;
         let ghap = record(&at, 1, "foo-bar").await;
-        put(&at, vec![ghap], true).await;
+        put(&at, ghap).await;
         for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
             matches(&at, term).await;
             let mut index = at.store.search().index().await.unwrap();

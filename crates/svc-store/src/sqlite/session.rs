@@ -1,22 +1,20 @@
-//! Sessions of clients: begin, end and owner.
+//! Sessions of clients: begin, end and owner, and how often they called tools.
 
 use svc_model::{
     Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash,
-    journal::{Session, SessionSource},
+    journal::{Session, SessionSource, ToolUse},
 };
 
 use super::{
-    columns::non_empty,
-    errors::changed,
-    families::{SessionReads, SessionWrites},
-    json::to_json,
-    page::read_page,
+    families::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites},
+    read_query::read_page,
+    row::{non_empty, to_json},
     statement::{
-        change, direct_row, pool_query, query_value, read_one, select_fields, select_one,
-        select_values,
+        change, changed, direct_row, pool_all, pool_find_value, pool_page, pool_values, read_one,
+        select_fields, select_one, select_value, select_values,
     },
 };
-use crate::{PageSize, RowPage, SessionLock, SessionStart, StoreError};
+use crate::{PageSize, RowPage, SessionLock, SessionStart, StoreError, ToolCall, ToolCallCount};
 
 direct_row! {
     struct RawSession {
@@ -63,14 +61,12 @@ impl From<RawOwner> for Ownership {
     }
 }
 
-/// Selects owner and project of a session.
 macro_rules! owners {
     ($run:ident, $($rest:tt)*) => {
         $run!("select created_by, project from session ", RawOwner, $($rest)*)
     };
 }
 
-/// Selects the columns of the row; for the macros of `statement`.
 macro_rules! sessions {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -87,72 +83,56 @@ macro_rules! sessions {
 }
 
 impl SessionWrites<'_> {
-    /// Begins a session, or resumes it.
     pub async fn begin(&mut self, start: &SessionStart) -> Result<(), StoreError> {
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
             values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
             on conflict (session_id) do update set
                 project = coalesce(?2, project), client = coalesce(?3, client), source = ?4, last_seen_at = ?6,
-                ended_at = null, end_reason = null",
-            start.session_id,
-            start.project,
-            start.client,
-            start.source,
-            start.created_by,
-            self.tx.now
-        );
+                ended_at = null, end_reason = null";
+            start.session_id, start.project, start.client, start.source, start.created_by,
+            self.tx.now);
         Ok(())
     }
 
     /// Creates the session if it is missing, and records that it is alive. Reopens an ended
     /// session.
     pub async fn touch(&mut self, session_id: &str, created_by: &str) -> Result<(), StoreError> {
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into session (session_id, source, created_by, started_at, last_seen_at)
             values (?1, 'startup', ?2, ?3, ?3)
-            on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null",
-            session_id,
-            created_by,
-            self.tx.now
-        );
+            on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null";
+            session_id, created_by, self.tx.now);
         Ok(())
     }
 
     pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw = sessions!(select_one, self.tx, "where s.session_id = ?", session_id);
-        Ok(raw.map(Session::from))
+        Ok(sessions!(select_one, self.tx, "where s.session_id = ?"; session_id).map(Session::from))
     }
 
     pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
-        Ok(owners!(select_one, self.tx, "where session_id = ?", session_id).map(Ownership::from))
+        Ok(owners!(select_one, self.tx, "where session_id = ?"; session_id).map(Ownership::from))
     }
 
     /// Restrictions on who may use a session, besides its owner.
     pub async fn lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
-        let row = select_fields!(
-            select_one,
-            self.tx,
+        let row = select_fields!(select_one, self.tx,
             { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
-            r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#,
-            session_id
-        );
+            r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#;
+            session_id);
         Ok(row.map_or_else(SessionLock::default, |row| SessionLock {
             secret: row.secret.and_then(|hash| hash.try_into().ok()),
             ended_at: row.ended_at,
         }))
     }
 
-    /// Stores the SHA-256 of a session's secret.
     pub async fn put_secret(
         &mut self,
         session_id: &str,
         secret: &TokenHash,
     ) -> Result<(), StoreError> {
         let secret = secret.as_slice();
-        change!(self.tx, "update session set secret = ? where session_id = ?", secret, session_id);
+        change!(self.tx, "update session set secret = ? where session_id = ?"; secret, session_id);
         Ok(())
     }
 
@@ -163,13 +143,9 @@ impl SessionWrites<'_> {
         before: Timestamp,
     ) -> Result<(), StoreError> {
         let ids = to_json(&ids);
-        change!(
-            self.tx,
+        change!(self.tx,
             "update session set secret = null
-            where session_id in (select value from json_each(?)) and ended_at < ?",
-            ids,
-            before
-        );
+            where session_id in (select value from json_each(?)) and ended_at < ?"; ids, before);
         Ok(())
     }
 
@@ -180,19 +156,14 @@ impl SessionWrites<'_> {
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         let owner = owner.to_string();
-        let ids = select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
-            order by last_seen_at desc, session_id desc limit ?"#,
-            owner,
-            limit
-        );
-        Ok(ids)
+            order by last_seen_at desc, session_id desc limit ?"#; owner, limit))
     }
 
-    /// Gives a session to another owner, and its peers that were the former owner's, whose key is
-    /// `from` (`None`: the operator). Answers with those peers. Their streams and the session's
-    /// have other readers from now on: the caller says which
+    /// Gives a session to another owner, and those of its peers that the former owner had, whose
+    /// key is `from` (`None`: the operator). Returns these peers. The caller then sets the
+    /// visibility of their streams and of the session's
     /// ([`set_visibility`](super::families::StreamWrites::set_visibility)).
     pub async fn adopt(
         &mut self,
@@ -201,33 +172,19 @@ impl SessionWrites<'_> {
         to: &str,
     ) -> Result<Vec<PeerId>, StoreError> {
         let owner = Principal::Session(to.into()).to_string();
-        let done = change!(
-            self.tx,
-            "update session set created_by = ? where session_id = ?",
-            owner,
-            session_id
-        );
+        let done = change!(self.tx,
+            "update session set created_by = ? where session_id = ?"; owner, session_id);
         changed(done, "session", session_id)?;
-        let peers = select_values!(
-            self.tx,
+        let peers = select_values!(self.tx,
             r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
-            returning peer_id as "peer_id!: String""#,
-            to,
-            session_id,
-            from
-        );
+            returning peer_id as "peer_id!: String""#; to, session_id, from);
         Ok(peers.into_iter().map(PeerId::from).collect())
     }
 
     pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<(), StoreError> {
-        let done = change!(
-            self.tx,
-            "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?",
-            self.tx.now,
-            reason,
-            self.tx.now,
-            session_id
-        );
+        let done = change!(self.tx,
+            "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?";
+            self.tx.now, reason, self.tx.now, session_id);
         changed(done, "session", session_id)
     }
 
@@ -239,53 +196,35 @@ impl SessionWrites<'_> {
         at: Timestamp,
         is_new: bool,
     ) -> Result<(), StoreError> {
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
                 ended_at = iif(ended_at is null, null, ?2)
-            where session_id = ?1",
-            session_id,
-            at,
-            is_new
-        );
+            where session_id = ?1"; session_id, at, is_new);
         changed(done, "session", session_id)
     }
 }
 
 impl SessionReads<'_> {
     pub async fn get(self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw = sessions!(read_one, self.store, "where s.session_id = ?", session_id);
-        Ok(raw.map(Session::from))
+        Ok(sessions!(read_one, self.store, "where s.session_id = ?"; session_id).map(Session::from))
     }
 
     pub async fn owner(self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
-        Ok(owners!(read_one, self.store, "where session_id = ?", session_id).map(Ownership::from))
+        Ok(owners!(read_one, self.store, "where session_id = ?"; session_id).map(Ownership::from))
     }
 
-    /// The open session of this owner that was last seen latest.
     pub async fn latest_of(self, owner: &Principal) -> Result<Option<String>, StoreError> {
         let owner = owner.to_string();
-        let id = query_value!(
+        Ok(pool_find_value!(self.store,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
-            order by last_seen_at desc, started_at desc, session_id desc limit 1"#,
-            owner
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
-        Ok(id)
+            order by last_seen_at desc, started_at desc, session_id desc limit 1"#; owner))
     }
 
     /// Sessions with a secret that ended before `before`, at most `limit`.
     pub async fn to_forget(self, before: Timestamp, limit: u32) -> Result<Vec<String>, StoreError> {
-        let ids = query_value!(
+        Ok(pool_values!(self.store,
             r#"select session_id as "session_id!" from session
-            where secret is not null and ended_at < ? order by ended_at limit ?"#,
-            before,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(ids)
+            where secret is not null and ended_at < ? order by ended_at limit ?"#; before, limit))
     }
 
     /// Sessions that the reader may read, the latest seen first.
@@ -298,28 +237,17 @@ impl SessionReads<'_> {
     ) -> Result<RowPage<Session>, StoreError> {
         let limit = size.limit();
         let (at, id) = before.map_or((i64::MAX, ""), |(at, id)| (at.as_millis(), id));
-        let (key, project) = (reader.key(), reader.project());
         // Each condition has an index in the order of the list.
         macro_rules! page {
             ($first:literal) => {
-                sessions!(
-                    pool_query,
-                    $first
-                        + "and (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
+                sessions!(pool_page, self.store,
+                    $first + "and (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (s.last_seen_at, s.session_id) < (?4, ?5)
                 and (?7 is null or s.project = ?8 or s.reader_key = ?7)
-            order by s.last_seen_at desc, s.session_id desc limit ?6",
-                    filter.project,
-                    filter.client,
-                    filter.open,
-                    at,
-                    id,
-                    limit,
-                    key,
-                    project
-                )
-                .fetch(&self.store.page_readers)
+            order by s.last_seen_at desc, s.session_id desc limit ?6";
+                    filter.project, filter.client, filter.open, at, id, limit, reader.key(),
+                    reader.project())
             };
         }
         let rows = if filter.open == Some(true) {
@@ -340,19 +268,165 @@ impl SessionReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Session>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let raw = sessions!(
-            pool_query,
+        let raw = sessions!(pool_all, self.store,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
                 and (?3 is null or s.project = ?4 or s.reader_key = ?3)
-            order by s.ended_at is not null, s.last_seen_at desc limit ?2",
-            prefix,
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            order by s.ended_at is not null, s.last_seen_at desc limit ?2";
+            prefix, limit, reader.key(), reader.project());
         Ok(raw.into_iter().map(Session::from).collect())
+    }
+}
+
+impl ToolCountWrites<'_> {
+    /// Counts a tool call. Of concurrent calls, exactly one is told that a check-in is due.
+    pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount, StoreError> {
+        let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
+        self.tx.sessions().touch(session_id, &call.created_by).await?;
+        if let Some(tool_name) = &call.tool_name {
+            self.put_tool_use(session_id, agent_id, tool_name, self.tx.now).await?;
+        }
+        let since = self.add_call(session_id, agent_id).await?;
+        let due = call.frequency.is_some_and(|frequency| since >= frequency);
+        let mut active = None;
+        if due {
+            self.reset(session_id, agent_id).await?;
+            // A record belongs to the session, not to a sub-agent.
+            if agent_id.is_empty() {
+                active = self.tx.ghaps().active(session_id).await?.map(Box::new);
+            }
+        }
+        Ok(ToolCallCount { since, due, active })
+    }
+
+    /// Counts one call within a larger job; returns the calls since the last reset, including this
+    /// one. The session must exist.
+    pub async fn count_tool(
+        &mut self,
+        session_id: &str,
+        agent_id: &str,
+        tool_name: &str,
+        at: Timestamp,
+    ) -> Result<i64, StoreError> {
+        self.put_tool_use(session_id, agent_id, tool_name, at).await?;
+        self.add_call(session_id, agent_id).await
+    }
+
+    async fn add_call(&mut self, session_id: &str, agent_id: &str) -> Result<i64, StoreError> {
+        Ok(select_value!(self.tx,
+            r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
+            on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
+            returning since as "since!: i64""#; session_id, agent_id))
+    }
+
+    async fn put_tool_use(
+        &mut self,
+        session_id: &str,
+        agent_id: &str,
+        tool_name: &str,
+        at: Timestamp,
+    ) -> Result<(), StoreError> {
+        change!(self.tx,
+            "insert into tool_use (session_id, agent_id, tool_name, count, first_at, last_at)
+            values (?1, ?2, ?3, 1, ?4, ?4)
+            on conflict (session_id, agent_id, tool_name) do update set
+                count = count + 1, last_at = max(last_at, ?4)";
+            session_id, agent_id, tool_name, at);
+        Ok(())
+    }
+
+    pub async fn reset(&mut self, session_id: &str, agent_id: &str) -> Result<(), StoreError> {
+        change!(self.tx,
+            "update session_counter set since = 0 where session_id = ? and agent_id = ?";
+            session_id, agent_id);
+        Ok(())
+    }
+}
+
+impl ToolCountReads<'_> {
+    /// How often each tool was called in a session, the most called first.
+    pub async fn uses(self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
+        let rows = select_fields!(pool_all, self.store,
+            { tool_name: String, agent_id: String, count: i64, last_at: Timestamp },
+            r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
+            where session_id = ? order by agent_id, count desc, tool_name"#; session_id);
+        Ok(rows
+            .into_iter()
+            .map(|row| ToolUse {
+                tool_name: row.tool_name,
+                agent_id: non_empty(row.agent_id),
+                count: row.count,
+                last_at: row.last_at,
+            })
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+
+    use super::*;
+    use crate::{Store, testing::TestStore};
+
+    async fn count(store: &Store, call: ToolCall) -> ToolCallCount {
+        let counted: Result<_, StoreError> = store
+            .write(move |tx| Box::pin(async move { tx.tool_counts().count_call(&call).await }))
+            .await;
+        counted.unwrap()
+    }
+
+    fn call(session: &str, agent: &str, tool: Option<&str>) -> ToolCall {
+        ToolCall {
+            session_id: session.to_owned(),
+            agent_id: agent.to_owned(),
+            tool_name: tool.map(str::to_owned),
+            created_by: "operator".to_owned(),
+            frequency: Some(10),
+        }
+    }
+
+    #[tokio::test]
+    async fn concurrent_calls_get_consecutive_counts() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        let before = store.stats().commits;
+        let calls = (0..60).map(|number| async move {
+            let (session, agent) = [("a", ""), ("a", "sub"), ("b", "")][number % 3];
+            count(store, call(session, agent, Some("Bash"))).await
+        });
+        let counted = join_all(calls).await;
+        let commits = store.stats().commits - before;
+        assert!(commits < 60, "they shared commits: {commits}");
+        for first in 0..3 {
+            let own: Vec<(i64, bool)> = counted
+                .iter()
+                .skip(first)
+                .step_by(3)
+                .map(|counter| (counter.since, counter.due))
+                .collect();
+            let expected: Vec<(i64, bool)> =
+                (0..20).map(|number| (number % 10 + 1, number % 10 == 9)).collect();
+            assert_eq!(own, expected);
+        }
+        let tools = store.tool_counts().uses("a").await.unwrap();
+        assert_eq!(tools.iter().map(|tool| tool.count).sum::<i64>(), 40);
+        assert_eq!(store.sessions().get("a").await.unwrap().unwrap().tool_count, 0);
+    }
+
+    #[tokio::test]
+    async fn a_reset_between_two_calls_applies_in_queue_order() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        // Queued together, so that they share a commit.
+        let reset =
+            store.write(|tx| Box::pin(async move { tx.tool_counts().reset("a", "").await }));
+        let (first, reset, second) = tokio::join!(
+            count(store, call("a", "", None)),
+            reset,
+            count(store, call("a", "", None))
+        );
+        assert_eq!(first.since, 1);
+        reset.unwrap();
+        assert_eq!(second.since, 1, "counted from zero again");
     }
 }

@@ -1,22 +1,25 @@
-//! Streams: lists of them, their visibility, and how one begins and ends.
+//! Streams: lists of them, their visibility, how one begins and ends, and their events as values.
+//! `frames` reads events as text for a socket.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
 
-use svc_model::{NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp};
+use futures_util::{Stream, TryStreamExt as _};
+use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp};
 
 use super::{
-    errors::changed,
-    families::{StreamReads, StreamWrites},
-    json::to_json,
-    page::read_page,
-    statement::{change, query_fields, query_value, select_fields, select_value},
+    families::{EventReads, StreamReads, StreamWrites},
+    read_query::read_page,
+    row::{VisibilityColumns, to_json, visibility_of},
+    statement::{
+        change, changed, direct_row, pool_find_value, pool_stream, pool_value, pool_values,
+        select_fields, select_value,
+    },
     tx::Undo,
-    visibility::{VisibilityColumns, visibility_of},
 };
-use crate::{PageSize, RowPage, StoreError, StreamState, StreamView};
+use crate::{FeedScope, LogPage, PageSize, RowPage, StoreError, StreamState, StreamView};
 
 impl StreamWrites<'_> {
     pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {
@@ -24,23 +27,14 @@ impl StreamWrites<'_> {
             return Ok(Some(state.clone()));
         }
         let text = name.as_str();
-        let row = select_fields!(
-            select_one,
-            self.tx,
+        let row = select_fields!(select_one, self.tx,
             {
-                id: i64,
-                closed_at: Option<i64>,
-                visibility: String,
-                owner: Option<String>,
-                runner: Option<String>,
-                project: Option<String>,
-                head: i64
+                id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
+                runner: Option<String>, project: Option<String>, head: i64
             },
             r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#,
-            text
-        );
+            from stream where name = ?"#; text);
         let state = row.map(|row| StreamState {
             id: row.id,
             head: row.head,
@@ -68,17 +62,10 @@ impl StreamWrites<'_> {
             return Ok(state);
         }
         let (text, columns) = (name.as_str(), VisibilityColumns::from(visibility));
-        let id = select_value!(
-            self.tx,
+        let id = select_value!(self.tx,
             r#"insert into stream (name, created_at, visibility, owner, runner, project) values (?, ?, ?, ?, ?, ?)
-            returning id as "id!: i64""#,
-            text,
-            self.tx.now,
-            columns.visibility,
-            columns.owner,
-            columns.runner,
-            columns.project
-        );
+            returning id as "id!: i64""#;
+            text, self.tx.now, columns.visibility, columns.owner, columns.runner, columns.project);
         let visibility = Arc::new(visibility.clone());
         let state = StreamState { id, head: 0, closed: false, visibility };
         self.tx.undo.push(Undo::Forget(name.shared()));
@@ -86,16 +73,11 @@ impl StreamWrites<'_> {
         Ok(state)
     }
 
-    /// Closes the stream: no event may follow.
     pub async fn close(&mut self, name: &StreamName) -> Result<(), StoreError> {
         let text = name.as_str();
         let before = self.state(name).await?.ok_or(StoreError::NoStream)?;
-        let done = change!(
-            self.tx,
-            "update stream set closed_at = ? where id = ?",
-            self.tx.now,
-            before.id
-        );
+        let done = change!(self.tx,
+            "update stream set closed_at = ? where id = ?"; self.tx.now, before.id);
         changed(done, "stream", text)?;
         let after = StreamState { closed: true, ..before.clone() };
         self.tx.put_state(name.shared(), before, after);
@@ -119,20 +101,14 @@ impl StreamWrites<'_> {
             return Ok(known);
         };
         let ids = to_json(&ids);
-        let rows = select_fields!(
-            select_all,
-            self.tx,
-            { producer_id: String, seq: Seq },
+        let rows = select_fields!(select_all, self.tx, { producer_id: String, seq: Seq },
             r#"select producer_id as "producer_id!", seq from event
-            where stream_id = ? and producer_id in (select value from json_each(?))"#,
-            state.id,
-            ids
-        );
+            where stream_id = ? and producer_id in (select value from json_each(?))"#;
+            state.id, ids);
         known.extend(rows.into_iter().map(|row| (row.producer_id.into(), row.seq)));
         Ok(known)
     }
 
-    /// The same, for the events of the current commit only.
     fn uncommitted_producer_ids(
         &self,
         name: &StreamName,
@@ -158,15 +134,9 @@ impl StreamWrites<'_> {
             return Ok(());
         }
         let columns = VisibilityColumns::from(visibility);
-        let done = change!(
-            self.tx,
-            "update stream set visibility = ?, owner = ?, runner = ?, project = ? where id = ?",
-            columns.visibility,
-            columns.owner,
-            columns.runner,
-            columns.project,
-            before.id
-        );
+        let done = change!(self.tx,
+            "update stream set visibility = ?, owner = ?, runner = ?, project = ? where id = ?";
+            columns.visibility, columns.owner, columns.runner, columns.project, before.id);
         changed(done, "stream", name.as_str())?;
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
         self.tx.undo.push(Undo::Restore(name.shared(), before));
@@ -179,16 +149,15 @@ impl StreamWrites<'_> {
 impl StreamReads<'_> {
     pub async fn view(self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
         let text = name.as_str();
-        let row = query_fields!(
-            { id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>, runner: Option<String>, project: Option<String>, floor: i64, head: i64 },
+        let row = select_fields!(pool_one, self.store,
+            {
+                id: i64, closed_at: Option<i64>, visibility: String, owner: Option<String>,
+                runner: Option<String>, project: Option<String>, floor: i64, head: i64
+            },
             r#"select id, closed_at, visibility, owner, runner, project,
                 (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
                 (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#,
-            text
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
+            from stream where name = ?"#; text);
         Ok(row.map(|row| StreamView {
             id: row.id,
             floor: row.floor,
@@ -200,14 +169,10 @@ impl StreamReads<'_> {
 
     pub async fn last_event_at(self, name: &StreamName) -> Result<Option<Timestamp>, StoreError> {
         let name = name.as_str();
-        let at = query_value!(
+        Ok(pool_find_value!(self.store,
             r#"select e.at as "at!: Timestamp" from event e
-            where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#,
-            name
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
-        Ok(at)
+            where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#;
+            name))
     }
 
     /// Which of these streams have events after the position `after`: names, and the last position
@@ -219,24 +184,15 @@ impl StreamReads<'_> {
         after: i64,
     ) -> Result<Vec<(String, i64)>, StoreError> {
         let (names, level) = (to_json(names), reader.level());
-        let (owner, project) = (reader.owner(), reader.project());
-        let rows = query_fields!(
-            { name: String, head: i64 },
+        let rows = select_fields!(pool_all, self.store, { name: String, head: i64 },
             r#"select name as "name!: String", head as "head!: i64" from (
                 select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
                 from stream s
                 where s.name in (select value from json_each(?1))
                     and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                         or ?3 = 1 and coalesce(s.owner, s.project) is not null)
-            ) where head > ?2 order by head"#,
-            names,
-            after,
-            level,
-            owner,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            ) where head > ?2 order by head"#;
+            names, after, level, reader.owner(), reader.project());
         Ok(rows.into_iter().map(|row| (row.name, row.head)).collect())
     }
 
@@ -248,20 +204,12 @@ impl StreamReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<(i64, String)>, StoreError> {
         let limit = size.limit();
-        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
-        let rows = query_fields!(
-            { id: i64, name: String },
+        let rows = select_fields!(pool_page, self.store, { id: i64, name: String },
             r#"select id, name from stream s
             where id < ?1 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)
-            order by id desc limit ?2"#,
-            before,
-            limit,
-            level,
-            owner,
-            project
-        )
-        .fetch(&self.store.page_readers);
+            order by id desc limit ?2"#;
+            before, limit, reader.level(), reader.owner(), reader.project());
         read_page(rows, size, |row| Ok((row.id, row.name)), |row| row).await
     }
 
@@ -272,26 +220,398 @@ impl StreamReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
-        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let beyond = format!("{prefix}\x7f");
-        let names = query_value!(
+        Ok(pool_values!(self.store,
             "select name from stream s
             where name >= ?1 and name < ?2 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
                 or ?3 = 1 and coalesce(s.owner, s.project) is not null)
-            order by name limit ?6",
-            prefix,
-            beyond,
-            level,
-            owner,
-            project,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(names)
+            order by name limit ?6";
+            prefix, beyond, reader.level(), reader.owner(), reader.project(), limit))
     }
 }
 
 fn producer_ids(events: &[NewEvent]) -> HashSet<&str> {
     events.iter().filter_map(|event| event.producer_id.as_deref()).collect()
+}
+
+/// Streams that a feed reads one by one, for a page.
+const FEW_STREAMS: i64 = 32;
+
+direct_row! {
+    struct StreamRow { position: i64, seq: Seq, kind: String, data: String, at: Timestamp }
+}
+
+impl StreamRow {
+    fn event(self, stream: StreamName) -> Event {
+        let Self { position, seq, kind, data, at } = self;
+        Event { position, stream, seq, kind: kind.into(), data: data.into(), at }
+    }
+}
+
+direct_row! {
+    struct FeedRow {
+        position: i64,
+        name: String,
+        seq: Seq,
+        kind: String,
+        data: String,
+        at: Timestamp,
+    }
+}
+
+impl From<FeedRow> for Event {
+    fn from(row: FeedRow) -> Self {
+        let FeedRow { position, name, seq, kind, data, at } = row;
+        StreamRow { position, seq, kind, data, at }.event(Arc::<str>::from(name).into())
+    }
+}
+
+async fn page_of(
+    take: PageSize,
+    mut rows: impl Stream<Item = Result<Event, sqlx::Error>> + Unpin,
+) -> Result<LogPage, StoreError> {
+    let (mut page, mut bytes) = (LogPage::default(), 0);
+    while let Some(event) = rows.try_next().await? {
+        bytes += event.data.len();
+        let full = page.events.len() >= take.rows as usize || bytes > take.bytes;
+        if full && !page.events.is_empty() {
+            page.more = true;
+            break;
+        }
+        page.events.push(event);
+    }
+    Ok(page)
+}
+
+impl EventReads<'_> {
+    /// The last position whose event is older than `before`; `None` if there is none.
+    pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>, StoreError> {
+        // Positions follow time, except after a clock was set back. A scan from the oldest event
+        // suffices: it stops at the first event that is not older, and retention keeps it short.
+        let first_young = pool_find_value!(self.store,
+            r#"select position as "position!" from event where at >= ? order by position limit 1"#;
+            before);
+        let (_, head) = self.bounds().await?;
+        let last_old = first_young.map_or(head, |young| young - 1);
+        Ok((last_old > 0).then_some(last_old))
+    }
+
+    /// When the oldest event was appended; `None` without events.
+    pub async fn first_at(self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(pool_find_value!(
+            self.store,
+            r#"select at as "at: Timestamp" from event order by position limit 1"#
+        ))
+    }
+
+    /// The highest position that retention removed, and the highest position of the log.
+    pub async fn bounds(self) -> Result<(i64, i64), StoreError> {
+        let row = select_fields!(pool_row, self.store, { trimmed: Option<i64>, head: Option<i64> },
+            r#"select
+                (select value from meta where name = 'trimmed') as "trimmed: i64",
+                (select max(position) from event) as "head: i64""#);
+        Ok((row.trimmed.unwrap_or(0), row.head.unwrap_or(0)))
+    }
+
+    /// Events of one stream after `after`, in order. `kind` filters.
+    pub async fn of_stream(
+        self,
+        stream: i64,
+        name: &StreamName,
+        after: Seq,
+        kind: Option<&str>,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        let limit = take.limit();
+        let rows = pool_stream!(
+            r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
+            where stream_id = ?1 and seq > ?2 and (?3 is null or kind = ?3)
+            order by seq limit ?4"#,
+            StreamRow, self.store; stream, after, kind, limit);
+        page_of(take, rows.map_ok(|row| row.event(name.clone()))).await
+    }
+
+    /// Events of one kind in a stream before the seq `before`, the latest first. The cost depends
+    /// on the rows read, not on the length of the stream.
+    pub async fn before(
+        self,
+        stream: i64,
+        name: &StreamName,
+        before: Seq,
+        kind: &str,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        let limit = take.limit();
+        let rows = pool_stream!(
+            r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
+            where stream_id = ? and seq < ? and kind = ?
+            order by seq desc limit ?"#,
+            StreamRow, self.store; stream, before, kind, limit);
+        page_of(take, rows.map_ok(|row| row.event(name.clone()))).await
+    }
+
+    /// Events of several streams after the position `after` and up to `until`, in order. `kind`
+    /// filters.
+    pub async fn of_feed(
+        self,
+        scope: &FeedScope,
+        after: i64,
+        until: i64,
+        kind: Option<&str>,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        if kind.is_none() && self.is_of_few_streams(scope).await? {
+            return self.of_few_streams(scope, after, until, take).await;
+        }
+        let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
+        let reader = scope.reader();
+        macro_rules! page {
+            ($events:literal, $first:literal) => {
+                pool_stream!(
+                    r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
+            from "#,
+                    FeedRow, self.store,
+                    $events + " cross join stream s on s.id = e.stream_id
+            where " + $first + " and e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
+                and e.position <= ?6
+                and (?7 = 2 or s.visibility = 'team' or s.owner = ?8 or s.runner = ?8 or s.project = ?9
+                    or ?7 = 1 and coalesce(s.owner, s.project) is not null)
+            order by e.position limit ?5";
+                    after, lowest, beyond, kind, limit, until, reader.level(), reader.owner(),
+                    reader.project())
+            };
+        }
+        // Frames are most of the log, so they have no index of their kind.
+        let rows = match kind {
+            None | Some("frame") => page!("event e", "true"),
+            // Named, as statistics of the table may make a range of positions look as good.
+            Some(_) => {
+                page!("event e indexed by event_kind", "e.kind = ?4 and e.kind <> 'frame'")
+            }
+        };
+        page_of(take, rows.map_ok(Event::from)).await
+    }
+
+    /// Whether so few streams are in a scope that a page is read stream by stream.
+    async fn is_of_few_streams(self, scope: &FeedScope) -> Result<bool, StoreError> {
+        let (lowest, beyond) = (scope.lowest(), scope.beyond());
+        if lowest.is_empty() {
+            return Ok(false);
+        }
+        let count = pool_value!(self.store,
+            r#"select count(*) as "count!: i64"
+            from (select 1 from stream where name >= ?1 and name < ?2 limit ?3)"#;
+            lowest, beyond, FEW_STREAMS + 1);
+        Ok(count <= FEW_STREAMS)
+    }
+
+    /// Events of few streams, whatever the other streams have between them: the place of the
+    /// position `after` in each stream is found by halving, since both grow together and seqs have
+    /// no holes.
+    async fn of_few_streams(
+        self,
+        scope: &FeedScope,
+        after: i64,
+        until: i64,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
+        let reader = scope.reader();
+        let rows = pool_stream!(
+            r#"with recursive place (id, name, low, high) as (
+                select s.id, s.name, (select coalesce(min(seq), 1) - 1 from event where stream_id = s.id),
+                    (select coalesce(max(seq), 0) from event where stream_id = s.id)
+                from stream s
+                where s.name >= ?2 and s.name < ?3
+                    and (?6 = 2 or s.visibility = 'team' or s.owner = ?7 or s.runner = ?7 or s.project = ?8
+                        or ?6 = 1 and coalesce(s.owner, s.project) is not null)
+                union all
+                select id, name,
+                    iif((select position from event where stream_id = id and seq = (low + high + 1) / 2) <= ?1,
+                        (low + high + 1) / 2, low),
+                    iif((select position from event where stream_id = id and seq = (low + high + 1) / 2) <= ?1,
+                        high, (low + high + 1) / 2 - 1)
+                from place where low < high
+            )
+            select e.position as "position!: i64", p.name as "name!: String", e.seq as "seq!: i64",
+                e.kind as "kind!: String", e.data as "data!: String", e.at as "at!: Timestamp"
+            from place p
+            cross join event e on e.stream_id = p.id and e.seq > p.low and e.seq <= p.low + ?5
+            where p.low = p.high and e.position <= ?4
+            order by e.position limit ?5"#,
+            FeedRow, self.store;
+            after, lowest, beyond, until, limit, reader.level(), reader.owner(), reader.project());
+        page_of(take, rows.map_ok(Event::from)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{Ownership, Principal};
+
+    use super::*;
+    use crate::testing::{TestStore, append, event};
+
+    /// The SQL conditions of visibility agree with `Reader::may_read`.
+    #[tokio::test]
+    async fn sql_visibility_agrees_with_the_reader_rules() {
+        let test = TestStore::open().await;
+        let shared = |owner: &str, project: &str| {
+            StreamVisibility::shared(&Ownership::from_row(owner, project.to_owned()))
+        };
+        let streams: Vec<(StreamName, StreamVisibility)> = [
+            StreamVisibility::Team,
+            StreamVisibility::for_daemon(),
+            shared("session:a", "/p"),
+            shared("session:a", ""),
+            shared("session:b", "/q"),
+            StreamVisibility::shared(&Ownership {
+                runner: Some(Principal::Session("d".into())),
+                ..Ownership::from_row("session:b", "/q".to_owned())
+            }),
+            shared("nobody that we know", ""),
+            StreamVisibility::private(&Principal::Operator),
+            StreamVisibility::private(&Principal::Session("a".into())),
+            StreamVisibility::Answers,
+        ]
+        .into_iter()
+        // Two digits each, so that names sort like numbers.
+        .zip(10..)
+        .map(|(visibility, number)| (StreamName::new("x", number), visibility))
+        .collect();
+        for (name, visibility) in streams.clone() {
+            test.write(move |tx| {
+                Box::pin(async move {
+                    // Opened for the operator only; then the visibility is set.
+                    tx.streams().open(&name, &StreamVisibility::Answers).await?;
+                    tx.streams().set_visibility(&name, &visibility).await?;
+                    tx.append(&name, vec![event("a", "{}")]).await?;
+                    Ok(())
+                })
+            })
+            .await;
+        }
+        let session = |key: &str, project: Option<&str>| Reader::Session {
+            key: key.into(),
+            owner: format!("session:{key}").into(),
+            project: project.map(Arc::from),
+        };
+        for reader in [
+            Reader::All,
+            Reader::AllButCallResults,
+            session("a", Some("/p")),
+            session("b", Some("/p")),
+            session("c", Some("/q")),
+            session("d", None),
+        ] {
+            let mut expected = Vec::new();
+            for (name, visibility) in &streams {
+                let stored = test.store.streams().view(name).await.unwrap().unwrap().visibility;
+                assert_eq!(stored, *visibility);
+                if reader.may_read(&stored) {
+                    expected.push(name.as_str().to_owned());
+                }
+            }
+            let scope = FeedScope::prefix("x/", reader.clone());
+            let size = PageSize::rows(100);
+            let page = test.store.events().of_feed(&scope, 0, i64::MAX, None, size).await.unwrap();
+            let fed = page.events.iter().map(|event| event.stream.as_str().to_owned());
+            assert_eq!(fed.collect::<Vec<_>>(), expected, "{reader:?}");
+            let head = i64::try_from(streams.len()).unwrap();
+            let frames = test.store.frames().of_feed(&scope, 0, head).await.unwrap().unwrap();
+            let frames = std::str::from_utf8(&frames.bytes).unwrap();
+            assert_eq!(frames.matches("event: a").count(), expected.len(), "{reader:?}: {frames}");
+            let named = test.store.streams().names(&reader, "x/", 100).await.unwrap();
+            assert_eq!(named, expected, "{reader:?}");
+            let mut latest = test
+                .store
+                .streams()
+                .latest(&reader, i64::MAX, PageSize::rows(100))
+                .await
+                .unwrap()
+                .rows;
+            latest.reverse();
+            let latest: Vec<String> = latest.into_iter().map(|(_, name)| name).collect();
+            assert_eq!(latest, expected, "{reader:?}");
+            let names: Vec<String> =
+                streams.iter().map(|(name, _)| name.as_str().to_owned()).collect();
+            let moved = test.store.streams().moved(&reader, &names, 0).await.unwrap();
+            let moved: Vec<String> = moved.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(moved, expected, "{reader:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn trim_removes_a_prefix_and_keeps_the_last_event() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        let (one, two) = (StreamName::new("task", "one"), StreamName::new("task", "two"));
+        append(store, &two, vec![event("frame", "{}")]).await;
+        for _ in 0..20 {
+            append(store, &one, vec![event("frame", "{}")]).await;
+        }
+        assert_eq!(store.upkeep().trim(11, u64::MAX).await.unwrap().removed, 10);
+        let bounds = |view: StreamView| (view.floor, view.head);
+        assert_eq!(bounds(store.streams().view(&one).await.unwrap().unwrap()), (10, 20));
+        assert_eq!(bounds(store.streams().view(&two).await.unwrap().unwrap()), (0, 1));
+        assert_eq!(store.events().bounds().await.unwrap(), (11, 21));
+        let appended = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
+        assert_eq!(appended.last, 2, "a seq is never used twice");
+        let feed = FeedScope::prefix("", Reader::All);
+        let frames = store.frames().of_feed(&feed, 0, 21).await.unwrap().unwrap();
+        assert!(frames.bytes.starts_with(b"id: 1\n"));
+    }
+
+    /// The feed of few streams, which is read stream by stream, has what the whole log has of them.
+    #[tokio::test]
+    async fn a_feed_of_few_streams_agrees_with_the_log() {
+        let test = TestStore::open().await;
+        for number in 0..200_u32 {
+            let name = StreamName::new(["a", "b", "ab"][number as usize % 3], number % 7);
+            append(&test.store, &name, vec![event("frame", "{}")]).await;
+        }
+        test.store.upkeep().trim(50, u64::MAX).await.unwrap();
+        let all = FeedScope::prefix("", Reader::All);
+        let page = async |scope: &FeedScope, after, rows| {
+            let (events, size) = (test.store.events(), PageSize::rows(rows));
+            events.of_feed(scope, after, i64::MAX, None, size).await.unwrap()
+        };
+        let log = page(&all, 0, 1_000).await.events;
+        for prefix in ["a", "a/", "a/3", "b", "c"] {
+            let scope = FeedScope::prefix(prefix, Reader::All);
+            for after in [0, 7, 49, 50, 51, 120, 199, 200, 900] {
+                let expected: Vec<&Event> = log
+                    .iter()
+                    .filter(|event| {
+                        event.position > after && event.stream.as_str().starts_with(prefix)
+                    })
+                    .collect();
+                let found = page(&scope, after, 5).await;
+                assert_eq!(
+                    found.events.iter().collect::<Vec<_>>(),
+                    expected[..expected.len().min(5)]
+                );
+                assert_eq!(found.more, expected.len() > 5, "{prefix} after {after}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn events_of_a_stream_can_be_read_by_kind() {
+        let test = TestStore::open().await;
+        let name = StreamName::fixed("team");
+        let kind: Arc<str> = "peer.status".into();
+        let events = (0..3).map(|_| NewEvent { kind: Arc::clone(&kind), ..event("", "{}") });
+        append(&test.store, &name, events.collect()).await;
+        append(&test.store, &name, vec![event("other", "{}")]).await;
+        let view = test.store.streams().view(&name).await.unwrap().unwrap();
+        let page = test
+            .store
+            .events()
+            .of_stream(view.id, &name, 0, Some("peer.status"), PageSize::rows(10))
+            .await
+            .unwrap()
+            .events;
+        assert_eq!(page.len(), 3);
+    }
 }

@@ -8,10 +8,12 @@ use svc_model::{
 };
 
 use super::{
-    errors::changed,
     families::{TaskReads, TaskWrites},
-    page::read_page,
-    statement::{change, direct_row, pool_query, query_fields, select_one},
+    read_query::read_page,
+    statement::{
+        change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_fields,
+        select_one,
+    },
 };
 use crate::{PageSize, RowPage, StoreError, StreamState, TaskRow};
 
@@ -102,7 +104,6 @@ impl TryFrom<RawTask> for TaskRow {
     }
 }
 
-/// Selects the columns of a task and the last event of its stream; for the macros of `statement`.
 macro_rules! tasks {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -124,24 +125,17 @@ macro_rules! tasks {
 impl TaskWrites<'_> {
     /// A task by its id, with the stream's head including uncommitted events.
     pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
-        let id = id.as_str();
-        let raw = tasks!(select_one, self.tx, "where t.task_id = ?", id);
+        let raw = tasks!(select_one, self.tx, "where t.task_id = ?"; id);
         self.with_head(raw).await
     }
 
-    /// The task that a caller created with this idempotency key.
     pub async fn by_key(
         &mut self,
         created_by: &str,
         key: &str,
     ) -> Result<Option<TaskRow>, StoreError> {
-        let raw = tasks!(
-            select_one,
-            self.tx,
-            "where t.created_by = ? and t.idempotency_key = ?",
-            created_by,
-            key
-        );
+        let raw = tasks!(select_one, self.tx,
+            "where t.created_by = ? and t.idempotency_key = ?"; created_by, key);
         self.with_head(raw).await
     }
 
@@ -158,7 +152,6 @@ impl TaskWrites<'_> {
         Ok(Some(row))
     }
 
-    /// Stores a task whose stream exists.
     pub async fn insert(
         &mut self,
         task: &Task,
@@ -174,24 +167,11 @@ impl TaskWrites<'_> {
             .metadata
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
-                runner, project, idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            stream,
-            task.title,
-            task.agent,
-            task.prompt,
-            task.from,
-            metadata,
-            task.status,
-            created_by,
-            runner,
-            project,
-            idempotency_key,
-            task.created_at
-        );
+                runner, project, idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, stream, task.title, task.agent, task.prompt, task.from, metadata, task.status,
+            created_by, runner, project, idempotency_key, task.created_at);
         Ok(())
     }
 
@@ -203,35 +183,19 @@ impl TaskWrites<'_> {
         let pid = process.map(|it| it.process.pid);
         let started = process.map(|it| &*it.process.started).filter(|started| !started.is_empty());
         let machine = process.map_or("", |it| it.machine_id.as_str());
-        let done = change!(
-            self.tx,
+        let done = change!(self.tx,
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, machine_id = ?, \
-                cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
-            task.status,
-            task.report.exit_code,
-            task.report.signal,
-            task.report.error,
-            pid,
-            started,
-            machine,
-            task.cancel_requested_at,
-            task.closed_at,
-            runner,
-            task.reason,
-            task.result,
-            id
-        );
+                cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?";
+            task.status, task.report.exit_code, task.report.signal, task.report.error, pid, started,
+            machine, task.cancel_requested_at, task.closed_at, runner, task.reason, task.result,
+            id);
         changed(done, "task", id)
     }
 }
 
 impl TaskReads<'_> {
     pub async fn get(self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
-        let id = id.as_str();
-        let raw = tasks!(pool_query, "where t.task_id = ?", id)
-            .fetch_optional(&self.store.readers)
-            .await?;
-        raw.map(TaskRow::try_from).transpose()
+        row_of(tasks!(pool_one, self.store, "where t.task_id = ?"; id))
     }
 
     /// Tasks that the reader may read, the latest first, before the cursor `before` (time of
@@ -249,29 +213,17 @@ impl TaskReads<'_> {
             Some((at, id)) => (at.as_millis(), id.as_str()),
             None => (i64::MAX, ""),
         };
-        let (owner, project) = (reader.owner(), reader.project());
         // Each condition has an index in the order of the list. Of several, the one that leaves the
         // fewest tasks is read, and the others filter it.
         macro_rules! page {
             ($first:literal) => {
-                tasks!(
-                    pool_query,
-                    $first
-                        + "and (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
+                tasks!(pool_page, self.store,
+                    $first + "and (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
                 and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
                 and (?8 is null or t.created_by = ?8 or t.runner = ?8 or t.project = ?9)
-            order by t.created_at desc, t.task_id desc limit ?7",
-                    filter.status,
-                    filter.agent,
-                    filter.from,
-                    since,
-                    at,
-                    id,
-                    limit,
-                    owner,
-                    project
-                )
-                .fetch(&self.store.page_readers)
+            order by t.created_at desc, t.task_id desc limit ?7";
+                    filter.status, filter.agent, filter.from, since, at, id, limit, reader.owner(),
+                    reader.project())
             };
         }
         let is_open = filter.status.is_some_and(|status| !status.is_terminal());
@@ -297,18 +249,11 @@ impl TaskReads<'_> {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<TaskRow>, StoreError> {
-        let (owner, project) = (reader.owner(), reader.project());
-        let rows = tasks!(
-            pool_query,
+        let rows = tasks!(pool_page, self.store,
             "where t.task_id >= ?1 and t.task_id < ?1 || '~'
                 and (?3 is null or t.created_by = ?3 or t.runner = ?3 or t.project = ?4)
-            order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2",
-            prefix,
-            limit,
-            owner,
-            project
-        )
-        .fetch(&self.store.page_readers);
+            order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2";
+            prefix, limit, reader.owner(), reader.project());
         // Tasks can be large, so the page is also bounded in bytes.
         let page =
             read_page(rows, PageSize::rows(limit), TaskRow::try_from, |row| &row.task).await?;
@@ -323,17 +268,11 @@ impl TaskReads<'_> {
         count: u32,
         bytes: usize,
     ) -> Result<(Vec<(Seq, String)>, bool), StoreError> {
-        let id = id.as_str();
-        let mut rows = query_fields!(
-            { seq: i64, data: String },
+        let mut rows = select_fields!(pool_stream, self.store, { seq: i64, data: String },
             "select e.seq, e.data
             from event e
             where e.stream_id = (select stream_id from task where task_id = ?) and e.kind = 'frame'
-            order by e.seq desc limit ?",
-            id,
-            count
-        )
-        .fetch(&self.store.readers);
+            order by e.seq desc limit ?"; id, count);
         let (mut frames, mut total, mut cut) = (Vec::new(), 0, false);
         while let Some(row) = rows.try_next().await? {
             total += row.data.len();
@@ -349,39 +288,20 @@ impl TaskReads<'_> {
 
     /// Tasks that nobody has begun and that have no event since `before`.
     pub async fn old_pending(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
-        let rows = tasks!(
-            pool_query,
-            "where t.status = 'pending' and e.at <= ? order by e.at limit 500",
-            before
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(TaskRow::try_from).collect()
+        rows_of(tasks!(pool_all, self.store,
+            "where t.status = 'pending' and e.at <= ? order by e.at limit 500"; before))
     }
 
     /// Tasks whose runners' processes are on a machine, and that have not ended.
     pub async fn active_on(self, machine: &MachineId) -> Result<Vec<TaskRow>, StoreError> {
-        let rows = tasks!(
-            pool_query,
-            "where t.status = 'active' and t.machine_id = ? order by t.task_id limit 500",
-            machine
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(TaskRow::try_from).collect()
+        rows_of(tasks!(pool_all, self.store,
+            "where t.status = 'active' and t.machine_id = ? order by t.task_id limit 500"; machine))
     }
 
     /// Running tasks that have no event since `before`, without those that another machine runs.
     pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
-        let here = self.store.machine_id();
-        let rows = tasks!(
-            pool_query,
-            "where t.status = 'active' and e.at <= ? and t.machine_id in ('', ?) order by e.at limit 500",
-            before,
-            here
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(TaskRow::try_from).collect()
+        rows_of(tasks!(pool_all, self.store,
+            "where t.status = 'active' and e.at <= ? and t.machine_id in ('', ?) order by e.at limit 500";
+            before, self.store.machine_id()))
     }
 }

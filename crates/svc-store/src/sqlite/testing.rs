@@ -4,19 +4,21 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{
     Clock, Machine, MachineId, ManualClock, NewEvent, StreamName, StreamVisibility, Timestamp,
 };
 use svc_sys::machine::ThisMachine;
 
+use super::{
+    db::{Store, Writer},
+    file::writer_options,
+};
+use crate::{OpenOptions, StoreError, WriteTx};
+
 #[cfg(test)]
 use super::frames;
-use super::{
-    connect::writer_options,
-    db::{Store, Writer},
-};
-use crate::{OpenOptions, StoreError};
 #[cfg(all(test, feature = "postgres"))]
 use crate::{PostgresOptions, postgres::testing::new_database};
 #[cfg(all(test, feature = "postgres"))]
@@ -72,14 +74,23 @@ impl TestStore {
         self.execute("update task set closed_at = 1").await;
     }
 
-    /// Closes and reopens the store.
+    /// Runs a write job, which must not fail.
+    pub async fn write<T, F>(&self, work: F) -> T
+    where
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, StoreError>>
+            + Send
+            + 'static,
+        T: Send + 'static,
+    {
+        self.store.write(work).await.unwrap()
+    }
+
     pub async fn restart(self) -> Self {
         self.writer.close(self.store).await.unwrap();
         Self::at(self.folder, self.clock, None).await
     }
 }
 
-/// A store in a new database of a server for tests.
 #[cfg(all(test, feature = "postgres"))]
 pub(crate) async fn open_on_server(clock: Arc<ManualClock>) -> (Store, Writer) {
     let options = PostgresOptions {
@@ -108,7 +119,6 @@ pub(crate) fn statements() -> Vec<String> {
     files.map(query).chain(replay.map(str::to_owned)).collect()
 }
 
-/// The machine of all stores for tests.
 fn test_machine() -> ThisMachine {
     let machine_id = MachineId::from("mach_test".to_owned());
     let machine = Machine { machine_id, name: "box".to_owned() };
@@ -119,7 +129,6 @@ pub fn event(kind: &str, data: &str) -> NewEvent {
     NewEvent { kind: kind.into(), data: data.into(), producer_id: None }
 }
 
-/// Appends to a stream. A missing stream is created.
 pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
     let name = name.clone();
     let done: Result<(), StoreError> = store
@@ -236,13 +245,10 @@ mod model {
                     }
                 }
                 LogStep::Close { stream } => {
-                    let closed: Result<(), StoreError> = test
-                        .store
-                        .write(move |tx| {
-                            Box::pin(async move { tx.streams().close(&name(stream)).await })
-                        })
-                        .await;
-                    closed.unwrap();
+                    test.write(move |tx| {
+                        Box::pin(async move { tx.streams().close(&name(stream)).await })
+                    })
+                    .await;
                     log.streams[stream].closed = true;
                 }
                 LogStep::Trim { share } => {
@@ -345,7 +351,7 @@ pub mod journal {
     };
 
     use super::TestStore;
-    use crate::{SessionStart, StoreError};
+    use crate::SessionStart;
 
     /// A confirmed record of session `s` with only a goal. The session is stored, the record is
     /// not.
@@ -357,11 +363,7 @@ pub mod journal {
             source: SessionSource::Startup,
             created_by: "operator".to_owned(),
         };
-        let done: Result<(), StoreError> = at
-            .store
-            .write(move |tx| Box::pin(async move { tx.sessions().begin(&start).await }))
-            .await;
-        done.unwrap();
+        at.write(move |tx| Box::pin(async move { tx.sessions().begin(&start).await })).await;
         let now = Timestamp::from_millis(1_000);
         let draft = GhapDraft {
             domain: Domain::Debugging,
@@ -376,6 +378,14 @@ pub mod journal {
         let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, now);
         (ghap.status, ghap.end) = ended(Verdict::Confirmed, now);
         ghap
+    }
+
+    pub async fn put(at: &TestStore, ghap: Ghap) {
+        at.write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await })).await;
+    }
+
+    pub async fn update(at: &TestStore, ghap: Ghap) {
+        at.write(move |tx| Box::pin(async move { tx.ghaps().update(&ghap).await })).await;
     }
 
     /// An end at `at` with only a verdict.

@@ -1,17 +1,21 @@
-//! Rows of session tokens. They contain the hash of a token and never the token.
+//! Rows of session tokens and of browsers, and sign-in codes. They contain the hash of a token or
+//! code and never the secret itself.
+
+use std::time::Duration;
 
 use svc_model::{MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash, TokenId};
 
 use super::{
-    errors::changed,
-    families::{TokenReads, TokenWrites},
-    page::read_page,
+    families::{BrowserReads, BrowserWrites, TokenReads, TokenWrites},
+    read_query::read_page,
     statement::{
-        change, direct_row, pool_query, query_fields, query_value, read_one, select_fields,
-        select_one, select_value, select_values,
+        change, changed, direct_row, pool_all, pool_find_value, pool_one, pool_page, pool_value,
+        read_one, row_of, rows_of, select_fields, select_one, select_value, select_values,
     },
 };
-use crate::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow};
+use crate::{
+    LoginCodeRow, PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow,
+};
 
 direct_row! {
     struct RawToken {
@@ -97,67 +101,39 @@ impl TokenWrites<'_> {
         let (pid, started) = row.process.as_ref().map(|it| (it.pid, &*it.started)).unzip();
         // A token of a process is made on the machine of the process.
         let machine = row.process.as_ref().map_or("", |_| self.tx.machine.as_str());
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into token (token_id, hash, session, scopes, project, created_at, expires_at, client_pid,
                 client_started, cwd, operator_credential, machine_id)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            hash,
-            row.session,
-            scopes,
-            project,
-            row.created_at,
-            row.expires_at,
-            pid,
-            started,
-            row.cwd,
-            row.operator_credential,
-            machine
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, hash, row.session, scopes, project, row.created_at, row.expires_at, pid, started,
+            row.cwd, row.operator_credential, machine);
         Ok(())
     }
 
     /// Revokes a token for the operator; an earlier time of revocation stays.
     pub async fn revoke(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
-        let id = id.as_str();
-        change!(
-            self.tx,
-            "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?",
-            self.tx.now,
-            TokenEnd::Revoked,
-            id
-        );
-        let raw = tokens!(select_one, self.tx, "where token_id = ?", id);
-        raw.map(TokenRow::try_from).transpose()
+        change!(self.tx,
+            "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?";
+            self.tx.now, TokenEnd::Revoked, id);
+        row_of(tokens!(select_one, self.tx, "where token_id = ?"; id))
     }
 
     /// Revokes the minted tokens of a session and returns those that were valid. The token of a
     /// process is revoked with the end of the process.
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
-        let ids = select_values!(
-            self.tx,
+        let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null and client_pid is null
-            returning token_id as "token_id!""#,
-            self.tx.now,
-            TokenEnd::Ended,
-            session
-        );
+            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
     /// Revokes all tokens of a session and returns those that were valid.
     pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
-        let ids = select_values!(
-            self.tx,
+        let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null
-            returning token_id as "token_id!""#,
-            self.tx.now,
-            TokenEnd::Ended,
-            session
-        );
+            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Ended, session);
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
@@ -167,18 +143,12 @@ impl TokenWrites<'_> {
         process: &ProcessIdentity,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
-        let ids = select_values!(
-            self.tx,
+        let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
                 limit ?5)
-            returning token_id as "token_id!""#,
-            self.tx.now,
-            TokenEnd::Gone,
-            process.pid,
-            process.started,
-            limit
-        );
+            returning token_id as "token_id!""#;
+            self.tx.now, TokenEnd::Gone, process.pid, process.started, limit);
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
@@ -188,37 +158,26 @@ impl TokenWrites<'_> {
         machine: &MachineId,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
-        let ids = select_values!(
-            self.tx,
+        let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where machine_id = ?3 and client_pid is not null and revoked_at is null
                 limit ?4)
-            returning token_id as "token_id!""#,
-            self.tx.now,
-            TokenEnd::Gone,
-            machine,
-            limit
-        );
+            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Gone, machine, limit);
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
     /// Records which process of ours uses a token of a client's process.
     pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
-        let id = id.as_str();
-        change!(self.tx, "update token set bearer = ? where token_id = ?", bearer, id);
+        change!(self.tx, "update token set bearer = ? where token_id = ?"; bearer, id);
         Ok(())
     }
 
     /// The processes of ours that use tokens of a client's process.
     pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>, StoreError> {
-        let bearers = select_values!(
-            self.tx,
+        Ok(select_values!(self.tx,
             r#"select distinct bearer as "bearer!" from token
-            where client_pid = ? and client_started = ? and bearer is not null"#,
-            process.pid,
-            process.started
-        );
-        Ok(bearers)
+            where client_pid = ? and client_started = ? and bearer is not null"#;
+            process.pid, process.started))
     }
 
     /// Removes tokens of a client's process that process `bearer` uses, except the latest `kept`,
@@ -230,19 +189,12 @@ impl TokenWrites<'_> {
         kept: u32,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
-        let ids = select_values!(
-            self.tx,
+        let ids = select_values!(self.tx,
             r#"delete from token where token_id in
                 (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
                     and revoke_reason is not 'revoked'
                 order by token_id desc limit ?5 offset ?4)
-            returning token_id as "token_id!""#,
-            process.pid,
-            process.started,
-            bearer,
-            kept,
-            limit
-        );
+            returning token_id as "token_id!""#; process.pid, process.started, bearer, kept, limit);
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
@@ -253,40 +205,26 @@ impl TokenWrites<'_> {
         before: Timestamp,
         limit: u32,
     ) -> Result<u64, StoreError> {
-        let done = change!(
-            self.tx,
+        Ok(change!(self.tx,
             "delete from token where token_id in (select token_id from token
-                where revoke_reason = ? and revoked_at < ? limit ?)",
-            TokenEnd::Gone,
-            before,
-            limit
-        );
-        Ok(done)
+                where revoke_reason = ? and revoked_at < ? limit ?)";
+            TokenEnd::Gone, before, limit))
     }
 
-    /// The subject of a process that was issued tokens before.
     pub async fn process_subject(
         &mut self,
         process: &ProcessIdentity,
     ) -> Result<Option<ProcessSubject>, StoreError> {
-        let row = select_fields!(
-            select_one,
-            self.tx,
+        let row = select_fields!(select_one, self.tx,
             {
-                token_id: String,
-                session: String,
-                scopes: String,
-                project: Option<String>,
-                cwd: Option<String>,
-                is_barred: bool
+                token_id: String, session: String, scopes: String, project: Option<String>,
+                cwd: Option<String>, is_barred: bool
             },
             r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String", cwd,
                 exists (select 1 from token where client_pid = ?1 and client_started = ?2
                     and revoke_reason = 'revoked') as "is_barred!: bool"
-            from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#,
-            process.pid,
-            process.started
-        );
+            from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#;
+            process.pid, process.started);
         let Some(row) = row else { return Ok(None) };
         let scopes = scopes_of(&row.token_id, &row.scopes)?;
         Ok(Some(ProcessSubject {
@@ -299,52 +237,34 @@ impl TokenWrites<'_> {
         }))
     }
 
-    /// The latest valid token of a process.
     pub async fn of_process(
         &mut self,
         process: &ProcessIdentity,
     ) -> Result<Option<TokenRow>, StoreError> {
-        let raw = tokens!(
-            select_one,
-            self.tx,
+        row_of(tokens!(select_one, self.tx,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
-            order by token_id desc limit 1",
-            process.pid,
-            process.started,
-            self.tx.now
-        );
-        raw.map(TokenRow::try_from).transpose()
+            order by token_id desc limit 1"; process.pid, process.started, self.tx.now))
     }
 
-    /// Whether a token of this subject has ever existed.
     pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
-        let is_subject = select_value!(
-            self.tx,
-            r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#,
-            session
-        );
-        Ok(is_subject)
+        Ok(select_value!(self.tx,
+            r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#;
+            session))
     }
 
     /// Who can speak as a subject: its valid minted tokens, and processes that were issued tokens
     /// of it.
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
-        let has_minted = select_value!(
-            self.tx,
+        let has_minted = select_value!(self.tx,
             r#"select exists (select 1 from token where session = ? and client_pid is null
-                and revoked_at is null and expires_at > ?) as "has_minted!: bool""#,
-            session,
-            self.tx.now
-        );
-        let rows = select_fields!(
-            select_all,
-            self.tx,
+                and revoked_at is null and expires_at > ?) as "has_minted!: bool""#;
+            session, self.tx.now);
+        let rows = select_fields!(select_all, self.tx,
             { client_pid: i64, client_started: String, machine_id: MachineId },
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!",
                 machine_id as "machine_id!: MachineId"
-            from token where session = ? and client_pid is not null and client_started is not null"#,
-            session
-        );
+            from token where session = ? and client_pid is not null and client_started is not null"#;
+            session);
         let processes = rows
             .into_iter()
             .map(|row| {
@@ -354,22 +274,14 @@ impl TokenWrites<'_> {
             })
             .filter_map(Result::transpose)
             .collect::<Result<_, StoreError>>()?;
-        let projects = select_values!(
-            self.tx,
-            "select distinct project from token where session = ? and project <> ''",
-            session
-        );
+        let projects = select_values!(self.tx,
+            "select distinct project from token where session = ? and project <> ''"; session);
         Ok(SubjectHolders { has_minted, processes, projects })
     }
 
     pub async fn note_use(&mut self, id: &TokenId) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let done = change!(
-            self.tx,
-            "update token set last_used_at = ? where token_id = ?",
-            self.tx.now,
-            id
-        );
+        let done = change!(self.tx,
+            "update token set last_used_at = ? where token_id = ?"; self.tx.now, id);
         changed(done, "token", id)
     }
 }
@@ -378,8 +290,7 @@ impl TokenReads<'_> {
     /// The token with this SHA-256, in any state.
     pub async fn by_hash(self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let hash = hash.as_slice();
-        let raw = tokens!(read_one, self.store, "where hash = ?", hash);
-        raw.map(TokenRow::try_from).transpose()
+        row_of(tokens!(read_one, self.store, "where hash = ?"; hash))
     }
 
     /// The hash of a token that is valid at `now` and whose hash is from `least` to `greatest`.
@@ -390,24 +301,14 @@ impl TokenReads<'_> {
         now: Timestamp,
     ) -> Result<Option<TokenHash>, StoreError> {
         let (least, greatest) = (least.as_slice(), greatest.as_slice());
-        let hash = query_value!(
+        let hash = pool_find_value!(self.store,
             "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ?
-                and operator_credential is null limit 1",
-            least,
-            greatest,
-            now
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
+                and operator_credential is null limit 1"; least, greatest, now);
         Ok(hash.and_then(|hash| hash.try_into().ok()))
     }
 
     pub async fn get(self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
-        let id = id.as_str();
-        let raw = tokens!(pool_query, "where token_id = ?", id)
-            .fetch_optional(&self.store.readers)
-            .await?;
-        raw.map(TokenRow::try_from).transpose()
+        row_of(tokens!(pool_one, self.store, "where token_id = ?"; id))
     }
 
     /// The latest token of a process that is valid at `now`.
@@ -416,28 +317,16 @@ impl TokenReads<'_> {
         process: &ProcessIdentity,
         now: Timestamp,
     ) -> Result<Option<TokenRow>, StoreError> {
-        let raw = tokens!(
-            read_one,
-            self.store,
+        row_of(tokens!(read_one, self.store,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
-            order by token_id desc limit 1",
-            process.pid,
-            process.started,
-            now
-        );
-        raw.map(TokenRow::try_from).transpose()
+            order by token_id desc limit 1"; process.pid, process.started, now))
     }
 
     /// Whether there are tokens whose processes exited before `before`.
     pub async fn has_gone_processes(self, before: Timestamp) -> Result<bool, StoreError> {
-        let has = query_value!(
-            r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#,
-            TokenEnd::Gone,
-            before
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(has)
+        Ok(pool_value!(self.store,
+            r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#;
+            TokenEnd::Gone, before))
     }
 
     /// Processes of this machine that have unrevoked tokens, at most `limit`, after the cursor
@@ -447,21 +336,13 @@ impl TokenReads<'_> {
         after: Option<&ProcessIdentity>,
         limit: u32,
     ) -> Result<Vec<ProcessIdentity>, StoreError> {
-        let here = self.store.machine_id();
         let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
-        let rows = query_fields!(
-            { client_pid: i64, client_started: String },
+        let rows = select_fields!(pool_all, self.store, { client_pid: i64, client_started: String },
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token
             where client_pid is not null and revoked_at is null and client_started is not null and machine_id = ?
                 and (client_pid, client_started) > (?, ?)
-            order by client_pid, client_started limit ?"#,
-            here,
-            pid,
-            started,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            order by client_pid, client_started limit ?"#;
+            self.store.machine_id(), pid, started, limit);
         rows.into_iter()
             .map(|row| process_of("", Some(row.client_pid), Some(row.client_started)))
             .filter_map(Result::transpose)
@@ -470,16 +351,9 @@ impl TokenReads<'_> {
 
     /// Tokens whose ids begin with `prefix`, valid ones first, at most `limit`.
     pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>, StoreError> {
-        let rows = tokens!(
-            pool_query,
+        rows_of(tokens!(pool_all, self.store,
             "where token_id >= ?1 and token_id < ?1 || '~'
-            order by revoked_at is not null, token_id desc limit ?2",
-            prefix,
-            limit
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        rows.into_iter().map(TokenRow::try_from).collect()
+            order by revoked_at is not null, token_id desc limit ?2"; prefix, limit))
     }
 
     /// Tokens, the latest first, before the cursor `before`.
@@ -489,13 +363,91 @@ impl TokenReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<TokenRow>, StoreError> {
         let limit = size.limit();
-        let rows = tokens!(
-            pool_query,
-            "where ?1 is null or token_id < ?1 order by token_id desc limit ?2",
-            before,
-            limit
-        )
-        .fetch(&self.store.page_readers);
+        let rows = tokens!(pool_page, self.store,
+            "where ?1 is null or token_id < ?1 order by token_id desc limit ?2"; before, limit);
         read_page(rows, size, TokenRow::try_from, |row| &row.scopes).await
+    }
+}
+
+macro_rules! login_codes {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select operator_credential, expires_at as "expires_at: Timestamp", used_at as "used_at: Timestamp"
+            from login_code "#,
+            LoginCodeRow,
+            $($rest)*
+        )
+    };
+}
+
+direct_row!(LoginCodeRow { operator_credential, expires_at, used_at });
+
+impl BrowserReads<'_> {
+    pub async fn login_code(self, hash: &TokenHash) -> Result<Option<LoginCodeRow>, StoreError> {
+        let hash = hash.as_slice();
+        Ok(login_codes!(pool_one, self.store, "where hash = ?"; hash))
+    }
+}
+
+impl BrowserWrites<'_> {
+    pub async fn insert_login_code(
+        &mut self,
+        hash: &TokenHash,
+        operator_credential: &str,
+        expires_at: Timestamp,
+    ) -> Result<(), StoreError> {
+        let hash = hash.as_slice();
+        change!(self.tx,
+            "insert into login_code (hash, operator_credential, expires_at) values (?, ?, ?)";
+            hash, operator_credential, expires_at);
+        Ok(())
+    }
+
+    pub async fn login_code(
+        &mut self,
+        hash: &TokenHash,
+    ) -> Result<Option<LoginCodeRow>, StoreError> {
+        let hash = hash.as_slice();
+        Ok(login_codes!(select_one, self.tx, "where hash = ?"; hash))
+    }
+
+    pub async fn use_login_code(&mut self, hash: &TokenHash) -> Result<(), StoreError> {
+        let key = hash.as_slice();
+        let done = change!(self.tx,
+            "update login_code set used_at = ? where hash = ? and used_at is null";
+            self.tx.now, key);
+        changed(done, "login_code", "of a browser")
+    }
+
+    /// Removes codes that expired more than `kept` ago, at most `limit`.
+    pub async fn forget_login_codes(
+        &mut self,
+        kept: Duration,
+        limit: u32,
+    ) -> Result<(), StoreError> {
+        let before = self.tx.now.minus(kept);
+        change!(self.tx,
+            "delete from login_code where hash in (select hash from login_code where expires_at < ? limit ?)";
+            before, limit);
+        Ok(())
+    }
+
+    /// Removes browsers that ended more than `kept` ago, at most `limit`.
+    pub async fn forget(&mut self, kept: Duration, limit: u32) -> Result<(), StoreError> {
+        let before = self.tx.now.minus(kept);
+        change!(self.tx,
+            "delete from token where token_id in
+                (select token_id from token where operator_credential is not null and expires_at < ? limit ?)";
+            before, limit);
+        Ok(())
+    }
+
+    /// Revokes the cookies of all browsers. Returns those that were valid.
+    pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>, StoreError> {
+        let ids = select_values!(self.tx,
+            r#"update token set revoked_at = ?, revoke_reason = ?
+            where operator_credential is not null and revoked_at is null
+            returning token_id as "token_id!""#; self.tx.now, TokenEnd::Revoked);
+        Ok(ids.into_iter().map(TokenId::from).collect())
     }
 }

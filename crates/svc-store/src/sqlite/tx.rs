@@ -6,12 +6,18 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp};
+use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
+use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp, limits};
 
 use super::{
-    direct_connection::UncommittedEvent, statement::select_value, write_connection::WriteConnection,
+    direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
+    row::{DirectRow, FromSql, Parameter},
+    statement::select_value,
 };
 use crate::{AppendedSeqs, Batch, Bus, StoreError, StreamState};
+
+#[cfg(feature = "postgres")]
+use crate::postgres::PgWriter;
 
 /// The write side of the database. The writer owns the only instance and lends it to one job at a
 /// time.
@@ -29,21 +35,17 @@ pub struct WriteTx {
     pub(super) closing: Vec<Arc<str>>,
     /// Streams whose visibility changed since the last commit.
     pub(super) visibility_changed: Vec<Arc<str>>,
-    /// Highest assigned position.
     pub(super) position: i64,
     /// Steps that revert the current job's changes to `streams`.
     pub(super) undo: Vec<Undo>,
     pub(super) now: Timestamp,
-    /// The machine of this daemon.
     pub(super) machine: MachineId,
 }
 
 /// Reverts one change of a cached stream state.
 #[derive(Debug)]
 pub(super) enum Undo {
-    /// Restores the former state.
     Restore(Arc<str>, StreamState),
-    /// Removes a state that was not cached before.
     Forget(Arc<str>),
 }
 
@@ -53,7 +55,6 @@ impl WriteTx {
         self.now
     }
 
-    /// The machine of this daemon.
     pub fn machine_id(&self) -> &MachineId {
         &self.machine
     }
@@ -177,7 +178,6 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Begins the transaction of a group of jobs.
     pub(super) async fn begin(&mut self) -> Result<(), StoreError> {
         self.direct.begin().await?;
         if self.direct.take_stale() {
@@ -196,7 +196,6 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Writes the events of this commit.
     pub(super) async fn flush(&mut self) -> Result<(), StoreError> {
         if !self.pending.is_empty() {
             self.sort_pending();
@@ -209,36 +208,19 @@ impl WriteTx {
     pub(super) fn publish(&mut self) {
         let before = self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
         let mut position = before;
-        let groups: Vec<(i64, usize)> = self
-            .pending
-            .chunk_by(|a, b| a.stream_id == b.stream_id)
-            .map(|group| (group[0].stream_id, group.len()))
-            .collect();
-        let mut began = 0;
-        let is_new = groups.iter().any(|(_, len)| {
-            let first = &self.pending[began];
-            began += len;
-            first.seq == 1 && *first.visibility != StreamVisibility::Answers
-        });
+        let groups = || self.pending.chunk_by(|a, b| a.stream_id == b.stream_id);
+        let is_new = groups()
+            .any(|group| group[0].seq == 1 && *group[0].visibility != StreamVisibility::Answers);
         if is_new {
             self.bus.notify_opened();
         }
-        let firsts = groups.iter().scan(0, |at, (_, len)| {
-            let first = *at;
-            *at += len;
-            Some(first)
-        });
-        let wanted = self.bus.wanted(firsts.map(|first| &*self.pending[first].stream));
+        let wanted = self.bus.wanted(groups().map(|group| &*group[0].stream));
         // The last job of the group decides a stream's visibility.
-        let lasts = groups.iter().scan(0, |end, (_, len)| {
-            *end += len;
-            Some(*end - 1)
-        });
-        let visibilities: Vec<Arc<StreamVisibility>> =
-            lasts.map(|last| Arc::clone(&self.pending[last].visibility)).collect();
+        let last = |group: &[UncommittedEvent]| Arc::clone(&group[group.len() - 1].visibility);
+        let streams: Vec<_> = groups().map(|group| (group.len(), last(group))).collect();
         let mut batches = Vec::new();
         let mut pending = self.pending.drain(..);
-        for (((_, len), wanted), visibility) in groups.into_iter().zip(wanted).zip(visibilities) {
+        for ((len, visibility), wanted) in streams.into_iter().zip(wanted) {
             let group = pending.by_ref().take(len);
             if wanted {
                 let events: Vec<Event> = group
@@ -279,5 +261,193 @@ impl WriteTx {
     pub(super) fn put_state(&mut self, name: Arc<str>, before: StreamState, after: StreamState) {
         self.undo.push(Undo::Restore(Arc::clone(&name), before));
         self.streams.insert(name, after);
+    }
+}
+
+/// Subtransactions of one transaction, beyond which PostgreSQL becomes slow: it keeps 64 in memory.
+#[cfg(feature = "postgres")]
+const SAVEPOINTS: usize = 32;
+
+#[derive(Debug)]
+pub(super) enum WriteConnection {
+    Sqlite(DirectConnection),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<PgWriter>),
+}
+
+/// Calls a method of the engine's connection: `$sqlite` waits for the disk alone, `$postgres` for a
+/// server. With `await`, the latter is a future of its own on the heap: it would make the futures
+/// of all write jobs some kilobytes larger.
+macro_rules! engine {
+    ($connection:expr, $name:ident => $sqlite:expr, await $postgres:expr) => {
+        engine!($connection, $name => $sqlite, Box::pin($postgres).await)
+    };
+    ($connection:expr, $name:ident => $sqlite:expr, $postgres:expr) => {
+        match $connection {
+            WriteConnection::Sqlite($name) => $sqlite,
+            #[cfg(feature = "postgres")]
+            WriteConnection::Postgres($name) => $postgres,
+        }
+    };
+}
+
+impl WriteConnection {
+    /// How many jobs with statements of their own a commit may have.
+    pub(super) fn run_limit(&self) -> usize {
+        engine!(self, _connection => limits::RUNS_PER_COMMIT, SAVEPOINTS)
+    }
+
+    /// Whether commits wait for a server, and not for a disk alone.
+    pub(super) fn is_of_server(&self) -> bool {
+        engine!(self, _connection => false, true)
+    }
+
+    /// Whether the server did not take the last attempt to connect.
+    pub(super) fn is_away(&self) -> bool {
+        engine!(self, connection => { let _ = connection; false }, connection.is_away())
+    }
+
+    pub(super) async fn close(self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(connection) => {
+                let closed = tokio::task::spawn_blocking(move || connection.close()).await;
+                closed.map_err(|_| StoreError::Panicked).flatten()
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => Box::pin(connection.close()).await,
+        }
+    }
+
+    /// Connects, if the connection was lost, before the first statement of a group.
+    pub(super) async fn ready(&mut self) -> Result<(), StoreError> {
+        engine!(self, connection => { let _ = connection; Ok(()) }, await connection.ready())
+    }
+
+    /// Whether what the caller has in memory may differ from the tables. Asked once: the caller
+    /// then reads the tables again.
+    pub(super) fn take_stale(&mut self) -> bool {
+        engine!(self, connection => { let _ = connection; false }, connection.take_stale())
+    }
+
+    pub(super) async fn begin(&mut self) -> Result<(), StoreError> {
+        engine!(self, connection => connection.begin(), await connection.begin())
+    }
+
+    pub(super) async fn commit(&mut self) -> Result<(), StoreError> {
+        engine!(self, connection => connection.commit(), await connection.commit())
+    }
+
+    pub(super) async fn rollback(&mut self) -> Result<(), StoreError> {
+        engine!(self, connection => connection.rollback(), await connection.rollback())
+    }
+
+    pub(super) fn begin_job(&mut self, isolation: JobIsolation) {
+        engine!(self, connection => connection.begin_job(isolation), connection.begin_job(isolation));
+    }
+
+    pub(super) async fn end_job(
+        &mut self,
+        isolation: JobIsolation,
+        keep: bool,
+    ) -> Result<(), StoreError> {
+        engine!(
+            self,
+            connection => connection.end_job(isolation, keep),
+            await connection.end_job(isolation, keep)
+        )
+    }
+
+    #[cfg(test)]
+    pub(super) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
+        engine!(self, connection => connection.execute(statements), {
+            let _ = connection;
+            panic!("no file: {statements}")
+        })
+    }
+
+    pub(super) async fn change(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<u64, StoreError> {
+        engine!(self, connection => connection.change(sql, values), await connection.change(sql, values))
+    }
+
+    /// The single value of a query that returns one row. `checked` only supplies the type; it never
+    /// runs.
+    pub(super) async fn value<'q, T: FromSql>(
+        &mut self,
+        checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<T, StoreError> {
+        let value = self.value_if_any(checked, sql, values).await?;
+        Ok(value.ok_or(sqlx::Error::RowNotFound)?)
+    }
+
+    pub(super) async fn value_if_any<'q, T: FromSql>(
+        &mut self,
+        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Option<T>, StoreError> {
+        engine!(
+            self,
+            connection => connection.value_if_any(sql, values),
+            await connection.value_if_any(sql, values)
+        )
+    }
+
+    pub(super) async fn values<'q, T: FromSql + Send>(
+        &mut self,
+        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Vec<T>, StoreError> {
+        engine!(self, connection => connection.values(sql, values), await connection.values(sql, values))
+    }
+
+    pub(super) async fn one<T: DirectRow>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Option<T>, StoreError> {
+        engine!(self, connection => connection.one(sql, values), await connection.one(sql, values))
+    }
+
+    pub(super) async fn row<T: DirectRow>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<T, StoreError> {
+        Ok(self.one(sql, values).await?.ok_or(sqlx::Error::RowNotFound)?)
+    }
+
+    pub(super) async fn all<T: DirectRow + Send>(
+        &mut self,
+        sql: &'static str,
+        values: &[Parameter<'_>],
+    ) -> Result<Vec<T>, StoreError> {
+        engine!(self, connection => connection.all(sql, values), await connection.all(sql, values))
+    }
+
+    pub(super) async fn insert(
+        &mut self,
+        now: Timestamp,
+        events: &[UncommittedEvent],
+    ) -> Result<i64, StoreError> {
+        engine!(self, connection => connection.insert(now, events), await connection.insert(now, events))
+    }
+
+    pub(super) async fn insert_alone(
+        &mut self,
+        now: Timestamp,
+        events: &[UncommittedEvent],
+    ) -> Result<i64, StoreError> {
+        engine!(
+            self,
+            connection => connection.insert_alone(now, events),
+            await connection.insert_alone(now, events)
+        )
     }
 }

@@ -1,24 +1,182 @@
-//! Rows of clusters and of the values that are drawn from them.
+//! What is derived from records: how often predictions were confirmed and causes of wrong ones,
+//! clusters, and the values that are drawn from them.
+//!
+//! `ghap_sum` keeps the sums with the records, of all records and of each project. A session also
+//! counts its own records of other projects, which are few and which no other session reads.
 
 use std::collections::HashMap;
 
 use svc_model::{
     GhapId, Reader, Timestamp,
-    journal::{Domain, GhapStatus, Strategy, Tier},
+    journal::{Domain, GhapStatus, RootCauseCategory, Strategy, Tier},
     learning::{Axis, Value},
 };
 
 use super::{
-    calibration::sum_scope,
-    columns::non_empty,
-    families::{ValueReads, ValueWrites},
-    json::{from_json, to_json},
+    families::{CalibrationReads, ValueReads, ValueWrites},
+    row::{from_json, non_empty, to_json},
     statement::{
-        change, direct_row, find_value, pool_query, query_fields, query_rows, query_value,
-        select_one, select_value,
+        change, direct_row, find_value, pool_all, pool_one, pool_value, select_fields, select_one,
+        select_value,
     },
 };
-use crate::{ClusterRow, Clustering, MemberRow, NewCluster, StoreError};
+use crate::{
+    CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin,
+    StoreError, VerdictWeek,
+};
+
+direct_row!(HitRate { strategy, records, confirmed });
+direct_row!(CalibrationRow { client, domain, records, hit_rate, with_probability, brier });
+direct_row!(ProbabilityBin { tenth, records, confirmed, mean });
+direct_row!(VerdictWeek { week, records, confirmed });
+
+/// The scope in `ghap_sum` of what a reader reads by its project, or reads all of.
+pub(super) fn sum_scope(reader: &Reader) -> Option<&str> {
+    if reader.reads_all_rows() { Some("*") } else { reader.project() }
+}
+
+/// The same, for the records of one project.
+fn scope_of<'a>(reader: &'a Reader, project: Option<&'a str>) -> Option<&'a str> {
+    match project {
+        None => sum_scope(reader),
+        Some(project) => Some(project)
+            .filter(|project| reader.reads_all_rows() || reader.project() == Some(*project)),
+    }
+}
+
+impl CalibrationReads<'_> {
+    /// Rates of confirmed predictions by strategy in a domain: the requested strategy first, then
+    /// the most used.
+    pub async fn hit_rates(
+        self,
+        reader: &Reader,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<HitRate>, StoreError> {
+        let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
+        Ok(pool_all!(
+            r#"select strategy as "strategy!: Strategy", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
+            from (
+                select item as strategy, records, confirmed from ghap_sum
+                where scope = ?3 and subject = 'strategy' and domain = ?1 and records > 0
+                union all
+                select g.strategy, 1, iif(g.status = 'confirmed', 1, 0)
+                from session s cross join ghap g on g.session_id = s.session_id
+                where s.reader_key = ?4 and g.project is not ?5 and g.domain = ?1
+                    and g.status in ('confirmed', 'falsified')
+            )
+            group by strategy order by coalesce(strategy = ?2, false) desc, sum(records) desc, strategy"#,
+            HitRate, self.store; domain, strategy, scope, key, read_project))
+    }
+
+    /// Root causes of wrong predictions of a domain, the most frequent first.
+    pub async fn root_causes(
+        self,
+        reader: &Reader,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
+        let (scope, key, read_project) = (sum_scope(reader), reader.key(), reader.project());
+        let rows = select_fields!(pool_all, self.store, { category: RootCauseCategory, count: i64 },
+            r#"select category as "category!: RootCauseCategory", sum(records) as "count!: i64"
+            from (
+                select item as category, detail as strategy, records from ghap_sum
+                where scope = ?3 and subject = 'cause' and domain = ?1 and records > 0
+                union all
+                select g.root_cause_category, g.strategy, 1
+                from session s cross join ghap g on g.session_id = s.session_id
+                where s.reader_key = ?4 and g.project is not ?5 and g.domain = ?1 and g.status = 'falsified'
+                    and g.root_cause_category is not null
+            )
+            where ?2 is null or strategy = ?2
+            group by category order by sum(records) desc, category"#;
+            domain, strategy, scope, key, read_project);
+        Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
+    }
+
+    pub async fn rows(
+        self,
+        reader: &Reader,
+        project: Option<&str>,
+        client: Option<&str>,
+        domain: Option<Domain>,
+    ) -> Result<Vec<CalibrationRow>, StoreError> {
+        let (scope, key, read_project) =
+            (scope_of(reader, project), reader.key(), reader.project());
+        Ok(pool_all!(
+            r#"select nullif(client, '') as "client: String", domain as "domain!: Domain", sum(records) as "records!: i64",
+                sum(confirmed) * 1.0 / sum(records) as "hit_rate!: f64", sum(stated) as "with_probability!: i64",
+                sum(error) / nullif(sum(stated), 0) as "brier: f64"
+            from (
+                select item as client, domain, records, confirmed, stated, error from ghap_sum
+                where scope = ?4 and subject = 'client' and records > 0
+                union all
+                select coalesce(s.client, ''), g.domain, 1, iif(g.status = 'confirmed', 1, 0), iif(g.probability is null, 0, 1),
+                    (g.probability - iif(g.status = 'confirmed', 1, 0)) * (g.probability - iif(g.status = 'confirmed', 1, 0))
+                from session s cross join ghap g on g.session_id = s.session_id
+                where s.reader_key = ?5 and g.project is not ?6 and (?1 is null or g.project = ?1)
+                    and g.status in ('confirmed', 'falsified')
+            )
+            where (?2 is null or client = ?2) and (?3 is null or domain = ?3)
+            group by client, domain order by client, domain"#,
+            CalibrationRow, self.store; project, client, domain, scope, key, read_project))
+    }
+
+    pub async fn probability_bins(
+        self,
+        reader: &Reader,
+        project: Option<&str>,
+        domain: Option<Domain>,
+    ) -> Result<Vec<ProbabilityBin>, StoreError> {
+        let (scope, key, read_project) =
+            (scope_of(reader, project), reader.key(), reader.project());
+        Ok(pool_all!(
+            r#"select tenth as "tenth!: i64", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64",
+                sum(probability) / sum(records) as "mean!: f64"
+            from (
+                select cast(item as integer) as tenth, domain, records, confirmed, probability from ghap_sum
+                where scope = ?3 and subject = 'tenth' and records > 0
+                union all
+                select min(cast(g.probability * 10 as integer), 9), g.domain, 1, iif(g.status = 'confirmed', 1, 0), g.probability
+                from session s cross join ghap g on g.session_id = s.session_id
+                where s.reader_key = ?4 and g.project is not ?5 and (?1 is null or g.project = ?1)
+                    and g.status in ('confirmed', 'falsified') and g.probability is not null
+            )
+            where ?2 is null or domain = ?2
+            group by tenth order by tenth"#,
+            ProbabilityBin, self.store; project, domain, scope, key, read_project))
+    }
+
+    /// Records that ended in each week, and how many of these were confirmed; the latest `limit`
+    /// weeks, in order.
+    pub async fn verdict_weeks(
+        self,
+        reader: &Reader,
+        project: Option<&str>,
+        domain: Option<Domain>,
+        limit: u32,
+    ) -> Result<Vec<VerdictWeek>, StoreError> {
+        let (scope, key, read_project) =
+            (scope_of(reader, project), reader.key(), reader.project());
+        // 1970-01-01 was a Thursday; the first Monday is four days later.
+        let mut rows = pool_all!(
+            r#"select week as "week!: Timestamp", sum(records) as "records!: i64", sum(confirmed) as "confirmed!: i64"
+            from (
+                select cast(item as integer) as week, domain, records, confirmed from ghap_sum
+                where scope = ?3 and subject = 'week' and records > 0
+                union all
+                select (g.resolved_at - 345600000) / 604800000 * 604800000 + 345600000, g.domain, 1, iif(g.status = 'confirmed', 1, 0)
+                from session s cross join ghap g on g.session_id = s.session_id
+                where s.reader_key = ?4 and g.project is not ?5 and (?1 is null or g.project = ?1)
+                    and g.status in ('confirmed', 'falsified') and g.resolved_at is not null
+            )
+            where ?2 is null or domain = ?2
+            group by week order by week desc limit ?6"#,
+            VerdictWeek, self.store; project, domain, scope, key, read_project, limit);
+        rows.reverse();
+        Ok(rows)
+    }
+}
 
 direct_row!(Clustering { state, records, noise });
 direct_row!(ClusterRow { cluster_id, label, size, avg_weight, goal });
@@ -72,29 +230,20 @@ impl ValueWrites<'_> {
         clustering: &Clustering,
         groups: &[NewCluster],
     ) -> Result<(), StoreError> {
-        let former = select_value!(
-            self.tx,
+        let former = select_value!(self.tx,
             r#"select json_group_array(json_array(m.ghap_id, c.label)) as "former!: String"
-            from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#,
-            axis
-        );
+            from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#;
+            axis);
         let former: Vec<(GhapId, i64)> = from_json(&former)?;
         let former: HashMap<GhapId, i64> = former.into_iter().collect();
-        let next = find_value!(self.tx, "select next_label from clustering where axis = ?", axis);
+        let next = find_value!(self.tx, "select next_label from clustering where axis = ?"; axis);
         let (labels, next) = name(groups, &former, next.unwrap_or(0));
 
-        change!(self.tx, "delete from cluster where axis = ?", axis);
-        change!(
-            self.tx,
+        change!(self.tx, "delete from cluster where axis = ?"; axis);
+        change!(self.tx,
             "insert into clustering (axis, state, records, noise, next_label, at) values (?1, ?2, ?3, ?4, ?5, ?6)
-            on conflict (axis) do update set state = ?2, records = ?3, noise = ?4, next_label = ?5, at = ?6",
-            axis,
-            clustering.state,
-            clustering.records,
-            clustering.noise,
-            next,
-            self.tx.now
-        );
+            on conflict (axis) do update set state = ?2, records = ?3, noise = ?4, next_label = ?5, at = ?6";
+            axis, clustering.state, clustering.records, clustering.noise, next, self.tx.now);
         let clusters: Vec<(String, i64, f64)> = groups
             .iter()
             .zip(labels)
@@ -108,21 +257,15 @@ impl ValueWrites<'_> {
             })
             .collect();
         let (clusters, members) = (to_json(&clusters), to_json(&members));
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into cluster (cluster_id, axis, label, avg_weight)
-            select value ->> 0, ?, cast(value ->> 1 as integer), cast(value ->> 2 as real) from json_each(?)",
-            axis,
-            clusters
-        );
+            select value ->> 0, ?, cast(value ->> 1 as integer), cast(value ->> 2 as real) from json_each(?)";
+            axis, clusters);
         // A record that has been removed meanwhile is left out.
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into cluster_member (cluster_id, ghap_id, similarity)
             select j.value ->> 0, g.ghap_id, cast(j.value ->> 2 as real)
-            from json_each(?) j cross join ghap g on g.ghap_id = j.value ->> 1",
-            members
-        );
+            from json_each(?) j cross join ghap g on g.ghap_id = j.value ->> 1"; members);
         Ok(())
     }
 
@@ -135,34 +278,19 @@ impl ValueWrites<'_> {
         session_id: &str,
     ) -> Result<Option<Value>, StoreError> {
         let project = value.project.as_deref().unwrap_or_default();
-        let known = values!(
-            select_one,
-            self.tx,
-            "where v.cluster_id = ?1 and v.text = ?2 and v.project = ?3 and (?3 <> '' or v.session_id = ?4)",
-            value.cluster_id,
-            value.text,
-            project,
-            session_id
-        );
+        let known = values!(select_one, self.tx,
+            "where v.cluster_id = ?1 and v.text = ?2 and v.project = ?3 and (?3 <> '' or v.session_id = ?4)";
+            value.cluster_id, value.text, project, session_id);
         if let Some(known) = known {
             return Ok(Some(known.into()));
         }
         let id = value.id.as_str();
-        change!(
-            self.tx,
+        change!(self.tx,
             "insert into learned_value (value_id, project, axis, cluster_id, text, terms, distance, session_id,
                 validated_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            id,
-            project,
-            value.axis,
-            value.cluster_id,
-            value.text,
-            terms,
-            value.distance,
-            session_id,
-            value.validated_at
-        );
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            id, project, value.axis, value.cluster_id, value.text, terms, value.distance,
+            session_id, value.validated_at);
         Ok(None)
     }
 }
@@ -198,45 +326,27 @@ fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> 
 impl ValueReads<'_> {
     /// The number of resolved records, and a fingerprint that differs after each change of them.
     pub async fn count_resolved(self) -> Result<(i64, String), StoreError> {
-        let row = query_fields!(
-            { count: i64, last: i64, at: i64 },
+        let row = select_fields!(pool_row, self.store, { count: i64, last: i64, at: i64 },
             r#"select
                 (select coalesce(sum(records), 0) from ghap_sum where scope = '*' and subject = 'ended') as "count!: i64",
                 coalesce((select id from ghap where status <> 'active' order by id desc limit 1), 0) as "last!: i64",
-                coalesce((select updated_at from ghap where status <> 'active' order by updated_at desc limit 1), 0) as "at!: i64""#
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
+                coalesce((select updated_at from ghap where status <> 'active' order by updated_at desc limit 1), 0) as "at!: i64""#);
         Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
     }
 
-    /// The number of resolved records that the reader may read.
     pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64, StoreError> {
         let (scope, key, project) = (sum_scope(reader), reader.key(), reader.project());
-        let count = query_value!(
+        Ok(pool_value!(self.store,
             r#"select (select coalesce(sum(records), 0) from ghap_sum where scope = ?1 and subject = 'ended') + (
                 select count(*) from session s cross join ghap g on g.session_id = s.session_id
                 where s.reader_key = ?2 and g.project is not ?3 and g.status <> 'active'
-            ) as "count!: i64""#,
-            scope,
-            key,
-            project
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        Ok(count)
+            ) as "count!: i64""#; scope, key, project))
     }
 
-    /// The last grouping of the records.
     pub async fn clustering(self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
-        let row = query_rows!(
-            Clustering,
+        Ok(pool_one!(
             "select state, records, noise from clustering where axis = ?",
-            axis
-        )
-        .fetch_optional(&self.store.readers)
-        .await?;
-        Ok(row)
+            Clustering, self.store; axis))
     }
 
     /// The clusters of an axis, the largest first. Counts only records that the reader may read;
@@ -246,9 +356,7 @@ impl ValueReads<'_> {
         reader: &Reader,
         axis: Axis,
     ) -> Result<Vec<ClusterRow>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let rows = query_rows!(
-            ClusterRow,
+        Ok(pool_all!(
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
                 (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
                     where o.cluster_id = c.cluster_id
@@ -260,13 +368,7 @@ impl ValueReads<'_> {
             where c.axis = ?1
                 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
             group by c.cluster_id order by count(*) desc, c.label"#,
-            axis,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(rows)
+            ClusterRow, self.store; axis, reader.key(), reader.project()))
     }
 
     /// Records of a cluster that the reader may read, the nearest to its centroid first.
@@ -276,9 +378,7 @@ impl ValueReads<'_> {
         cluster_id: &str,
         limit: u32,
     ) -> Result<Vec<MemberRow>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let rows = query_rows!(
-            MemberRow,
+        Ok(pool_all!(
             r#"select g.ghap_id as "id!: GhapId", g.domain as "domain: Domain", g.strategy as "strategy: Strategy",
                 g.status as "status: GhapStatus", g.tier as "tier: Tier", g.goal, m.similarity
             from cluster_member m
@@ -286,14 +386,7 @@ impl ValueReads<'_> {
             where m.cluster_id = ?1
                 and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             order by m.similarity desc, g.id limit ?2"#,
-            cluster_id,
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
-        Ok(rows)
+            MemberRow, self.store; cluster_id, limit, reader.key(), reader.project()))
     }
 
     /// Values that the reader may read, the latest first, each with its terms, and their total
@@ -305,26 +398,15 @@ impl ValueReads<'_> {
         limit: u32,
     ) -> Result<(Vec<(Value, String)>, i64), StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let total = query_value!(
+        let total = pool_value!(self.store,
             r#"select count(*) as "count!: i64" from learned_value v
             where (?1 is null or axis = ?1)
-                and (?2 is null or v.project = ?3 or v.session_id in (select session_id from session where reader_key = ?2))"#,
-            axis,
-            key,
-            project
-        )
-        .fetch_one(&self.store.readers)
-        .await?;
-        let rows = values!(pool_query, "where (?1 is null or v.axis = ?1)
+                and (?2 is null or v.project = ?3 or v.session_id in (select session_id from session where reader_key = ?2))"#;
+            axis, key, project);
+        let rows = values!(pool_all, self.store,
+            "where (?1 is null or v.axis = ?1)
                 and (?3 is null or v.project = ?4 or v.session_id in (select session_id from session where reader_key = ?3))
-            order by v.id desc limit ?2",
-            axis,
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            order by v.id desc limit ?2"; axis, limit, key, project);
         Ok((rows.into_iter().map(with_terms).collect(), total))
     }
 
@@ -336,21 +418,15 @@ impl ValueReads<'_> {
         domain: Domain,
         limit: u32,
     ) -> Result<Vec<Value>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let rows = values!(pool_query, "join (
+        let rows = values!(pool_all, self.store,
+            "join (
                 select m.cluster_id, count(*) as records from cluster_member m
                 join ghap g on g.ghap_id = m.ghap_id
                 where g.domain = ?1 group by m.cluster_id
             ) c on c.cluster_id = v.cluster_id
             where (?3 is null or v.project = ?4 or v.session_id in (select session_id from session where reader_key = ?3))
-            order by c.records desc, v.id desc limit ?2",
-            domain,
-            limit,
-            key,
-            project
-        )
-        .fetch_all(&self.store.readers)
-        .await?;
+            order by c.records desc, v.id desc limit ?2";
+            domain, limit, reader.key(), reader.project());
         Ok(rows.into_iter().map(Value::from).collect())
     }
 }
@@ -362,21 +438,109 @@ fn with_terms(mut raw: RawValue) -> (Value, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use svc_model::journal::{Ghap, Verdict};
+
     use super::{
-        super::testing::{TestStore, journal::record},
+        super::testing::{
+            TestStore,
+            journal::{ended, put, record, update},
+        },
         *,
     };
+
+    async fn assert_sums(at: &TestStore, change: &str) {
+        let sums = async |sql: &'static str| -> Vec<String> {
+            sqlx::query_scalar(sql).fetch_all(at.store.readers.file().unwrap()).await.unwrap()
+        };
+        let kept = sums(
+            "select json_array(scope, subject, item, domain, detail, records, confirmed, stated, round(probability, 9),
+                round(error, 9)) from ghap_sum where records <> 0 order by 1",
+        );
+        let counted = sums(
+            "select json_array(scope, subject, item, domain, detail, count(*), sum(confirmed), sum(stated),
+                round(sum(probability), 9), round(sum(error), 9))
+            from (select '*' as scope, * from ghap_share union all select project, * from ghap_share)
+            group by scope, subject, item, domain, detail order by 1",
+        );
+        let (kept, counted) = (kept.await, counted.await);
+        assert_eq!(kept, counted, "{change}");
+    }
+
+    async fn resolved(at: &TestStore, number: usize, project: &str, verdict: Verdict) -> Ghap {
+        let mut ghap = record(at, number, "a goal").await;
+        ghap.project = Some(project.to_owned());
+        ghap.probability = Some(0.7);
+        (ghap.status, ghap.end) = ended(verdict, Timestamp::from_millis(345_600_000));
+        put(at, ghap.clone()).await;
+        ghap
+    }
+
+    #[tokio::test]
+    async fn sums_follow_each_change_of_the_records() {
+        let at = TestStore::open().await;
+        let mut ghap = resolved(&at, 1, "/a", Verdict::Confirmed).await;
+        resolved(&at, 2, "/b", Verdict::Falsified).await;
+        assert_sums(&at, "two records").await;
+        for change in [
+            "update session set client = 'codex'",
+            "update ghap set status = 'falsified', root_cause_category = 'wrong_assumption' where ghap_id = 'ghap_1'",
+            "update ghap set probability = null where ghap_id = 'ghap_2'",
+            "update ghap set project = '/a'",
+            "update session set client = null",
+        ] {
+            at.execute(change).await;
+            assert_sums(&at, change).await;
+        }
+        ghap.status = GhapStatus::Active;
+        ghap.end = None;
+        update(&at, ghap).await;
+        assert_sums(&at, "opened again").await;
+        let left = at.store.calibration().hit_rates(&Reader::All, Domain::Debugging, None).await;
+        assert_eq!(left.unwrap().len(), 1);
+        at.execute("delete from ghap").await;
+        assert_sums(&at, "removed").await;
+        let none = at.store.calibration().rows(&Reader::All, None, None, None).await.unwrap();
+        assert_eq!(none, []);
+    }
+
+    #[tokio::test]
+    async fn a_session_reads_the_sums_of_its_project_and_its_own_records() {
+        let at = TestStore::open().await;
+        for (number, project) in ["/a", "/a", "/b", "/c"].into_iter().enumerate() {
+            resolved(&at, number, project, Verdict::Confirmed).await;
+        }
+        let reader = |key: &str, project: &str| Reader::Session {
+            key: key.into(),
+            owner: format!("session:{key}").into(),
+            project: Some(Arc::from(project)),
+        };
+        let count = async |reader: &Reader, project: Option<&str>| {
+            let rows = at.store.calibration().rows(reader, project, None, None).await.unwrap();
+            rows.iter().map(|row| row.records).sum::<i64>()
+        };
+        let other = reader("other", "/a");
+        assert_eq!((count(&Reader::All, None).await, count(&other, None).await), (4, 2));
+        assert_eq!((count(&other, Some("/a")).await, count(&other, Some("/b")).await), (2, 0));
+        at.execute("update session set created_by = 'session:own'").await;
+        let own = reader("own", "/b");
+        assert_eq!((count(&own, None).await, count(&own, Some("/a")).await), (4, 2), "all its own");
+        assert_eq!(count(&Reader::All, Some("/a")).await, 2);
+        assert_eq!(at.store.values().count_resolved_for(&own).await.unwrap(), 4);
+        assert_eq!(at.store.values().count_resolved_for(&other).await.unwrap(), 2);
+        let weeks = at.store.calibration().verdict_weeks(&own, None, None, 5).await.unwrap();
+        assert_eq!((weeks.len(), weeks[0].records), (1, 4));
+        let bins = at.store.calibration().probability_bins(&other, None, None).await.unwrap();
+        assert_eq!((bins[0].tenth, bins[0].records), (7, 2));
+    }
 
     #[tokio::test]
     async fn clusters_are_replaced_and_keep_their_labels() {
         let at = TestStore::open().await;
         for number in 0..60 {
             let ghap = record(&at, number, "a goal").await;
-            let done: Result<(), StoreError> = at
-                .store
-                .write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await }))
-                .await;
-            done.unwrap();
+            put(&at, ghap).await;
         }
         let group = async |sizes: &[(usize, usize)]| -> Vec<(String, i64, f64)> {
             let member = |number| (GhapId::from(format!("ghap_{number}")), 0.5);
@@ -388,15 +552,12 @@ mod tests {
                 })
                 .collect();
             let clustering = Clustering { state: "state".to_owned(), records: 60, noise: 0 };
-            let done: Result<(), StoreError> = at
-                .store
-                .write(move |tx| {
-                    Box::pin(async move {
-                        tx.values().put_clusters(Axis::Full, &clustering, &groups).await
-                    })
-                })
-                .await;
-            done.unwrap();
+            at.write(move |tx| {
+                Box::pin(
+                    async move { tx.values().put_clusters(Axis::Full, &clustering, &groups).await },
+                )
+            })
+            .await;
             let clusters = at.store.values().clusters(&Reader::All, Axis::Full).await.unwrap();
             clusters.into_iter().map(|row| (row.cluster_id, row.size, row.avg_weight)).collect()
         };

@@ -22,7 +22,6 @@ use crate::{AppendedSeqs, StoreError};
 pub struct WriteQueueKey(Option<Arc<str>>);
 
 impl WriteQueueKey {
-    /// The queue of the operator and of the daemon itself.
     pub const DAEMON: Self = Self(None);
 
     pub fn for_principal(principal: &Principal) -> Self {
@@ -48,10 +47,11 @@ pub(super) enum WriterJob {
         events: Vec<NewEvent>,
         reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
     },
-    /// Any other job.
     Run(Box<dyn WriteJob>),
     /// Closes the queue: later jobs are rejected.
-    Stop { reply: oneshot::Sender<()> },
+    Stop {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// A write job with its result types erased.
@@ -99,7 +99,6 @@ where
 }
 
 impl WriterJob {
-    /// Answers the caller of a job that does not run.
     pub(super) fn refuse(self, error: &StoreError) {
         match self {
             Self::Append { reply, .. } => drop(reply.send(Err(error.clone()))),
@@ -313,7 +312,6 @@ impl WriteQueueSender {
         }
     }
 
-    /// Number of queued jobs.
     pub(super) fn queued(&self) -> usize {
         self.0.lock().queues.values().map(|queue| queue.jobs.len()).sum()
     }

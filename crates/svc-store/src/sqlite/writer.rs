@@ -21,7 +21,7 @@ use super::{
     tx::WriteTx,
     write_queue::{WriteJob, WriteQueue, WriterJob},
 };
-use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats, version::Version};
+use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats, bus::Version};
 
 #[derive(Debug, Default)]
 pub(super) struct WriterCounters {
@@ -59,7 +59,6 @@ pub(super) struct WriterThread {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<WriterCounters>,
     pub(super) version: Arc<Version>,
-    /// Runs the futures of jobs.
     pub(super) runtime: Handle,
 }
 
@@ -186,14 +185,8 @@ async fn commit_appends(
     }
     let mut done = Vec::with_capacity(group.len());
     for job in group.drain(..) {
-        let WriterJob::Append { stream, events, reply } = job else { continue };
-        let mark = tx.mark();
-        match tx.append(&stream, events).await {
-            Ok(seqs) => done.push((reply, seqs)),
-            Err(error) => {
-                tx.rewind(mark);
-                reply.send(Err(error)).ok();
-            }
+        if let WriterJob::Append { stream, events, reply } = job {
+            append(tx, &stream, events, reply, &mut done).await;
         }
     }
     let work = began.elapsed();
@@ -201,16 +194,10 @@ async fn commit_appends(
     let committed = tx.commit_appends().await;
     version.end();
     if let Err(error) = committed {
-        let finished = |(reply, seqs)| FinishedJob::Append(reply, seqs);
-        let done = done.into_iter().map(finished).collect();
         fail(tx, &error, done, std::iter::empty()).await;
         return None;
     }
-    for (reply, seqs) in done {
-        // The caller may have gone away; the commit is valid nevertheless.
-        reply.send(Ok(seqs)).ok();
-    }
-    tx.publish();
+    succeed(tx, done);
     Some(work)
 }
 
@@ -227,7 +214,6 @@ fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
     next.clamp(1, limits::RUNS_PER_COMMIT)
 }
 
-/// A job that has run and waits for the commit.
 enum FinishedJob {
     Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
     Run(Box<dyn WriteJob>),
@@ -266,11 +252,7 @@ async fn commit(
     .await;
     match outcome {
         Ok(work) => {
-            // Answers first: a caller can queue its next job while readers are woken.
-            for job in done {
-                job.answer(Ok(()));
-            }
-            tx.publish();
+            succeed(tx, done);
             Some(work)
         }
         Err(error) => {
@@ -290,7 +272,7 @@ async fn run_jobs(
     while let Some(job) = group.pop_front() {
         match job {
             WriterJob::Append { stream, events, reply } => {
-                append(tx, (stream, events, reply), done).await;
+                append(tx, &stream, events, reply, done).await;
             }
             WriterJob::Run(job) => run_job(tx, job, isolation, done).await?,
             // The queue handles it.
@@ -300,16 +282,16 @@ async fn run_jobs(
     Ok(())
 }
 
-type AppendParts = (StreamName, Vec<NewEvent>, oneshot::Sender<Result<AppendedSeqs, StoreError>>);
-
 /// Gives events their seqs. The commit's end writes the events.
 async fn append(
     tx: &mut WriteTx,
-    (stream, events, reply): AppendParts,
+    stream: &StreamName,
+    events: Vec<NewEvent>,
+    reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
     done: &mut Vec<FinishedJob>,
 ) {
     let mark = tx.mark();
-    match tx.append(&stream, events).await {
+    match tx.append(stream, events).await {
         Ok(seqs) => done.push(FinishedJob::Append(reply, seqs)),
         Err(error) => {
             tx.rewind(mark);
@@ -339,7 +321,14 @@ async fn run_job(
     settled
 }
 
-/// Answers all jobs with the error.
+/// Answers first: a caller can queue its next job while readers are woken.
+fn succeed(tx: &mut WriteTx, done: Vec<FinishedJob>) {
+    for job in done {
+        job.answer(Ok(()));
+    }
+    tx.publish();
+}
+
 async fn fail(
     tx: &mut WriteTx,
     error: &StoreError,

@@ -1,42 +1,37 @@
 //! Coding agents' own records of their sessions. Hooks miss some states: none is called when a
 //! person says No at a dialog, or presses Esc, or when a turn of Codex fails.
 
-mod claude;
-pub mod claude_transcript;
-mod codex;
-mod gemini;
-mod record_fault;
-mod record_file;
+pub mod claude;
+mod turn_ends;
 
-pub use claude::ClaudeSession;
-pub use record_fault::RecordFault;
+pub use claude::{ClaudeSession, RecordFault};
 
 use std::net::SocketAddr;
-
 use std::path::PathBuf;
 
 use svc_model::{ClientRecord, ProcessIdentity, Timestamp, client_session_id};
 
 use crate::connection_owner;
+use crate::process_list::variable;
 
-/// Claude Code's record has every state.
+/// Its record has every state.
 pub const CLAUDE: &str = "claude-code";
-/// Codex' record has only the end of a turn.
+/// Its record has only the end of a turn.
 pub const CODEX: &str = "codex";
-/// It has a plugin, and a server where its person wants one.
+/// It has a plugin, and a server if the person starts one.
 pub const OPENCODE: &str = "opencode";
-/// Gemini CLI's record has only the end of a turn by the person.
+/// Its record has only the end of a turn by the person.
 pub const GEMINI: &str = "gemini";
 
-/// Where an opencode takes connections from everybody on this machine: without a password.
+/// Address of an opencode that takes connections of everybody on this machine: it has no password.
 pub fn open_server(backend: &str, pid: u32) -> Option<SocketAddr> {
-    if backend != OPENCODE || record_file::variable(pid, "OPENCODE_SERVER_PASSWORD").is_some() {
+    if backend != OPENCODE || variable(pid, "OPENCODE_SERVER_PASSWORD").is_some() {
         return None;
     }
     connection_owner::listening_address(pid)
 }
 
-/// When the usage limit ends that a client has just told of; `None` if it is not on record.
+/// End of the usage limit that a client has just reported; `None` if it is not on record.
 pub fn limit_end(
     backend: &str,
     process: &ProcessIdentity,
@@ -44,7 +39,7 @@ pub fn limit_end(
     now: Timestamp,
 ) -> Option<Timestamp> {
     let client_id = client_session_id(session_id);
-    if backend == CLAUDE { claude_transcript::limit_end(process, client_id, now) } else { None }
+    if backend == CLAUDE { claude::limit_end(process, client_id, now) } else { None }
 }
 
 /// Whether a client has a person at its terminal, by its own record.
@@ -66,14 +61,14 @@ pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Opti
     }
 }
 
-/// Where the app-server that is this process of Codex listens; `None` if that is not known. Whether
-/// it does, and whether the process is an app-server, is to be seen there.
+/// Socket of the app-server of a Codex process; `None` if unknown. The caller finds out whether
+/// anybody listens there.
 pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
-    codex::control_socket(process)
+    turn_ends::control_socket(process)
 }
 
-/// Where a session's client takes messages, if it says so: the inbox of Claude Code, the app-server
-/// of Codex.
+/// Socket on which a session's client takes messages: the inbox of Claude Code, the app-server of
+/// Codex.
 pub fn socket(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<PathBuf> {
     match backend {
         CLAUDE => ClaudeSession::read(process, session_id)?.inbox,
@@ -87,8 +82,8 @@ pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Optio
     let client_id = client_session_id(session_id);
     match backend {
         CLAUDE => ClaudeSession::read(process, client_id)?.record(),
-        CODEX => codex::read(process, client_id),
-        GEMINI => gemini::read(process, client_id),
+        CODEX => turn_ends::read_codex(process, client_id),
+        GEMINI => turn_ends::read_gemini(process, client_id),
         _ => None,
     }
 }

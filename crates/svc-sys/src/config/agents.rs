@@ -13,7 +13,7 @@ use svc_model::{
 };
 
 use super::Env;
-use super::setting::duration;
+use super::setting::{duration, word};
 use crate::server_process::find_program;
 
 #[derive(Debug, Clone, Default)]
@@ -25,7 +25,7 @@ pub struct AgentsConfig {
 
 #[derive(Debug, Clone)]
 pub struct AgentEntry {
-    /// As written, for lists; empty if there is none.
+    /// As written; empty if missing.
     backend: String,
     instance: Result<AgentInstance, InstanceProblem>,
 }
@@ -33,7 +33,7 @@ pub struct AgentEntry {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("key `{key}`: {problem}")]
 pub struct InstanceProblem {
-    /// Dotted, from `agents` on.
+    /// Dotted, such as `agents.worker.rate`.
     pub key: String,
     pub problem: String,
 }
@@ -84,10 +84,12 @@ impl AgentsConfig {
         default_agent: Option<String>,
         env: &Env,
     ) -> Self {
-        let mut entries: BTreeMap<String, AgentEntry> = table
-            .iter()
-            .map(|(name, value)| (name.clone(), AgentEntry::read(name, value, env)))
-            .collect();
+        let entry = |name: &str, value: &toml::Value| {
+            let backend = value.get("backend").and_then(toml::Value::as_str).unwrap_or_default();
+            AgentEntry { backend: backend.to_owned(), instance: read_instance(name, value, env) }
+        };
+        let mut entries: BTreeMap<String, AgentEntry> =
+            table.iter().map(|(name, value)| (name.clone(), entry(name, value))).collect();
         // Checked last: an entry may name a later one.
         let known: Vec<String> = entries.keys().cloned().collect();
         for (name, entry) in &mut entries {
@@ -147,11 +149,6 @@ impl AgentsConfig {
 }
 
 impl AgentEntry {
-    fn read(name: &str, value: &toml::Value, env: &Env) -> Self {
-        let backend = value.get("backend").and_then(toml::Value::as_str).unwrap_or_default();
-        Self { backend: backend.to_owned(), instance: read_instance(name, value, env) }
-    }
-
     fn resolve(&self, name: &str, env: &Env) -> ResolvedInstance {
         match &self.instance {
             Ok(instance) => resolve(instance.clone(), env),
@@ -174,12 +171,8 @@ impl AgentEntry {
 
 impl InstanceProblem {
     fn at(name: &str, field: &str, problem: impl Into<String>) -> Self {
-        let key = if field.is_empty() {
-            format!("agents.{name}")
-        } else {
-            format!("agents.{name}.{field}")
-        };
-        Self { key, problem: problem.into() }
+        let dot = if field.is_empty() { "" } else { "." };
+        Self { key: format!("agents.{name}{dot}{field}"), problem: problem.into() }
     }
 }
 
@@ -231,10 +224,10 @@ fn read_instance(
         }
         expand(text, &|_| Some(String::new())).map_err(|problem| wrong(&field, problem.clone()))?;
     }
-    let permission = match raw.permission {
-        Some(text) => permission_mode(&text).map_err(|problem| wrong("permission", problem))?,
-        None => PermissionMode::default(),
-    };
+    let permission =
+        raw.permission.as_deref().map(word("ask, accept_edits, bypass or deny")).transpose();
+    let permission: PermissionMode =
+        permission.map_err(|problem| wrong("permission", problem))?.unwrap_or_default();
     if permission == PermissionMode::Bypass && !backend.has_bypass() {
         let problem = format!("backend {backend} has no switch for bypass");
         return Err(wrong("permission", problem));
@@ -247,9 +240,8 @@ fn read_instance(
     if raw.turn_end.is_some() && backend != AgentBackend::Exec {
         return Err(wrong("turn_end", "is for backend exec alone".to_owned()));
     }
-    let time = |field: &str, text: Option<String>, default: Duration| match text {
-        None => Ok(default),
-        Some(text) => duration(&text).map_err(|problem| wrong(field, problem)),
+    let time = |field: &str, text: Option<String>, default: Duration| {
+        text.map_or(Ok(default), |text| duration(&text).map_err(|problem| wrong(field, problem)))
     };
     let least = |field: &str, time: Duration| {
         if time.is_zero() { Err(wrong(field, "must be more than 0".to_owned())) } else { Ok(time) }
@@ -285,16 +277,6 @@ fn read_instance(
     })
 }
 
-fn permission_mode(text: &str) -> Result<PermissionMode, String> {
-    match text {
-        "ask" => Ok(PermissionMode::Ask),
-        "accept_edits" => Ok(PermissionMode::AcceptEdits),
-        "bypass" => Ok(PermissionMode::Bypass),
-        "deny" => Ok(PermissionMode::Deny),
-        _ => Err(format!("`{text}` is not ask, accept_edits, bypass or deny")),
-    }
-}
-
 fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
     let view = InstanceView {
         instance: instance.name.clone(),
@@ -306,33 +288,33 @@ fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
         failover_to: instance.failover_to.clone(),
         live: 0,
     };
-    let refusal = if instance.enabled {
-        resolve_env(&mut instance, env)
-            .err()
-            .map(|reason| (InstanceStatus::Misconfigured, reason))
-            .or_else(|| {
-                let (program, cwd) = (&instance.command[0], instance.cwd.as_deref());
-                let found = has_program(program, cwd, env);
-                let reason = format!("there is no program `{program}` on the daemon's PATH");
-                (!found).then_some((InstanceStatus::BinaryMissing, reason))
-            })
-    } else {
-        Some((InstanceStatus::Disabled, "its entry says `enabled = false`".to_owned()))
-    };
-    let Some((status, reason)) = refusal else {
-        return ResolvedInstance { view, instance: Some(instance) };
-    };
-    let view = InstanceView { status, callable: false, reason: Some(reason), ..view };
-    ResolvedInstance { view, instance: None }
+    match refusal(&mut instance, env) {
+        None => ResolvedInstance { view, instance: Some(instance) },
+        Some((status, reason)) => {
+            let view = InstanceView { status, callable: false, reason: Some(reason), ..view };
+            ResolvedInstance { view, instance: None }
+        }
+    }
 }
 
-fn resolve_env(instance: &mut AgentInstance, env: &Env) -> Result<(), String> {
-    for (name, text) in &mut instance.env {
-        let value =
-            expand(text, &|variable| env.os(variable).and_then(OsStr::to_str).map(str::to_owned));
-        *text = value.map_err(|problem| format!("env.{name}: {problem}"))?;
+/// Resolves the variables of an instance. Returns why it is not callable.
+fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<(InstanceStatus, String)> {
+    if !instance.enabled {
+        return Some((InstanceStatus::Disabled, "its entry says `enabled = false`".to_owned()));
     }
-    Ok(())
+    let value_of = |name: &str| env.os(name).and_then(OsStr::to_str).map(str::to_owned);
+    for (name, text) in &mut instance.env {
+        match expand(text, &value_of) {
+            Ok(expanded) => *text = expanded,
+            Err(problem) => {
+                return Some((InstanceStatus::Misconfigured, format!("env.{name}: {problem}")));
+            }
+        }
+    }
+    let program = &instance.command[0];
+    let reason = || format!("there is no program `{program}` on the daemon's PATH");
+    let found = has_program(program, instance.cwd.as_deref(), env);
+    (!found).then(|| (InstanceStatus::BinaryMissing, reason()))
 }
 
 /// Replaces each `${VAR}`.

@@ -1,18 +1,20 @@
 //! The TOML file: every key optional, unknown keys refused.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use svc_model::BudgetKind;
 
-use super::environment::ConfigError;
+use super::ConfigError;
 use super::setting::{each, scope};
 use crate::private_file;
 
 /// `config.toml` as written; [`Config`](super::Config) has the meaning of its keys.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
     pub listen: Option<Vec<String>>,
     pub no_auth: Option<bool>,
@@ -23,30 +25,19 @@ pub struct FileConfig {
     pub token_file: Option<PathBuf>,
     pub log_level: Option<String>,
     pub log_format: Option<String>,
-    #[serde(default)]
     pub daemon: DaemonSection,
-    #[serde(default)]
     pub team: TeamSection,
-    #[serde(default)]
     pub store: StoreSection,
-    #[serde(default)]
     pub retention: RetentionSection,
-    #[serde(default)]
     pub approvals: ApprovalsSection,
-    #[serde(default)]
     pub hooks: HooksSection,
-    #[serde(default)]
     pub sessions: SessionsSection,
-    #[serde(default)]
     pub sources: SourcesSection,
-    #[serde(default)]
     pub wake: WakeSection,
     /// By the last part of the key of a kind.
-    #[serde(default)]
     pub budget: BTreeMap<String, u64>,
     /// `[agents.<instance>]`: each entry is read alone, so that an invalid one leaves the others
     /// valid.
-    #[serde(default)]
     pub agents: BTreeMap<String, toml::Value>,
     pub default_agent: Option<String>,
 }
@@ -133,41 +124,33 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
     type Error = String;
 
     fn try_from(mut keys: BTreeMap<String, serde_json::Value>) -> Result<Self, String> {
-        let expose = match keys.remove("expose") {
-            None => None,
-            Some(serde_json::Value::String(word)) => Some(word),
-            Some(_) => return Err("sources.expose: must be search or all".to_owned()),
-        };
-        let mut list = |key: &str, of: &str| {
-            let wrong = |_| format!("sources.{key}: must be a list of {of}");
+        fn take<T: DeserializeOwned>(
+            keys: &mut BTreeMap<String, serde_json::Value>,
+            key: &str,
+            rule: &str,
+        ) -> Result<Option<T>, String> {
+            let wrong = |_| format!("sources.{key}: must be {rule}");
             keys.remove(key).map(|value| serde_json::from_value(value).map_err(wrong)).transpose()
-        };
-        let import = list("import", "clients' names")?;
-        let tool_call = list("tool_call", "globs")?;
-        let mut bytes = |key: &str| {
-            let value = keys.remove(key)?;
-            let bytes = value.as_u64().filter(|bytes| *bytes > 0);
-            Some(bytes.ok_or_else(|| format!("sources.{key}: must be a number of bytes")))
-        };
-        let max_result_bytes = bytes("max_result_bytes").transpose()?;
-        let max_kept_bytes = bytes("max_kept_bytes").transpose()?;
-        let registry = match keys.remove("registry") {
-            None => None,
-            Some(serde_json::Value::String(url)) => Some(url),
-            Some(_) => return Err("sources.registry: must be a URL".to_owned()),
-        };
-        match keys.iter().find(|(_, value)| !value.is_object()) {
-            Some((name, _)) => Err(format!("sources.{name}: is no key; a server is a table")),
-            None => Ok(Self {
-                expose,
-                import,
-                max_result_bytes,
-                max_kept_bytes,
-                registry,
-                tool_call,
-                servers: keys,
-            }),
         }
+        const BYTES: &str = "a number of bytes";
+        let expose = take(&mut keys, "expose", "search or all")?;
+        let import = take(&mut keys, "import", "a list of clients' names")?;
+        let tool_call = take(&mut keys, "tool_call", "a list of globs")?;
+        let result_bytes: Option<NonZeroU64> = take(&mut keys, "max_result_bytes", BYTES)?;
+        let kept_bytes: Option<NonZeroU64> = take(&mut keys, "max_kept_bytes", BYTES)?;
+        let registry = take(&mut keys, "registry", "a URL")?;
+        if let Some((name, _)) = keys.iter().find(|(_, value)| !value.is_object()) {
+            return Err(format!("sources.{name}: is no key; a server is a table"));
+        }
+        Ok(Self {
+            expose,
+            import,
+            max_result_bytes: result_bytes.map(NonZeroU64::get),
+            max_kept_bytes: kept_bytes.map(NonZeroU64::get),
+            registry,
+            tool_call,
+            servers: keys,
+        })
     }
 }
 
@@ -193,6 +176,7 @@ impl FileConfig {
     /// `path` is for messages and for relative paths.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let bad = |problem: String| ConfigError::File { path: path.to_path_buf(), problem };
+        let trimmed = |error: &toml::de::Error| error.to_string().trim_end().to_owned();
         let document = toml::Deserializer::parse(text).map_err(|error| bad(trimmed(&error)))?;
         let mut file: Self = serde_path_to_error::deserialize(document).map_err(|error| {
             let key = error.path().to_string();
@@ -205,11 +189,10 @@ impl FileConfig {
         if let Some(name) = file.budget.keys().find(|name| !is_kind(name)) {
             return Err(bad(format!("key `budget.{name}`: there is no such key")));
         }
-        if let (Some(token), Some(folder)) = (&file.token_file, path.parent()) {
-            file.token_file = Some(folder.join(token));
-        }
-        if let (Some(password), Some(folder)) = (&file.store.password_file, path.parent()) {
-            file.store.password_file = Some(folder.join(password));
+        if let Some(folder) = path.parent() {
+            for named in [&mut file.token_file, &mut file.store.password_file] {
+                *named = named.take().map(|named| folder.join(named));
+            }
         }
         Ok(file)
     }
@@ -219,10 +202,6 @@ impl FileConfig {
     ) -> impl Iterator<Item = (&String, &serde_json::Value)> {
         self.sources.servers.iter()
     }
-}
-
-fn trimmed(error: &toml::de::Error) -> String {
-    error.to_string().trim_end().to_owned()
 }
 
 /// Scopes of attended sessions. The file is read for each new client:

@@ -5,16 +5,253 @@
 //! network, and of secrets only the address of a database may hold one.
 
 mod agents;
-mod environment;
 mod file;
 mod resolve;
 mod setting;
 pub mod sources;
 mod store;
 
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
 pub use agents::{AgentsConfig, InstanceProblem, ResolvedInstance};
-pub use environment::{ConfigError, Env, Paths};
 pub use file::{FileConfig, RetentionSection, SessionScopes, SourcesSection, StoreSection};
-pub use resolve::{Config, Flags};
+pub use resolve::Config;
 pub use setting::{ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, WakeMode, scope};
 pub use store::{ListenMode, Password, StoreSettings, StoreUrl};
+
+/// A snapshot of environment variables.
+///
+/// An empty variable counts as not set, as in the XDG specification.
+#[derive(Clone, Default)]
+pub struct Env(BTreeMap<OsString, OsString>);
+
+/// Shows the names only: a value may be a token.
+impl std::fmt::Debug for Env {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Env {
+    /// Reads the environment of this process.
+    pub fn from_process() -> Self {
+        std::env::vars_os().collect()
+    }
+
+    pub fn os(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str).filter(|value| !value.is_empty())
+    }
+
+    /// Fails with [`ConfigError::Invalid`] if the value is not UTF-8.
+    pub fn text(&self, name: &str) -> Result<Option<&str>, ConfigError> {
+        let Some(value) = self.os(name) else { return Ok(None) };
+        value.to_str().map(Some).ok_or_else(|| ConfigError::Invalid {
+            source_name: format!("environment variable {name}"),
+            problem: "is not valid UTF-8".to_owned(),
+            advice: "set it to plain text, or unset it".to_owned(),
+        })
+    }
+}
+
+impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Env {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// Empty lists and `None` mean that a flag was not given.
+#[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub struct Flags {
+    pub listen: Vec<String>,
+    pub no_auth: bool,
+    pub allowed_host: Vec<String>,
+    pub allowed_origin: Vec<String>,
+    pub proxy_user: Vec<String>,
+    pub token_file: Option<PathBuf>,
+    pub store_url: Option<String>,
+    pub store_password_file: Option<PathBuf>,
+    pub store_schema: Option<String>,
+    pub store_max_connections: Option<u64>,
+    pub store_connect_timeout: Option<u64>,
+    pub store_listen: Option<String>,
+    pub log_level: Option<String>,
+    pub log_format: Option<String>,
+    pub daemon_name: Option<String>,
+    pub log_file: Option<PathBuf>,
+    pub no_migrate: bool,
+    pub force_local: bool,
+    pub mcp_config: Vec<String>,
+    pub strict_mcp_config: bool,
+}
+
+/// Every message names the source, the key and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(
+        "cannot tell where the data lives: neither SVC_HOME nor HOME is set; set SVC_HOME to a folder or use --home"
+    )]
+    NoHome,
+    #[error("cannot read the configuration file {path}; check its owner and mode", path = path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    /// Not TOML, an unknown key, or a value of the wrong type.
+    #[error("in the configuration file {path}: {problem}\ncorrect the file, then try `svc config check {path}`", path = path.display())]
+    File {
+        path: PathBuf,
+        /// With line, column and key.
+        problem: String,
+    },
+    #[error("{source_name} {problem}; {advice}")]
+    Invalid {
+        /// A flag, a variable, or a key of a file.
+        source_name: String,
+        problem: String,
+        advice: String,
+    },
+    /// In `--mcp-config`.
+    #[error("{0}")]
+    Sources(String),
+    #[error(
+        "no_auth ({origin}) is refused because {address} is not a loopback address: anyone who reaches it would be the operator; \
+         listen on 127.0.0.1 or [::1] only, or leave authentication on"
+    )]
+    NoAuthBeyondLoopback {
+        origin: String,
+        /// The first that is not loopback.
+        address: std::net::SocketAddr,
+    },
+}
+
+/// The files of one daemon; absolute paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// The data folder, mode 0700.
+    pub home: PathBuf,
+    pub db: PathBuf,
+    /// `svc.db.lock`: one daemon per database.
+    pub lock: PathBuf,
+    /// Default of `token_file`.
+    pub token: PathBuf,
+    /// Holds the random name of the page.
+    pub page_name: PathBuf,
+    /// The running daemon's pid and URL.
+    pub daemon_json: PathBuf,
+    /// The Unix socket of the running daemon for commands of this user.
+    pub socket: PathBuf,
+    /// Of background runs.
+    pub log: PathBuf,
+    /// Sockets and spools of agent hosts.
+    pub agents: PathBuf,
+    /// Output of `svc task run` that the daemon has not acknowledged yet.
+    pub spool: PathBuf,
+    /// Need not exist.
+    pub config_file: PathBuf,
+    /// The home is from `--home` or `SVC_HOME`.
+    pub explicit_home: bool,
+}
+
+impl Paths {
+    /// The home is `home_flag`, else `$SVC_HOME`, else `$XDG_DATA_HOME/svc`, else
+    /// `~/.local/share/svc`.
+    ///
+    /// The configuration file is `config.toml` in a chosen home, else
+    /// `$XDG_CONFIG_HOME/svc/config.toml`, else `~/.config/svc/config.toml`. Relative XDG variables
+    /// are ignored, as the specification requires.
+    pub fn resolve(env: &Env, home_flag: Option<&Path>) -> Result<Self, ConfigError> {
+        let chosen =
+            home_flag.map(Path::to_path_buf).or_else(|| env.os("SVC_HOME").map(PathBuf::from));
+        if let Some(home) = chosen {
+            let home = absolute(&home)?;
+            let config_file = home.join("config.toml");
+            return Ok(Self::under(home, config_file, true));
+        }
+        let xdg = |name: &str, fallback: &str| {
+            env.os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+                .or_else(|| env.os("HOME").map(|home| Path::new(home).join(fallback)))
+                .ok_or(ConfigError::NoHome)
+        };
+        let home = absolute(&xdg("XDG_DATA_HOME", ".local/share")?.join("svc"))?;
+        let config_file = absolute(&xdg("XDG_CONFIG_HOME", ".config")?.join("svc/config.toml"))?;
+        Ok(Self::under(home, config_file, false))
+    }
+
+    fn under(home: PathBuf, config_file: PathBuf, explicit_home: bool) -> Self {
+        Self {
+            db: home.join("svc.db"),
+            lock: home.join("svc.db.lock"),
+            token: home.join("token"),
+            page_name: home.join("page_name"),
+            daemon_json: home.join("daemon.json"),
+            socket: home.join("svc.sock"),
+            log: home.join("svc.log"),
+            agents: home.join("agents"),
+            spool: home.join("spool"),
+            config_file,
+            explicit_home,
+            home,
+        }
+    }
+}
+
+/// A background daemon has another working folder.
+fn absolute(path: &Path) -> Result<PathBuf, ConfigError> {
+    std::path::absolute(path).map_err(|_| ConfigError::NoHome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn home_and_config_file_follow_the_documented_order() {
+        type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>, &'a str, &'a str);
+        let cases: &[Case<'_>] = &[
+            (&[("HOME", "/u")], None, "/u/.local/share/svc", "/u/.config/svc/config.toml"),
+            (
+                &[("HOME", "/u"), ("XDG_DATA_HOME", "/d"), ("XDG_CONFIG_HOME", "/c")],
+                None,
+                "/d/svc",
+                "/c/svc/config.toml",
+            ),
+            (
+                &[("HOME", "/u"), ("XDG_DATA_HOME", "rel")],
+                None,
+                "/u/.local/share/svc",
+                "/u/.config/svc/config.toml",
+            ),
+            (
+                &[("HOME", "/u"), ("SVC_HOME", "/s"), ("XDG_CONFIG_HOME", "/c")],
+                None,
+                "/s",
+                "/s/config.toml",
+            ),
+            (
+                &[("HOME", "/u"), ("SVC_HOME", "")],
+                None,
+                "/u/.local/share/svc",
+                "/u/.config/svc/config.toml",
+            ),
+            (&[("SVC_HOME", "/s")], Some("/flag"), "/flag", "/flag/config.toml"),
+        ];
+        for (vars, flag, home, config) in cases {
+            let env: Env = vars.iter().copied().collect();
+            let paths = Paths::resolve(&env, flag.map(Path::new)).expect("resolves");
+            assert_eq!(
+                (paths.home.as_path(), paths.config_file.as_path()),
+                (Path::new(home), Path::new(config)),
+                "{vars:?}"
+            );
+            assert_eq!(paths.db, Path::new(home).join("svc.db"));
+        }
+    }
+
+    #[test]
+    fn error_without_a_home_names_the_variable_to_set() {
+        let error = Paths::resolve(&Env::default(), None).expect_err("nothing is set");
+        assert!(error.to_string().contains("SVC_HOME"), "{error}");
+    }
+}

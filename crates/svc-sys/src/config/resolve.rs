@@ -1,6 +1,6 @@
 //! The precedence, the defaults and the rules across keys.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,32 +10,23 @@ use svc_model::hook::{AttendedPrompts, HookClient};
 use svc_model::{BudgetBounds, BudgetKind, ToolExposure};
 
 use super::agents::AgentsConfig;
-use super::environment::{ConfigError, Env, Paths};
-use super::file::{FileConfig, SessionScopes, StoreSection};
+use super::file::{FileConfig, SessionScopes};
 use super::setting::{
     self, ConfigRow, DEFAULT_LISTEN, LogFormat, Origin, Setting, SettingSources, WakeMode,
 };
 use super::sources::{FlagSources, ImportedClient, SourceFiles};
-use super::store::{self, ListenMode, StoreSettings, StoreUrl};
+use super::store::StoreSettings;
+use super::{ConfigError, Env, Flags, Paths};
 
-/// Bytes above which a tool's result is kept as a resource.
+// Defaults; the fields of `Config` say what they are.
 const MAX_RESULT_BYTES: u64 = 400_000;
-
-/// Bytes of such results that are kept of one principal.
 const MAX_KEPT_BYTES: u64 = 512 * 1024 * 1024;
-
-/// The official registry of MCP servers.
 const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
-
-/// Tool calls between two reviews of a session's record.
 const CHECK_IN: u64 = 10;
-/// Seconds that a prompt waits for a daemon that is not ready.
 const COLD_WAIT: u64 = 3;
-/// How long a machine may be away before its tasks fail, its agents are lost and its tokens end.
 const TEAM_AWAY: Duration = Duration::from_hours(24);
-/// Days after which events are removed: a year of work is kept.
+/// A year of work is kept.
 const EVENT_DAYS: u64 = 365;
-/// Days after which an undelivered message or a pending task expires.
 const EXPIRY_DAYS: u64 = 30;
 
 #[derive(Debug, Clone)]
@@ -55,7 +46,7 @@ pub struct Config {
     pub token_file: Setting<PathBuf>,
     pub log_level: Setting<String>,
     pub log_format: Setting<LogFormat>,
-    /// What this machine is called; by default as its host.
+    /// Name of this machine; by default that of its host.
     pub daemon_name: Setting<Option<String>>,
     /// How long a machine may be away before its tasks fail, its agents are lost and its tokens
     /// end.
@@ -79,14 +70,14 @@ pub struct Config {
     pub hooks_cold_wait: Setting<u64>,
     /// Hooks add matching records to prompts.
     pub hooks_context: Setting<bool>,
-    /// Both also hold for sub-agents.
+    /// Reviews and records are for sub-agents, too.
     pub hooks_sub_agents: Setting<bool>,
     /// Which idle sessions a message wakes.
     pub hooks_wake: Setting<WakeMode>,
     pub sessions_visibility: Setting<SessionsVisibility>,
     /// Who may send to whom, among sessions that see each other; empty for all.
     pub sessions_allow: Setting<Vec<AllowRule>>,
-    /// Most turns in which replies of sessions answer replies.
+    /// Most turns in which sessions answer replies with replies.
     pub sessions_max_ping_pong: Setting<u32>,
     /// Scopes of attended sessions.
     pub sessions_scopes: Setting<Vec<String>>,
@@ -116,32 +107,6 @@ pub struct Config {
     pub force_local: bool,
     /// Where child MCP servers are named.
     pub sources: SourceFiles,
-}
-
-/// Empty lists and `None` mean that a flag was not given.
-#[derive(Debug, Clone, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
-pub struct Flags {
-    pub listen: Vec<String>,
-    pub no_auth: bool,
-    pub allowed_host: Vec<String>,
-    pub allowed_origin: Vec<String>,
-    pub proxy_user: Vec<String>,
-    pub token_file: Option<PathBuf>,
-    pub store_url: Option<String>,
-    pub store_password_file: Option<PathBuf>,
-    pub store_schema: Option<String>,
-    pub store_max_connections: Option<u64>,
-    pub store_connect_timeout: Option<u64>,
-    pub store_listen: Option<String>,
-    pub log_level: Option<String>,
-    pub log_format: Option<String>,
-    pub daemon_name: Option<String>,
-    pub log_file: Option<PathBuf>,
-    pub no_migrate: bool,
-    pub force_local: bool,
-    pub mcp_config: Vec<String>,
-    pub strict_mcp_config: bool,
 }
 
 impl Config {
@@ -182,73 +147,51 @@ impl Config {
         file: &FileConfig,
     ) -> Result<Self, ConfigError> {
         let given = SettingSources { env, file: &paths.config_file };
-        let default_token = paths.token.clone();
-        let default_agent = given.text("default_agent", None, file.default_agent.as_ref(), own)?;
-        let policy = SessionsPolicy::default();
         let FileConfig { store, retention, approvals, hooks, sessions, sources: child, .. } = file;
+        let default_agent = given.text("default_agent", None, &file.default_agent, own)?;
+        let log_format = setting::word("auto, text or json");
+        let policy = SessionsPolicy::default();
         let sources_import: Setting<Vec<ImportedClient>> =
-            given.list("sources.import", &[], child.import.as_ref(), str::parse)?.or(Vec::new());
-        let imports: Vec<_> = sources_import.value.iter().map(|client| client.file(env)).collect();
+            given.list("sources.import", &[], &child.import, str::parse)?.or_default();
         let config = Self {
             listen: given
-                .list("listen", &flags.listen, file.listen.as_ref(), setting::listen)?
+                .list("listen", &flags.listen, &file.listen, setting::listen)?
                 .or(vec![setting::default_listen()]),
             no_auth: given.boolean("no_auth", flags.no_auth, file.no_auth)?.or(false),
             allowed_host: given
-                .list(
-                    "allowed_host",
-                    &flags.allowed_host,
-                    file.allowed_host.as_ref(),
-                    setting::host,
-                )?
-                .or(Vec::new()),
+                .list("allowed_host", &flags.allowed_host, &file.allowed_host, setting::host)?
+                .or_default(),
             allowed_origin: given
                 .list(
                     "allowed_origin",
                     &flags.allowed_origin,
-                    file.allowed_origin.as_ref(),
+                    &file.allowed_origin,
                     setting::origin,
                 )?
-                .or(Vec::new()),
+                .or_default(),
             proxy_user: given
-                .list("proxy_user", &flags.proxy_user, file.proxy_user.as_ref(), setting::user)?
-                .or(Vec::new()),
+                .list("proxy_user", &flags.proxy_user, &file.proxy_user, setting::user)?
+                .or_default(),
             token_file: given
-                .value(
-                    "token_file",
-                    flags.token_file.clone(),
-                    file.token_file.clone(),
-                    |text| Ok(PathBuf::from(text)),
-                    |path| std::path::absolute(path).map_err(|error| error.to_string()),
-                )?
-                .or(default_token),
+                .path("token_file", &flags.token_file, &file.token_file)?
+                .or(paths.token.clone()),
             log_level: given
-                .text(
-                    "log_level",
-                    flags.log_level.as_ref(),
-                    file.log_level.as_ref(),
-                    setting::log_level,
-                )?
+                .text("log_level", &flags.log_level, &file.log_level, setting::log_level)?
                 .or("info".to_owned()),
             log_format: given
-                .text(
-                    "log_format",
-                    flags.log_format.as_ref(),
-                    file.log_format.as_ref(),
-                    str::parse,
-                )?
+                .text("log_format", &flags.log_format, &file.log_format, log_format)?
                 .or(LogFormat::Auto),
             daemon_name: given.text(
                 "daemon.name",
-                flags.daemon_name.as_ref(),
-                file.daemon.name.as_ref(),
+                &flags.daemon_name,
+                &file.daemon.name,
                 setting::machine_name,
             )?,
             team_away: given
-                .text("team.away", None, file.team.away.as_ref(), setting::duration)?
+                .text("team.away", None, &file.team.away, setting::duration)?
                 .or(TEAM_AWAY),
             store_max_bytes: given.number("store.max_bytes", store.max_bytes)?,
-            store: store_settings(&given, flags, store)?,
+            store: StoreSettings::resolve(&given, flags, store)?,
             retention_max_age_days: given
                 .number("retention.max_age_days", retention.max_age_days)?
                 .or(EVENT_DAYS),
@@ -260,53 +203,40 @@ impl Config {
                 .number("retention.tasks_days", retention.tasks_days)?
                 .or(EXPIRY_DAYS),
             approvals_attended: given
-                .text("approvals.attended", None, approvals.attended.as_ref(), str::parse)?
+                .text("approvals.attended", None, &approvals.attended, str::parse)?
                 .or(AttendedPrompts::Answer),
             hooks_check_in: given.number("hooks.check_in", hooks.check_in)?.or(CHECK_IN),
             hooks_cold_wait: given
-                .value(
-                    "hooks.cold_wait",
-                    None,
-                    hooks.cold_wait,
-                    setting::whole_number,
-                    setting::cold_wait,
-                )?
+                .checked("hooks.cold_wait", None, hooks.cold_wait, setting::cold_wait)?
                 .or(COLD_WAIT),
             hooks_context: given.boolean("hooks.context", false, hooks.context)?.or(true),
             hooks_sub_agents: given.boolean("hooks.sub_agents", false, hooks.sub_agents)?.or(false),
             hooks_wake: given
-                .text("hooks.wake", None, hooks.wake.as_ref(), str::parse)?
+                .text("hooks.wake", None, &hooks.wake, setting::word("terminal, always or never"))?
                 .or(WakeMode::Terminal),
             sessions_visibility: given
-                .text("sessions.visibility", None, sessions.visibility.as_ref(), str::parse)?
+                .text("sessions.visibility", None, &sessions.visibility, str::parse)?
                 .or(policy.visibility),
             sessions_allow: given
-                .list("sessions.allow", &[], sessions.allow.as_ref(), str::parse)?
-                .or(Vec::new()),
+                .list("sessions.allow", &[], &sessions.allow, str::parse)?
+                .or_default(),
             sessions_max_ping_pong: given
-                .value(
+                .checked(
                     "sessions.max_ping_pong",
                     None,
                     sessions.max_ping_pong,
-                    setting::whole_number,
                     setting::ping_pong,
                 )?
                 .or(policy.max_ping_pong),
             sessions_scopes: given
-                .list("sessions.scopes", &[], sessions.scopes.as_ref(), setting::scope)?
-                .or(Vec::new()),
-            sources_expose: given.text(
-                "sources.expose",
-                None,
-                child.expose.as_ref(),
-                str::parse,
-            )?,
-            sources_import,
+                .list("sessions.scopes", &[], &sessions.scopes, setting::scope)?
+                .or_default(),
+            sources_expose: given.text("sources.expose", None, &child.expose, str::parse)?,
             sources_registry: given
-                .text("sources.registry", None, child.registry.as_ref(), setting::url)?
+                .text("sources.registry", None, &child.registry, setting::url)?
                 .or(REGISTRY.to_owned()),
             sources_tool_call: given
-                .list("sources.tool_call", &[], child.tool_call.as_ref(), own)?
+                .list("sources.tool_call", &[], &child.tool_call, own)?
                 .or(vec!["*".to_owned()]),
             sources_max_result_bytes: given
                 .number("sources.max_result_bytes", child.max_result_bytes)?
@@ -315,15 +245,14 @@ impl Config {
                 .number("sources.max_kept_bytes", child.max_kept_bytes)?
                 .or(MAX_KEPT_BYTES),
             wake_off: given
-                .list("wake.off", &[], file.wake.off.as_ref(), setting::hook_client)?
-                .or(Vec::new()),
+                .list("wake.off", &[], &file.wake.off, setting::hook_client)?
+                .or_default(),
             budget: BudgetKind::ALL
                 .into_iter()
                 .map(|kind| {
                     let key = kind.key();
                     let written = file.budget.get(key.trim_start_matches("budget.")).copied();
-                    let bound = given.number(key, written)?.or(kind.default_bound());
-                    Ok((kind, bound))
+                    Ok((kind, given.number(key, written)?.or(kind.default_bound())))
                 })
                 .collect::<Result<_, ConfigError>>()?,
             agents: AgentsConfig::read(&file.agents, default_agent.value.clone(), env),
@@ -339,9 +268,10 @@ impl Config {
                     .iter()
                     .map(|value| FlagSources::read(value).map_err(ConfigError::Sources))
                     .collect::<Result<_, _>>()?,
-                imports,
+                imports: sources_import.iter().map(|client| client.file(env)).collect(),
                 strict: flags.strict_mcp_config,
             },
+            sources_import,
             paths,
         };
         config.check()?;
@@ -431,8 +361,9 @@ impl Config {
                 advice: format!("name at least one address, such as {DEFAULT_LISTEN}"),
             });
         }
-        let open = self.listen.iter().find(|address| !is_loopback(address.ip()));
-        match open {
+        // An IPv4 loopback address mapped into IPv6 counts too.
+        let is_open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+        match self.listen.iter().find(is_open) {
             Some(address) if *self.no_auth => Err(ConfigError::NoAuthBeyondLoopback {
                 origin: self.no_auth.origin.to_string(),
                 address: *address,
@@ -442,72 +373,9 @@ impl Config {
     }
 }
 
-/// Connections of a daemon to PostgreSQL.
-const CONNECTIONS: u64 = 6;
-/// Seconds that a start waits for the server.
-const CONNECT_TIMEOUT: u64 = 30;
-
-fn store_settings(
-    given: &SettingSources<'_>,
-    flags: &Flags,
-    file: &StoreSection,
-) -> Result<StoreSettings, ConfigError> {
-    let url: Setting<Option<StoreUrl>> =
-        given.text("store.url", flags.store_url.as_ref(), file.url.as_ref(), str::parse)?;
-    let flag: Option<StoreUrl> = flags.store_url.as_deref().and_then(|text| text.parse().ok());
-    if flag.is_some_and(|url| url.has_password()) {
-        return Err(ConfigError::Invalid {
-            source_name: "--store-url:".to_owned(),
-            problem:
-                "has a password, and every user of this machine reads the arguments of a process"
-                    .to_owned(),
-            advice: "put it into the file that store.password_file names".to_owned(),
-        });
-    }
-    Ok(StoreSettings {
-        url,
-        password_file: given.value(
-            "store.password_file",
-            flags.store_password_file.clone(),
-            file.password_file.clone(),
-            |text| Ok(PathBuf::from(text)),
-            |path| std::path::absolute(path).map_err(|error| error.to_string()),
-        )?,
-        schema: given
-            .text("store.schema", flags.store_schema.as_ref(), file.schema.as_ref(), store::schema)?
-            .or("svc".to_owned()),
-        max_connections: given
-            .value(
-                "store.max_connections",
-                flags.store_max_connections,
-                file.max_connections,
-                setting::whole_number,
-                store::connections,
-            )?
-            .or(CONNECTIONS),
-        connect_timeout: given
-            .value(
-                "store.connect_timeout",
-                flags.store_connect_timeout,
-                file.connect_timeout,
-                setting::whole_number,
-                Ok,
-            )?
-            .or(CONNECT_TIMEOUT),
-        listen: given
-            .text("store.listen", flags.store_listen.as_ref(), file.listen.as_ref(), str::parse)?
-            .or(ListenMode::Notify),
-    })
-}
-
 #[expect(clippy::unnecessary_wraps, reason = "takes the place of a parser")]
 fn own(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
-}
-
-/// An IPv4 loopback address mapped into IPv6 counts too.
-fn is_loopback(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
 }
 
 #[cfg(test)]

@@ -3,16 +3,17 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::hook::HookClient;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use super::environment::{ConfigError, Env};
+use super::{ConfigError, Env};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting<T> {
@@ -30,7 +31,6 @@ pub enum Origin {
     Default,
 }
 
-/// A client by its name.
 pub(super) fn hook_client(name: &str) -> Result<HookClient, String> {
     HookClient::parse(name)
         .ok_or_else(|| format!("`{name}` is not claude, codex, gemini or opencode"))
@@ -80,6 +80,13 @@ impl<T> Setting<Option<T>> {
     pub(super) fn or(self, default: T) -> Setting<T> {
         Setting { value: self.value.unwrap_or(default), origin: self.origin }
     }
+
+    pub(super) fn or_default(self) -> Setting<T>
+    where
+        T: Default,
+    {
+        self.or(T::default())
+    }
 }
 
 /// The sources of a key. The strongest counts; all are checked.
@@ -116,27 +123,39 @@ impl SettingSources<'_> {
         Ok(strongest)
     }
 
-    pub(super) fn list<T>(
+    pub(super) fn list<'a, T>(
         &self,
         key: &str,
         flag: &[String],
-        file: Option<&Vec<String>>,
+        file: impl Into<Option<&'a Vec<String>>>,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Setting<Option<Vec<T>>>, ConfigError> {
         let flag = (!flag.is_empty()).then(|| flag.to_vec());
         let comma = |text: &str| Ok(comma(text));
-        self.value(key, flag, file.cloned(), comma, |items| each(&items, &parse))
+        self.value(key, flag, file.into().cloned(), comma, |items| each(&items, &parse))
     }
 
-    pub(super) fn text<T>(
+    pub(super) fn text<'a, T>(
         &self,
         key: &str,
-        flag: Option<&String>,
-        file: Option<&String>,
+        flag: impl Into<Option<&'a String>>,
+        file: impl Into<Option<&'a String>>,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Setting<Option<T>>, ConfigError> {
         let text = |text: &str| Ok(text.to_owned());
-        self.value(key, flag.cloned(), file.cloned(), text, |text| parse(&text))
+        self.value(key, flag.into().cloned(), file.into().cloned(), text, |text| parse(&text))
+    }
+
+    /// Absolute.
+    pub(super) fn path<'a>(
+        &self,
+        key: &str,
+        flag: impl Into<Option<&'a PathBuf>>,
+        file: impl Into<Option<&'a PathBuf>>,
+    ) -> Result<Setting<Option<PathBuf>>, ConfigError> {
+        let (flag, file) = (flag.into().cloned(), file.into().cloned());
+        let absolute = |path: PathBuf| std::path::absolute(path).map_err(|it| it.to_string());
+        self.value(key, flag, file, |text| Ok(PathBuf::from(text)), absolute)
     }
 
     pub(super) fn boolean(
@@ -148,25 +167,36 @@ impl SettingSources<'_> {
         self.value(key, flag.then_some(true), file, boolean, Ok)
     }
 
+    /// A whole number.
+    pub(super) fn checked<T: FromStr>(
+        &self,
+        key: &str,
+        flag: Option<T>,
+        file: Option<T>,
+        check: impl Fn(T) -> Result<T, String>,
+    ) -> Result<Setting<Option<T>>, ConfigError> {
+        self.value(key, flag, file, whole_number, check)
+    }
+
+    /// A whole number above 0, without a flag.
     pub(super) fn number(
         &self,
         key: &str,
         file: Option<u64>,
     ) -> Result<Setting<Option<u64>>, ConfigError> {
-        self.value(key, None, file, whole_number, positive)
+        self.checked(key, None, file, positive)
     }
 
     fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
-        let (source_name, fix) = match origin {
-            Origin::Flag => (format!("--{}:", key.replace(['_', '.'], "-")), "correct the flag"),
-            Origin::Env => {
-                (format!("environment variable {}:", env_name(key)), "correct the variable")
-            }
+        let (source_name, what) = match origin {
+            Origin::Flag => (format!("--{}:", key.replace(['_', '.'], "-")), "flag"),
+            Origin::Env => (format!("environment variable {}:", env_name(key)), "variable"),
             Origin::File | Origin::Default => {
-                (format!("{}, key `{key}`:", self.file.display()), "correct the file")
+                (format!("{}, key `{key}`:", self.file.display()), "file")
             }
         };
-        ConfigError::Invalid { source_name, problem: problem.to_owned(), advice: fix.to_owned() }
+        let advice = format!("correct the {what}");
+        ConfigError::Invalid { source_name, problem: problem.to_owned(), advice }
     }
 }
 
@@ -176,7 +206,7 @@ fn env_name(key: &str) -> String {
 
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// Text on a terminal, JSON otherwise.
@@ -186,20 +216,12 @@ pub enum LogFormat {
     Json,
 }
 
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err(format!("`{text}` is not auto, text or json")),
-        }
-    }
+/// One of the words that stand for a value in JSON; `words` are for the error.
+pub(super) fn word<T: DeserializeOwned>(words: &str) -> impl Fn(&str) -> Result<T, String> {
+    move |text| serde_json::from_value(json!(text)).map_err(|_| format!("`{text}` is not {words}"))
 }
 
-pub(super) fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
+fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"))
 }
 
@@ -218,26 +240,13 @@ pub fn scope(text: &str) -> Result<String, String> {
 }
 
 /// Which idle sessions a message wakes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeMode {
     Terminal,
     /// Also sessions that a program keeps open; the program has to end them.
     Always,
     Never,
-}
-
-impl FromStr for WakeMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "terminal" => Ok(Self::Terminal),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
-            _ => Err(format!("`{text}` is not terminal, always or never")),
-        }
-    }
 }
 
 pub(super) fn default_listen() -> SocketAddr {
@@ -266,7 +275,6 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// As in a `Host` header, with or without a port.
 /// A word, as it stands in lists and behind names.
 pub(super) fn machine_name(text: &str) -> Result<String, String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
@@ -276,6 +284,7 @@ pub(super) fn machine_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// As in a `Host` header, with or without a port.
 pub(super) fn host(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
@@ -346,7 +355,7 @@ pub(super) fn shown_duration(time: Duration) -> String {
     format!("{}{name}", millis / unit)
 }
 
-pub(super) fn boolean(text: &str) -> Result<bool, String> {
+fn boolean(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),
         "0" | "false" | "no" | "off" => Ok(false),
@@ -355,7 +364,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
 }
 
 /// Up to the largest number of a column of the database.
-pub(super) fn positive(number: u64) -> Result<u64, String> {
+fn positive(number: u64) -> Result<u64, String> {
     if (1..=i64::MAX.cast_unsigned()).contains(&number) {
         return Ok(number);
     }
@@ -374,6 +383,6 @@ pub(super) fn each<T>(
 }
 
 /// Without blank items.
-pub(super) fn comma(text: &str) -> Vec<String> {
+fn comma(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }

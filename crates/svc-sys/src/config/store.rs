@@ -4,9 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::setting::{ConfigRow, Setting};
+use super::file::StoreSection;
+use super::setting::{ConfigRow, Setting, SettingSources, word};
+use super::{ConfigError, Flags};
 
 /// `[store]`: a database of PostgreSQL, and how to reach it.
 #[derive(Debug, Clone)]
@@ -19,35 +21,67 @@ pub struct StoreSettings {
     pub schema: Setting<String>,
     /// Connections of the daemon in all.
     pub max_connections: Setting<u64>,
-    /// Seconds that a start waits for the server.
     pub connect_timeout: Setting<u64>,
-    /// How the daemon hears of what other connections commit.
     pub listen: Setting<ListenMode>,
 }
 
 /// How the daemon hears of what other connections commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenMode {
-    /// The server notifies it.
+    /// The server notifies the daemon.
     Notify,
-    /// It looks each second.
+    /// The daemon looks each second.
     Poll,
 }
 
-impl FromStr for ListenMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "notify" => Ok(Self::Notify),
-            "poll" => Ok(Self::Poll),
-            _ => Err(format!("`{text}` is not notify or poll")),
-        }
-    }
-}
-
 impl StoreSettings {
+    pub(super) fn resolve(
+        given: &SettingSources<'_>,
+        flags: &Flags,
+        file: &StoreSection,
+    ) -> Result<Self, ConfigError> {
+        let url: Setting<Option<StoreUrl>> =
+            given.text("store.url", &flags.store_url, &file.url, str::parse)?;
+        let flag: Option<StoreUrl> = flags.store_url.as_deref().and_then(|text| text.parse().ok());
+        if flag.is_some_and(|url| url.has_password()) {
+            let problem =
+                "has a password, and every user of this machine reads the arguments of a process";
+            return Err(ConfigError::Invalid {
+                source_name: "--store-url:".to_owned(),
+                problem: problem.to_owned(),
+                advice: "put it into the file that store.password_file names".to_owned(),
+            });
+        }
+        let (connections_flag, timeout_flag) =
+            (flags.store_max_connections, flags.store_connect_timeout);
+        Ok(Self {
+            url,
+            password_file: given.path(
+                "store.password_file",
+                &flags.store_password_file,
+                &file.password_file,
+            )?,
+            schema: given
+                .text("store.schema", &flags.store_schema, &file.schema, schema)?
+                .or("svc".to_owned()),
+            max_connections: given
+                .checked(
+                    "store.max_connections",
+                    connections_flag,
+                    file.max_connections,
+                    connections,
+                )?
+                .or(CONNECTIONS),
+            connect_timeout: given
+                .checked("store.connect_timeout", timeout_flag, file.connect_timeout, Ok)?
+                .or(CONNECT_TIMEOUT),
+            listen: given
+                .text("store.listen", &flags.store_listen, &file.listen, word("notify or poll"))?
+                .or(ListenMode::Notify),
+        })
+    }
+
     pub(super) fn rows(&self) -> [ConfigRow; 6] {
         let url = self.url.value.as_ref().map(StoreUrl::shown);
         let password_file = self.password_file.value.as_ref().map(|file| file.to_string_lossy());
@@ -62,16 +96,19 @@ impl StoreSettings {
     }
 }
 
-/// The writer's, the one that holds the schema and listens, and one that reads.
+const CONNECTIONS: u64 = 6;
+/// Seconds that a start waits for the server.
+const CONNECT_TIMEOUT: u64 = 30;
+/// One for the writer, one that holds the schema and listens, and one that reads.
 const FEWEST_CONNECTIONS: u64 = 3;
 
-pub(super) fn connections(number: u64) -> Result<u64, String> {
+fn connections(number: u64) -> Result<u64, String> {
     let is_enough = (FEWEST_CONNECTIONS..=1_000).contains(&number);
     if is_enough { Ok(number) } else { Err("must be from 3 to 1000".to_owned()) }
 }
 
 /// A name that needs no quotation marks, and that the server does not keep for itself.
-pub(super) fn schema(text: &str) -> Result<String, String> {
+fn schema(text: &str) -> Result<String, String> {
     if text.starts_with("pg_") {
         return Err(format!("`{text}`: names that begin with pg_ are the server's own"));
     }
@@ -87,7 +124,7 @@ pub(super) fn schema(text: &str) -> Result<String, String> {
     }
 }
 
-/// Never shown.
+/// `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
@@ -147,7 +184,7 @@ const PARAMETERS: [&str; 12] = [
     "dbname",
     "host",
     "hostaddr",
-    "password",
+    PASSWORD,
     "port",
     "sslcert",
     "sslkey",
@@ -156,6 +193,7 @@ const PARAMETERS: [&str; 12] = [
     TARGET,
     "user",
 ];
+const PASSWORD: &str = "password";
 /// Which of several hosts counts. It is always the one that takes writes.
 const TARGET: &str = "target_session_attrs";
 
@@ -191,13 +229,8 @@ impl StoreUrl {
         let (scheme, user, rest) = self.parts();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let database = rest[end..].split('?').next().unwrap_or_default();
-        let query: Vec<String> = self
-            .query()
-            .filter(|(name, _)| *name != TARGET)
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
+        let query = self.query_without(TARGET);
         let user = user.map_or_else(String::new, |user| format!("{user}@"));
-        let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
         self.hosts().map(|host| format!("{scheme}{user}{host}{database}{query}")).collect()
     }
 
@@ -206,9 +239,16 @@ impl StoreUrl {
         query.split('&').filter_map(|pair| pair.split_once('='))
     }
 
+    /// With its question mark; empty if no parameter is left.
+    fn query_without(&self, left_out: &str) -> String {
+        let kept = self.query().filter(|(name, _)| *name != left_out);
+        let kept: Vec<String> = kept.map(|(name, value)| format!("{name}={value}")).collect();
+        if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) }
+    }
+
     pub fn has_password(&self) -> bool {
         self.parts().1.is_some_and(|user| user.contains(':'))
-            || self.query().any(|(name, _)| is_password(name))
+            || self.query().any(|(name, _)| name == PASSWORD)
     }
 
     /// The address without the password.
@@ -218,19 +258,8 @@ impl StoreUrl {
             format!("{}@", user.split(':').next().unwrap_or_default())
         });
         let place = rest.split('?').next().unwrap_or_default();
-        let query: Vec<String> = self
-            .query()
-            .filter(|(name, _)| !is_password(name))
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        let mark = if query.is_empty() { "" } else { "?" };
-        format!("{scheme}{user}{place}{mark}{}", query.join("&"))
+        format!("{scheme}{user}{place}{}", self.query_without(PASSWORD))
     }
-}
-
-/// Whether a parameter of an address holds a secret.
-fn is_password(name: &str) -> bool {
-    name == "password"
 }
 
 impl fmt::Debug for StoreUrl {

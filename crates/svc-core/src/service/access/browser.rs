@@ -6,7 +6,7 @@
 //! to its own origin (the adapter checks that), it ends with the operator's token under which it
 //! was made, and it cannot make another credential.
 
-use std::{fmt, sync::atomic::Ordering::SeqCst};
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use svc_store::{LoginCodeRow, TokenRow};
 use super::{
     Access, Credential,
     credentials::{Browser, CachedToken},
-    tokens::require_operator,
+    tokens::{new_row, require_operator},
 };
 use crate::service::Error;
 
@@ -75,20 +75,17 @@ impl Access {
     async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp, Error> {
         require_operator(caller)?;
         let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
-        self.core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
-                    tx.browsers()
-                        .forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
-                        .await?;
-                    tx.browsers().insert_login_code(&hash, &credential, expires_at).await?;
-                    Ok::<_, Error>(expires_at)
-                })
+        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
+                tx.browsers()
+                    .forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
+                    .await?;
+                tx.browsers().insert_login_code(&hash, &credential, expires_at).await?;
+                Ok::<_, Error>(expires_at)
             })
-            .await
+        });
+        job.await
     }
 
     /// Signs a browser in.
@@ -103,33 +100,22 @@ impl Access {
         check_key(word, known.as_ref(), &operator, self.core.now())?;
         let secret = new_secret();
         let (cookie, ids) = (cookie_hash(&secret), self.core.ids.clone());
-        let row = self
-            .core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let known = tx.browsers().login_code(&hash).await?;
-                    check_key(word, known.as_ref(), &operator, tx.now())?;
-                    tx.browsers().use_login_code(&hash).await?;
-                    tx.browsers().forget(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
-                    let row = TokenRow {
-                        token_id: TokenId::new(&ids, tx.now()),
-                        session: SUBJECT.to_owned(),
-                        scopes: Vec::new(),
-                        project: None,
-                        created_at: tx.now(),
-                        expires_at: tx.now().plus(limits::BROWSER_TTL),
-                        last_used_at: None,
-                        revoked_at: None,
-                        process: None,
-                        cwd: None,
-                        operator_credential: Some(operator),
-                    };
-                    tx.tokens().insert(&row, &cookie).await?;
-                    Ok::<_, Error>(row)
-                })
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let known = tx.browsers().login_code(&hash).await?;
+                check_key(word, known.as_ref(), &operator, tx.now())?;
+                tx.browsers().use_login_code(&hash).await?;
+                tx.browsers().forget(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
+                let subject = SUBJECT.to_owned();
+                let row = TokenRow {
+                    operator_credential: Some(operator),
+                    ..new_row(&ids, subject, tx.now(), limits::BROWSER_TTL)
+                };
+                tx.tokens().insert(&row, &cookie).await?;
+                Ok::<_, Error>(row)
             })
-            .await?;
+        });
+        let row = job.await?;
         Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
     }
 
@@ -140,14 +126,11 @@ impl Access {
     ) -> Result<Option<(Caller, Credential, TokenId)>, Error> {
         let (hash, now) = (cookie_hash(secret), self.core.now());
         let known = self.tokens.seen().by_cookie.get(&hash).cloned();
-        let browser = match known.filter(|browser| browser.seen.is_fresh(now)) {
-            Some(browser) => browser,
-            None => match self.look_up_browser(&hash).await? {
-                Some(browser) => browser,
-                None => return Ok(None),
-            },
-        };
-        let Browser { seen, operator_credential } = browser;
+        let mut browser = known.filter(|browser| browser.seen.is_fresh(now));
+        if browser.is_none() {
+            browser = self.look_up_browser(&hash).await?;
+        }
+        let Some(Browser { seen, operator_credential }) = browser else { return Ok(None) };
         if seen.expires_at <= now || operator_credential != self.tokens.operator_fingerprint() {
             return Ok(None);
         }
@@ -156,33 +139,24 @@ impl Access {
     }
 
     async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>, Error> {
-        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
+        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let row = self.core.store.tokens().by_hash(hash).await?;
-        let Some(row) = row.filter(|row| row.revoked_at.is_none()) else {
-            return Ok(None);
-        };
-        let Some(operator_credential) = row.operator_credential.clone() else {
-            return Ok(None);
-        };
+        let Some(row) = row.filter(|row| row.revoked_at.is_none()) else { return Ok(None) };
+        let Some(operator_credential) = row.operator_credential.clone() else { return Ok(None) };
         let browser =
             Browser { seen: CachedToken::from_row(row, None, read_at), operator_credential };
-        let mut known = self.tokens.seen();
-        if self.tokens.0.revocations.load(SeqCst) == revocations {
-            known.evict();
+        self.tokens.cache(revocations, &browser.seen, |known| {
             known.by_cookie.insert(*hash, browser.clone());
-            known.good.insert(browser.seen.id.clone(), read_at);
-        }
+        });
         Ok(Some(browser))
     }
 
     /// Signs all browsers out. If the write fails, their cookies are invalid all the same, because
-    /// the operator's token has changed; only their open requests go on to their end.
+    /// the operator's token has changed; only open requests go on.
     pub(super) async fn end_browsers(&self) {
-        let ended = self
-            .core
-            .store
-            .write(|tx| Box::pin(async move { tx.browsers().revoke_all().await }))
-            .await;
+        let job =
+            self.core.store.write(|tx| Box::pin(async move { tx.browsers().revoke_all().await }));
+        let ended = job.await;
         match ended {
             Ok(ids) => self.forget(&ids),
             Err(error) => {
@@ -193,7 +167,7 @@ impl Access {
     }
 }
 
-/// Shows the kind of the key, and not the secret.
+/// Shows the kind of the key without the secret.
 impl fmt::Debug for SignInKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple(self.word()).finish_non_exhaustive()
@@ -218,7 +192,7 @@ impl SignInKey<'_> {
     }
 }
 
-/// Whether a key signs in, under this credential of the operator. `word` names the kind of the key.
+/// Checks a key under this credential of the operator. `word` names the kind of the key.
 fn check_key(
     word: &str,
     key: Option<&LoginCodeRow>,

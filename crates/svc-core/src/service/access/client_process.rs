@@ -1,16 +1,20 @@
-//! Which client a process on the Unix socket belongs to. The kernel names the process; that it
-//! descends from the named client is looked up in the system's list of processes, so that no
-//! process can name a client that did not start it.
+//! Which client a process on the Unix socket belongs to, and which of our agents. The kernel names
+//! the process; its ancestors are looked up in the system's list of processes, so that no process
+//! can name a client that did not start it.
+//!
+//! A process below the host of an agent acts as that agent, whatever it connects with: the agent's
+//! own token, its hooks and its `svc stdio` are one subject.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use svc_model::{LocalProcess, ProcessIdentity, SHELLS, limits};
+use svc_store::{AgentRow, ProcessSubject};
 use svc_sys::process_list::{self, ProcessEntry};
+use tokio::time::{Instant, sleep};
 
+use super::Access;
 use crate::service::Error;
 
-/// A client's process, according to the system.
-#[derive(Debug, Clone)]
 pub(super) struct ClientProcess {
     pub(super) process: ProcessIdentity,
     pub(super) name: String,
@@ -26,55 +30,40 @@ impl ClientProcess {
     /// The client that the process on the socket names, which must be this process or one of its
     /// ancestors; without a name, its nearest ancestor that is no shell.
     pub(super) fn find(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
-        let forbidden = |why: String| Err(Error::Forbidden(why));
+        let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
         let LocalProcess { pid, started, .. } = peer;
         let Some(peer) = pid.filter(|pid| *pid > 0) else {
-            return forbidden("the system does not say which process this is".to_owned());
+            return forbidden("the system does not say which process this is");
         };
         if !process_list::is_available() {
             let why = "this system has no list of processes (/proc) that says which client this is";
-            return forbidden(why.to_owned());
+            return forbidden(why);
         }
         let now = ProcessEntry::read(peer).map(|entry| entry.started);
-        let Some(mut descendant_started) = started.filter(|_| now == started) else {
-            // The connection may have been passed to any process, and the id may belong to another
-            // one by now.
-            return forbidden("the process that connected has ended".to_owned());
+        let Some(peer_started) = started.filter(|_| now == started) else {
+            // The id may belong to another process by now.
+            return forbidden("the process that connected has ended");
         };
-        let peer_started = descendant_started;
         let mut between = Vec::new();
-        let mut pid = peer;
-        for _ in 0..limits::PROCESS_DEPTH {
-            // A process that started later than its child has reused the id of an ancestor that
-            // ended.
-            let is_ancestor =
-                |entry: &ProcessEntry| entry.is_running && entry.started <= descendant_started;
-            let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else {
-                break;
-            };
-            descendant_started = entry.started;
+        for (pid, entry) in with_ancestors(peer, peer_started) {
             let is_client = match named {
                 Some(named) => pid == named,
                 None => pid != peer && !SHELLS.contains(&entry.name.as_str()),
             };
             if is_client {
                 if user_of(pid) != Some(rustix::process::geteuid().as_raw()) {
-                    return forbidden(format!("process {pid} is another user's"));
+                    return forbidden(&format!("process {pid} is another user's"));
                 }
                 let (process, name) = (entry.identity(pid), entry.name);
                 return Ok(Self { process, name, between, peer, peer_started });
             }
             between.push(entry.identity(pid));
-            if entry.parent <= 1 {
-                break;
-            }
-            pid = entry.parent;
         }
         match named {
             Some(named) => {
-                forbidden(format!("process {named} did not start process {peer}, which names it"))
+                forbidden(&format!("process {named} did not start process {peer}, which names it"))
             }
-            None => forbidden(format!("no client started process {peer}")),
+            None => forbidden(&format!("no client started process {peer}")),
         }
     }
 
@@ -84,7 +73,6 @@ impl ClientProcess {
         folder_of(self.process.pid).or_else(|| self.own_folder())
     }
 
-    /// The working folder of the process on the socket.
     pub(super) fn own_folder(&self) -> Option<String> {
         folder_of(self.peer)
     }
@@ -93,6 +81,20 @@ impl ClientProcess {
     pub(super) fn bearer(&self) -> String {
         format!("{}:{}", self.peer, self.peer_started)
     }
+}
+
+/// A process that started at `started` or before, and its ancestors, the nearest first.
+fn with_ancestors(pid: u32, started: u64) -> impl Iterator<Item = (u32, ProcessEntry)> {
+    let mut next = Some((pid, started));
+    let read = move || {
+        let (pid, started) = next.take()?;
+        // A process that started later than its child has reused the id of an ancestor that ended.
+        let is_ancestor = |entry: &ProcessEntry| entry.is_running && entry.started <= started;
+        let entry = ProcessEntry::read(pid).filter(is_ancestor)?;
+        next = (entry.parent > 1).then_some((entry.parent, entry.started));
+        Some((pid, entry))
+    };
+    std::iter::from_fn(read).take(limits::PROCESS_DEPTH)
 }
 
 /// Whether the process that [`ClientProcess::bearer`] identifies still runs.
@@ -107,12 +109,96 @@ fn folder_of(pid: u32) -> Option<String> {
     folder.into_os_string().into_string().ok()
 }
 
-/// The effective user of a process. Not the owner of its folder in `/proc`, which is root for a
-/// process that may not be traced.
+/// The effective user of a process. The owner of its folder in `/proc` is root for a process that
+/// may not be traced.
 fn user_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Bound on the wait for the row that names the host: a program may connect before that is written.
+const HOST_ROW_WAIT: Duration = Duration::from_secs(5);
+const HOST_ROW_POLL: Duration = Duration::from_millis(10);
+
+enum HostLookup {
+    Agent(Box<AgentRow>),
+    /// A host that no row names, while some agent's host is not known yet.
+    UnknownHost,
+    /// No host, or a client nearer than the host.
+    Nobody,
+}
+
+impl Access {
+    /// The subject of a process that a host runs; `None` for all others.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the operator revoked the agent's own token.
+    pub(super) async fn subject_below_host(
+        &self,
+        process: &ProcessIdentity,
+    ) -> Result<Option<ProcessSubject>, Error> {
+        let deadline = Instant::now() + HOST_ROW_WAIT;
+        let agent = loop {
+            match self.find_host_above(process).await? {
+                HostLookup::Agent(agent) => break agent,
+                HostLookup::UnknownHost if Instant::now() < deadline => sleep(HOST_ROW_POLL).await,
+                HostLookup::UnknownHost | HostLookup::Nobody => return Ok(None),
+            }
+        };
+        let token = match &agent.token_id {
+            Some(id) => self.core.store.tokens().get(id).await?,
+            None => None,
+        };
+        let key = agent.info.session_key;
+        let Some(token) = token.filter(|token| token.revoked_at.is_none()) else {
+            return Err(Error::Forbidden(format!("the operator took the token of {key} back")));
+        };
+        Ok(Some(ProcessSubject {
+            token_id: None,
+            session: key,
+            scopes: token.scopes,
+            project: token.project,
+            cwd: token.cwd,
+            is_barred: false,
+        }))
+    }
+
+    async fn find_host_above(&self, process: &ProcessIdentity) -> Result<HostLookup, Error> {
+        let mut has_unknown_host = false;
+        for (pid, entry) in with_ancestors(process.pid, u64::MAX) {
+            let identity = entry.identity(pid);
+            if let Some(agent) = self.core.store.agents().of_host(&identity).await? {
+                return Ok(HostLookup::Agent(Box::new(agent)));
+            }
+            has_unknown_host |= is_host_program(pid);
+            if pid == process.pid {
+                if identity != *process {
+                    return Ok(HostLookup::Nobody);
+                }
+            } else {
+                let tokens = self.core.store.tokens();
+                if tokens.of_process(&identity, self.core.now()).await?.is_some() {
+                    return Ok(HostLookup::Nobody);
+                }
+            }
+        }
+        if has_unknown_host {
+            let live = self.core.store.agents().live().await?;
+            let here = &self.core.store.machine().machine_id;
+            if live.iter().any(|agent| agent.host.is_none() && agent.machine_id == *here) {
+                return Ok(HostLookup::UnknownHost);
+            }
+        }
+        Ok(HostLookup::Nobody)
+    }
+}
+
+/// Whether a process is `svc agent host`.
+fn is_host_program(pid: u32) -> bool {
+    process_list::command_line(pid).is_some_and(
+        |words| matches!(&words[..], [_, agent, host, ..] if agent == "agent" && host == "host"),
+    )
 }
 
 #[cfg(test)]
@@ -124,7 +210,6 @@ mod tests {
 
     use super::*;
 
-    /// A shell and its child.
     fn family() -> (Child, u32) {
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 600 & echo $!; wait"])
@@ -136,13 +221,15 @@ mod tests {
         (shell, line.trim().parse().unwrap())
     }
 
-    fn on_socket(pid: u32) -> LocalProcess {
-        let uid = rustix::process::geteuid().as_raw();
-        LocalProcess { uid, pid: Some(pid), started: started(pid) }
+    fn kill_orphan(pid: u32) {
+        let orphan = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+        rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
     }
 
-    fn started(pid: u32) -> Option<u64> {
-        ProcessEntry::read(pid).map(|entry| entry.started)
+    fn on_socket(pid: u32) -> LocalProcess {
+        let uid = rustix::process::geteuid().as_raw();
+        let started = ProcessEntry::read(pid).map(|entry| entry.started);
+        LocalProcess { uid, pid: Some(pid), started }
     }
 
     #[test]
@@ -172,8 +259,7 @@ mod tests {
         }
         assert!(matches!(found(Some(shell.id())), Err(Error::Forbidden(_))), "it is gone");
         for orphan in [child, cousin] {
-            let orphan = rustix::process::Pid::from_raw(orphan.try_into().unwrap()).unwrap();
-            rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
+            kill_orphan(orphan);
         }
     }
 
@@ -204,7 +290,6 @@ mod tests {
         }
         shell.kill().unwrap();
         shell.wait().unwrap();
-        let orphan = rustix::process::Pid::from_raw(child.try_into().unwrap()).unwrap();
-        rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
+        kill_orphan(child);
     }
 }

@@ -19,7 +19,6 @@ use svc_model::{
 use svc_sys::private_file;
 use tokio_util::sync::CancellationToken;
 
-/// Prefix of the name of an operator's credential.
 pub(super) const OPERATOR_PREFIX: &str = "operator:";
 
 /// The operator's token and a cache of the others. Cheap to clone.
@@ -27,26 +26,21 @@ pub(super) const OPERATOR_PREFIX: &str = "operator:";
 /// A cached row is valid for [`limits::TOKEN_CACHE`]: the row decides, and another daemon on the
 /// same database may have changed it. A revocation by this daemon takes effect at once.
 #[derive(Clone)]
-pub struct Tokens(pub(super) Arc<SharedCredentials>);
+pub struct Tokens(Arc<SharedCredentials>);
 
-pub(super) struct SharedCredentials {
+struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<TokenCache>,
     /// Credentials with open streams, which end with them.
     watched: Mutex<HashMap<WatchKey, WatchedCredential>>,
-    /// Counts revocations, so that a lookup that began before one does not cache the token again.
-    pub(super) revocations: AtomicU64,
+    revocations: AtomicU64,
 }
 
-/// Recently read rows.
 #[derive(Default)]
 pub(super) struct TokenCache {
-    /// Tokens by their hash.
     pub(super) by_hash: HashMap<[u8; 32], CachedToken>,
-    /// Tokens of processes that the socket identifies.
     pub(super) by_process: HashMap<ProcessIdentity, CachedToken>,
-    /// Browsers by the hash of their cookie.
     pub(super) by_cookie: HashMap<[u8; 32], Browser>,
     /// When the row of a token was last read as valid.
     pub(super) good: HashMap<TokenId, Timestamp>,
@@ -58,12 +52,8 @@ pub(super) struct TokenCache {
 /// The credential of a request, for a response that may outlast it.
 #[derive(Debug, Clone)]
 pub enum Credential {
-    /// The operator's token, by its hash.
     Operator([u8; 32]),
-    Session {
-        id: TokenId,
-        expires_at: Timestamp,
-    },
+    Session { id: TokenId, expires_at: Timestamp },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,14 +62,12 @@ enum WatchKey {
     Token(TokenId),
 }
 
-/// A credential with open streams.
 #[derive(Default)]
 struct WatchedCredential {
     over: CancellationToken,
     streams: usize,
 }
 
-/// Notifies a stream of the revocation of its credential.
 pub(super) struct CredentialWatch {
     tokens: Tokens,
     key: WatchKey,
@@ -87,7 +75,7 @@ pub(super) struct CredentialWatch {
 }
 
 impl CredentialWatch {
-    /// Waits until the credential is rotated or revoked.
+    /// Completes when the credential is rotated or revoked.
     pub(super) async fn over(&self) {
         self.over.cancelled().await;
     }
@@ -125,25 +113,27 @@ pub(super) struct Browser {
 }
 
 impl TokenCache {
-    /// Whether this daemon revoked the token recently.
     pub(super) fn has_ended(&self, id: &TokenId) -> bool {
         self.ended.contains_key(id)
     }
 
+    pub(super) fn note_use(&mut self, id: &TokenId, now: Timestamp) {
+        let browsers = self.by_cookie.values_mut().map(|browser| &mut browser.seen);
+        let known = self.by_hash.values_mut().chain(self.by_process.values_mut()).chain(browsers);
+        known.filter(|known| known.id == *id).for_each(|known| known.used_at = Some(now));
+    }
+
     /// Evicts entries; a miss reads the table.
     pub(super) fn evict(&mut self) {
-        if self.by_hash.len() >= limits::STREAMS_CACHED {
-            self.by_hash.clear();
+        fn bound<K, V>(map: &mut HashMap<K, V>) {
+            if map.len() >= limits::STREAMS_CACHED {
+                map.clear();
+            }
         }
-        if self.by_process.len() >= limits::STREAMS_CACHED {
-            self.by_process.clear();
-        }
-        if self.by_cookie.len() >= limits::STREAMS_CACHED {
-            self.by_cookie.clear();
-        }
-        if self.good.len() >= limits::STREAMS_CACHED {
-            self.good.clear();
-        }
+        bound(&mut self.by_hash);
+        bound(&mut self.by_process);
+        bound(&mut self.by_cookie);
+        bound(&mut self.good);
     }
 }
 
@@ -167,14 +157,12 @@ pub enum TokenFileError {
         #[source]
         source: io::Error,
     },
-    /// The token is too weak.
     #[error("the token in {path} {fault}: `svc token rotate` writes a new one")]
     Weak { path: String, fault: WeakSecret },
     #[error(
         "token file {path} is empty: remove it, and write a new one with `svc token init {path}`"
     )]
     Empty { path: String },
-    /// A file that was named does not exist.
     #[error("token file {path} is not there: `svc token init {path}` makes it")]
     Missing { path: String },
 }
@@ -182,24 +170,17 @@ pub enum TokenFileError {
 impl Tokens {
     /// Reads the operator's token, or makes one if there is no file yet.
     pub fn open_or_make(file: &Path) -> Result<Self, TokenFileError> {
-        let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
-        let token = if let Some(text) = private_file::read_secret(file).map_err(failed)? {
-            text
-        } else {
-            let token = new_secret();
-            write_token(file, &token).map_err(failed)?;
-            token
-        };
-        Self::holding(file, token.trim())
+        if let Some(text) = read_token(file)? {
+            return Self::holding(file, text.trim());
+        }
+        let token = new_secret();
+        write_token(file, &token)?;
+        Self::holding(file, &token)
     }
 
-    /// Reads the operator's token from a file that a person named.
     pub fn open(file: &Path) -> Result<Self, TokenFileError> {
-        let path = || file.display().to_string();
-        let text = private_file::read_secret(file)
-            .map_err(|source| TokenFileError::Io { path: path(), source })?;
-        let text = text.ok_or_else(|| TokenFileError::Missing { path: path() })?;
-        Self::holding(file, text.trim())
+        let missing = || TokenFileError::Missing { path: file.display().to_string() };
+        Self::holding(file, read_token(file)?.ok_or_else(missing)?.trim())
     }
 
     fn holding(file: &Path, token: &str) -> Result<Self, TokenFileError> {
@@ -218,8 +199,7 @@ impl Tokens {
     }
 
     pub(super) fn is_operator(&self, token: &[u8; 32]) -> bool {
-        let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
-        bool::from(operator.ct_eq(token))
+        bool::from(self.operator().ct_eq(token))
     }
 
     pub(super) fn operator(&self) -> TokenHash {
@@ -229,10 +209,7 @@ impl Tokens {
     pub(super) fn rotate(&self) -> Result<String, TokenFileError> {
         let mut operator = self.0.operator.write().unwrap_or_else(PoisonError::into_inner);
         let token = new_secret();
-        write_token(&self.0.file, &token).map_err(|source| TokenFileError::Io {
-            path: self.0.file.display().to_string(),
-            source,
-        })?;
+        write_token(&self.0.file, &token)?;
         *operator = token_hash(&token);
         drop(operator);
         self.end_watched(&WatchKey::Operator);
@@ -242,8 +219,28 @@ impl Tokens {
     /// Distinguishes the operator's present token from an earlier one, and reveals nothing else
     /// about it.
     pub(super) fn operator_fingerprint(&self) -> String {
-        let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
-        format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(*operator)[..16]))
+        format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(self.operator())[..16]))
+    }
+
+    /// Counts revocations: see [`Self::cache`].
+    pub(super) fn revocations(&self) -> u64 {
+        self.0.revocations.load(SeqCst)
+    }
+
+    /// Caches a token whose row was read when `revocations` had this value: a lookup that began
+    /// before a revocation does not cache the token again.
+    pub(super) fn cache(
+        &self,
+        revocations: u64,
+        token: &CachedToken,
+        insert: impl FnOnce(&mut TokenCache),
+    ) {
+        let mut seen = self.seen();
+        if self.revocations() == revocations {
+            seen.evict();
+            insert(&mut seen);
+            seen.good.insert(token.id.clone(), token.read_at);
+        }
     }
 
     pub(super) fn seen(&self) -> MutexGuard<'_, TokenCache> {
@@ -294,6 +291,15 @@ impl Tokens {
     }
 }
 
-fn write_token(file: &Path, token: &str) -> io::Result<()> {
+fn read_token(file: &Path) -> Result<Option<String>, TokenFileError> {
+    private_file::read_secret(file).map_err(|source| io_error(file, source))
+}
+
+fn write_token(file: &Path, token: &str) -> Result<(), TokenFileError> {
     private_file::replace(file, format!("{token}\n").as_bytes())
+        .map_err(|source| io_error(file, source))
+}
+
+fn io_error(file: &Path, source: io::Error) -> TokenFileError {
+    TokenFileError::Io { path: file.display().to_string(), source }
 }

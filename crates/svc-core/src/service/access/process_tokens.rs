@@ -2,13 +2,13 @@
 //! socket which process it belongs to, and acts as that process: all children of one client have
 //! one subject.
 
-use std::sync::{Arc, atomic::Ordering::SeqCst};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, LocalProcess, ProcessIdentity, ProcessState, Timestamp, TokenId, is_agent_key, limits,
-    new_secret, token_hash,
+    Caller, Ids, LocalProcess, ProcessIdentity, ProcessState, Timestamp, TokenId, is_agent_key,
+    limits, new_secret, token_hash,
 };
 use svc_store::{ProcessSubject, TokenRow, WriteTx};
 
@@ -16,6 +16,7 @@ use super::{
     Access, Credential,
     client_process::{ClientProcess, bearer_is_running},
     credentials::CachedToken,
+    tokens::new_row,
 };
 use crate::service::{Error, check};
 
@@ -76,27 +77,23 @@ impl Access {
         };
         let bearer = client.bearer();
         let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
-        let (row, replaced) = self
-            .core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut subject = subject_of(tx, &process, fresh).await?;
-                    if let (Some((project, folder)), false) = (own, is_agent_key(&subject.session))
-                    {
-                        // One process may have sessions in several folders, and starts the `svc
-                        // stdio` of a session in the session's folder.
-                        subject.project = Some(project);
-                        subject.cwd = Some(folder);
-                    }
-                    let replaced = replace_tokens(tx, &process, &bearer).await?;
-                    let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
-                    tx.tokens().insert(&row, &hash).await?;
-                    tx.tokens().set_bearer(&row.token_id, &bearer).await?;
-                    Ok::<_, Error>((row, replaced))
-                })
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let mut subject = subject_of(tx, &process, fresh).await?;
+                if let (Some((project, folder)), false) = (own, is_agent_key(&subject.session)) {
+                    // One process may have sessions in several folders, and starts the `svc
+                    // stdio` of a session in the session's folder.
+                    subject.project = Some(project);
+                    subject.cwd = Some(folder);
+                }
+                let replaced = replace_tokens(tx, &process, &bearer).await?;
+                let row = row_of(&ids, subject, process, tx.now());
+                tx.tokens().insert(&row, &hash).await?;
+                tx.tokens().set_bearer(&row.token_id, &bearer).await?;
+                Ok::<_, Error>((row, replaced))
             })
-            .await?;
+        });
+        let (row, replaced) = job.await?;
         self.forget(&replaced);
         Ok(ProcessToken {
             token,
@@ -128,7 +125,6 @@ impl Access {
         Ok((seen.caller.clone(), seen.credential()))
     }
 
-    /// The client of the process on the socket.
     async fn client_of(
         &self,
         peer: LocalProcess,
@@ -150,25 +146,21 @@ impl Access {
     /// The valid token of a process. The first call stores one whose secret nobody has: the socket
     /// identifies the process.
     async fn token_of(&self, client: ClientProcess) -> Result<CachedToken, Error> {
-        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
+        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let process = client.process.clone();
         let row = match self.core.store.tokens().of_process(&process, read_at).await? {
             Some(row) => row,
-            None => Box::pin(self.insert_secretless(client)).await?,
+            None => {
+                let (name, cwd) = (&client.name, client.cwd());
+                let fresh = Box::pin(self.subject_of_unseen(&process, name, cwd)).await?;
+                Box::pin(self.insert_row_of(client.process, fresh)).await?
+            }
         };
         let seen = self.cached(row, read_at).await?;
-        let mut known = self.tokens.seen();
-        if self.tokens.0.revocations.load(SeqCst) == revocations {
-            known.evict();
-            known.good.insert(seen.id.clone(), read_at);
+        self.tokens.cache(revocations, &seen, |known| {
             known.by_process.insert(process, seen.clone());
-        }
+        });
         Ok(seen)
-    }
-
-    async fn insert_secretless(&self, client: ClientProcess) -> Result<TokenRow, Error> {
-        let fresh = self.subject_of_unseen(&client.process, &client.name, client.cwd()).await?;
-        self.insert_row_of(client.process, fresh).await
     }
 
     /// The subject of a new process: the agent whose host runs it, or one of its own.
@@ -196,20 +188,18 @@ impl Access {
     ) -> Result<TokenRow, Error> {
         let ids = self.core.ids.clone();
         let hash = token_hash(&new_secret());
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    if let Some(row) = tx.tokens().of_process(&process).await? {
-                        return Ok(row);
-                    }
-                    let subject = subject_of(tx, &process, fresh).await?;
-                    let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
-                    tx.tokens().insert(&row, &hash).await?;
-                    Ok(row)
-                })
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                if let Some(row) = tx.tokens().of_process(&process).await? {
+                    return Ok(row);
+                }
+                let subject = subject_of(tx, &process, fresh).await?;
+                let row = row_of(&ids, subject, process, tx.now());
+                tx.tokens().insert(&row, &hash).await?;
+                Ok(row)
             })
-            .await
+        });
+        job.await
     }
 
     /// The caller of a report that a hook wrote when it could not reach the daemon. The report is
@@ -251,15 +241,18 @@ impl Access {
         let fresh = self.subject_of_unseen(&process, client, cwd).await?;
         let row = self.insert_row_of(process.clone(), fresh).await?;
         if !is_running {
-            let ended = self.core.store.write(move |tx| {
-                Box::pin(async move {
-                    let limit = limits::PROCESSES_PER_PAGE;
-                    tx.tokens().end_of_process(&process, limit).await
-                })
-            });
-            self.forget(&ended.await?);
+            self.end_process(process).await?;
         }
         Ok(self.cached(row, self.core.now()).await?.caller)
+    }
+
+    async fn end_process(&self, process: ProcessIdentity) -> Result<(), Error> {
+        let ended = self.core.store.write(move |tx| {
+            let limit = limits::PROCESSES_PER_PAGE;
+            Box::pin(async move { tx.tokens().end_of_process(&process, limit).await })
+        });
+        self.forget(&ended.await?);
+        Ok(())
     }
 
     /// Revokes the tokens of this machine's processes that have ended.
@@ -271,10 +264,7 @@ impl Access {
             let is_last = page.len() < limit as usize;
             after = page.last().cloned();
             for gone in page.into_iter().filter(|it| self.core.is_gone(&self.core.here(it))) {
-                let write = self.core.store.write(move |tx| {
-                    Box::pin(async move { tx.tokens().end_of_process(&gone, limit).await })
-                });
-                self.forget(&write.await?);
+                self.end_process(gone).await?;
             }
             if is_last {
                 break;
@@ -293,7 +283,7 @@ impl Access {
 }
 
 /// Removes the tokens of a client's process whose bearers have ended, and the oldest of this
-/// bearer. Those of other bearers stay, whatever their number.
+/// bearer. Tokens of other bearers stay, whatever their number.
 async fn replace_tokens(
     tx: &mut WriteTx,
     process: &ProcessIdentity,
@@ -310,7 +300,6 @@ async fn replace_tokens(
     Ok(replaced)
 }
 
-/// The stored subject of a process, or the fresh one.
 async fn subject_of(
     tx: &mut WriteTx,
     process: &ProcessIdentity,
@@ -349,23 +338,17 @@ fn fresh_subject(pid: u32, name: &str) -> ProcessSubject {
 }
 
 fn row_of(
-    token_id: TokenId,
+    ids: &Ids,
     subject: ProcessSubject,
     process: ProcessIdentity,
     now: Timestamp,
 ) -> TokenRow {
     TokenRow {
-        token_id,
-        session: subject.session,
         scopes: subject.scopes,
         project: subject.project,
-        created_at: now,
-        expires_at: now.plus(limits::PROCESS_TOKEN_TTL),
-        last_used_at: None,
-        revoked_at: None,
         process: Some(process),
         cwd: subject.cwd,
-        operator_credential: None,
+        ..new_row(ids, subject.session, now, limits::PROCESS_TOKEN_TTL)
     }
 }
 
@@ -379,7 +362,6 @@ mod tests {
     use super::*;
     use crate::service::testing::services;
 
-    /// A child of this process, which acts as the client.
     fn bearer() -> Child {
         Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap()
     }

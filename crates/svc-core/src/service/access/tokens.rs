@@ -1,24 +1,20 @@
 //! Tokens: the operator's, in a file, and those of sessions, in the database. They alone decide who
 //! a caller is.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, atomic::Ordering::SeqCst},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, IdReference, OWN_SCOPES, PeerReference, READ_ALL, Scope, Timestamp, TokenFingerprint,
-    TokenHash, TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
-    token_hash,
+    Caller, IdReference, Ids, OWN_SCOPES, PeerReference, READ_ALL, Scope, Timestamp,
+    TokenFingerprint, TokenHash, TokenId, is_agent_key, is_daemons_session_id, is_reserved_name,
+    limits, new_secret, token_hash,
 };
 use svc_store::{PeerRow, TokenRow};
 
 use super::{
     Access,
-    credentials::{CachedToken, Credential, TokenCache},
+    credentials::{CachedToken, Credential},
 };
 use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
 
@@ -116,26 +112,19 @@ pub enum TokenKind {
 }
 
 impl Access {
-    /// The holder of this token; `None` if it is not valid.
     pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
         let hash = token_hash(token);
         if self.tokens.is_operator(&hash) {
             return Ok(Some((Caller::Operator, Credential::Operator(hash))));
         }
         let now = self.core.now();
-        let known =
+        let mut seen =
             self.tokens.seen().by_hash.get(&hash).filter(|seen| seen.is_fresh(now)).cloned();
-        let seen = match known {
-            Some(seen) => seen,
+        if seen.is_none() {
             // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
-            None => match Box::pin(self.look_up(&hash)).await? {
-                Some(seen) => seen,
-                None => return Ok(None),
-            },
-        };
-        if seen.expires_at <= now {
-            return Ok(None);
+            seen = Box::pin(self.look_up(&hash)).await?;
         }
+        let Some(seen) = seen.filter(|seen| seen.expires_at > now) else { return Ok(None) };
         self.record_use(&seen, now).await;
         Ok(Some((seen.caller.clone(), seen.credential())))
     }
@@ -154,10 +143,8 @@ impl Access {
     }
 
     async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>, Error> {
-        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
-        let Some(row) = self.core.store.tokens().by_hash(hash).await? else {
-            return Ok(None);
-        };
+        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
+        let Some(row) = self.core.store.tokens().by_hash(hash).await? else { return Ok(None) };
         // A token for a reserved name is older than the reservation. A browser's secret is valid as
         // a cookie only.
         let is_browser = row.operator_credential.is_some();
@@ -166,16 +153,12 @@ impl Access {
             return Ok(None);
         }
         let seen = self.cached(row, read_at).await?;
-        let mut known = self.tokens.seen();
-        if self.tokens.0.revocations.load(SeqCst) == revocations {
-            known.evict();
+        self.tokens.cache(revocations, &seen, |known| {
             known.by_hash.insert(*hash, seen.clone());
-            known.good.insert(seen.id.clone(), read_at);
-        }
+        });
         Ok(Some(seen))
     }
 
-    /// The cached form of a valid row.
     pub(super) async fn cached(
         &self,
         row: TokenRow,
@@ -190,35 +173,24 @@ impl Access {
 
     /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
     pub(super) async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
-        let fresh = seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
-        if fresh {
+        if seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION) {
             return;
         }
-        {
-            let mut known = self.tokens.seen();
-            let TokenCache { by_hash, by_process, by_cookie, .. } = &mut *known;
-            let browsers = by_cookie.values_mut().map(|browser| &mut browser.seen);
-            let known = by_hash.values_mut().chain(by_process.values_mut()).chain(browsers);
-            known.filter(|known| known.id == seen.id).for_each(|known| known.used_at = Some(now));
-        }
+        self.tokens.seen().note_use(&seen.id, now);
         let id = seen.id.clone();
         let write = self
             .core
             .store
             .write(move |tx| Box::pin(async move { tx.tokens().note_use(&id).await }));
-        let recorded = Box::pin(write).await;
-        if let Err(error) = recorded {
-            // Authentication does not depend on this record.
-            tracing::warn!(
-                error = svc_sys::telemetry::chain(&error),
-                "cannot record the use of a token"
-            );
+        // Authentication does not depend on this record.
+        if let Err(error) = Box::pin(write).await {
+            let error = svc_sys::telemetry::chain(&error);
+            tracing::warn!(error, "cannot record the use of a token");
         }
     }
 
     /// Makes a session token. Only the operator may. Its scopes must be the daemon's own, or of
-    /// `of_servers`, which entries of servers require: any other would allow nothing, and its
-    /// holder would not notice at first.
+    /// `of_servers`, which entries of servers require: any other scope would allow nothing.
     pub async fn mint_token(
         &self,
         caller: &Caller,
@@ -250,40 +222,30 @@ impl Access {
         }
         let token = format!("svc_{}", new_secret());
         let (hash, ids) = (token_hash(&token), self.core.ids.clone());
-        self.core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let row = TokenRow {
-                        token_id: TokenId::new(&ids, tx.now()),
-                        session: input.session,
-                        scopes: input.scopes,
-                        project,
-                        created_at: tx.now(),
-                        expires_at: tx.now().plus(ttl),
-                        last_used_at: None,
-                        revoked_at: None,
-                        process: None,
-                        cwd,
-                        operator_credential: None,
-                    };
-                    tx.tokens().insert(&row, &hash).await?;
-                    Ok(MintedToken {
-                        token_id: row.token_id,
-                        token,
-                        session: row.session,
-                        scopes: row.scopes,
-                        project: row.project,
-                        expires_at: row.expires_at,
-                    })
+        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let row = TokenRow {
+                    scopes: input.scopes,
+                    project,
+                    cwd,
+                    ..new_row(&ids, input.session, tx.now(), ttl)
+                };
+                tx.tokens().insert(&row, &hash).await?;
+                Ok(MintedToken {
+                    token_id: row.token_id,
+                    token,
+                    session: row.session,
+                    scopes: row.scopes,
+                    project: row.project,
+                    expires_at: row.expires_at,
                 })
             })
-            .await
+        });
+        job.await
     }
 
-    /// Resolves the key of an attended session to its subject: the token's holder acts as that
-    /// session, and not as a second one of the same name.
+    /// Resolves the key of an attended session to its subject, so that the token's holder acts as
+    /// that session, and not as a second one of the same name.
     async fn resolve_attended(&self, input: NewToken) -> Result<NewToken, Error> {
         let Some(PeerReference::SessionKey(key)) = PeerReference::parse(&input.session) else {
             return Ok(input);
@@ -339,12 +301,12 @@ impl Access {
             _ => TokenId::parse(id).ok_or_else(unknown)?,
         };
         let to_revoke = id.clone();
-        let row = self
+        let job = self
             .core
             .store
             .on_behalf_of(caller)
-            .write(move |tx| Box::pin(async move { tx.tokens().revoke(&to_revoke).await }))
-            .await?;
+            .write(move |tx| Box::pin(async move { tx.tokens().revoke(&to_revoke).await }));
+        let row = job.await?;
         self.forget(&[id]);
         row.map(TokenInfo::from).ok_or_else(unknown)
     }
@@ -354,13 +316,28 @@ impl Access {
     pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
         require_operator(caller)?;
         let token = self.tokens.rotate().map_err(|error| {
-            Error::Conflict(format!(
-                "the token is as it was: {}",
-                svc_sys::telemetry::chain(&error)
-            ))
+            let why = svc_sys::telemetry::chain(&error);
+            Error::Conflict(format!("the token is as it was: {why}"))
         })?;
         self.end_browsers().await;
         Ok(token)
+    }
+}
+
+/// The row of a new token, without scopes, project or process.
+pub(super) fn new_row(ids: &Ids, session: String, now: Timestamp, ttl: Duration) -> TokenRow {
+    TokenRow {
+        token_id: TokenId::new(ids, now),
+        session,
+        scopes: Vec::new(),
+        project: None,
+        created_at: now,
+        expires_at: now.plus(ttl),
+        last_used_at: None,
+        revoked_at: None,
+        process: None,
+        cwd: None,
+        operator_credential: None,
     }
 }
 

@@ -15,13 +15,10 @@ use svc_model::{
 use super::AgentSettings;
 use crate::service::{Error, core::Core};
 
-/// Settings that a request chooses for its agent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RequestedStart<'a> {
-    /// Variables; `None` if the request cannot carry any.
     pub(super) env: Option<&'a BTreeMap<String, String>>,
     pub(super) args: &'a [String],
-    /// The folder that the request names.
     pub(super) cwd: Option<&'a str>,
     /// The folder if neither `cwd` nor the instance's configuration names one.
     pub(super) default_cwd: Option<&'a str>,
@@ -30,7 +27,6 @@ pub(super) struct RequestedStart<'a> {
     pub(super) own_cwd: Option<&'a str>,
 }
 
-/// The working folder of a new agent.
 #[derive(Debug)]
 pub(super) struct StartFolder {
     /// The folder. If a session chose it, its links are resolved.

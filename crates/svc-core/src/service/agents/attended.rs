@@ -1,6 +1,6 @@
-//! Work for a session that a person started and that hooks made known. It gets the prompt as a
-//! question in its inbox, and its answer is the result: that ends the task in its own commit. Here
-//! is how it gets it, and what ends it without an answer.
+//! Work for a session that a person started and that hooks made known. The session gets the prompt
+//! as a question in its inbox, and its answer is the result: that ends the task in its own commit.
+//! This file delivers the prompt, and ends the task if no answer comes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use svc_store::{
     AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, PeerRow, TaskRow, WriteTx,
 };
 
-use super::records::{give_to, set_reason};
+use super::state::{give_to, set_reason};
 use crate::service::{
     Error,
     assignments::{
@@ -23,15 +23,16 @@ use crate::service::{
     team,
 };
 
-/// What ends a task whose question no turn and no call has answered.
+/// Why the question of a task gets no answer by a turn or a call.
 enum NoAnswer {
-    /// The session did not take the message, or either is gone: why.
+    /// The session or the message is gone, or the session did not take the message.
     Gone(&'static str),
-    /// The session took the message. What came of it nobody knows.
+    /// The session took the message; the outcome is unknown.
     Unknown,
-    /// Whoever asked wants none.
+    /// The requester cancelled the task.
     Cancelled,
-    /// There is one: an answer to another peer of who asked, or of before answers ended tasks.
+    /// There is an answer that did not end the task: to another peer of the requester, or from a
+    /// version in which answers ended no task.
     Answered(String),
 }
 
@@ -53,8 +54,8 @@ pub(super) async fn attended_of_key(
     Ok(rows.into_iter().find(is_meant))
 }
 
-/// An attended session that may take a dispatch: of this backend, seen by who asks, of its
-/// project first.
+/// An attended session that may take a dispatch: of this backend and seen by the requester; those
+/// of its project first.
 pub(super) async fn attended_for(
     tx: &mut WriteTx,
     backend: &str,
@@ -65,17 +66,13 @@ pub(super) async fn attended_for(
     let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
     rows.retain(|row| match &owned.owner {
         Some(Principal::Operator) => true,
-        Some(Principal::Session(key)) => {
-            // Nobody asks itself.
-            row.owner.as_deref() != Some(&**key) && is_near(row)
-        }
+        Some(Principal::Session(key)) => row.owner.as_deref() != Some(&**key) && is_near(row),
         None => false,
     });
     rows.sort_by_key(|row| !is_near(row));
     Ok(rows.into_iter().next())
 }
 
-/// Puts the prompt into the inbox of an attended session.
 pub(super) async fn ask_attended(
     tx: &mut WriteTx,
     core: &Core,
@@ -114,7 +111,7 @@ pub(super) async fn ask_attended(
     set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
 }
 
-/// Ends the tasks whose questions will not be answered.
+/// Ends the tasks whose questions will get no answer.
 pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
     let store = &core.store;
     let mut work = store.assignments().in_state(AssignmentState::Sent).await?;
@@ -124,20 +121,17 @@ pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
         let message = store.messages().get(&id).await?;
         let question = AttendedQuestion { core: core.clone(), task: task.clone(), message };
         let Some(end) = question.no_answer().await? else { continue };
-        store.write(move |tx| Box::pin(async move { question.end(tx, end).await })).await.or_else(
-            |error| match error {
-                error if error.is_of_daemon() => Err(error),
-                error => {
-                    tracing::warn!(%task, %error, "a task stays as it is");
-                    Ok(())
-                }
-            },
-        )?;
+        let ended = store.write(move |tx| Box::pin(async move { question.end(tx, end).await }));
+        if let Err(error) = ended.await {
+            if error.is_of_daemon() {
+                return Err(error);
+            }
+            tracing::warn!(%task, %error, "a task stays as it is");
+        }
     }
     Ok(())
 }
 
-/// A question to an attended session, which a task waits for.
 struct AttendedQuestion {
     core: Core,
     task: TaskId,
@@ -200,8 +194,7 @@ impl AttendedQuestion {
     }
 }
 
-/// Why a prompt waits in the inbox of a session, and who has to do something before the session has
-/// it.
+/// Why a prompt waits in the inbox of a session, and what has to happen before the session gets it.
 fn waits_in_inbox(peer: &Peer) -> String {
     let (name, status) = (&peer.display_name, peer.status.as_str());
     let is_woken = HookClient::parse(&peer.backend) == Some(HookClient::ClaudeCode);
@@ -216,7 +209,7 @@ fn waits_in_inbox(peer: &Peer) -> String {
     format!("waits in the inbox of {name}, which is {status}{until}")
 }
 
-/// A message that nobody has been given yet reaches nobody.
+/// Withdraws a message that was not offered yet.
 async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Error> {
     let waits = |message: &Message| message.state < DeliveryState::Offered;
     if let Some(mut message) = message.filter(waits) {
@@ -228,10 +221,9 @@ async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Err
     Ok(())
 }
 
-/// Who asks, and the peer that it asks as: an answer comes back to that. A session that has none
-/// gets one.
+/// The requester, and the peer that its answer goes to. A session without a peer gets one.
 async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller, String), Error> {
-    // Without a peer it stands for the principal, whom no answer reaches.
+    // A `from` that is no peer names a principal, which no answer reaches.
     let named = task.task.from.clone().filter(|from| PeerId::parse(from).is_some());
     Ok(match &task.owned.owner {
         Some(Principal::Session(key)) => {
@@ -247,7 +239,7 @@ async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller,
         Some(Principal::Operator) => {
             (Caller::Operator, named.unwrap_or_else(|| PeerId::OPERATOR.to_owned()))
         }
-        // Whoever cannot be read is nobody, and not the operator.
+        // An owner that does not parse is not the operator.
         None => return Err(Error::Forbidden("the owner of this task is unknown".to_owned())),
     })
 }

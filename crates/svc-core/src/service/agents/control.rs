@@ -7,11 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_client::hosts::{HostError, socket_path};
 use svc_model::{
-    AccessLevel, AgentFilter, AgentId, Caller, FrameKind, LATEST, Reader, Task, TaskId, Timestamp,
+    AccessLevel, AgentFilter, AgentId, Caller, Event, FrameKind, LATEST, Reader, StreamName, Task,
+    TaskId, Timestamp,
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     limits,
 };
-use svc_store::{AgentRow, PageSize};
+use svc_store::{AgentRow, PageSize, StreamView};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
@@ -20,14 +21,11 @@ use tokio::time::timeout;
 use super::{
     Agents,
     dispatch::{DispatchRequest, DispatchedTask, NewDispatch},
-    records::{stream_of, unknown},
-    run::run_agents,
-    start::{AgentStart, MadeAgent, NewAgent, RequestFingerprint},
-    state::{may_run, may_steer},
+    start::{AgentStart, MadeAgent, NewAgent},
+    state::{may_run, may_steer, stream_of, unknown},
 };
 use crate::service::{Error, Listed, Page, PageBounds, assignments::note_returned, check, tasks};
 
-/// How long a stop waits until the agent's end is on record.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
 
 /// An agent, as the daemon shows it.
@@ -66,7 +64,6 @@ pub struct SendToAgent {
     pub mode: SendMode,
 }
 
-/// Result of a request to start an agent.
 #[derive(Debug)]
 pub struct StartedAgent {
     pub agent: AgentView,
@@ -75,12 +72,6 @@ pub struct StartedAgent {
 }
 
 impl Agents {
-    /// Follows all live agents, and those that start, until the future is dropped. Also gives
-    /// queued work to agents and denies requests past their deadline.
-    pub async fn run(self) {
-        run_agents(self).await;
-    }
-
     /// Starts an agent. Returns when its program runs.
     ///
     /// # Errors
@@ -88,24 +79,20 @@ impl Agents {
     pub async fn start_agent(
         &self,
         caller: &Caller,
-        mut input: NewAgent,
+        input: NewAgent,
     ) -> Result<StartedAgent, Error> {
         may_run(caller)?;
         check::key("idempotency_key", input.idempotency_key.as_deref())?;
         check::key("resume", input.resume.as_deref())?;
-        let fingerprint = RequestFingerprint::from_input(&input);
-        let resumed = match input.resume.take() {
-            Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
+        let resumed = match &input.resume {
+            Some(named) => Some(self.ended_agent(caller, "resume", named).await?),
             None => None,
         };
-        let asked = (input, fingerprint);
         let start =
-            AgentStart::new(&self.core, &self.settings, caller, asked, resumed.as_ref()).await?;
+            AgentStart::new(&self.core, &self.settings, caller, input, resumed.as_ref()).await?;
         let (core, created_by) = (self.core.clone(), caller.principal().to_string());
-        let made = self
-            .core
-            .store
-            .on_behalf_of(caller)
+        let store = self.core.store.on_behalf_of(caller);
+        let made = store
             .write(move |tx| Box::pin(async move { start.make(tx, &core, &created_by).await }));
         let planned = match made.await? {
             MadeAgent::New(planned) => planned,
@@ -121,8 +108,7 @@ impl Agents {
             .await
             .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
             .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
-        let row = self.core.store.agents().get(&id).await?;
-        let row = row.ok_or_else(|| unknown(id.as_str()))?;
+        let row = self.core.store.agents().get(&id).await?.ok_or_else(|| unknown(id.as_str()))?;
         Ok(StartedAgent { agent: self.view(row), is_new: true })
     }
 
@@ -138,9 +124,8 @@ impl Agents {
         Ok(dispatched)
     }
 
-    pub(super) fn view(&self, row: AgentRow) -> AgentView {
+    pub(super) fn view(&self, mut row: AgentRow) -> AgentView {
         let socket = socket_path(&self.settings.folder, &row.info.id);
-        let mut row = row;
         let is_here = row.machine_id == self.core.store.machine().machine_id;
         if row.ended_at.is_none() && (!is_here || self.reach.is_unreachable(&row.info.id)) {
             row.info.state = AgentState::Unreachable;
@@ -264,9 +249,7 @@ impl Agents {
         (before, limit, with_tools): (Option<i64>, u32, bool),
     ) -> Result<(Vec<(i64, HistoryEntry)>, bool), Error> {
         let limit = limit as usize;
-        let name = stream_of(id);
-        let view =
-            self.core.store.streams().view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let (name, view) = self.log_of(id).await?;
         let mut before = before.unwrap_or(i64::MAX);
         let mut texts = Vec::new();
         loop {
@@ -275,18 +258,11 @@ impl Agents {
                 self.core.store.events().before(view.id, &name, before, "chat_entry", size).await?;
             for event in &page.events {
                 before = event.seq;
-                let Ok(AgentEvent { body: AgentEventBody::ChatEntry { chat_entry }, .. }) =
-                    serde_json::from_str(&event.data)
-                else {
-                    continue;
-                };
-                if !with_tools && chat_entry.is_of_tool() {
-                    continue;
-                }
+                let Some(entry) = entry_of(event, with_tools) else { continue };
                 if texts.len() == limit {
                     return Ok((texts, true));
                 }
-                texts.push((event.seq, chat_entry));
+                texts.push((event.seq, entry));
             }
             if !page.more {
                 return Ok((texts, false));
@@ -294,47 +270,39 @@ impl Agents {
         }
     }
 
+    async fn log_of(&self, id: &AgentId) -> Result<(StreamName, StreamView), Error> {
+        let name = stream_of(id);
+        let view = self.core.store.streams().view(&name).await?;
+        Ok((name, view.ok_or_else(|| unknown(id.as_str()))?))
+    }
+
     async fn history_in_log(
         &self,
         id: AgentId,
         query: &HistoryQuery,
     ) -> Result<HistoryPage, Error> {
-        let name = stream_of(&id);
-        let view =
-            self.core.store.streams().view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let (name, view) = self.log_of(&id).await?;
         let before = query.before.map_or(i64::MAX, u64::cast_signed);
         let with_tools = query.include_tools.unwrap_or(true);
-        let most = if query.limit == 0 {
-            usize::MAX
-        } else {
-            query.limit.try_into().unwrap_or(usize::MAX)
+        let most = match query.limit {
+            0 => usize::MAX,
+            limit => limit.try_into().unwrap_or(usize::MAX),
         };
         let mut entries = std::collections::VecDeque::new();
         let (mut after, mut total) = (0, 0_u64);
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
-            let page = self
-                .core
-                .store
-                .events()
-                .of_stream(view.id, &name, after, Some("chat_entry"), size)
-                .await?;
+            let events = self.core.store.events();
+            let page = events.of_stream(view.id, &name, after, Some("chat_entry"), size).await?;
             for event in &page.events {
                 after = event.seq;
                 if event.seq >= before {
                     continue;
                 }
-                let Ok(AgentEvent { body: AgentEventBody::ChatEntry { mut chat_entry }, .. }) =
-                    serde_json::from_str(&event.data)
-                else {
-                    continue;
-                };
-                if !with_tools && chat_entry.is_of_tool() {
-                    continue;
-                }
+                let Some(mut entry) = entry_of(event, with_tools) else { continue };
                 total += 1;
-                chat_entry.offset = Some(event.seq.cast_unsigned());
-                entries.push_back(chat_entry);
+                entry.offset = Some(event.seq.cast_unsigned());
+                entries.push_back(entry);
                 if entries.len() > most {
                     entries.pop_front();
                 }
@@ -364,12 +332,8 @@ impl Agents {
         let (mut is_open, mut is_cut) = (true, false);
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
-            let page = self
-                .core
-                .store
-                .events()
-                .of_stream(view.id, &name, after, Some("frame"), size)
-                .await?;
+            let events = self.core.store.events();
+            let page = events.of_stream(view.id, &name, after, Some("frame"), size).await?;
             for event in &page.events {
                 after = event.seq;
                 let Ok(said) = serde_json::from_str::<SaidLine>(&event.data) else { continue };
@@ -400,18 +364,15 @@ impl Agents {
         task: &TaskId,
     ) -> Result<Option<(String, String)>, Error> {
         let task = task.clone();
-        self.core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let work = tx.assignments().of_task(&task).await?;
-                    let Some(mut work) = work else { return Ok(None) };
-                    note_returned(tx, &mut work).await?;
-                    Ok(Some((work.instance, work.backend)))
-                })
+        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let work = tx.assignments().of_task(&task).await?;
+                let Some(mut work) = work else { return Ok(None) };
+                note_returned(tx, &mut work).await?;
+                Ok(Some((work.instance, work.backend)))
             })
-            .await
+        });
+        write.await
     }
 
     /// The agent that `named` names, if the caller may see it.
@@ -461,7 +422,6 @@ impl Agents {
         }
     }
 
-    /// The live agent that `named` names, if the caller may steer it.
     async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         let row = self.find(caller, named).await?;
         may_steer(caller, &row)?;
@@ -485,20 +445,26 @@ impl Agents {
     }
 }
 
+/// The conversation entry of an event; `None` also for one of a tool, unless `with_tools`.
+fn entry_of(event: &Event, with_tools: bool) -> Option<HistoryEntry> {
+    let AgentEvent { body, .. } = serde_json::from_str(&event.data).ok()?;
+    let AgentEventBody::ChatEntry { chat_entry } = body else { return None };
+    (with_tools || !chat_entry.is_of_tool()).then_some(chat_entry)
+}
+
 /// A frame, as the log has it.
 #[derive(Deserialize)]
 struct SaidLine {
     line: String,
     kind: FrameKind,
-    /// Whether the next frame goes on in the line.
+    /// The next frame continues this line.
     #[serde(default)]
     partial: bool,
-    /// Whether what it is of went on.
+    /// The line was cut.
     #[serde(default)]
     truncated: bool,
 }
 
-/// An agent that has ended takes no requests.
 pub(super) fn check_live(row: &AgentRow) -> Result<(), Error> {
     if row.ended_at.is_none() {
         return Ok(());
@@ -507,7 +473,6 @@ pub(super) fn check_live(row: &AgentRow) -> Result<(), Error> {
     Err(Error::Conflict(format!("agent {} has ended: {}", info.id, info.state.as_str())))
 }
 
-/// Maps an error of a host to one for the caller.
 pub(super) fn of_host(error: HostError) -> Error {
     match error {
         HostError::Refused(reason) => Error::Conflict(reason),

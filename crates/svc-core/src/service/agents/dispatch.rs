@@ -43,13 +43,9 @@ pub struct NewDispatch {
     /// Any callable instance with this tag; the least busy one is chosen.
     pub tag: Option<String>,
     pub prompt: String,
-    /// Which agents may take the work.
     pub mode: Option<WantedMode>,
-    /// An ended conversation to continue.
     pub session: Option<String>,
-    /// The vendor's name of the model.
     pub model: Option<String>,
-    /// The folder of a new agent.
     pub cwd: Option<String>,
     /// The folder of a new agent if neither `cwd` nor its instance names one.
     pub default_cwd: Option<String>,
@@ -64,7 +60,6 @@ pub struct NewDispatch {
     pub title: Option<String>,
     /// The hosted agent that makes the request, if one does.
     pub asker: Option<AgentId>,
-    /// The tool whose call makes the request.
     pub tool: Option<SourceTool>,
     /// Whether the peer of an agent that is started for this work is removed when the agent ends.
     pub removes_peer: bool,
@@ -86,13 +81,12 @@ pub struct DispatchedTask {
 }
 
 /// Whom a dispatch is for: an instance, a live agent or an attended session.
+#[derive(Default)]
 struct DispatchTarget {
     instance: String,
     backend: String,
     failover: Vec<String>,
-    /// The live agent that the request names.
     agent_id: Option<AgentId>,
-    /// The attended session that the request names.
     peer_id: Option<PeerId>,
 }
 
@@ -102,7 +96,6 @@ impl DispatchTarget {
     }
 }
 
-/// A caller's dispatch, before it becomes a task.
 pub(super) struct DispatchRequest<'a> {
     agents: &'a Agents,
     caller: &'a Caller,
@@ -135,7 +128,6 @@ impl<'a> DispatchRequest<'a> {
         Ok(Self { agents, caller, input })
     }
 
-    /// Makes the task and its assignment.
     pub(super) async fn store(self) -> Result<DispatchedTask, Error> {
         // Held until the work is stored, so that the next choice by tag counts this work.
         let is_choosing = self.input.agent.is_none() && self.input.tag.is_some();
@@ -178,7 +170,6 @@ impl<'a> DispatchRequest<'a> {
         store.write(move |tx| Box::pin(async move { dispatch.insert(tx).await })).await
     }
 
-    /// Which agents may take the work, and what a new one is started with.
     async fn requirements(&self, target: &DispatchTarget) -> Result<WorkRequirements, Error> {
         let Self { agents, caller, input } = self;
         let mode = match input.mode {
@@ -237,7 +228,6 @@ impl<'a> DispatchRequest<'a> {
         Ok(requirements)
     }
 
-    /// Resolves whom the dispatch is for.
     async fn target(&self) -> Result<DispatchTarget, Error> {
         let Self { agents, input, .. } = self;
         let all = agents.settings.resolved();
@@ -245,8 +235,7 @@ impl<'a> DispatchRequest<'a> {
             instance: it.view.instance.clone(),
             backend: it.view.backend.clone(),
             failover: it.view.failover_to.clone(),
-            agent_id: None,
-            peer_id: None,
+            ..DispatchTarget::default()
         };
         if let Some(named) = input.agent.as_deref() {
             if named.starts_with(AgentId::PREFIX) || named.starts_with("agent:") {
@@ -320,13 +309,11 @@ impl<'a> DispatchRequest<'a> {
     async fn named_target(&self, named: &str) -> Result<DispatchTarget, Error> {
         let (core, caller) = (&self.agents.core, self.caller);
         let nobody = |why: String| choices("agent", &why, &self.agents.settings.resolved());
-        let id = match team::find_peer(core, caller, named, ResourceKind::Peer).await {
-            Err(Error::NotFound { .. }) => {
-                return Err(nobody(format!("there is no agent {named:?}")));
-            }
-            found => found?,
+        let row = match team::find_peer(core, caller, named, ResourceKind::Peer).await {
+            Err(Error::NotFound { .. }) => None,
+            found => core.store.peers().get(&found?).await?,
         };
-        let Some(row) = core.store.peers().get(&id).await? else {
+        let Some(row) = row else {
             return Err(nobody(format!("there is no agent {named:?}")));
         };
         if let Some(key) = row.owner.as_deref().filter(|key| is_agent_key(key))
@@ -364,9 +351,8 @@ impl<'a> DispatchRequest<'a> {
         Ok(DispatchTarget {
             instance: row.info.instance.clone(),
             backend: row.info.backend.to_string(),
-            failover: Vec::new(),
             agent_id: Some(row.info.id),
-            peer_id: None,
+            ..DispatchTarget::default()
         })
     }
 
@@ -461,7 +447,6 @@ impl DispatchRows {
     }
 }
 
-/// An attended session as the target of work.
 fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
     let backend = match row.peer.backend.as_str() {
         "claude-code" => "claude",
@@ -470,9 +455,8 @@ fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
     DispatchTarget {
         instance: named.to_owned(),
         backend: backend.to_owned(),
-        failover: Vec::new(),
-        agent_id: None,
         peer_id: Some(row.peer.peer_id),
+        ..DispatchTarget::default()
     }
 }
 

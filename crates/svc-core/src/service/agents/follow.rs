@@ -4,24 +4,29 @@
 //! head, and stores what arrives. If the host cannot be reached, the lock on the spool tells
 //! whether the host lives. The remaining events of a dead host are read from the spool file. An
 //! agent whose host left no `exit` event is lost.
+//!
+//! [`AgentDeltas`] has the entry that an agent is producing. Listeners get its text as it arrives;
+//! the agent's task gets a frame for each line that has ended.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use svc_client::hosts::{DeadSpool, HostError, HostNews, RawAgentEvent, end_tree, remove_files};
-use svc_model::{AgentId, NewEvent, ProcessIdentity, agent::AgentState};
-use svc_store::StoreError;
+use svc_model::{
+    AgentId, NewEvent, ProcessIdentity, StreamName, StreamVisibility,
+    agent::{AgentDelta, AgentEventBody, AgentState, HistoryRole},
+};
+use svc_store::{PrecedingEvent, StoreError};
 use svc_sys::backoff::Backoff;
 use svc_wire::host_protocol::StopAgent;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     Agents,
-    deltas::AgentDeltas,
-    intake::{TakenIn, finish, is_plain, plain_events, take_in, work_of},
+    intake::{TakenIn, finish, give_unfinished, is_plain, logged, take_in, work_of},
     mailing::deliver_mail,
-    records::{stream_of, unknown},
+    state::{LiveAgents, stream_of, unknown},
 };
-use crate::service::{Error, process, team};
+use crate::service::{Error, core::Core, process, team};
 
 /// Backoff after a failed attempt to reach a host.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -32,7 +37,6 @@ const SPOOL_BATCH: usize = 512;
 /// Seconds for an agent to end after its task is over.
 const STOP_WITHIN: i64 = 10;
 
-/// How following a host ended.
 enum FollowedAgent {
     /// The agent has ended, and the log has all its events.
     ToItsEnd,
@@ -75,18 +79,12 @@ impl AgentFollower {
         let mut is_told = false;
         loop {
             match self.follow_once().await {
-                Ok(FollowedAgent::ToItsEnd) => {
-                    remove_files(&agents.settings.folder, id);
-                    return;
-                }
+                Ok(FollowedAgent::ToItsEnd) => break,
                 Ok(FollowedAgent::Cut { has_progress: true }) => failures = 0,
                 // Backs off further: an event that this version cannot read ends every connection.
                 Ok(FollowedAgent::Cut { has_progress: false }) => {}
                 Ok(FollowedAgent::Unreached(why)) => match self.without_host().await {
-                    Ok(true) => {
-                        remove_files(&agents.settings.folder, id);
-                        return;
-                    }
+                    Ok(true) => break,
                     Ok(false) => {
                         if failures > 3 && !std::mem::replace(&mut is_told, true) {
                             tracing::warn!(agent = %id, error = %why, "a host is not reached");
@@ -101,6 +99,7 @@ impl AgentFollower {
             sleep(PAUSE.wait(failures)).await;
             failures = failures.saturating_add(1);
         }
+        remove_files(&agents.settings.folder, id);
     }
 
     async fn follow_once(&self) -> Result<FollowedAgent, Error> {
@@ -161,7 +160,7 @@ impl AgentFollower {
             let is_dispatching = agents.live.dispatching().contains(id);
             if is_due && !is_dispatching && batch.iter().all(is_plain) {
                 // The common case: one statement, which all appends of a commit share.
-                self.append(head, plain_events(&batch)).await?;
+                self.append(head, logged(&batch)).await?;
             } else {
                 taken = self.take(batch).await?;
             }
@@ -169,28 +168,24 @@ impl AgentFollower {
         }
     }
 
-    /// Stores which process is the agent's host, and the pid of the agent.
     pub(super) async fn note_host(&self, host: ProcessIdentity, pid: u32) -> Result<(), Error> {
         let id = self.id.clone();
-        self.agents
-            .core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
-                    let has_ended = row.ended_at.is_some();
-                    if has_ended && row.last_pid != 0 {
-                        return Ok(());
-                    }
-                    row.last_pid = pid;
-                    if !has_ended {
-                        (row.host, row.info.pid) = (Some(host), pid);
-                    }
-                    tx.agents().update(&row).await?;
-                    Ok(())
-                })
+        let write = self.agents.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
+                let has_ended = row.ended_at.is_some();
+                if has_ended && row.last_pid != 0 {
+                    return Ok(());
+                }
+                row.last_pid = pid;
+                if !has_ended {
+                    (row.host, row.info.pid) = (Some(host), pid);
+                }
+                tx.agents().update(&row).await?;
+                Ok(())
             })
-            .await
+        });
+        write.await
     }
 
     /// Appends events that change only the log. This follower alone writes to the stream, so the
@@ -209,18 +204,14 @@ impl AgentFollower {
         let state = self
             .agents
             .core
-            .store
-            .write(move |tx| Box::pin(async move { tx.streams().state(&stream_of(&id)).await }))
-            .await?;
-        Ok(state.ok_or(StoreError::NoStream)?.head)
+            .change(move |tx| Box::pin(async move { tx.streams().state(&stream_of(&id)).await }));
+        Ok(state.await?.ok_or(StoreError::NoStream)?.head)
     }
 
     async fn take(&self, events: Vec<RawAgentEvent>) -> Result<TakenIn, Error> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
-        let taken = self
-            .agents
-            .core
-            .store
+        let store = &self.agents.core.store;
+        let taken = store
             .write(move |tx| Box::pin(async move { take_in(tx, &core, &key, events).await }))
             .await?;
         self.after(&taken).await;
@@ -266,7 +257,6 @@ impl AgentFollower {
         }
     }
 
-    /// Stops an agent whose task is over.
     fn stop_spent(&self) {
         let Self { agents, id } = self.clone();
         tokio::spawn(async move {
@@ -299,23 +289,26 @@ impl AgentFollower {
                 if row.host.is_none() && age < START_GRACE {
                     return Ok(false);
                 }
-                end_tree(id).await;
-                return self.lose(None).await.map(|()| true);
+                return self.lose().await;
             }
             DeadSpool::Left(lines) => lines,
         };
         loop {
             let batch = lines.next_batch(SPOOL_BATCH).map_err(|error| disk(&error))?;
             if batch.is_empty() {
-                // Processes end before the end is stored, so that whoever reads of the end finds
-                // none.
-                end_tree(id).await;
-                return self.lose(None).await.map(|()| true);
+                return self.lose().await;
             }
             if self.take(batch).await?.has_ended {
                 return Ok(true);
             }
         }
+    }
+
+    async fn lose(&self) -> Result<bool, Error> {
+        // Processes end before the end is stored, so that whoever reads of the end finds none.
+        end_tree(&self.id).await;
+        self.end_as(AgentState::Lost, "its host ended before it".to_owned()).await?;
+        Ok(true)
     }
 
     /// Ends an agent whose host has failed to start.
@@ -335,55 +328,44 @@ impl AgentFollower {
         }
         self.stop_given_up().await;
         end_tree(id).await;
-        self.lose(Some(reason.to_owned())).await?;
+        self.end_as(AgentState::Error, reason.to_owned()).await?;
         remove_files(&agents.settings.folder, id);
         Ok(())
     }
 
-    /// Ends an agent whose host left no `exit` event: as an error if `reason` tells why it did not
-    /// start, else as lost. The daemon numbers the events, as there is no host to do so.
-    async fn lose(&self, reason: Option<String>) -> Result<(), Error> {
-        let state = if reason.is_some() { AgentState::Error } else { AgentState::Lost };
-        let why = reason.unwrap_or_else(|| "its host ended before it".to_owned());
-        self.end_as(state, why).await
-    }
-
-    /// Ends an agent of whose host nothing more will come.
+    /// Ends an agent whose host left no `exit` event and sends nothing more. The daemon numbers the
+    /// events, as there is no host to do so.
     pub(super) async fn end_as(&self, state: AgentState, why: String) -> Result<(), Error> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
-        let taken = self
-            .agents
-            .core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut taken = TakenIn::default();
-                    let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
-                    let Some(mut row) = found else { return Ok::<_, Error>(taken) };
-                    row.info.state = state;
-                    row.info.error = Some(why.clone());
-                    let stream = stream_of(&key);
-                    let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
-                    let end = [
-                        serde_json::json!({ "type": "error", "error": why }),
-                        serde_json::json!({ "type": "exit", "final_state": row.info.state }),
-                    ];
-                    let mut events = Vec::new();
-                    for (mut event, offset) in end.into_iter().zip(head + 1..) {
-                        event["agent_id"] = key.as_str().into();
-                        event["offset"] = offset.into();
-                        event["timestamp"] = tx.now().as_millis().into();
-                        let kind = event["type"].as_str().unwrap_or_default().to_owned();
-                        events.push(NewEvent::new(kind, &event));
-                    }
-                    tx.append(&stream, events).await?;
-                    let mut work = work_of(tx, &key).await?;
-                    finish(tx, &mut row, &mut work, &core, &mut taken).await?;
-                    tx.agents().update(&row).await?;
-                    Ok(taken)
-                })
+        let write = self.agents.core.store.write(move |tx| {
+            Box::pin(async move {
+                let mut taken = TakenIn::default();
+                let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
+                let Some(mut row) = found else { return Ok::<_, Error>(taken) };
+                row.info.state = state;
+                row.info.error = Some(why.clone());
+                let stream = stream_of(&key);
+                let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
+                let end = [
+                    serde_json::json!({ "type": "error", "error": why }),
+                    serde_json::json!({ "type": "exit", "final_state": row.info.state }),
+                ];
+                let mut events = Vec::new();
+                for (mut event, offset) in end.into_iter().zip(head + 1..) {
+                    event["agent_id"] = key.as_str().into();
+                    event["offset"] = offset.into();
+                    event["timestamp"] = tx.now().as_millis().into();
+                    let kind = event["type"].as_str().unwrap_or_default().to_owned();
+                    events.push(NewEvent::new(kind, &event));
+                }
+                tx.append(&stream, events).await?;
+                let mut work = work_of(tx, &key).await?;
+                finish(tx, &mut row, &mut work, &core, &mut taken).await?;
+                tx.agents().update(&row).await?;
+                Ok(taken)
             })
-            .await?;
+        });
+        let taken = write.await?;
         self.after(&taken).await;
         Ok(())
     }
@@ -400,4 +382,107 @@ pub(in crate::service) async fn lose_agent(
 
 fn disk(error: &std::io::Error) -> Error {
     Error::NotNow(format!("the spool of a host cannot be read: {error}"))
+}
+
+/// How long an unfinished line waits before it becomes a partial frame.
+const LINE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The unfinished entry of a followed agent. Dropping it ends the entry for listeners.
+#[derive(Debug)]
+struct AgentDeltas {
+    core: Core,
+    live: Arc<LiveAgents>,
+    agent: AgentId,
+    stream: StreamName,
+    visibility: Arc<StreamVisibility>,
+    after: PrecedingEvent,
+    of: Option<String>,
+    text: String,
+    due: Option<Instant>,
+}
+
+impl AgentDeltas {
+    async fn new(agents: &Agents, agent: &AgentId) -> Result<Self, Error> {
+        let stream = stream_of(agent);
+        let core = agents.core.clone();
+        let view = core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
+        Ok(Self {
+            core,
+            live: Arc::clone(&agents.live),
+            agent: agent.clone(),
+            stream,
+            visibility: Arc::new(view.visibility),
+            after: PrecedingEvent { seq: 0, position: 0 },
+            of: None,
+            text: String::new(),
+            due: None,
+        })
+    }
+
+    /// Adds text that follows the events up to `head`.
+    async fn hear(&mut self, delta: &AgentDelta, head: i64) -> Result<(), Error> {
+        if self.of.as_ref() != Some(&delta.of) {
+            let (_, position) = self.core.store.events().bounds().await?;
+            self.after = PrecedingEvent { seq: head, position };
+            self.of = Some(delta.of.clone());
+            self.text.clear();
+            self.due = None;
+        }
+        self.text.push_str(&delta.text);
+        let said = self.core.store.bus().sayings();
+        said.say(&self.stream, &self.visibility, self.after, delta, self.core.now());
+        if !self.live.dispatching().contains(&self.agent) {
+            return Ok(());
+        }
+        self.due.get_or_insert_with(|| Instant::now() + LINE_PATIENCE);
+        if delta.text.contains('\n') {
+            self.make_frames(false).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes frames of complete lines; with `is_due` also of the unfinished last line.
+    async fn make_frames(&mut self, is_due: bool) -> Result<(), Error> {
+        let (agent, said) = (self.agent.clone(), self.text.clone());
+        let is_whole = said.ends_with('\n');
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move { give_unfinished(tx, &agent, &said, is_due).await })
+        });
+        write.await?;
+        if is_due || is_whole {
+            self.due = None;
+        }
+        Ok(())
+    }
+
+    async fn due(&self) {
+        match self.due {
+            Some(due) => sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Called before `events` are stored. Ends the unfinished entry if they contain the finished
+    /// one or the end of its turn.
+    fn before(&mut self, events: &[RawAgentEvent]) {
+        let ends = |event: &RawAgentEvent| match event.body() {
+            AgentEventBody::ChatEntry { chat_entry: entry } => {
+                entry.role == HistoryRole::Assistant && entry.content.is_some()
+            }
+            AgentEventBody::State { turn, .. } => turn.is_some(),
+            AgentEventBody::Exit { .. } => true,
+            _ => false,
+        };
+        if self.of.is_some() && events.iter().any(ends) {
+            (self.of, self.due) = (None, None);
+            self.text.clear();
+            self.core.store.bus().sayings().finish(&self.stream);
+        }
+    }
+}
+
+impl Drop for AgentDeltas {
+    fn drop(&mut self) {
+        self.core.store.bus().sayings().finish(&self.stream);
+    }
 }

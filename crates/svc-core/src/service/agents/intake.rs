@@ -5,8 +5,8 @@ use base64::Engine as _;
 use serde_json::json;
 use svc_client::hosts::RawAgentEvent;
 use svc_model::{
-    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerState, PeerStatus, Principal,
-    StatusEvidence, TaskId, Timestamp, TokenId,
+    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerStatus, Principal, TaskId,
+    Timestamp, TokenId,
     agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
     limits,
 };
@@ -14,11 +14,9 @@ use svc_store::{
     AgentRow, AssignmentRow, AssignmentState, RequestAnswerRow, RequestRow, StoreError, WriteTx,
 };
 
-use super::{
-    presence,
-    records::{
-        append_team_event, notify_operator, set_reason, stream_of, unknown, withdraw_from_operator,
-    },
+use super::state::{
+    append_team_event, notify_operator, set_peer_state, set_reason, show_state, stream_of, unknown,
+    withdraw_from_operator,
 };
 use crate::service::{
     Error,
@@ -27,10 +25,8 @@ use crate::service::{
     tasks, team,
 };
 
-/// The result of storing a batch.
 #[derive(Debug, Default)]
 pub(super) struct TakenIn {
-    /// The agent has ended; no event follows.
     pub(super) has_ended: bool,
     /// The task that the agent was started for has ended.
     pub(super) is_spent: bool,
@@ -38,7 +34,6 @@ pub(super) struct TakenIn {
     pub(super) is_dispatching: bool,
     /// The peer of an ended agent, if it has more deliveries than one write job may end.
     pub(super) has_mail: Option<PeerId>,
-    /// Tokens that ended with the agent.
     pub(super) revoked: Vec<TokenId>,
 }
 
@@ -77,15 +72,17 @@ pub(super) async fn take_in(
     let mut taken = TakenIn::default();
     let mut work = work_of(tx, id).await?;
     if !fresh.is_empty() {
-        let in_log = fresh.iter().map(as_logged).collect();
-        tx.append(&stream, in_log).await?;
+        tx.append(&stream, logged(&fresh)).await?;
         let before = row.clone();
         for event in &fresh {
             apply(tx, core, &mut row, event).await?;
-            follow_mail(tx, core, &row, event).await?;
             append_delta(tx, core, &row, &mut work, event, &mut taken).await?;
         }
-        if let Some(end) = fresh.iter().find_map(exit_of) {
+        let exit = fresh.iter().find_map(|event| match event.body() {
+            AgentEventBody::Exit { final_state, .. } => Some(*final_state),
+            _ => None,
+        });
+        if let Some(end) = exit {
             row.info.state = end;
             finish(tx, &mut row, &mut work, core, &mut taken).await?;
         }
@@ -102,27 +99,13 @@ pub(super) async fn take_in(
     Ok(taken)
 }
 
-/// Applies an event to the message that became a turn.
-async fn follow_mail(
-    tx: &mut WriteTx,
-    core: &Core,
-    row: &AgentRow,
-    event: &RawAgentEvent,
-) -> Result<(), Error> {
-    match event.body() {
-        AgentEventBody::Input { message_id, .. } => {
-            assignments::turn_began(tx, row, message_id).await
-        }
-        AgentEventBody::State { turn: Some(turn), .. } => {
-            assignments::turn_ended(tx, core, row, turn).await
-        }
-        _ => Ok(()),
-    }
-}
-
-/// An event as the log stores it: the host's line, unchanged.
-fn as_logged(event: &RawAgentEvent) -> NewEvent {
-    NewEvent { kind: event.body().kind().into(), data: event.line.clone(), producer_id: None }
+/// Events as the log stores them: the host's lines, unchanged.
+pub(super) fn logged(events: &[RawAgentEvent]) -> Vec<NewEvent> {
+    let logged = |event: &RawAgentEvent| {
+        let kind = event.body().kind().into();
+        NewEvent { kind, data: event.line.clone(), producer_id: None }
+    };
+    events.iter().map(logged).collect()
 }
 
 /// Whether an event changes only the log, as output does.
@@ -136,19 +119,7 @@ pub(super) fn is_plain(event: &RawAgentEvent) -> bool {
     )
 }
 
-/// The log's events of a batch that changes only the log.
-pub(super) fn plain_events(events: &[RawAgentEvent]) -> Vec<NewEvent> {
-    events.iter().map(as_logged).collect()
-}
-
-fn exit_of(event: &RawAgentEvent) -> Option<AgentState> {
-    match event.body() {
-        AgentEventBody::Exit { final_state, .. } => Some(*final_state),
-        _ => None,
-    }
-}
-
-/// Applies an event to its agent's row and requests.
+/// Applies an event to the agent's row, to its requests, and to the message that became a turn.
 async fn apply(
     tx: &mut WriteTx,
     core: &Core,
@@ -156,9 +127,9 @@ async fn apply(
     event: &RawAgentEvent,
 ) -> Result<(), Error> {
     match event.body() {
-        AgentEventBody::State { state, task, description, session_id, until, .. } => {
+        AgentEventBody::State { state, task, description, session_id, until, turn, .. } => {
             if row.info.state != *state {
-                presence::show(tx, row, *state, *until).await?;
+                show_state(tx, row, *state, *until).await?;
             }
             if (row.info.state, *state) == (AgentState::Idle, AgentState::Running) {
                 // The error is of an earlier turn.
@@ -175,6 +146,12 @@ async fn apply(
                     known.clone_from(news);
                 }
             }
+            if let Some(turn) = turn {
+                assignments::turn_ended(tx, core, row, turn).await?;
+            }
+        }
+        AgentEventBody::Input { message_id, .. } => {
+            assignments::turn_began(tx, row, message_id).await?;
         }
         AgentEventBody::Error { error } => row.info.error = Some(error.clone()),
         AgentEventBody::Exit { exit_code, signal, .. } => {
@@ -190,7 +167,6 @@ async fn apply(
         | AgentEventBody::Stderr(_)
         | AgentEventBody::ChatEntry { .. }
         | AgentEventBody::Delta(_)
-        | AgentEventBody::Input { .. }
         | AgentEventBody::Usage(_) => {}
     }
     Ok(())
@@ -487,17 +463,7 @@ async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Resul
         let left = team::end(tx, &session, Some("its agent ended")).await?;
         taken.revoked.extend(left.tokens);
     }
-    let own = tx.peers().of_key(key).await?;
-    let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
-    let at = tx.now();
-    own.peer.last_seen = at;
-    let state = PeerState {
-        status: PeerStatus::Offline,
-        waiting_for: None,
-        at,
-        evidence: StatusEvidence::Host,
-    };
-    team::set_hosted_state(tx, &mut own.peer, state, "its agent ended").await
+    set_peer_state(tx, key, PeerStatus::Offline, None, "its agent ended").await
 }
 
 /// Ends an agent: its requests, its work, its token and its stream. The caller stores the row.

@@ -21,7 +21,6 @@ use crate::service::{Error, assignments, core::Core};
 
 /// The wait before the next attempt to reach a host that does not answer.
 const HOST_PAUSE: Duration = Duration::from_millis(200);
-/// Most bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
 
 /// Waits for an event after `cursor` that may be new mail. Skips the progress of known mail and of
@@ -45,10 +44,8 @@ fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
 }
 
-/// The result of handing a message to a host.
 enum Handed {
     Taken,
-    /// The host's reason.
     Refused(String),
     Unreached,
 }
@@ -74,7 +71,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<(), Error> {
     let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
     let peer = own.peer.peer_id;
     let stream = StreamName::new("peer", &peer);
-    // Listens before it reads, or a message that arrives in between would wait for the next one.
+    // Listen first and read second, or a message in between waits for the next one.
     let mut listener = store.bus().listen(&stream);
     let host = agents.host(id).input();
     let mut mail = AgentMailing { core: core.clone(), peer, host, with_host: HashSet::new() };
@@ -98,7 +95,6 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<(), Error> {
     }
 }
 
-/// Delivers the messages of one agent to its host.
 struct AgentMailing {
     core: Core,
     peer: PeerId,
@@ -130,11 +126,11 @@ impl AgentMailing {
                 Handed::Taken => {
                     self.with_host.insert(id);
                 }
-                Handed::Refused(reason) => {
+                Handed::Refused(why) => {
                     let core = self.core.clone();
                     let told = self.core.store.write(move |tx| {
                         Box::pin(
-                            async move { assignments::mail_refused(tx, &core, &id, reason).await },
+                            async move { assignments::mail_refused(tx, &core, &id, why).await },
                         )
                     });
                     told.await?;
@@ -164,7 +160,7 @@ impl AgentMailing {
         let input = SendInput {
             input: hook::turn_text(&message, &stamp).into_string(),
             idempotency_key: Some(message.id.as_str().to_owned()),
-            mode: if mode == Some(RunMode::Steer) { SendMode::Steer } else { SendMode::Queue },
+            mode: if begins_turn { SendMode::Queue } else { SendMode::Steer },
             message_id: Some(message.id.as_str().to_owned()),
             from: message.provenance.and_then(|it| it.source_session_key),
         };

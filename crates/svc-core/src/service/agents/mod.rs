@@ -1,33 +1,157 @@
 //! Hosted agents: their instances, start and stop, the events of their hosts, their requests, and
-//! the work that they are given.
+//! the work that they are given. This file runs what lives as long as the daemon: a follower for
+//! each live agent, the queue, and the sweep of requests that nobody answers.
 //!
-//! [`Agents`] is in `state`, operations of callers are in `control`, and requests in `requests`. A
-//! row is stored before anything starts. `start` makes the row and launches the host. `run` has a
-//! follower for each agent: `follow` takes the host's events into the log and notices its end;
-//! `intake` applies a batch of events in one write job; `presence` shows the status of agents.
-//! `allowance` decides what a request may set for an agent. `mailing` makes turns of messages.
-//! `deltas` publishes the text that an agent is producing. `dispatch` accepts work, `queue` decides
-//! which agent gets it and when, and `attended` gives it to an attended session.
-//! `service/assignments` decides how the work ends.
+//! A row is stored before anything starts. `control` has the operations of callers, `requests`
+//! answers what agents ask, and `allowance` decides what a caller may set for an agent. `start`
+//! makes the row and launches the host. `follow` takes the host's events into the log and notices
+//! its end; `intake` applies a batch of events in one write job. `mailing` makes turns of messages.
+//! `dispatch` accepts work, `queue` decides which agent gets it and when, and `attended` gives it
+//! to an attended session. `service/assignments` decides how the work ends. `state` has
+//! [`Agents`], and what the others share.
 
 mod allowance;
 mod attended;
 mod control;
-mod deltas;
 mod dispatch;
 mod follow;
 mod intake;
 mod mailing;
-mod presence;
 mod queue;
-mod records;
 mod requests;
-mod run;
 mod start;
 mod state;
+
+use std::{collections::HashSet, sync::PoisonError, time::Duration};
+
+use futures_util::StreamExt as _;
+use svc_client::hosts::{HostError, remove_files};
+use svc_model::AgentId;
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
+
+use self::{follow::AgentFollower, queue::AgentQueue};
 
 pub use control::{AgentView, SendToAgent, StartedAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
 pub(super) use follow::lose_agent;
 pub use start::NewAgent;
 pub use state::{AgentSettings, Agents};
+
+const REQUEST_SWEEP: Duration = Duration::from_secs(5);
+
+impl Agents {
+    /// Follows all live agents, and those that start, until the future is dropped. Also gives
+    /// queued work to agents and denies requests past their deadline.
+    pub async fn run(self) {
+        let agents = self;
+        let receiver = {
+            let mut slot = agents.live.to_follow.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.take()
+        };
+        let Some(mut starts) = receiver else { return };
+        let mut followers = JoinSet::new();
+        let mut followed: HashSet<AgentId> = HashSet::new();
+        match agents.core.store.agents().live().await {
+            Ok(rows) => {
+                let here = &agents.core.store.machine().machine_id;
+                // Agents of another machine have their hosts and spools there.
+                for row in rows.into_iter().filter(|row| row.machine_id == *here) {
+                    followed.insert(row.info.id.clone());
+                    agents.live.dispatching().insert(row.info.id.clone());
+                    followers.spawn(AgentFollower::new(&agents, &row.info.id).serve());
+                }
+            }
+            Err(error) => tracing::error!(%error, "cannot read which agents live"),
+        }
+        look_for_strangers(&agents, &followed);
+        let mut queue = Box::pin(AgentQueue::new(agents.clone()).run());
+        let mut sweeps = Box::pin(run_request_sweeps(&agents));
+        loop {
+            tokio::select! {
+                id = starts.recv() => {
+                    let Some(id) = id else { return };
+                    if followed.insert(id.clone()) {
+                        followers.spawn(AgentFollower::new(&agents, &id).serve());
+                    }
+                }
+                Some(ended) = followers.join_next() => {
+                    if let Ok(id) = ended {
+                        followed.remove(&id);
+                        agents.live.dispatching().remove(&id);
+                    }
+                    // Queued work may wait for this agent's end.
+                    agents.core.work.notify_one();
+                }
+                () = &mut queue => return,
+                // Separate from the queue: a host that does not answer must not hold up work.
+                () = &mut sweeps => return,
+            }
+        }
+    }
+}
+
+async fn run_request_sweeps(agents: &Agents) {
+    let mut sweep = interval(REQUEST_SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        sweep.tick().await;
+        if let Err(error) = agents.sweep_requests().await {
+            error.report("cannot deny requests past their deadline");
+        }
+    }
+}
+
+/// Checks the sockets and spools in the folder that belong to no live agent of this database.
+/// Removes the files of ended agents; reports a running host without a row and leaves it alone.
+fn look_for_strangers(agents: &Agents, known: &HashSet<AgentId>) {
+    let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
+    let strangers: Vec<AgentId> = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter_map(|name| {
+            let stem = name.strip_suffix(".sock").or_else(|| name.strip_suffix(".spool"))?;
+            AgentId::parse(stem)
+        })
+        .filter(|id| !known.contains(id))
+        .collect::<HashSet<_>>()
+        .into_iter()
+        .collect();
+    if strangers.is_empty() {
+        return;
+    }
+    let agents = agents.clone();
+    tokio::spawn(async move {
+        let probes = strangers.into_iter().map(|id| probe_stranger(agents.clone(), id));
+        futures_util::stream::iter(probes).buffer_unordered(16).collect::<Vec<()>>().await;
+    });
+}
+
+async fn probe_stranger(agents: Agents, id: AgentId) {
+    // An agent that was started meanwhile has a row by now.
+    let row = agents.core.store.agents().get(&id).await;
+    let Ok(row) = row else { return };
+    if row.as_ref().is_some_and(|row| row.ended_at.is_none()) {
+        return;
+    }
+    match agents.host(&id).status().await {
+        Err(HostError::Absent) if row.is_some() => remove_files(&agents.settings.folder, &id),
+        // The host outlives the agent's end for a moment. The log is complete, or the row would
+        // have no end.
+        Ok(status) if row.is_some() && status.agent.state.is_final() => {
+            remove_files(&agents.settings.folder, &id);
+        }
+        // Its start was given up before it began.
+        Ok(_) if row.is_some() => AgentFollower::new(&agents, &id).stop_given_up().await,
+        Err(HostError::Absent) => {}
+        Ok(status) => {
+            let pid = status.host.pid;
+            tracing::warn!(agent = %id, pid, "a host runs that this database does not know");
+        }
+        Err(error) => {
+            tracing::warn!(agent = %id, %error, "a socket is no host of this database");
+        }
+    }
+}

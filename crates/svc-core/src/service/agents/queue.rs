@@ -21,8 +21,8 @@ use super::{
     Agents,
     allowance::still_permits,
     attended::{ask_attended, attended_for, end_unanswered},
-    records::{give_to, note, set_reason},
     start::{AgentPlan, PlannedAgent, full},
+    state::{give_to, note, set_reason},
 };
 use crate::service::{
     Error,
@@ -36,7 +36,6 @@ use crate::service::{
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long an interrupted turn may take to end before its agent is stopped.
 const INTERRUPT_WITHIN: Duration = Duration::from_secs(2);
-/// Seconds for a stopped agent to end.
 const STOP_WITHIN: i64 = 5;
 /// The wait before the next attempt to reach a host that does not answer.
 const SEND_PAUSE: Duration = Duration::from_millis(500);
@@ -47,9 +46,7 @@ enum QueueStep {
     Nothing,
     /// The work waits, and so does the work of the same instance behind it.
     Wait,
-    /// Launch the new agent, whose row is stored.
     Launch(Box<PlannedAgent>),
-    /// Send the prompt to a live agent.
     Send(AgentId),
 }
 
@@ -69,7 +66,6 @@ impl AgentQueue {
         Self { agents, sending: AtWork::default(), cancelling: AtWork::default() }
     }
 
-    /// Gives work to agents until the future is dropped.
     pub(super) async fn run(self) {
         loop {
             if let Err(error) = self.look().await {
@@ -120,23 +116,16 @@ impl AgentQueue {
                     }
                 })
             });
-            let step = step.await;
-            let step = match step {
-                Ok(step) => step,
+            match step.await {
                 // A failure of the database affects all of them.
                 Err(error) if error.is_of_daemon() => return Err(error),
                 // A full inbox or a used-up budget holds up only this task.
-                Err(error) => {
-                    self.wait_because(task_id, error.to_string()).await?;
-                    continue;
-                }
-            };
-            match step {
-                QueueStep::Nothing => {}
-                QueueStep::Wait => {
+                Err(error) => self.wait_because(task_id, error.to_string()).await?,
+                Ok(QueueStep::Nothing) => {}
+                Ok(QueueStep::Wait) => {
                     blocked.insert(work.instance);
                 }
-                QueueStep::Launch(planned) => {
+                Ok(QueueStep::Launch(planned)) => {
                     self.agents.live.dispatching().insert(planned.row.info.id.clone());
                     let agents = self.agents.clone();
                     tokio::spawn(async move {
@@ -146,7 +135,7 @@ impl AgentQueue {
                         agents.core.work.notify_one();
                     });
                 }
-                QueueStep::Send(agent) => {
+                Ok(QueueStep::Send(agent)) => {
                     self.agents.live.dispatching().insert(agent.clone());
                     self.send(agent, task_id);
                 }
@@ -155,40 +144,32 @@ impl AgentQueue {
         Ok(())
     }
 
-    /// Stores why a task waits, unless that is stored already.
     async fn wait_because(&self, id: TaskId, reason: String) -> Result<(), Error> {
-        self.agents
-            .core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-                    if task.task.is_over() {
-                        return Ok(());
-                    }
-                    set_reason(tx, &mut task, Some(reason)).await
-                })
+        let write = self.agents.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
+                if task.task.is_over() {
+                    return Ok(());
+                }
+                set_reason(tx, &mut task, Some(reason)).await
             })
-            .await
+        });
+        write.await
     }
 
-    /// Requests the cancellation of a task past its deadline.
     async fn give_up(&self, id: TaskId) -> Result<(), Error> {
-        self.agents
-            .core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
-                    if task.task.is_over() || task.task.cancel_requested_at.is_some() {
-                        return Ok(());
-                    }
-                    task.task.cancel_requested_at = Some(tx.now());
-                    task.task.reason = Some("its time is over".to_owned());
-                    note(tx, &task).await
-                })
+        let write = self.agents.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
+                if task.task.is_over() || task.task.cancel_requested_at.is_some() {
+                    return Ok(());
+                }
+                task.task.cancel_requested_at = Some(tx.now());
+                task.task.reason = Some("its time is over".to_owned());
+                note(tx, &task).await
             })
-            .await
+        });
+        write.await
     }
 
     /// Sends a prompt to a live agent, with retries, until the host has it or the agent or the task
@@ -276,7 +257,6 @@ impl AgentQueue {
     }
 }
 
-/// An assignment and its task, within a write job.
 struct QueuedWork<'a> {
     agents: &'a Agents,
     tx: &'a mut WriteTx,
@@ -295,7 +275,6 @@ impl<'a> QueuedWork<'a> {
         Ok(Some(Self { agents, tx, work, task }))
     }
 
-    /// Decides what happens to work that is next.
     async fn step(mut self, is_blocked: bool) -> Result<QueueStep, Error> {
         let Self { agents, tx, work, task } = &mut self;
         if work.state != AssignmentState::Queued || task.task.is_over() {
@@ -349,9 +328,8 @@ impl<'a> QueuedWork<'a> {
             Ok(instance) => instance,
             Err(why) => return self.fail(why).await,
         };
-        if let Some(Principal::Session(key)) = &task.owned.owner {
-            let children =
-                tx.agents().count_live_children(&Principal::Session(key.clone())).await?;
+        if let Some(owner @ Principal::Session(_)) = &task.owned.owner {
+            let children = tx.agents().count_live_children(owner).await?;
             if children >= limits::SPAWN_CHILDREN {
                 let reason = format!("waits until one of {children} agents of its own has ended");
                 set_reason(tx, task, Some(reason)).await?;
@@ -368,7 +346,6 @@ impl<'a> QueuedWork<'a> {
         self.plan_for(instance).await
     }
 
-    /// Assigns the work to a live agent.
     async fn assign(mut self, row: &AgentRow) -> Result<QueueStep, Error> {
         let id = row.info.id.clone();
         self.take(row, false).await?;
@@ -387,7 +364,6 @@ impl<'a> QueuedWork<'a> {
         Ok(QueueStep::Send(id))
     }
 
-    /// Plans a new agent for the work.
     async fn plan_for(mut self, instance: AgentInstance) -> Result<QueueStep, Error> {
         let Self { agents, tx, work, task } = &mut self;
         let id = task.task.task_id.clone();
@@ -457,7 +433,6 @@ impl<'a> QueuedWork<'a> {
         Ok(QueueStep::Nothing)
     }
 
-    /// Stores which agent takes the work.
     async fn take(&mut self, row: &AgentRow, is_spawned: bool) -> Result<(), Error> {
         let Self { tx, work, .. } = self;
         work.target_session.clone_from(&row.info.session_key);

@@ -17,8 +17,7 @@ use svc_wire::host_protocol::AnswerAgent;
 use super::{
     Agents,
     control::{check_live, of_host},
-    records::{append_team_event, withdraw_from_operator},
-    state::has_scope,
+    state::{append_team_event, has_scope, withdraw_from_operator},
 };
 use crate::service::{
     Candidate, Error, Listed, Page, PageBounds, ResourceKind, check,
@@ -84,12 +83,13 @@ impl Agents {
             return Err(closed(&request));
         }
         self.check_sender(caller, &request, sender).await?;
-        if let Some(agent) = request.agent_id.clone() {
-            let answered = self.answer(caller, &agent, request, answer).await;
-            let answered = answered.map(prompts::PromptOutcome::Taken);
-            return answered.map_err(|error| error.of_repeatable(true));
-        }
-        let answered = self.prompts.answer(caller, request, answer).await;
+        let answered = match request.agent_id.clone() {
+            Some(agent) => self
+                .answer(caller, &agent, request, answer)
+                .await
+                .map(prompts::PromptOutcome::Taken),
+            None => self.prompts.answer(caller, request, answer).await,
+        };
         answered.map_err(|error| error.of_repeatable(true))
     }
 
@@ -205,13 +205,8 @@ impl Agents {
             _ => return Err(unknown()),
         };
         let reader = Reader::from_caller(caller);
-        let open = self
-            .core
-            .store
-            .requests()
-            .list(&reader, true, None, PageSize::rows(limits::PAGE_MAX))
-            .await?
-            .rows;
+        let (requests, size) = (self.core.store.requests(), PageSize::rows(limits::PAGE_MAX));
+        let open = requests.list(&reader, true, None, size).await?.rows;
         let mut open: Vec<RequestRow> = open
             .into_iter()
             .filter(|row| is_of_agent(row) && row.request_id.as_str().starts_with(&beginning))
@@ -231,28 +226,19 @@ impl Agents {
     ) -> Result<RequestRow, Error> {
         let AnswerRequest { option_id, text, answers, .. } = answer;
         if answers.is_some() {
-            return Err(Error::invalid(
-                "answers",
-                "is taken for prompts of attended sessions alone",
-            ));
+            let why = "is taken for prompts of attended sessions alone";
+            return Err(Error::invalid("answers", why));
         }
         check::long("text", text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
         let known: Vec<&str> =
             request.options.iter().map(|option| option.option_id.as_str()).collect();
-        match &option_id {
-            Some(option) if !known.contains(&option.as_str()) => {
-                return Err(Error::invalid(
-                    "option_id",
-                    format!("must be one of {}", known.join(", ")),
-                ));
-            }
-            None if request.kind == RequestKind::Permission || text.is_none() => {
-                return Err(Error::invalid(
-                    "option_id",
-                    format!("must be one of {}", known.join(", ")),
-                ));
-            }
-            _ => {}
+        let fits = match &option_id {
+            Some(option) => known.contains(&option.as_str()),
+            None => request.kind != RequestKind::Permission && text.is_some(),
+        };
+        if !fits {
+            let why = format!("must be one of {}", known.join(", "));
+            return Err(Error::invalid("option_id", why));
         }
         let by = caller.principal().to_string();
         let sent = AnswerAgent {
@@ -275,34 +261,29 @@ impl Agents {
         answer: RequestAnswerRow,
     ) -> Result<RequestRow, Error> {
         let id = request.request_id.clone();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
-                    let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
-                    if let Some(noted) = known.answer.clone() {
-                        // The host's own event closed the request, and has no text of the answer.
-                        if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
-                            return Ok(known);
-                        }
-                        tx.requests().correct(&id, &answer).await?;
-                        return Ok(RequestRow { answer: Some(answer), ..known });
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
+                let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
+                if let Some(noted) = known.answer.clone() {
+                    // The host's own event closed the request, and has no text of the answer.
+                    if (RequestAnswerRow { text: answer.text.clone(), ..noted }) != answer {
+                        return Ok(known);
                     }
-                    tx.requests().close(&id, &answer).await?;
-                    let agent = known.agent_id.clone();
-                    let agent = agent.ok_or_else(unknown)?;
-                    if let Some(agent) = tx.agents().get(&agent).await? {
-                        withdraw_from_operator(tx, &agent, &known).await?;
-                        let about =
-                            json!({ "request_id": id, "kind": known.kind, "by": answer.by });
-                        append_team_event(tx, "request.closed", &agent, about).await?;
-                    }
-                    let known = tx.requests().get(&id).await?.ok_or_else(unknown)?;
-                    Ok(known)
-                })
+                    tx.requests().correct(&id, &answer).await?;
+                    return Ok(RequestRow { answer: Some(answer), ..known });
+                }
+                tx.requests().close(&id, &answer).await?;
+                let agent = known.agent_id.clone().ok_or_else(unknown)?;
+                if let Some(agent) = tx.agents().get(&agent).await? {
+                    withdraw_from_operator(tx, &agent, &known).await?;
+                    let about = json!({ "request_id": id, "kind": known.kind, "by": answer.by });
+                    append_team_event(tx, "request.closed", &agent, about).await?;
+                }
+                tx.requests().get(&id).await?.ok_or_else(unknown)
             })
-            .await
+        });
+        write.await
     }
 
     /// Denies requests past their deadline that the host, which does the same, has not denied.

@@ -23,7 +23,7 @@ use super::{
     AgentSettings, Agents,
     allowance::RequestedStart,
     follow::AgentFollower,
-    records::{append_team_event, stream_of},
+    state::{append_team_event, stream_of},
 };
 use crate::service::{Error, check, core::Core, team};
 
@@ -61,7 +61,6 @@ pub struct NewAgent {
     pub idempotency_key: Option<String>,
 }
 
-/// A plan from which an agent's row is made and its host launched.
 #[derive(Debug, Clone)]
 pub(super) struct AgentPlan {
     pub(super) instance: AgentInstance,
@@ -93,28 +92,20 @@ pub(super) struct PlannedAgent {
 
 /// Detects a different request under the same idempotency key. It is a hash, as the request may
 /// hold secrets and is not stored.
-#[derive(Debug)]
-pub(super) struct RequestFingerprint(String);
-
-impl RequestFingerprint {
-    pub(super) fn from_input(input: &NewAgent) -> Self {
-        let fingerprint = serde_json::to_vec(input).unwrap_or_default();
-        Self(hex::encode(Sha256::digest(fingerprint)))
-    }
+fn fingerprint_of(input: &NewAgent) -> String {
+    hex::encode(Sha256::digest(serde_json::to_vec(input).unwrap_or_default()))
 }
 
-/// Result of making an agent's rows.
 pub(super) enum MadeAgent {
     New(Box<PlannedAgent>),
     /// An earlier request with the same key started it.
     Known(Box<AgentRow>),
 }
 
-/// A request to start an agent, as a plan, with its idempotency key.
 pub(super) struct AgentStart {
     plan: AgentPlan,
     key: Option<String>,
-    fingerprint: RequestFingerprint,
+    fingerprint: String,
 }
 
 impl AgentStart {
@@ -122,9 +113,10 @@ impl AgentStart {
         core: &Core,
         settings: &AgentSettings,
         caller: &Caller,
-        (mut input, fingerprint): (NewAgent, RequestFingerprint),
+        mut input: NewAgent,
         resumed: Option<&AgentRow>,
     ) -> Result<Self, Error> {
+        let fingerprint = fingerprint_of(&input);
         if let Some(ended) = resumed {
             if input.instance.is_none() && input.backend.is_none() {
                 input.instance = Some(ended.info.instance.clone());
@@ -155,7 +147,7 @@ impl AgentStart {
             && let Some((row, known)) = tx.agents().by_key(created_by, key).await?
         {
             // Rows older than migration 36 have no fingerprint.
-            if known.is_none_or(|known| known == fingerprint.0) {
+            if known.is_none_or(|known| known == fingerprint) {
                 return Ok(MadeAgent::Known(Box::new(row)));
             }
             return Err(Error::Conflict(format!(
@@ -166,9 +158,8 @@ impl AgentStart {
         if let Some(reason) = full(tx, &plan.instance).await? {
             return Err(Error::LimitReached(reason));
         }
-        let planned =
-            plan.make_row(tx, core, key.as_deref().map(|key| (key, &fingerprint))).await?;
-        Ok(MadeAgent::New(Box::new(planned)))
+        let key = key.as_deref().map(|key| (key, fingerprint.as_str()));
+        Ok(MadeAgent::New(Box::new(plan.make_row(tx, core, key).await?)))
     }
 }
 
@@ -183,11 +174,8 @@ impl AgentPlan {
         for (field, text) in short {
             check::short(field, text.as_deref())?;
         }
-        let field = if input.instance.is_none() && input.backend.is_some() {
-            "backend"
-        } else {
-            "instance"
-        };
+        let is_by_backend = input.instance.is_none() && input.backend.is_some();
+        let field = if is_by_backend { "backend" } else { "instance" };
         let instance = settings
             .choose(input.instance.as_deref(), input.backend.as_deref())
             .map_err(|why| Error::invalid(field, why))?;
@@ -240,7 +228,7 @@ impl AgentPlan {
         self,
         tx: &mut WriteTx,
         core: &Core,
-        key: Option<(&str, &RequestFingerprint)>,
+        key: Option<(&str, &str)>,
     ) -> Result<PlannedAgent, Error> {
         let session_key = free_key(tx, &self).await?;
         let now = tx.now();
@@ -294,7 +282,6 @@ impl AgentPlan {
         let stream = stream_of(&row.info.id);
         let stream = tx.streams().open(&stream, &StreamVisibility::shared(&row.owned)).await?;
         let answer_key = AnswerKey::random();
-        let key = key.map(|(key, fingerprint)| (key, fingerprint.0.as_str()));
         tx.agents().insert(&row, stream.id, key, &answer_key).await?;
         let parent = match &self.owner {
             Principal::Session(key) => tx.agents().live(key).await?,
@@ -342,7 +329,7 @@ impl PlannedAgent {
             tracing::error!(agent = %id, %error, "cannot store what came of a start");
         }
         if started.is_ok() {
-            // A daemon that is ending follows nobody; the next one does.
+            // A daemon that is ending follows no agent; the next daemon does.
             agents.live.follow.send(id).ok();
         }
         started.map(|_| ())
@@ -470,7 +457,6 @@ async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
     Ok(key)
 }
 
-/// The name of an agent if the request gives none.
 const DEFAULT_NAME: &str = "main";
 
 fn agent_name(named: Option<&str>) -> Result<String, Error> {

@@ -1,21 +1,38 @@
-//! The state of the service, and who may use it.
+//! The state of the service and who may use it, the status of agents' peers, and functions on an
+//! agent's rows that the files of this service share.
 
 use std::{
     collections::HashSet,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
+use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, socket_path};
 use svc_model::{
-    AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, InstanceView, agent::AgentBackend,
+    AGENTS_SCOPE, AccessLevel, AgentId, AgentInstance, Caller, DeliveryState, InstanceView,
+    NewEvent, Ownership, PeerState, PeerStatus, Principal, StatusEvidence, StreamName,
+    StreamVisibility, Task, Timestamp, WaitingFor, WaitingKind,
+    agent::{AgentBackend, AgentState, RequestKind},
+    conversation::SourceTool,
+    limits,
 };
-use svc_store::AgentRow;
-use svc_sys::config::{AgentsConfig, Env, ResolvedInstance};
-use tokio::sync::mpsc;
+use svc_store::{AgentRow, DeliveryTerms, RequestRow, StoreError, TaskRow, WriteTx};
+use svc_sys::{
+    config::{AgentsConfig, Env, ResolvedInstance},
+    telemetry::chain,
+};
+use tokio::{sync::mpsc, time::sleep};
 
-use super::presence::HostReach;
-use crate::service::{Error, access::Access, core::Core, prompts::Prompts};
+use crate::service::{
+    Error, ResourceKind,
+    access::Access,
+    assignments::{AgentSender, sender_of, tell},
+    core::{Core, open_and_append},
+    prompts::Prompts,
+    tasks, team,
+};
 
 #[derive(Debug, Clone)]
 pub struct Agents {
@@ -30,7 +47,6 @@ pub struct Agents {
 #[derive(Debug, Clone, Default)]
 pub struct AgentSettings {
     pub config: AgentsConfig,
-    /// The daemon's own environment.
     pub env: Env,
     /// Folder of the hosts' sockets and spools.
     pub folder: PathBuf,
@@ -47,7 +63,6 @@ pub(super) struct LiveAgents {
     pub(super) follow: mpsc::UnboundedSender<AgentId>,
     /// The receiver, until `run` takes it.
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
-    /// Agents that have work, as far as this process knows.
     dispatching: Mutex<HashSet<AgentId>>,
     /// Held from the choice of the least busy instance until its work is stored.
     pub(super) choosing: tokio::sync::Mutex<()>,
@@ -70,7 +85,6 @@ impl Agents {
         self.settings = Arc::new(settings);
     }
 
-    /// All instances as they are now, by name.
     pub async fn instances(&self, callable_only: bool) -> Result<Vec<InstanceView>, Error> {
         let counts = self.core.store.agents().live_counts().await?;
         let views = self.settings.resolved().into_iter().map(|resolved| {
@@ -197,4 +211,269 @@ pub(super) fn has_scope(caller: &Caller, scope: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Forbidden(format!("this needs the scope `{scope}`: {}", caller.scope_advice(scope))))
+}
+
+/// How often a host is probed. With the time that an answer may take, this is less than 10 s.
+const HOST_CHECK: Duration = Duration::from_secs(4);
+
+const fn status_of(state: AgentState) -> PeerStatus {
+    match state {
+        AgentState::Starting | AgentState::Running | AgentState::Stopping => PeerStatus::Busy,
+        AgentState::RequiresAction | AgentState::Limited => PeerStatus::Waiting,
+        AgentState::Idle => PeerStatus::Idle,
+        AgentState::Unreachable => PeerStatus::Unreachable,
+        AgentState::Done | AgentState::Error | AgentState::Lost => PeerStatus::Offline,
+    }
+}
+
+/// Shows an agent's state in its peer. `until` is the end of a usage limit in unix milliseconds, if
+/// the vendor names it.
+pub(super) async fn show_state(
+    tx: &mut WriteTx,
+    row: &AgentRow,
+    state: AgentState,
+    until: Option<i64>,
+) -> Result<(), StoreError> {
+    let waiting_for = match state {
+        AgentState::RequiresAction => {
+            let asked = tx.requests().open_of_agent(&row.info.id).await?.into_iter().next();
+            asked.map(|asked| WaitingFor {
+                kind: match asked.kind {
+                    RequestKind::Permission => WaitingKind::Permission,
+                    RequestKind::Question => WaitingKind::Question,
+                },
+                since: asked.opened_at,
+                title: Some(asked.title),
+                tool: asked.tool.as_ref().and_then(|tool| tool["name"].as_str().map(str::to_owned)),
+                until: None,
+            })
+        }
+        AgentState::Limited => Some(WaitingFor {
+            kind: WaitingKind::Limit,
+            since: tx.now(),
+            title: None,
+            tool: None,
+            until: until.map(Timestamp::from_millis),
+        }),
+        _ => None,
+    };
+    set_peer_state(tx, &row.info.session_key, status_of(state), waiting_for, "host").await
+}
+
+/// Stores the status of the agent's peer. Hooks, heartbeats and silence do not change it: its
+/// evidence is the host.
+pub(super) async fn set_peer_state(
+    tx: &mut WriteTx,
+    key: &str,
+    status: PeerStatus,
+    waiting_for: Option<WaitingFor>,
+    why: &'static str,
+) -> Result<(), StoreError> {
+    let own = tx.peers().of_key(key).await?;
+    let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
+    let at = tx.now();
+    own.peer.last_seen = at;
+    let state = PeerState { status, waiting_for, at, evidence: StatusEvidence::Host };
+    team::set_hosted_state(tx, &mut own.peer, state, why).await
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct HostReach {
+    core: Core,
+    unreachable: Arc<Mutex<HashSet<AgentId>>>,
+}
+
+impl HostReach {
+    pub(super) fn new(core: Core) -> Self {
+        Self { core, unreachable: Arc::default() }
+    }
+
+    fn unreachable(&self) -> MutexGuard<'_, HashSet<AgentId>> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Probes an agent's host again and again until the future is dropped.
+    pub(super) async fn watch(&self, id: &AgentId, host: HostClient) {
+        let mut probe = host.probe();
+        let mut is_first = true;
+        loop {
+            sleep(HOST_CHECK).await;
+            let is_reached = probe.ping().await.is_ok();
+            if let Err(error) = self.note_reached(id, is_reached, is_first).await {
+                let error = chain(&error);
+                tracing::error!(agent = %id, error, "cannot note whether a host answers");
+                continue;
+            }
+            is_first = false;
+        }
+    }
+
+    pub(super) async fn note_failure(&self, id: &AgentId) {
+        if let Err(error) = self.note_reached(id, false, false).await {
+            let error = chain(&error);
+            tracing::error!(agent = %id, error, "cannot note that a host does not answer");
+        }
+    }
+
+    pub(super) fn is_unreachable(&self, id: &AgentId) -> bool {
+        self.unreachable().contains(id)
+    }
+
+    /// Stores whether a host answers, if that has changed. With `in_any_case` also without a
+    /// change, as the rows may be from an earlier daemon.
+    async fn note_reached(
+        &self,
+        id: &AgentId,
+        is_reached: bool,
+        in_any_case: bool,
+    ) -> Result<(), Error> {
+        if !is_reached {
+            // A host that is about to start does not answer yet.
+            let row = self.core.store.agents().get(id).await?;
+            if row.is_none_or(|row| row.host.is_none() || row.ended_at.is_some()) {
+                return Ok(());
+            }
+        }
+        let is_news = {
+            let mut unreachable = self.unreachable();
+            if is_reached { unreachable.remove(id) } else { unreachable.insert(id.clone()) }
+        };
+        if !is_news && !in_any_case {
+            return Ok(());
+        }
+        let id = id.clone();
+        let write = self.core.change(move |tx| {
+            Box::pin(async move {
+                let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
+                let Some(row) = found else { return Ok(()) };
+                let state = if is_reached { row.info.state } else { AgentState::Unreachable };
+                show_state(tx, &row, state, None).await
+            })
+        });
+        write.await
+    }
+
+    pub(super) fn forget(&self, id: &AgentId) {
+        self.unreachable().remove(id);
+    }
+}
+
+/// Its seqs are the offsets of the host.
+pub(super) fn stream_of(id: &AgentId) -> StreamName {
+    StreamName::new("agent", id)
+}
+
+/// The error for an agent that does not exist or that the caller may not see.
+pub(super) fn unknown(id: &str) -> Error {
+    Error::not_found(ResourceKind::Agent, id)
+}
+
+/// Appends an event about an agent to the team stream. Everybody reads that stream, so the event
+/// holds presence and no more.
+pub(super) async fn append_team_event(
+    tx: &mut WriteTx,
+    kind: &'static str,
+    row: &AgentRow,
+    about: Value,
+) -> Result<(), StoreError> {
+    let info = &row.info;
+    let mut data = json!({
+        "agent_id": info.id, "instance": info.instance, "backend": info.backend,
+        "session_key": info.session_key, "state": info.state,
+    });
+    if let (Some(data), Value::Object(about)) = (data.as_object_mut(), about) {
+        data.extend(about.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    let team = StreamName::fixed(StreamName::TEAM);
+    open_and_append(tx, &team, &StreamVisibility::Team, vec![NewEvent::new(kind, &data)]).await
+}
+
+/// Stores what a task waits for; `None` if it no longer waits.
+pub(super) async fn set_reason(
+    tx: &mut WriteTx,
+    task: &mut TaskRow,
+    reason: Option<String>,
+) -> Result<(), Error> {
+    if task.task.reason == reason {
+        return Ok(());
+    }
+    task.task.reason = reason;
+    note(tx, task).await
+}
+
+/// Stores a change of a task other than of its state, and appends it to the task's stream.
+pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> {
+    let stream = tasks::stream_of(&task.task.task_id);
+    let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
+    let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
+    tx.append(&stream, vec![NewEvent::new("task", &shown)]).await?;
+    tx.tasks().update(task).await?;
+    Ok(())
+}
+
+/// Makes a session the runner of a task, so that the agent may write to the task's stream.
+pub(super) async fn give_to(
+    tx: &mut WriteTx,
+    task: &mut TaskRow,
+    session: &str,
+) -> Result<(), Error> {
+    task.owned =
+        Ownership { runner: Some(Principal::Session(session.into())), ..task.owned.clone() };
+    let stream = tasks::stream_of(&task.task.task_id);
+    tx.streams().set_visibility(&stream, &StreamVisibility::shared(&task.owned)).await?;
+    if task.task.reason.take().is_some() {
+        return note(tx, task).await;
+    }
+    tx.tasks().update(task).await?;
+    Ok(())
+}
+
+pub(super) async fn notify_operator(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    request: &RequestRow,
+) -> Result<(), Error> {
+    let info = &row.info;
+    let options: Vec<&str> =
+        request.options.iter().map(|option| option.option_id.as_str()).collect();
+    // The question comes first, as lists show only the beginning.
+    let text = format!(
+        "May I? {}\n{} ({}) waits for your answer: svc agent answer {} {} OPTION ({})",
+        request.title,
+        info.session_key,
+        info.id,
+        info.id,
+        request.request_id,
+        options.join(", ")
+    );
+    let own = sender_of(tx, &info.session_key).await?;
+    let key = format!("request-{}", request.request_id);
+    for peer in tx.peers().of_operator(limits::NOTIFIED_PEERS).await? {
+        let terms = (Some(key.clone()), DeliveryTerms::default());
+        let from = AgentSender {
+            session: &info.session_key,
+            peer: own.clone(),
+            project: row.owned.project.as_deref(),
+        };
+        let asks = (SourceTool::AgentRequest, text.clone());
+        tell(tx, core, from, peer, asks, terms).await?;
+    }
+    Ok(())
+}
+
+/// Acknowledges the messages about a closed request, as nobody has to answer it any more.
+pub(super) async fn withdraw_from_operator(
+    tx: &mut WriteTx,
+    row: &AgentRow,
+    request: &RequestRow,
+) -> Result<(), StoreError> {
+    let key = format!("request-{}", request.request_id);
+    // The sender that `tell` used.
+    let own = sender_of(tx, &row.info.session_key).await?;
+    for message in tx.messages().all_by_key(&own, &key).await? {
+        let to = message.to_peer.clone();
+        team::advance(tx, &to, &mut [message], DeliveryState::Acked, None).await?;
+    }
+    Ok(())
 }

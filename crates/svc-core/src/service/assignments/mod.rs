@@ -2,25 +2,225 @@
 //! without an answer that is waited for. A task for an agent, a task for a session that a person
 //! started and a message of one session to another are one kind of row, and go one way.
 //!
-//! `state` says what an event makes of an assignment, without reading or writing anything. `record`
-//! carries that out: the row, the events of both ends, the task that begins. `settle` ends tasks
-//! and tells who asked; `turns` says what the turn of a participant is to the messages that began
-//! it. `notice` writes what the daemon says in an agent's name. Which agent gets a task, and when,
-//! is decided in `agents/queue.rs`. All of this is part of write jobs.
+//! `next` says what an event makes of an assignment, without reading or writing anything. `apply`
+//! carries that out: the row, the events in the streams of both ends, the task that begins.
+//! `settle` ends tasks and tells who asked; `turns` says what the turn of a participant is to the
+//! messages that began it. `agents/queue.rs` decides which agent gets a task, and when. All of this
+//! is part of write jobs.
 
-mod notice;
-mod record;
 mod settle;
-mod state;
 mod turns;
 
-pub(super) use notice::{AgentSender, caller_as, sender_of, tell};
-pub(super) use record::{apply, open};
-pub(super) use settle::{
-    TaskEnd, end, end_answered, note_returned, retry, settle_exit, settle_turn,
+use serde_json::json;
+use svc_model::{
+    MessageId, NewEvent, TaskChange, TaskStatus,
+    conversation::{RunMode, RunState},
 };
-pub(super) use state::{AssignmentEvent, AssignmentOutcome};
+use svc_store::{AssignmentRow, AssignmentState, StoreError, WriteTx};
+
+use super::{tasks, team};
+
+pub(super) use settle::{
+    AgentSender, TaskEnd, caller_as, end, end_answered, note_returned, retry, sender_of,
+    settle_exit, settle_turn, tell,
+};
 pub(super) use turns::{
     agent_ended, late_turn_prompted, mail_refused, silent_turn_ended, terms_of_reply, turn_began,
     turn_ended, turn_failed, turn_prompted, turn_said,
 };
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AssignmentEvent {
+    /// A participant is chosen, and is being told.
+    Taken,
+    /// The host or the inbox has it.
+    Stored,
+    /// The model has it.
+    Begun,
+    Ended(AssignmentOutcome),
+    /// The attempt failed, and another one follows.
+    Retried,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AssignmentOutcome {
+    Answered,
+    /// The turn ended without words.
+    Silent,
+    /// Nobody took it in time.
+    Expired,
+    Failed,
+    Cancelled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AssignmentEffect {
+    /// Both ends are told how far their message is.
+    Tell,
+    BeginTask,
+    EndTask(TaskStatus),
+}
+
+/// The state of an assignment after an event, and the effects in their order; `None` if the event
+/// changes nothing. What is over stays as it is.
+fn next(
+    state: AssignmentState,
+    mode: RunMode,
+    event: AssignmentEvent,
+) -> Option<(AssignmentState, &'static [AssignmentEffect])> {
+    use AssignmentEffect::{BeginTask, EndTask, Tell};
+    use AssignmentState::{Error, NoReply, Ok, Queued, Running, Sent, Starting, Timeout};
+    let step = |state, effects: &'static [AssignmentEffect]| Some((state, effects));
+    match (state, event) {
+        (Queued, AssignmentEvent::Taken) => step(Starting, &[]),
+        (Queued | Starting, AssignmentEvent::Stored) => step(Sent, &[Tell]),
+        // A text that asks for nothing is over when the model has it.
+        (Queued | Starting | Sent, AssignmentEvent::Begun) => match mode {
+            RunMode::Followup => step(Running, &[Tell, BeginTask]),
+            RunMode::Notify | RunMode::Steer => step(Ok, &[Tell]),
+        },
+        (Queued | Starting | Sent | Running, AssignmentEvent::Ended(outcome)) => match outcome {
+            AssignmentOutcome::Answered => step(Ok, &[Tell, EndTask(TaskStatus::Done)]),
+            AssignmentOutcome::Silent => step(NoReply, &[Tell, EndTask(TaskStatus::Done)]),
+            AssignmentOutcome::Expired => step(Timeout, &[Tell, EndTask(TaskStatus::Failed)]),
+            AssignmentOutcome::Failed => step(Error, &[Tell, EndTask(TaskStatus::Failed)]),
+            AssignmentOutcome::Cancelled => step(Error, &[Tell, EndTask(TaskStatus::Cancelled)]),
+        },
+        (Queued | Starting | Sent | Running, AssignmentEvent::Retried) => step(Queued, &[]),
+        // The assignment is over, or the event repeats what is known.
+        _ => None,
+    }
+}
+
+/// Stores an assignment that is in an inbox from the beginning, and says so to both ends.
+pub(super) async fn open(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), StoreError> {
+    tx.assignments().insert(row).await?;
+    tell_ends(tx, row).await
+}
+
+/// Stores an assignment after an event, with all that has changed in the row. Returns how its task
+/// ends now: the caller ends it.
+pub(super) async fn apply(
+    tx: &mut WriteTx,
+    row: &mut AssignmentRow,
+    event: AssignmentEvent,
+) -> Result<Option<TaskStatus>, StoreError> {
+    let Some((state, effects)) = next(row.state, row.mode, event) else { return Ok(None) };
+    row.state = state;
+    if event == AssignmentEvent::Begun {
+        row.begun_at.get_or_insert(tx.now());
+    }
+    if row.state.is_over() {
+        row.ended_at.get_or_insert(tx.now());
+    }
+    tx.assignments().update(row).await?;
+    let mut ends = None;
+    for effect in effects {
+        match effect {
+            AssignmentEffect::Tell => tell_ends(tx, row).await?,
+            AssignmentEffect::BeginTask => begin_task(tx, row).await?,
+            AssignmentEffect::EndTask(status) => ends = Some(*status),
+        }
+    }
+    Ok(ends)
+}
+
+async fn begin_task(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), StoreError> {
+    let Some(id) = &row.task_id else { return Ok(()) };
+    if let Some(mut task) = tx.tasks().get(id).await?
+        && task.task.status == TaskStatus::Pending
+    {
+        let change = TaskChange::to(TaskStatus::Active, None);
+        tasks::apply(tx, &mut task, &change, None).await?;
+    }
+    Ok(())
+}
+
+/// Says in the streams of both ends how far a message is.
+async fn tell_ends(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), StoreError> {
+    if row.message_id.is_none() {
+        return Ok(());
+    }
+    let state = row.state.as_run();
+    let kind = match state {
+        RunState::Queued => "run.queued",
+        RunState::Running => "run.began",
+        _ => "run.ended",
+    };
+    let mut data = json!({
+        "run_id": row.run_id, "message_id": row.message_id, "state": state, "mode": row.mode,
+        "source_session": row.source_session, "target_session": row.target_session,
+    });
+    for (name, text) in [
+        ("reply_id", row.reply_id.as_ref().map(MessageId::as_str)),
+        ("reason", row.reason.as_deref()),
+        ("error", row.error.as_deref()),
+    ] {
+        if let Some(text) = text {
+            data[name] = text.into();
+        }
+    }
+    for peer in [&row.source_peer, &row.target_peer] {
+        team::append_to_peer(tx, peer, vec![NewEvent::new(kind, &data)]).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use AssignmentState::{Error, NoReply, Ok, Queued, Running, Sent, Starting, Timeout};
+
+    use super::*;
+
+    const ALL: [AssignmentState; 8] =
+        [Queued, Starting, Sent, Running, Ok, NoReply, Timeout, Error];
+
+    fn states(event: AssignmentEvent) -> [Option<AssignmentState>; 8] {
+        ALL.map(|state| next(state, RunMode::Followup, event).map(|(state, _)| state))
+    }
+
+    /// Each line: an event, and the state that it leads to from each open state of `ALL`.
+    #[test]
+    fn each_event_makes_of_each_state_what_the_table_says() {
+        let over = [None; 4];
+        let table = [
+            (AssignmentEvent::Taken, [Some(Starting), None, None, None]),
+            (AssignmentEvent::Stored, [Some(Sent), Some(Sent), None, None]),
+            (AssignmentEvent::Begun, [Some(Running), Some(Running), Some(Running), None]),
+            (AssignmentEvent::Ended(AssignmentOutcome::Answered), [Some(Ok); 4]),
+            (AssignmentEvent::Ended(AssignmentOutcome::Silent), [Some(NoReply); 4]),
+            (AssignmentEvent::Ended(AssignmentOutcome::Expired), [Some(Timeout); 4]),
+            (AssignmentEvent::Ended(AssignmentOutcome::Failed), [Some(Error); 4]),
+            (AssignmentEvent::Ended(AssignmentOutcome::Cancelled), [Some(Error); 4]),
+            (AssignmentEvent::Retried, [Some(Queued); 4]),
+        ];
+        for (event, open) in table {
+            let states = states(event);
+            assert_eq!(states[..4], open, "{event:?}");
+            assert_eq!(states[4..], over, "{event:?}: what is over stays as it is");
+        }
+    }
+
+    #[test]
+    fn a_task_ends_with_every_end_and_both_ends_are_told_first() {
+        for (outcome, status) in [
+            (AssignmentOutcome::Answered, TaskStatus::Done),
+            (AssignmentOutcome::Silent, TaskStatus::Done),
+            (AssignmentOutcome::Expired, TaskStatus::Failed),
+            (AssignmentOutcome::Failed, TaskStatus::Failed),
+            (AssignmentOutcome::Cancelled, TaskStatus::Cancelled),
+        ] {
+            let step = next(Running, RunMode::Followup, AssignmentEvent::Ended(outcome));
+            let told_first = [AssignmentEffect::Tell, AssignmentEffect::EndTask(status)];
+            assert_eq!(step.expect("it ends").1, told_first, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_asks_nothing_is_over_when_the_model_has_it() {
+        for mode in [RunMode::Notify, RunMode::Steer] {
+            let step = next(Sent, mode, AssignmentEvent::Begun);
+            assert_eq!(step, Some((Ok, &[AssignmentEffect::Tell][..])));
+        }
+    }
+}

@@ -1,11 +1,13 @@
-//! How work ends that a participant had: the terminal event of its task, the word to whoever asked,
-//! and the next attempt where nothing was said yet.
+//! How work ends that a participant had: the terminal event of its task, the message to whoever
+//! asked, which the daemon writes in the agent's name, and the next attempt where nothing was said
+//! yet.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use serde_json::json;
 use svc_model::{
-    DeliveryState, NewEvent, PeerId, Principal, Task, TaskChange, TaskReport, TaskStatus,
+    Caller, DeliveryState, MessageType, NewEvent, NewMessage, PeerId, Principal, Task, TaskChange,
+    TaskReport, TaskStatus, TokenId,
     agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
     conversation::SourceTool,
     limits,
@@ -14,22 +16,17 @@ use svc_store::{
     AgentRow, AssignmentEnd, AssignmentRow, DeliveryTerms, StoreError, TaskRow, WriteTx,
 };
 
-use super::{
-    notice::{AgentSender, sender_of, tell},
-    record::apply,
-    state::{AssignmentEvent, AssignmentOutcome},
-};
+use super::{AssignmentEvent, AssignmentOutcome, apply};
 use crate::service::{Error, core::Core, tasks, team};
 
 /// Attempts with agents that were lost before they had the prompt.
 const LOST_ATTEMPTS: u32 = 5;
 
-#[derive(Debug)]
 pub(in crate::service) struct TaskEnd {
     outcome: AssignmentOutcome,
     result: Option<String>,
     report: TaskReport,
-    /// Another instance may try: nothing was said, and the prompt is known to have come to nothing.
+    /// Another instance may try: nothing was said, and the prompt certainly had no effect.
     may_retry: bool,
 }
 
@@ -93,14 +90,15 @@ pub(in crate::service) async fn settle_exit(
     let is_cancelled = task.task.cancel_requested_at.is_some();
     let mut end = match work.turn.take() {
         Some(turn) => {
-            let mut end = of_turn(&turn, work, is_cancelled);
-            if turn.outcome == TurnOutcome::Ended {
-                end = TaskEnd { result: turn.result.clone(), ..of_exit(row, work) };
-            }
+            let mut end = if turn.outcome == TurnOutcome::Ended {
+                TaskEnd { result: turn.result.clone(), ..of_exit(row, work) }
+            } else {
+                of_turn(&turn, work, is_cancelled)
+            };
             if end.outcome != AssignmentOutcome::Cancelled && row.info.exit_code.is_some() {
                 end.report.exit_code = row.info.exit_code;
             }
-            // A program whose turn was over was stopped: how does not matter then.
+            // A program whose turn was over was stopped, so its signal does not matter.
             if end.outcome == AssignmentOutcome::Failed {
                 end.report.signal = row.info.signal.map(signal_name);
             }
@@ -130,10 +128,10 @@ fn of_turn(turn: &TurnEnd, work: &AssignmentRow, is_cancelled: bool) -> TaskEnd 
     }
 }
 
-/// An agent that ended without the end of the turn.
+/// The end of a task whose agent ended without the end of the turn.
 fn of_exit(row: &AgentRow, work: &AssignmentRow) -> TaskEnd {
     let info = &row.info;
-    let failed = |error: String, may_retry: bool| TaskEnd {
+    let failed_with = |error: String, may_retry: bool| TaskEnd {
         outcome: AssignmentOutcome::Failed,
         result: None,
         report: TaskReport {
@@ -143,40 +141,32 @@ fn of_exit(row: &AgentRow, work: &AssignmentRow) -> TaskEnd {
         },
         may_retry,
     };
-    let reason = || info.error.clone();
+    let failed = |otherwise: String, may_retry: bool| {
+        failed_with(info.error.clone().unwrap_or(otherwise), may_retry)
+    };
     if work.taken_at.is_none() {
         // The host has every prompt on record before the agent has it.
-        let error =
-            reason().unwrap_or_else(|| "the agent ended before it took the prompt".to_owned());
-        return failed(error, true);
+        return failed("the agent ended before it took the prompt".to_owned(), true);
     }
     if info.state == AgentState::Lost {
-        return failed("outcome unknown".to_owned(), false);
+        return failed_with("outcome unknown".to_owned(), false);
     }
-    // Of a program that is no agent the end is the answer. An agent that was ended, or left, before
-    // it answered has none, whatever its exit code.
+    // The end of a program that is no agent is the answer. An agent that ended before it answered
+    // has none, whatever its exit code.
     let is_answer = info.backend == AgentBackend::Exec && info.state == AgentState::Done;
     match (info.exit_code, info.signal) {
         (Some(0), _) if is_answer => TaskEnd {
-            outcome: AssignmentOutcome::Answered,
-            result: None,
             report: TaskReport { exit_code: Some(0), ..TaskReport::default() },
-            may_retry: false,
+            ..TaskEnd::answered(None)
         },
-        (Some(0), _) => {
-            let error = reason().unwrap_or_else(|| "the agent ended before it answered".to_owned());
-            failed(error, false)
-        }
+        (Some(0), _) => failed("the agent ended before it answered".to_owned(), false),
         (Some(code), _) => {
-            let error =
-                reason().unwrap_or_else(|| format!("the program ended with exit code {code}"));
-            failed(error, !work.has_words)
+            failed(format!("the program ended with exit code {code}"), !work.has_words)
         }
         (None, Some(signal)) => {
-            let signal = signal_name(signal);
-            failed(reason().unwrap_or_else(|| format!("the program was ended by {signal}")), false)
+            failed(format!("the program was ended by {}", signal_name(signal)), false)
         }
-        (None, None) => failed(reason().unwrap_or_else(|| "outcome unknown".to_owned()), false),
+        (None, None) => failed("outcome unknown".to_owned(), false),
     }
 }
 
@@ -213,7 +203,7 @@ async fn task_of(tx: &mut WriteTx, work: &AssignmentRow) -> Result<Option<TaskRo
     }
 }
 
-/// Puts a task back into the queue, for another attempt. The one that failed is on record.
+/// Puts a task back into the queue for another attempt, with an event about the failed one.
 pub(in crate::service) async fn retry(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
@@ -224,12 +214,10 @@ pub(in crate::service) async fn retry(
     let stream = tasks::stream_of(&task.task.task_id);
     let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
     let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
-    let mut event = serde_json::to_value(&shown).unwrap_or_default();
-    if let Some(event) = event.as_object_mut() {
-        event.insert("attempt".to_owned(), json!(work.attempt));
-        event.insert("instance".to_owned(), json!(work.instance));
-        event.insert("error".to_owned(), json!(error));
-    }
+    let mut event = json!(shown);
+    event["attempt"] = json!(work.attempt);
+    event["instance"] = json!(work.instance);
+    event["error"] = json!(error);
     tx.append(&stream, vec![NewEvent::new("task", &event)]).await?;
     work.instance = next;
     work.attempt += 1;
@@ -255,14 +243,17 @@ pub(in crate::service) async fn end(
     let Some(status) = apply(tx, work, AssignmentEvent::Ended(end.outcome)).await? else {
         return Ok(());
     };
-    task.task.result = end.result.map(shortened);
+    task.task.result = end.result.map(|mut text| {
+        text.truncate(text.floor_char_boundary(limits::TASK_RESULT_BYTES));
+        text
+    });
     let change = TaskChange { report: end.report, ..TaskChange::to(status, None) };
     tasks::apply(tx, task, &change, None).await?;
     notify_requester(tx, core, work, task).await
 }
 
-/// Ends an assignment that is a message with what its turn, or an answer by a call, came to; and
-/// the task that it may be. Of what is over only the reply is noted.
+/// Ends an assignment that is a message with the outcome of its turn or with an answer by a call,
+/// and its task if it has one. If the assignment is over, only the reply is stored.
 pub(in crate::service) async fn end_answered(
     tx: &mut WriteTx,
     core: &Core,
@@ -287,18 +278,13 @@ pub(in crate::service) async fn end_answered(
     end(tx, core, work, &mut task, end_as).await?;
     let is_of_person = task.task.from.is_none() && task.owned.owner == Some(Principal::Operator);
     if is_of_person && task.task.status == TaskStatus::Done {
-        // No peer was named for the end, so the answer is read in the task.
+        // No peer gets a message about the end: the answer is read in the task.
         note_returned(tx, work).await?;
     }
     Ok(())
 }
 
-fn shortened(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(limits::TASK_RESULT_BYTES));
-    text
-}
-
-/// The word to whoever gave it: a message in its own peer's inbox.
+/// Tells whoever gave the task, by a message in the inbox of that peer.
 async fn notify_requester(
     tx: &mut WriteTx,
     core: &Core,
@@ -335,7 +321,7 @@ async fn notify_requester(
     tell(tx, core, from, peer.peer.peer_id, (tool, text), (Some(key), terms)).await
 }
 
-/// The call that waited for the answer has it: who asked is not told once more.
+/// Notes that the call which waited for the answer has it, so that the asker is not told twice.
 pub(in crate::service) async fn note_returned(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
@@ -361,7 +347,7 @@ pub(in crate::service) async fn note_returned(
     Ok(())
 }
 
-/// Whose word the end of a task is: that of the session that had it.
+/// The session that had the task, in whose name its end is told.
 fn writer_of(work: &AssignmentRow, task: &TaskRow) -> String {
     match &task.owned.runner {
         Some(Principal::Session(key)) => key.to_string(),
@@ -369,8 +355,8 @@ fn writer_of(work: &AssignmentRow, task: &TaskRow) -> String {
     }
 }
 
-/// The sender of the message about the end of a task. A process may have several sessions: the
-/// session that was asked sends it.
+/// The sender of the message about the end of a task. A process may have several sessions, so it is
+/// the session that was asked.
 async fn writing_peer(
     tx: &mut WriteTx,
     work: &AssignmentRow,
@@ -382,7 +368,6 @@ async fn writing_peer(
     }
 }
 
-/// The idempotency key of the word that a task is over.
 fn end_key(task: &Task) -> String {
     format!("task-end-{}", task.task_id)
 }
@@ -399,7 +384,6 @@ fn describe_end(task: &Task, instance: &str) -> String {
     text
 }
 
-/// The name of a signal, as runners of tasks write it.
 fn signal_name(signal: i32) -> String {
     const NAMES: [(i32, &str); 12] = [
         (1, "SIGHUP"),
@@ -417,4 +401,57 @@ fn signal_name(signal: i32) -> String {
     ];
     let known = NAMES.iter().find(|(number, _)| *number == signal);
     known.map_or_else(|| signal.to_string(), |(_, name)| (*name).to_owned())
+}
+
+/// The sender of a session's messages: its peer, else its key.
+pub(in crate::service) async fn sender_of(
+    tx: &mut WriteTx,
+    session: &str,
+) -> Result<String, StoreError> {
+    let own = tx.peers().of_key(session).await?;
+    Ok(own.map_or_else(|| session.to_owned(), |own| own.peer.peer_id.as_str().to_owned()))
+}
+
+/// The caller with which the daemon sends for a session.
+pub(in crate::service) fn caller_as(key: Arc<str>, project: Option<&str>) -> Caller {
+    Caller::Session {
+        key,
+        token: TokenId::from("tok_of_agent".to_owned()),
+        scopes: Arc::from([]),
+        project: project.map(Arc::from),
+        process: None,
+        root: None,
+        folder: None,
+    }
+}
+
+pub(in crate::service) struct AgentSender<'a> {
+    pub(in crate::service) session: &'a str,
+    /// The id of its peer, or its session key if it has none.
+    pub(in crate::service) peer: String,
+    pub(in crate::service) project: Option<&'a str>,
+}
+
+/// Sends a message of an agent to a peer. Drops it if there is no room: what it says is on record
+/// elsewhere, too.
+pub(in crate::service) async fn tell(
+    tx: &mut WriteTx,
+    core: &Core,
+    sender: AgentSender<'_>,
+    to: PeerId,
+    (tool, text): (SourceTool, String),
+    (key, terms): (Option<String>, DeliveryTerms),
+) -> Result<(), Error> {
+    let kind = MessageType::Notification;
+    let input = NewMessage { idempotency_key: key, ..team::plain_message(text, kind) };
+    let caller = caller_as(sender.session.into(), sender.project);
+    let outgoing = team::OutgoingMessage::new(core.clone(), caller, sender.peer, input, tool);
+    match team::deliver(tx, &outgoing, to, kind, terms).await {
+        Ok(_) => Ok(()),
+        Err(Error::LimitReached(reason)) => {
+            tracing::warn!(reason, "no room for a word about an agent");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }

@@ -1,7 +1,7 @@
 //! What a participant's turn is to the messages that began it, and who gets the reply.
 //!
-//! A reply is a message, stored in the commit that ends the turn. While a call waits for it, nobody
-//! else is given it; so it is taken once, by the call or by the inbox, and a crash in between loses
+//! A reply is a message, stored in the commit that ends the turn. While a call waits for the reply,
+//! nobody else is given it. So the call or the inbox takes it, once, and a crash in between loses
 //! nothing.
 
 use svc_model::{
@@ -14,32 +14,30 @@ use svc_store::{AgentRow, AssignmentRow, DeliveryTerms, PeerRow, StoreError, Wri
 use svc_wire::host_protocol::NO_TURN;
 
 use super::{
+    AssignmentOutcome,
     settle::{INTERRUPTED, end_answered, failure_of},
-    state::AssignmentOutcome,
 };
 use crate::service::{
     Error,
     core::Core,
-    team::{self, AGENT_ENDED, advance, close_questions, give_up, operator_peer, put},
+    team::{self, AGENT_ENDED, advance, close_questions, give_up, ids_of, operator_peer, put},
 };
 
-/// What is told to whoever asked an agent that has ended since, and had the question or had it not.
+/// Told to whoever asked an agent that ended, with and without having had the question.
 const IN_TURN: &str = "the agent ended in the turn: what came of it is not known";
 const UNSEEN: &str = "the agent ended before it had the message";
-/// The same of a session that a person started.
+/// The same for a session that a person started.
 const SESSION_ENDED: &str = "the session ended in the turn: what came of it is not known";
 
 /// How a turn ended that a message began.
-#[derive(Debug)]
 enum TurnOutput {
-    /// With these words.
     Said(TurnReply),
     /// Without an answer, for a reason: a code, and the same in words.
     Failed(&'static str, String),
 }
 
-/// The terms of a reply to a send: a call that waits for it has it first; whoever it reaches late
-/// may answer it in turn.
+/// The terms of a reply to a send: a call that waits for it gets it first; a receiver that gets it
+/// later may answer it.
 pub(in crate::service) fn terms_of_reply(
     tx: &WriteTx,
     row: Option<&AssignmentRow>,
@@ -52,7 +50,7 @@ pub(in crate::service) fn terms_of_reply(
     })
 }
 
-/// A hosted agent has a message before its eyes: its host has recorded it as input.
+/// Notes that a hosted agent reads a message: its host has recorded it as input.
 pub(in crate::service) async fn turn_began(
     tx: &mut WriteTx,
     agent: &AgentRow,
@@ -67,7 +65,7 @@ pub(in crate::service) async fn turn_began(
     Ok(())
 }
 
-/// A turn of a hosted agent is over. If a message began it, its words are the reply.
+/// Ends a turn of a hosted agent. If a message began the turn, its words are the reply.
 pub(in crate::service) async fn turn_ended(
     tx: &mut WriteTx,
     core: &Core,
@@ -76,7 +74,10 @@ pub(in crate::service) async fn turn_ended(
 ) -> Result<(), Error> {
     let Some(named) = turn.message_id.as_deref() else { return Ok(()) };
     let Some(message) = message_to(tx, agent, named).await? else { return Ok(()) };
-    let words = words_of(turn);
+    let words = match failure_of(turn) {
+        Some((code, why)) => TurnOutput::Failed(code, why),
+        None => TurnOutput::Said(TurnReply::from_text(turn.result.as_deref().unwrap_or_default())),
+    };
     match message.kind {
         MessageType::Query => reply(tx, core, message, words).await,
         MessageType::Response => answer_reply(tx, core, &message, words).await,
@@ -84,15 +85,8 @@ pub(in crate::service) async fn turn_ended(
     }
 }
 
-fn words_of(turn: &TurnEnd) -> TurnOutput {
-    match failure_of(turn) {
-        Some((code, why)) => TurnOutput::Failed(code, why),
-        None => TurnOutput::Said(TurnReply::from_text(turn.result.as_deref().unwrap_or_default())),
-    }
-}
-
-/// A turn of a session that its hooks tell of is over, with these last words: they are the reply to
-/// the questions with which it began, and to no other.
+/// Ends a turn of a session that hooks report. Its last words are the reply to the questions with
+/// which the turn began, and to no other.
 pub(in crate::service) async fn turn_said(
     tx: &mut WriteTx,
     core: &Core,
@@ -105,8 +99,8 @@ pub(in crate::service) async fn turn_said(
     Ok(())
 }
 
-/// Fails the questions of a turn without last words: for this reason, or as its person interrupted
-/// it.
+/// Fails the questions of a turn without last words, for this reason; `None`: its person
+/// interrupted it.
 pub(in crate::service) async fn turn_failed(
     tx: &mut WriteTx,
     core: &Core,
@@ -136,9 +130,9 @@ pub(in crate::service) async fn silent_turn_ended(
         PeerStatus::Offline => ("target_ended", SESSION_ENDED),
         _ => return Ok(()),
     };
+    // The host of a hosted agent reports its turns.
     let is_hosted = tx.peers().is_hosted(peer).await?;
     for question in end_turn(tx, peer).await? {
-        // The host of a hosted agent reports its turns.
         if !is_hosted {
             reply(tx, core, question, TurnOutput::Failed(code, why.to_owned())).await?;
         }
@@ -150,19 +144,18 @@ pub(in crate::service) async fn silent_turn_ended(
 /// not answer them.
 async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, StoreError> {
     let mut questions = tx.messages().questions_of_turn(peer).await?;
-    // One that was given a moment ago may belong to the next turn.
+    // A question that was given a moment ago may belong to the next turn.
     questions.retain(|question| question.state >= DeliveryState::Injected);
-    let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
-    tx.messages().note_turn(&ids, false).await?;
+    tx.messages().note_turn(&ids_of(&questions), false).await?;
     Ok(questions)
 }
 
-/// A turn of a session that its hooks tell of begins with this prompt: one of the questions that
-/// are in it, or a person's. Returns whether a question is in it.
+/// Begins a turn of a session that hooks report with this prompt, which has questions or is a
+/// person's. Returns whether a question is in it.
 ///
-/// An earlier turn of which no end was told is over, so its questions fail as interrupted. `given`
-/// are messages which this event shows that the session has. A question among them that is not in
-/// the prompt began no turn yet: a person's prompt came before that of the wake.
+/// An earlier turn whose end was not reported is over, so its questions fail as interrupted.
+/// `given` are the messages that, as this event shows, the session has. A question among them that
+/// is not in the prompt began no turn yet: a person's prompt came before that of the wake.
 pub(in crate::service) async fn turn_prompted(
     tx: &mut WriteTx,
     core: &Core,
@@ -173,10 +166,7 @@ pub(in crate::service) async fn turn_prompted(
     let is_in = |message: &Message| prompt.contains(stamp::naming(&message.id).as_str());
     let mut over = tx.messages().questions_of_turn(peer).await?;
     over.retain(|message| !is_in(message));
-    let ids = |messages: &[Message]| -> Vec<MessageId> {
-        messages.iter().map(|message| message.id.clone()).collect()
-    };
-    tx.messages().note_turn(&ids(&over), false).await?;
+    tx.messages().note_turn(&ids_of(&over), false).await?;
     for question in over {
         if !given.iter().any(|message| message.id == question.id) {
             reply(tx, core, question, TurnOutput::Failed("interrupted", INTERRUPTED.to_owned()))
@@ -188,12 +178,12 @@ pub(in crate::service) async fn turn_prompted(
     }
     let mut begun = tx.inboxes().waiting(peer, limits::ENDED_MESSAGES_PER_JOB).await?;
     begun.retain(|message| message.kind == MessageType::Query && is_in(message));
-    tx.messages().note_turn(&ids(&begun), true).await?;
+    tx.messages().note_turn(&ids_of(&begun), true).await?;
     Ok(!begun.is_empty())
 }
 
-/// The same of a prompt that is reported late. Questions may have been given since then, so none
-/// fails; those that are not in the prompt are answered by no words of the turn.
+/// The same for a prompt that is reported late. Questions may have been given since then, so none
+/// fails. The words of the turn answer no question that is not in the prompt.
 pub(in crate::service) async fn late_turn_prompted(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -201,11 +191,10 @@ pub(in crate::service) async fn late_turn_prompted(
 ) -> Result<(), Error> {
     let mut over = tx.messages().questions_of_turn(peer).await?;
     over.retain(|message| !prompt.contains(stamp::naming(&message.id).as_str()));
-    let ids: Vec<MessageId> = over.into_iter().map(|message| message.id).collect();
-    Ok(tx.messages().note_turn(&ids, false).await?)
+    Ok(tx.messages().note_turn(&ids_of(&over), false).await?)
 }
 
-/// A hosted agent's host does not take a message.
+/// Ends the delivery of a message that a hosted agent's host refused.
 pub(in crate::service) async fn mail_refused(
     tx: &mut WriteTx,
     core: &Core,
@@ -222,9 +211,9 @@ pub(in crate::service) async fn mail_refused(
     Ok(advance(tx, &to, std::slice::from_mut(&mut refused), state, why).await?)
 }
 
-/// A hosted agent has ended: what it was asked is not answered any more, and what waits for it does
-/// not reach it, nor anybody else of its name. The peer, if more waits for it than one write job
-/// ends: see [`team::end_deliveries`].
+/// Fails what an agent that has ended was asked, and ends the deliveries to it: a later agent of
+/// its name does not get them. Returns the peer if more waits for it than one write job ends: see
+/// [`team::end_deliveries`].
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
@@ -238,7 +227,7 @@ pub(in crate::service) async fn agent_ended(
         let why = if row.begun_at.is_some() { IN_TURN } else { UNSEEN };
         reply(tx, core, question, TurnOutput::Failed("target_ended", why.to_owned())).await?;
     }
-    // Who asked by `peer_send` hears of it, too.
+    // Those who asked by `peer_send` are told, too.
     for question in tx.inboxes().waiting(&peer, limits::ENDED_MESSAGES_PER_JOB).await? {
         if question.kind == MessageType::Query {
             let why = if question.state >= DeliveryState::Injected { IN_TURN } else { UNSEEN };
@@ -249,7 +238,6 @@ pub(in crate::service) async fn agent_ended(
     Ok(has_more.then_some(peer))
 }
 
-/// The message of this id, if it is for this agent.
 async fn message_to(
     tx: &mut WriteTx,
     agent: &AgentRow,
@@ -264,8 +252,8 @@ async fn message_to(
     Ok(own.filter(|own| own.peer.peer_id == message.to_peer).map(|_| message))
 }
 
-/// Ends a send with what its turn came to, and answers whoever asked. A question that was answered
-/// before is left alone.
+/// Ends a send with the outcome of its turn, and answers whoever asked. A question that has an
+/// answer is left alone.
 async fn reply(
     tx: &mut WriteTx,
     core: &Core,
@@ -300,7 +288,7 @@ async fn reply(
     }
     let result =
         (outcome == AssignmentOutcome::Answered && assignment.is_some()).then(|| text.clone());
-    // The message about the end of a failed task says it already.
+    // The message about the end of a failed task says so already.
     let is_told = failure.is_some() && tool_of(&question) == SourceTool::SendMessage;
     let reply_id =
         if is_told { None } else { put_reply(tx, core, &question, (kind, text), terms).await? };
@@ -312,7 +300,7 @@ async fn reply(
     }
     let to = question.to_peer.clone();
     match failure {
-        // An answer acknowledges its question. What came to nothing stays as it is.
+        // An answer acknowledges its question. A question that failed keeps its state.
         Some(why) if question.state == DeliveryState::Injected => {
             close_questions(tx, &to, std::slice::from_ref(&question), &why).await?;
         }
@@ -325,8 +313,8 @@ async fn reply(
     Ok(())
 }
 
-/// The words of a turn that a late reply began go back to whoever replied, as often as is
-/// configured.
+/// Sends the words of a turn that a late reply began to whoever replied, as often as
+/// `max_ping_pong` allows.
 async fn answer_reply(
     tx: &mut WriteTx,
     core: &Core,
@@ -343,8 +331,8 @@ async fn answer_reply(
     Ok(())
 }
 
-/// Stores the answer to a message for whoever sent it; `None` if that is no peer any more. The
-/// sender has asked for it, so no bound of the inbox keeps it out.
+/// Stores the answer to a message for its sender; `None` if that peer is gone. The sender has asked
+/// for the answer, so no bound of the inbox applies.
 async fn put_reply(
     tx: &mut WriteTx,
     core: &Core,
@@ -386,7 +374,6 @@ async fn put_reply(
     Ok(Some(id))
 }
 
-/// What a message was sent with.
 fn tool_of(message: &Message) -> SourceTool {
     message.provenance.as_ref().map_or(SourceTool::PeerSend, |it| it.source_tool)
 }

@@ -1,6 +1,11 @@
-//! One connection to an app-server.
+//! Connections to app-servers: each process is connected to again and again while it runs a
+//! session, and what one connection tells is stored.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use serde_json::Value;
@@ -13,26 +18,122 @@ use svc_reach::{
     codex::{self, AppServerProtocol, CodexObservation, MessagePlace},
     codex_socket::{CodexSocket, CodexSocketError},
 };
-use svc_sys::telemetry;
+use svc_sys::{backoff::Backoff, local_socket::ConnectError, telemetry};
 use tokio::{
     sync::{oneshot, watch},
-    time::{Instant, interval_at, sleep_until},
+    task::JoinSet,
+    time::{Instant, interval_at, sleep, sleep_until},
 };
 
 use super::{
-    AppServers, OpenedThread, ThreadRegistry,
-    lines::{LineHold, LineOrder},
-    open_prompts::{Ended, OpenPrompts, PromptEnd},
+    AppServers, LineHold, LineOrder, OpenedThread, ThreadRegistry,
+    open_prompts::{Ended, OpenPrompts},
 };
-use crate::service::{Error, prompts::GivenAnswer};
+use crate::service::{
+    Error,
+    prompts::{GivenAnswer, PromptEnd},
+};
 
-/// How often the threads are listed again: a session that nothing was told of is found so.
+/// Pause before the next attempt to connect. A hook of Codex ends it.
+const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_mins(1));
+
+impl AppServers {
+    /// Follows the app-servers of all sessions, as long as they run.
+    pub async fn run(self, registry: Arc<dyn ThreadRegistry>) {
+        let mut heard = self.core.codex_hooks.subscribe();
+        let mut followers = JoinSet::new();
+        let mut followed = HashSet::new();
+        loop {
+            match self.processes().await {
+                Ok(processes) => {
+                    for process in processes {
+                        if followed.insert(process.clone()) {
+                            let registry = Arc::clone(&registry);
+                            followers.spawn(self.clone().keep_following(process, registry));
+                        }
+                    }
+                }
+                Err(error) => {
+                    let error = telemetry::chain(&error);
+                    tracing::error!(error, "cannot read which processes run sessions of Codex");
+                }
+            }
+            tokio::select! {
+                _ = heard.changed() => {}
+                Some(ended) = followers.join_next() => {
+                    if let Ok(process) = ended {
+                        followed.remove(&process);
+                    }
+                }
+                () = sleep(limits::PID_CHECK) => {}
+            }
+        }
+    }
+
+    async fn keep_following(
+        self,
+        process: ProcessIdentity,
+        registry: Arc<dyn ThreadRegistry>,
+    ) -> ProcessIdentity {
+        let mut heard = self.core.codex_hooks.subscribe();
+        let (mut failures, mut last) = (0, String::new());
+        while self.is_needed(&process).await {
+            let why = match CodexSocket::connect(&process).await {
+                Ok(socket) => {
+                    tracing::debug!(pid = process.pid, "connected to an app-server of Codex");
+                    (failures, last) = (0, String::new());
+                    let follower = AppServerFollower {
+                        servers: &self,
+                        process: &process,
+                        registry: &*registry,
+                        protocol: AppServerProtocol::default(),
+                        open: OpenPrompts::default(),
+                        answers: FuturesUnordered::new(),
+                        taken: HashMap::new(),
+                        found: HashMap::new(),
+                    };
+                    follower.follow(socket, &mut heard).await
+                }
+                Err(error) => error,
+            };
+            if let Err(error) = self.team.lose_app_server(&process).await {
+                let error = telemetry::chain(&error);
+                tracing::error!(error, "cannot note that an app-server of Codex is gone");
+            }
+            let told = telemetry::chain(&why);
+            if told != last {
+                note_failure(&process, &why, &told);
+                last = told;
+            }
+            tokio::select! {
+                _ = heard.changed() => {}
+                () = sleep(RECONNECT.wait(failures)) => {}
+            }
+            failures = failures.saturating_add(1);
+        }
+        process
+    }
+}
+
+/// Warns of a failure to connect, unless the process has no app-server.
+fn note_failure(process: &ProcessIdentity, why: &CodexSocketError, told: &str) {
+    let pid = process.pid;
+    match why {
+        CodexSocketError::Connect(ConnectError::Absent(_) | ConnectError::OtherProcess { .. })
+        | CodexSocketError::Unknown
+        | CodexSocketError::Closed => {
+            tracing::debug!(pid, why = told, "no app-server of Codex is followed");
+        }
+        _ => tracing::warn!(pid, why = told, "the app-server of Codex is not used"),
+    }
+}
+
+/// How often the threads are listed again, to find sessions that nothing has reported.
 const LIST: Duration = Duration::from_secs(30);
 /// The same while a thread cannot be followed yet.
 const LIST_SOON: Duration = Duration::from_millis(250);
 
-/// What one connection knows.
-pub(super) struct AppServerFollower<'a> {
+struct AppServerFollower<'a> {
     servers: &'a AppServers,
     process: &'a ProcessIdentity,
     registry: &'a dyn ThreadRegistry,
@@ -40,32 +141,15 @@ pub(super) struct AppServerFollower<'a> {
     open: OpenPrompts,
     /// The answers that are waited for, each with the id of its request.
     answers: FuturesUnordered<BoxFuture<'static, (Value, Option<GivenAnswer>)>>,
-    /// Who waits to hear whether a text is taken, and what became of one.
+    /// Callers that wait to hear whether a text is taken, and where one is, by the id of the text.
     taken: HashMap<String, oneshot::Sender<bool>>,
     found: HashMap<String, Vec<oneshot::Sender<Option<MessagePlace>>>>,
 }
 
-impl<'a> AppServerFollower<'a> {
-    pub(super) fn new(
-        servers: &'a AppServers,
-        process: &'a ProcessIdentity,
-        registry: &'a dyn ThreadRegistry,
-    ) -> Self {
-        Self {
-            servers,
-            process,
-            registry,
-            protocol: AppServerProtocol::default(),
-            open: OpenPrompts::default(),
-            answers: FuturesUnordered::new(),
-            taken: HashMap::new(),
-            found: HashMap::new(),
-        }
-    }
-
-    /// Follows until the connection fails, or nothing needs it any more. What is open then, nobody
-    /// answers here until there is another connection.
-    pub(super) async fn follow(
+impl AppServerFollower<'_> {
+    /// Follows until the connection fails, or nothing needs it any more. Prompts that are open then
+    /// cannot be answered here until there is another connection.
+    async fn follow(
         mut self,
         mut socket: CodexSocket,
         heard: &mut watch::Receiver<()>,
@@ -146,7 +230,6 @@ impl<'a> AppServerFollower<'a> {
         Ok(())
     }
 
-    /// Does what another service asks.
     async fn obey(
         &mut self,
         socket: &mut CodexSocket,
@@ -231,7 +314,7 @@ impl<'a> AppServerFollower<'a> {
             }
             CodexObservation::Found { message, place } => {
                 for waiting in self.found.remove(&message).unwrap_or_default() {
-                    // Who asked may have gone on.
+                    // The caller may wait no more.
                     waiting.send(place).ok();
                 }
                 return Ok(());
@@ -245,12 +328,12 @@ impl<'a> AppServerFollower<'a> {
 
     fn tell_taken(&mut self, message: &str, is_taken: bool) {
         if let Some(waiting) = self.taken.remove(message) {
-            // Who asked may have gone on.
+            // The caller may wait no more.
             waiting.send(is_taken).ok();
         }
     }
 
-    /// A request of a thread is open, and stays so until it is told to be resolved.
+    /// Opens a prompt for a request of a thread, until the app-server tells that it is resolved.
     async fn asked(
         &mut self,
         thread: String,
@@ -282,7 +365,6 @@ impl<'a> AppServerFollower<'a> {
     }
 }
 
-/// Pending without a line.
 async fn next_order(line: Option<&mut LineHold>) -> Option<LineOrder> {
     match line {
         Some(line) => line.orders.recv().await,
@@ -293,12 +375,7 @@ async fn next_order(line: Option<&mut LineHold>) -> Option<LineOrder> {
 async fn close(servers: &AppServers, ended: Ended) {
     let prompts = &servers.prompts;
     for (id, end) in ended {
-        let closed = match end {
-            PromptEnd::Answered => prompts.answered(&id).await,
-            PromptEnd::Person => prompts.answered_by_person(&id).await,
-            PromptEnd::Gone => prompts.gone(&id).await,
-        };
-        if let Err(error) = closed {
+        if let Err(error) = prompts.end(&id, end).await {
             let error = telemetry::chain(&error);
             tracing::error!(error, request = id.as_str(), "cannot close a prompt");
         }

@@ -1,5 +1,6 @@
 //! The app-servers of Codex, which run the sessions of all terminals of a user: what they tell of
-//! the sessions' states and prompts, and the answers that they are given.
+//! the sessions' states and prompts, and the answers that they are given. This file has the service
+//! and what other services ask of its connections; `follow` connects.
 //!
 //! The hooks of a session run in the app-server's process. The daemon connects to that process and
 //! believes it for the sessions whose hooks came from it, and for threads that persons open there
@@ -7,12 +8,192 @@
 //! has no socket: its hooks are the only evidence.
 
 mod follow;
-mod lines;
 mod open_prompts;
-mod registry;
-mod run;
-mod state;
 
-pub(in crate::service) use lines::AppServerLines;
-pub use registry::{OpenedThread, ThreadRegistry};
-pub use state::AppServers;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use svc_model::{ProcessIdentity, ProcessState, hook::AttendedPrompts, is_agent_key};
+use svc_reach::codex::MessagePlace;
+use svc_sys::client_records;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+use super::{Error, core::Core, prompts::Prompts, team::Team};
+
+#[derive(Debug, Clone)]
+pub struct AppServers {
+    core: Core,
+    team: Team,
+    prompts: Prompts,
+    attended: AttendedPrompts,
+    lines: Arc<AppServerLines>,
+}
+
+impl AppServers {
+    pub(super) fn new(core: Core, team: Team, prompts: Prompts) -> Self {
+        Self { core, team, prompts, attended: AttendedPrompts::default(), lines: Arc::default() }
+    }
+
+    pub(super) fn lines(&self) -> Arc<AppServerLines> {
+        Arc::clone(&self.lines)
+    }
+
+    pub(super) fn set_policy(&mut self, attended: AttendedPrompts) {
+        self.attended = attended;
+    }
+
+    /// The processes from which hooks of attended sessions came.
+    async fn processes(&self) -> Result<HashSet<ProcessIdentity>, Error> {
+        let rows = self.core.store.peers().in_processes(client_records::CODEX).await?;
+        let attended = rows.iter().filter(|row| !row.owner.as_deref().is_some_and(is_agent_key));
+        Ok(attended.filter_map(|row| Some(row.process()?.process)).collect())
+    }
+
+    async fn is_needed(&self, process: &ProcessIdentity) -> bool {
+        let here = self.core.here(process);
+        let is_running = self.core.state_of(&here) == ProcessState::Running;
+        is_running && self.processes().await.is_ok_and(|processes| processes.contains(process))
+    }
+}
+
+/// A thread that its app-server has loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenedThread {
+    pub(super) id: String,
+    pub(super) folder: String,
+}
+
+/// Makes sessions of threads that no hook has reported: Codex calls no hook before the first
+/// prompt.
+pub trait ThreadRegistry: Debug + Send + Sync {
+    /// A person has opened a thread in a process from which hooks of another session came.
+    fn opened<'a>(
+        &'a self,
+        process: &'a ProcessIdentity,
+        thread: OpenedThread,
+    ) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// How long an app-server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Orders that wait for one connection.
+const WAITING: usize = 64;
+
+#[derive(Debug)]
+enum LineOrder {
+    Deliver {
+        thread: String,
+        message: String,
+        text: String,
+        joins_turn: bool,
+        taken: oneshot::Sender<bool>,
+    },
+    Find {
+        thread: String,
+        message: String,
+        found: oneshot::Sender<Option<MessagePlace>>,
+    },
+}
+
+/// The connections, by process: other services give them orders.
+#[derive(Debug, Default)]
+pub(super) struct AppServerLines(Mutex<AppServerLineTable>);
+
+type AppServerLineTable = HashMap<ProcessIdentity, AppServerLine>;
+
+#[derive(Debug)]
+struct AppServerLine {
+    orders: mpsc::Sender<LineOrder>,
+    /// Threads whose queues wait for their persons.
+    paused: HashSet<String>,
+}
+
+/// A connection's entry in [`AppServerLines`], until it is dropped.
+#[derive(Debug)]
+struct LineHold {
+    lines: Arc<AppServerLines>,
+    process: ProcessIdentity,
+    orders: mpsc::Receiver<LineOrder>,
+}
+
+impl Drop for LineHold {
+    fn drop(&mut self) {
+        self.lines.lock().remove(&self.process);
+    }
+}
+
+impl AppServerLines {
+    fn lock(&self) -> MutexGuard<'_, AppServerLineTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(self: &Arc<Self>, process: &ProcessIdentity) -> LineHold {
+        let (sender, orders) = mpsc::channel(WAITING);
+        let line = AppServerLine { orders: sender, paused: HashSet::new() };
+        self.lock().insert(process.clone(), line);
+        LineHold { lines: Arc::clone(self), process: process.clone(), orders }
+    }
+
+    /// Whether a process is connected and would begin a turn of the thread with a text.
+    pub(super) fn is_open(&self, process: &ProcessIdentity, thread: &str) -> bool {
+        self.lock().get(process).is_some_and(|line| !line.paused.contains(thread))
+    }
+
+    fn set_paused(&self, process: &ProcessIdentity, thread: &str, is_paused: bool) {
+        let mut table = self.lock();
+        let Some(line) = table.get_mut(process) else { return };
+        if is_paused {
+            line.paused.insert(thread.to_owned());
+        } else {
+            line.paused.remove(thread);
+        }
+    }
+
+    /// Puts a text into a thread's queue, or into the turn under way if it `joins_turn` and the
+    /// turn takes it. Returns false if the app-server certainly does not have the text.
+    pub(super) async fn deliver(
+        &self,
+        process: &ProcessIdentity,
+        thread: &str,
+        message: &str,
+        (text, joins_turn): (&str, bool),
+    ) -> bool {
+        let (taken, answer) = oneshot::channel();
+        let order = LineOrder::Deliver {
+            thread: thread.to_owned(),
+            message: message.to_owned(),
+            text: text.to_owned(),
+            joins_turn,
+            taken,
+        };
+        self.order(process, order) && !matches!(timeout(PATIENCE, answer).await, Ok(Ok(false)))
+    }
+
+    /// Where a text is now; `None` if the app-server cannot be asked.
+    pub(super) async fn find(
+        &self,
+        process: &ProcessIdentity,
+        thread: &str,
+        message: &str,
+    ) -> Option<MessagePlace> {
+        let (found, answer) = oneshot::channel();
+        let (thread, message) = (thread.to_owned(), message.to_owned());
+        if !self.order(process, LineOrder::Find { thread, message, found }) {
+            return None;
+        }
+        timeout(PATIENCE, answer).await.ok()?.ok()?
+    }
+
+    fn order(&self, process: &ProcessIdentity, order: LineOrder) -> bool {
+        let orders = self.lock().get(process).map(|line| line.orders.clone());
+        orders.is_some_and(|orders| orders.try_send(order).is_ok())
+    }
+}

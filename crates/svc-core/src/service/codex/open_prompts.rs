@@ -1,10 +1,10 @@
 //! The prompts of one connection, and when each is known to be answered.
 //!
 //! The app-server tells that a request is resolved, and not by whom. If an answer was sent before
-//! that, the item shows whose counted: it is declined or not, as was answered here or the other
-//! way. An item that was allowed shows that only at its end, so leave counts as taken if the item
-//! is not over soon, and is corrected if it was not. Without an item whose end is told of, the
-//! answer that was sent first counts.
+//! that, the item shows whose answer counted: the item is declined or not, as was answered here or
+//! not. An allowed item shows that only at its end, so a permission counts as taken if the item is
+//! not over within [`DECLINED_WITHIN`], and is corrected later if it was not. Without an item whose
+//! end is reported, the answer that was sent first counts.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use serde_json::Value;
 use svc_model::AgentRequestId;
 use tokio::time::Instant;
 
-use crate::service::prompts::ConnectedPrompt;
+use crate::service::prompts::{ConnectedPrompt, PromptEnd};
 
-/// How long a declined item takes at most to be told of.
+/// Most time until a declined item is reported.
 const DECLINED_WITHIN: Duration = Duration::from_millis(300);
 
 /// A prompt that the app-server told of on this connection.
@@ -23,8 +23,8 @@ pub(super) struct OpenPrompt {
     /// The id of the request on this connection.
     pub(super) request: Value,
     pub(super) thread: String,
-    /// The item that it asks about, if the end of that will be told of: it began on this
-    /// connection.
+    /// The item that it asks about, if the item began on this connection, so that its end will be
+    /// reported.
     pub(super) item: Option<String>,
     pub(super) row: ConnectedPrompt,
     /// Whether the answer that was sent is a denial.
@@ -33,21 +33,9 @@ pub(super) struct OpenPrompt {
     is_closed: bool,
 }
 
-/// How a prompt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PromptEnd {
-    /// The answer that was given here counts, if one was.
-    Answered,
-    /// The person's counts.
-    Person,
-    /// The turn is over.
-    Gone,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct OpenPrompts(Vec<OpenPrompt>);
 
-/// The prompts that ended, and how.
 pub(super) type Ended = Vec<(AgentRequestId, PromptEnd)>;
 
 impl OpenPrompts {
@@ -71,18 +59,15 @@ impl OpenPrompts {
         self.0.iter_mut().find(|open| open.request == *request && open.resolved.is_none())
     }
 
-    /// The rows of a thread.
     pub(super) fn rows_of(&self, thread: &str) -> Vec<AgentRequestId> {
         let own = self.0.iter().filter(|open| open.thread == thread);
         own.map(|open| open.row.id.clone()).collect()
     }
 
-    /// All that are open, at the end of the connection.
     pub(super) fn into_open(self) -> impl Iterator<Item = OpenPrompt> {
         self.0.into_iter().filter(|open| !open.is_closed)
     }
 
-    /// A request was answered, here or at the terminal.
     pub(super) fn resolved(&mut self, request: &Value, now: Instant) -> Ended {
         let Some(at) = self.0.iter().position(|open| open.request == *request) else {
             return Vec::new();
@@ -100,7 +85,6 @@ impl OpenPrompts {
         }
     }
 
-    /// An item is over.
     pub(super) fn item_over(&mut self, thread: &str, item: &str, is_declined: bool) -> Ended {
         self.remove(
             |open| open.thread == thread && open.item.as_deref() == Some(item),
@@ -111,7 +95,6 @@ impl OpenPrompts {
         )
     }
 
-    /// The turn of a thread is over.
     pub(super) fn turn_over(&mut self, thread: &str) -> Ended {
         self.remove(
             |open| open.thread == thread,
@@ -122,7 +105,7 @@ impl OpenPrompts {
         )
     }
 
-    /// Those whose items go on, with the leave that was given here.
+    /// Closes the prompts whose items go on, as permitted here.
     pub(super) fn taken(&mut self, now: Instant) -> Ended {
         let due = self.0.iter_mut().filter(|open| is_due(open, now));
         let ended = due.map(|open| {
@@ -132,7 +115,7 @@ impl OpenPrompts {
         ended.collect()
     }
 
-    /// When the next one may be taken.
+    /// When [`Self::taken`] closes the next prompt.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let waiting = self.0.iter().filter(|open| open.sent == Some(false) && !open.is_closed);
         waiting.filter_map(|open| Some(open.resolved? + DECLINED_WITHIN)).min()

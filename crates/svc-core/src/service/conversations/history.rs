@@ -1,5 +1,4 @@
-//! The history of a session. It is data for whoever reads it, and secrets of known shapes are left
-//! out.
+//! The history of a session, without secrets of known shapes. Readers take it as data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,11 +10,7 @@ use svc_model::{
 };
 use svc_store::{PageSize, RowPage};
 
-use super::{
-    Conversations,
-    party::{Requester, SessionName, SessionRow},
-    status::unseen,
-};
+use super::{Conversations, Requester, SessionName, SessionRow, list::unseen};
 use crate::service::{Error, check};
 
 /// Which part of a history.
@@ -71,8 +66,8 @@ pub struct HistoryText {
 
 impl Conversations {
     /// The history of a session: of a hosted one all of it, of an attended one the messages between
-    /// it and the caller, as nobody reads another's mail. The person gets all messages of a
-    /// session, and so does the session itself.
+    /// it and the caller, as nobody reads another's mail. The person and the session itself get all
+    /// its messages.
     ///
     /// # Errors
     /// [`Error::Forbidden`] or [`Error::NotFound`] if there is no such session that the caller may
@@ -98,10 +93,9 @@ impl Conversations {
         let (texts, has_more) = match &row {
             SessionRow::Hosted(agent, _) => {
                 let page = (before, limit, query.include_tools.unwrap_or(false));
-                self.agents.texts_before(&agent.info.id, page).await.map(|(entries, more)| {
-                    let texts = entries.into_iter().map(|(seq, entry)| (seq, of_entry(entry)));
-                    (texts.collect(), more)
-                })?
+                let (entries, more) = self.agents.texts_before(&agent.info.id, page).await?;
+                let texts = entries.into_iter().map(|(seq, entry)| (seq, of_entry(entry)));
+                (texts.collect(), more)
             }
             SessionRow::Attended(_) => self.mail_before(&requester, &row, before, limit).await?,
         };

@@ -1,25 +1,23 @@
-//! Which sessions there are.
+//! Which sessions there are, and how each stands.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, MessageId, MessageType, NOT_BLANK, PeerId, Principal, StatusEvidence, Timestamp,
-    conversation::redacted, limits,
+    AgentId, Caller, MessageId, MessageType, NOT_BLANK, Peer, PeerId, Principal, StatusEvidence,
+    StreamName, Timestamp, WaitingKind,
+    agent::{AgentEvent, AgentEventBody, AgentUsage},
+    conversation::redacted,
+    limits,
 };
 use svc_store::PageSize;
 
-use super::{
-    Conversations,
-    party::{Requester, SessionRow},
-    status::SessionWaiting,
-};
-use crate::service::Error;
+use super::{Conversations, NoSession, OPERATOR, Requester, SessionName, SessionRow};
+use crate::service::{Error, ResourceKind};
 
-/// Characters of a last message in a list.
 const EXCERPT_CHARS: usize = 200;
-/// Sessions of people that a list looks at, those heard of last.
+/// Most attended sessions that a list looks at, those heard of last.
 const LOOKED_AT: u32 = 1000;
 
 /// Kind of session.
@@ -124,8 +122,7 @@ pub struct SessionsPage {
     pub visibility: Option<String>,
 }
 
-/// What a list has found so far.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct FoundSessions {
     entries: Vec<(SessionEntry, SessionRow)>,
     /// Number of those that the requester may not see.
@@ -150,11 +147,11 @@ impl Conversations {
         let hosted = found.entries.len();
         let at_once = u32::try_from(limit + 1).unwrap_or(u32::MAX).clamp(100, LOOKED_AT);
         let (mut looked_at, mut before) = (0, None);
-        // These come in the order of the list: reading ends when they fill a page.
+        // The rows come in the order of the list: reading ends when they fill a page.
         while found.entries.len() - hosted <= limit && looked_at < LOOKED_AT {
-            let (peers, from) = (self.core.store.peers(), before.as_ref());
-            let cursor = from.map(|(at, id): &(Timestamp, PeerId)| (*at, id));
-            let peers = peers.of_sessions(cursor, at_once.min(LOOKED_AT - looked_at)).await?;
+            let cursor = before.as_ref().map(|(at, id): &(Timestamp, PeerId)| (*at, id));
+            let limit = at_once.min(LOOKED_AT - looked_at);
+            let peers = self.core.store.peers().of_sessions(cursor, limit).await?;
             let Some(last) = peers.last() else { break };
             before = Some((last.peer.last_seen, last.peer.peer_id.clone()));
             looked_at += u32::try_from(peers.len()).unwrap_or(u32::MAX);
@@ -182,7 +179,7 @@ impl Conversations {
         Ok(SessionsPage { count: sessions.len(), sessions, has_more, visibility })
     }
 
-    /// Adds a session to those that were found, if the requester may see it and asks for it.
+    /// Adds a session to `found` if the requester may see it and asks for it.
     async fn look_at(
         &self,
         requester: &Requester,
@@ -201,12 +198,7 @@ impl Conversations {
         Ok(())
     }
 
-    pub(super) async fn entry(
-        &self,
-        requester: &Requester,
-        row: &SessionRow,
-    ) -> Result<SessionEntry, Error> {
-        let label = row.peer().map(|peer| peer.peer.display_name.clone());
+    async fn entry(&self, requester: &Requester, row: &SessionRow) -> Result<SessionEntry, Error> {
         let parent_session_key = match row.parent() {
             Some(Principal::Session(parent)) => {
                 let own = self.core.store.peers().of_key(parent).await?;
@@ -214,20 +206,18 @@ impl Conversations {
             }
             _ => None,
         };
-        let heard = row.peer().map(|peer| peer.peer.last_seen);
+        let peer = row.peer().map(|row| &row.peer);
         let (kind, state, cwd, backend, updated_at) = match row {
             SessionRow::Hosted(agent, _) => (
                 SessionKind::Hosted,
-                row.peer()
-                    .map_or(agent.info.state.as_str(), |peer| peer.peer.status.as_str())
-                    .to_owned(),
+                peer.map_or(agent.info.state.as_str(), |peer| peer.status.as_str()),
                 Some(agent.info.worktree.clone()),
                 agent.info.backend.to_string(),
                 self.last_activity(agent.info.started_at, &agent.info.id).await?,
             ),
             SessionRow::Attended(peer) => (
                 SessionKind::Attended,
-                peer.peer.status.as_str().to_owned(),
+                peer.peer.status.as_str(),
                 peer.peer.path.clone(),
                 row.agent_id(),
                 peer.peer.last_seen,
@@ -238,35 +228,31 @@ impl Conversations {
             agent_id: row.agent_id(),
             session_id: row.incarnation(),
             kind,
-            label,
-            state,
-            evidence: row.peer().map(|row| row.peer.evidence),
+            label: peer.map(|peer| peer.display_name.clone()),
+            state: state.to_owned(),
+            evidence: peer.map(|peer| peer.evidence),
             cwd,
             backend,
             parent_session_key,
-            waiting_for: row.peer().and_then(|row| SessionWaiting::of_peer(&row.peer)),
-            updated_at: heard.map_or(updated_at, |heard| heard.max(updated_at)),
+            waiting_for: peer.and_then(SessionWaiting::of_peer),
+            updated_at: peer.map_or(updated_at, |peer| peer.last_seen.max(updated_at)),
             is_you: requester.sight(row).is_self,
             last_message: None,
         })
     }
 
     fn fits(&self, entry: &SessionEntry, query: &ListSessions) -> bool {
-        let has = |text: &str, part: &str| text.to_lowercase().contains(part);
-        let search = query.search.as_deref().map(str::to_lowercase);
-        let is_found = search.is_none_or(|part| {
-            let texts = [Some(&entry.key), Some(&entry.agent_id)];
-            let texts = texts.into_iter().chain([entry.label.as_ref(), entry.cwd.as_ref()]);
-            texts.flatten().any(|text| has(text, &part))
+        let is_found = query.search.as_deref().map(str::to_lowercase).is_none_or(|part| {
+            let SessionEntry { key, agent_id, label, cwd, .. } = entry;
+            let texts = [Some(key), Some(agent_id), label.as_ref(), cwd.as_ref()];
+            texts.into_iter().flatten().any(|text| text.to_lowercase().contains(&part))
         });
-        let active_within = query.active_minutes.map(|it| Duration::from_mins(u64::from(it)));
-        let since = active_within.map(|within| self.core.now().minus(within));
-        is_found
-            && query
-                .kinds
-                .as_ref()
-                .is_none_or(|kinds| kinds.is_empty() || kinds.contains(&entry.kind))
-            && since.is_none_or(|since| entry.updated_at >= since)
+        let is_active = query.active_minutes.is_none_or(|minutes| {
+            let within = Duration::from_mins(u64::from(minutes));
+            entry.updated_at >= self.core.now().minus(within)
+        });
+        let kinds = query.kinds.as_deref().unwrap_or_default();
+        is_found && is_active && (kinds.is_empty() || kinds.contains(&entry.kind))
     }
 
     async fn last_message(
@@ -275,12 +261,8 @@ impl Conversations {
         row: &SessionRow,
     ) -> Result<Option<LastMessage>, Error> {
         let (Some(own), Some(peer)) = (&requester.peer, row.peer()) else { return Ok(None) };
-        let between = self
-            .core
-            .store
-            .messages()
-            .between(own, &peer.peer.peer_id, None, PageSize::rows(1))
-            .await?;
+        let (messages, one) = (self.core.store.messages(), PageSize::rows(1));
+        let between = messages.between(own, &peer.peer.peer_id, None, one).await?;
         Ok(between.rows.into_iter().next().map(|row| {
             let message = row.message;
             LastMessage {
@@ -291,5 +273,216 @@ impl Conversations {
                 at: message.timestamp,
             }
         }))
+    }
+}
+
+/// How a session stands.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionStatusView {
+    /// The session.
+    pub session_key: String,
+    /// Its instance, or the backend of one that a person started.
+    pub agent_id: String,
+    /// What it is doing.
+    pub state: String,
+    /// What that rests on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<StatusEvidence>,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<SessionWaiting>,
+    /// Messages that it has not before its eyes yet.
+    pub queued: u64,
+    /// When it was last heard of.
+    pub last_activity: Timestamp,
+    /// What it has used, if it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<AgentUsage>,
+}
+
+/// What a session waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionWaiting {
+    /// What kind of thing it is.
+    pub kind: SessionWaitingKind,
+    /// Since when.
+    pub since: Timestamp,
+    /// The session whose reply it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_key: Option<String>,
+    /// What is asked, on one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The tool that is to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// When it goes on by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// A kind of thing that a session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionWaitingKind {
+    /// A person's permission.
+    Permission,
+    /// A person's answer to a question.
+    Question,
+    /// The end of a usage limit.
+    Limit,
+    /// What another session replies.
+    Reply,
+}
+
+impl SessionWaiting {
+    fn of_peer(peer: &Peer) -> Option<Self> {
+        let waiting = peer.waiting_for.as_ref()?;
+        Some(Self {
+            kind: match waiting.kind {
+                WaitingKind::Permission => SessionWaitingKind::Permission,
+                WaitingKind::Question => SessionWaitingKind::Question,
+                WaitingKind::Limit => SessionWaitingKind::Limit,
+            },
+            since: waiting.since,
+            session_key: None,
+            title: waiting.title.clone(),
+            tool: waiting.tool.clone(),
+            until: waiting.until,
+        })
+    }
+}
+
+impl Conversations {
+    /// The status of a session; of the caller's own if none is named.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such session that the caller may see.
+    pub async fn status(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        named: Option<&str>,
+    ) -> Result<SessionStatusView, Error> {
+        let requester = self.reader(caller, session).await?;
+        let named = named.unwrap_or(&requester.key);
+        let row = match self.find(&requester, SessionName::Key(named)).await? {
+            Ok(row) => row,
+            // A caller whose session has no row yet has a status, too.
+            Err(_) if named == requester.key && named != OPERATOR => {
+                return Ok(SessionStatusView {
+                    session_key: requester.key,
+                    agent_id: requester.agent_id,
+                    state: "online".to_owned(),
+                    evidence: None,
+                    waiting_for: None,
+                    queued: 0,
+                    last_activity: self.core.now(),
+                    tokens: None,
+                });
+            }
+            Err(none) => return Err(unseen(named, &none)),
+        };
+        let entry = self.entry(&requester, &row).await?;
+        let mut waiting_for = entry.waiting_for;
+        if waiting_for.is_none() {
+            let store = &self.core.store;
+            let reply = store.assignments().awaited_by(&entry.key, self.core.now()).await?;
+            waiting_for = reply.map(|(session, since, until)| SessionWaiting {
+                kind: SessionWaitingKind::Reply,
+                since,
+                session_key: Some(session),
+                title: None,
+                tool: None,
+                until: Some(until),
+            });
+        }
+        let tokens = match row.agent() {
+            Some(agent) => self.tokens(&agent.info.id).await?,
+            None => None,
+        };
+        let queued = match row.peer() {
+            Some(peer) => self.core.store.inboxes().count_mail(&peer.peer.peer_id).await?,
+            None => 0,
+        };
+        Ok(SessionStatusView {
+            session_key: entry.key,
+            agent_id: entry.agent_id,
+            state: entry.state,
+            evidence: entry.evidence,
+            waiting_for,
+            queued,
+            last_activity: entry.updated_at,
+            tokens,
+        })
+    }
+
+    /// How many sends of the caller have not ended.
+    pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64, Error> {
+        let requester = self.requester(caller, session).await?;
+        Ok(self.core.store.assignments().count_open(&requester.key).await?)
+    }
+
+    /// The key of the caller, and its instance or backend.
+    pub async fn who_calls(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<(String, String), Error> {
+        let requester = self.requester(caller, session).await?;
+        Ok((requester.key, requester.agent_id))
+    }
+
+    /// When a hosted agent's last event was; at least its start.
+    async fn last_activity(&self, started_at: Timestamp, id: &AgentId) -> Result<Timestamp, Error> {
+        let last = self.core.store.streams().last_event_at(&StreamName::new("agent", id)).await?;
+        Ok(last.unwrap_or(started_at).max(started_at))
+    }
+
+    /// The sum of the usage that a hosted agent has reported.
+    async fn tokens(&self, id: &AgentId) -> Result<Option<AgentUsage>, Error> {
+        let stream = StreamName::new("agent", id);
+        let Some(view) = self.core.store.streams().view(&stream).await? else { return Ok(None) };
+        let (mut after, mut total) = (0, None::<AgentUsage>);
+        let add = |sum: &mut Option<u64>, more: Option<u64>| {
+            if let Some(more) = more {
+                *sum = Some(sum.unwrap_or(0) + more);
+            }
+        };
+        loop {
+            let (events, size) = (self.core.store.events(), PageSize::rows(limits::PAGE_MAX));
+            let page = events.of_stream(view.id, &stream, after, Some("usage"), size).await?;
+            for event in &page.events {
+                after = event.seq;
+                let Ok(AgentEvent { body: AgentEventBody::Usage(usage), .. }) =
+                    serde_json::from_str(&event.data)
+                else {
+                    continue;
+                };
+                let total = total.get_or_insert_default();
+                add(&mut total.input_tokens, usage.input_tokens);
+                add(&mut total.output_tokens, usage.output_tokens);
+                if let Some(cost) = usage.cost_usd {
+                    total.cost_usd = Some(total.cost_usd.unwrap_or(0.0) + cost);
+                }
+            }
+            if !page.more {
+                return Ok(total);
+            }
+        }
+    }
+}
+
+/// The error for a session that does not exist or that the caller may not see; the caller is not
+/// told which.
+pub(super) fn unseen(named: &str, none: &NoSession) -> Error {
+    match none {
+        NoSession::Unseen(denial) => Error::Unseen(*denial),
+        NoSession::Unknown => Error::not_found(ResourceKind::Session, named),
+        NoSession::Ambiguous(keys) => {
+            Error::invalid("sessionKey", format!("several are called so: {}", keys.join(", ")))
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! Waits for the result of a send.
 
 use svc_model::{
-    Delivery, ExpectedDelivery, RunId, StreamName,
+    ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
 use svc_store::{AssignmentRow, Batch, Heard, StoreError, StreamListener, WriteTx};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     Conversations,
@@ -15,18 +16,8 @@ use crate::service::{Error, assignments::note_returned};
 /// Most bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
 
-/// Whether a call goes on waiting for the result of its send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// The call waits on if there is no result yet.
-    Left,
-    /// The call returns without the reply.
-    Over,
-}
-
 impl Conversations {
-    /// The response to the sender: with the reply if that comes while the call waits, or was there
-    /// already.
+    /// The response to the sender, with the reply if that is there or comes while the call waits.
     pub(super) async fn outcome(
         &self,
         run: AssignmentRow,
@@ -37,32 +28,26 @@ impl Conversations {
         // Listens before it reads, or an end that comes in between would be missed.
         let mut listener = store.bus().listen(&stream);
         let wait = run.waits_until.map(|until| until.since(self.core.now())).unwrap_or_default();
-        let end = tokio::time::Instant::now() + wait;
+        let end = Instant::now() + wait;
         loop {
             let head = listener.last();
             let known = store.assignments().get(&run.run_id).await?.ok_or(StoreError::NoStream)?;
             let is_there = known.answered.is_some() || known.state.is_over();
-            let patience =
-                if tokio::time::Instant::now() < end { Patience::Left } else { Patience::Over };
-            if (is_there || patience == Patience::Over)
-                && let Some(settled) = self.settle(&run.run_id, patience).await?
-            {
-                return Ok(settled.into_reply(when));
+            let may_wait = Instant::now() < end;
+            if is_there || !may_wait {
+                let id = run.run_id.clone();
+                let job = store.write(move |tx| {
+                    Box::pin(async move { settle(tx, &id, may_wait, when).await })
+                });
+                if let Some(reply) = job.await? {
+                    return Ok(reply);
+                }
             }
             tokio::select! {
                 () = wait_for_end(&mut listener, head) => {}
-                () = tokio::time::sleep_until(end) => {}
+                () = sleep_until(end) => {}
             }
         }
-    }
-
-    /// Takes the reply, or settles the send without it; `None` if the call is to wait on.
-    async fn settle(&self, id: &RunId, patience: Patience) -> Result<Option<SettledRun>, Error> {
-        let id = id.clone();
-        self.core
-            .store
-            .write(move |tx| Box::pin(async move { settle(tx, &id, patience).await }))
-            .await
     }
 }
 
@@ -79,68 +64,48 @@ async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     }
 }
 
-/// A send for which its call waits no longer, and what the call returns.
-#[derive(Debug)]
-struct SettledRun {
-    run: AssignmentRow,
-    /// The text of the reply, if there is one.
-    reply: Option<String>,
-    /// The delivery states of its message so far.
-    states: Vec<Delivery>,
-}
-
-impl SettledRun {
-    async fn read(tx: &mut WriteTx, run: AssignmentRow) -> Result<Self, StoreError> {
-        let reply = match (&run.reply_id, run.answered.unwrap_or(run.state.as_run())) {
-            (Some(id), RunState::Ok) => tx.messages().get(id).await?.map(|it| it.text),
-            _ => None,
-        };
-        let states = match &run.message_id {
-            Some(id) => tx.messages().deliveries(id).await?,
-            None => Vec::new(),
-        };
-        Ok(Self { run, reply, states })
-    }
-
-    fn into_reply(self, when: ExpectedDelivery) -> SessionReply {
-        let Self { run, reply, states } = self;
-        let answered = run.answered.unwrap_or(run.state.as_run());
-        let status = match (SendStatus::from(answered), &reply) {
-            // The send asked for no answer, and the session has it.
-            (SendStatus::Ok, None) => SendStatus::Accepted,
-            (status, _) => status,
-        };
-        let is_failed = status == SendStatus::Error || status == SendStatus::Timeout;
-        SessionReply {
-            status,
-            delivery: last_delivery(states, when),
-            error: run.error.filter(|_| is_failed),
-            reason: run.reason.filter(|_| is_failed),
-            run_id: run.run_id,
-            session_key: run.target_session,
-            message_id: run.message_id,
-            reply,
-        }
-    }
-}
-
+/// Takes the reply of a send, or settles the send without one; `None` if the call `may_wait` and
+/// there is no result yet.
 async fn settle(
     tx: &mut WriteTx,
     id: &RunId,
-    patience: Patience,
-) -> Result<Option<SettledRun>, Error> {
+    may_wait: bool,
+    when: ExpectedDelivery,
+) -> Result<Option<SessionReply>, Error> {
     let mut run = tx.assignments().get(id).await?.ok_or(StoreError::NoStream)?;
-    if run.answered.is_some() {
-        return Ok(Some(SettledRun::read(tx, run).await?));
+    if run.answered.is_none() {
+        if run.state.is_over() {
+            note_returned(tx, &mut run).await?;
+        } else if may_wait {
+            return Ok(None);
+        } else {
+            (run.answered, run.waits_until) = (Some(RunState::Queued), None);
+            tx.assignments().update(&run).await?;
+        }
     }
-    if !run.state.is_over() && patience == Patience::Left {
-        return Ok(None);
-    }
-    if run.state.is_over() {
-        note_returned(tx, &mut run).await?;
-    } else {
-        (run.answered, run.waits_until) = (Some(RunState::Queued), None);
-        tx.assignments().update(&run).await?;
-    }
-    Ok(Some(SettledRun::read(tx, run).await?))
+    let answered = run.answered.unwrap_or(run.state.as_run());
+    let reply = match &run.reply_id {
+        Some(id) if answered == RunState::Ok => tx.messages().get(id).await?.map(|it| it.text),
+        _ => None,
+    };
+    let states = match &run.message_id {
+        Some(id) => tx.messages().deliveries(id).await?,
+        None => Vec::new(),
+    };
+    let status = match (SendStatus::from(answered), &reply) {
+        // The send asked for no answer, and the session has it.
+        (SendStatus::Ok, None) => SendStatus::Accepted,
+        (status, _) => status,
+    };
+    let is_failed = status == SendStatus::Error || status == SendStatus::Timeout;
+    Ok(Some(SessionReply {
+        status,
+        delivery: last_delivery(states, when),
+        error: run.error.filter(|_| is_failed),
+        reason: run.reason.filter(|_| is_failed),
+        run_id: run.run_id,
+        session_key: run.target_session,
+        message_id: run.message_id,
+        reply,
+    }))
 }

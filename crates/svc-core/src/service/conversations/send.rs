@@ -1,7 +1,7 @@
-//! Sending to a session. The row stands before the answer, so whatever happens then is made up for
-//! by what the rows say.
+//! Sending to a session. The row of a send is stored before its answer, so that a crash in between
+//! loses nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,15 +9,14 @@ use svc_model::{
     Caller, Delivery, DeliveryState, ExpectedDelivery, Message, MessageId, MessageType, NOT_BLANK,
     NewMessage, PeerId, PeerStatus, RunId, Timestamp,
     agent::AgentState,
-    conversation::{RunMode, RunState, SendStatus, SourceTool, wait_cycle},
+    conversation::{
+        RunMode, RunState, SendStatus, SessionDenial, SessionParty, SourceTool, wait_cycle,
+    },
     limits,
 };
 use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx};
 
-use super::{
-    Conversations,
-    party::{NoSession, OPERATOR, Requester, SessionName, SessionRow},
-};
+use super::{Conversations, NoSession, OPERATOR, Requester, SessionName, SessionRow};
 use crate::service::{Error, ResourceKind, assignments, check, core::Core, team};
 
 /// How long a message that is put into a turn may take to be there.
@@ -59,8 +58,7 @@ pub struct SendToSession {
 impl SendToSession {
     /// How long its caller wants to wait for the reply.
     pub fn patience(&self) -> Duration {
-        let seconds = self.timeout_seconds.map(u64::from);
-        seconds.map_or(limits::SESSION_WAIT, Duration::from_secs)
+        self.timeout_seconds.map_or(limits::SESSION_WAIT, |it| Duration::from_secs(u64::from(it)))
     }
 }
 
@@ -103,7 +101,6 @@ pub struct SendDelivery {
     pub when: ExpectedDelivery,
 }
 
-/// Why nothing was sent.
 #[derive(Debug, Clone)]
 struct Refusal {
     status: SendStatus,
@@ -111,11 +108,9 @@ struct Refusal {
     error: String,
 }
 
-/// What the write job did.
 enum SendDecision {
     /// A send stands: a new one, or the one of the same key.
     Run(Box<AssignmentRow>),
-    /// An answer was stored.
     Answer(Box<Message>),
     Refused(Refusal),
 }
@@ -125,7 +120,7 @@ impl Refusal {
         Self { status: SendStatus::Error, reason, error: error.into() }
     }
 
-    fn forbidden(denial: svc_model::conversation::SessionDenial) -> Self {
+    fn forbidden(denial: SessionDenial) -> Self {
         let (reason, error) = (denial.as_str(), denial.explanation().to_owned());
         Self { status: SendStatus::Forbidden, reason, error }
     }
@@ -172,8 +167,8 @@ impl Conversations {
             check::key(field, text.as_deref())?;
         }
         let requester = self.requester(caller, session).await?;
-        let shown = input.session_key.clone().or_else(|| input.label.clone());
-        let shown = shown.or_else(|| input.agent_id.clone()).unwrap_or_default();
+        let shown = input.session_key.as_ref().or(input.label.as_ref()).or(input.agent_id.as_ref());
+        let shown = shown.cloned().unwrap_or_default();
         let refuse = |refusal: Refusal, key: String| SessionReply {
             run_id: RunId::new(&self.core.ids, self.core.now()),
             status: refusal.status,
@@ -191,16 +186,12 @@ impl Conversations {
                 Err(refusal) => return Ok(refuse(refusal, shown)),
                 Ok(target) => target,
             };
-            match self.admission(&requester, &target, &input) {
-                Err(denied) if input.idempotency_key.is_none() => {
-                    return Ok(refuse(denied, shown));
-                }
-                // A repeat has the first answer, also when its target has ended since.
-                admission => {
-                    let denied = admission.err();
-                    self.ask(caller, &requester, &target, (input, patience), denied).await?
-                }
+            let denied = self.admission(&requester, &target, &input).err();
+            // A repeat has the first answer, also when its target has ended since.
+            if let (Some(denied), None) = (&denied, &input.idempotency_key) {
+                return Ok(refuse(denied.clone(), shown));
             }
+            self.ask(caller, &requester, &target, (input, patience), denied).await?
         };
         match sent {
             SendDecision::Refused(refusal) => Ok(refuse(refusal, shown)),
@@ -209,14 +200,12 @@ impl Conversations {
                 let run = message.provenance.as_ref().map(|it| it.run_id.clone());
                 let to = self.core.store.peers().get(&message.to_peer).await?;
                 let key = to.and_then(|row| row.session_key());
+                let states = self.core.store.messages().deliveries(&message.id).await?;
                 Ok(SessionReply {
                     run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
                     status: SendStatus::Accepted,
                     session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
-                    delivery: last_delivery(
-                        self.core.store.messages().deliveries(&message.id).await?,
-                        when,
-                    ),
+                    delivery: last_delivery(states, when),
                     message_id: Some(message.id),
                     reply: None,
                     error: None,
@@ -226,7 +215,6 @@ impl Conversations {
         }
     }
 
-    /// The session that a send is for, or why there is none.
     async fn target(
         &self,
         requester: &Requester,
@@ -244,8 +232,7 @@ impl Conversations {
         let target = self.find(requester, name).await?;
         let is_self = match (&target, name) {
             (Ok(target), _) => requester.sight(target).is_self,
-            // A session has no peer before it sends for the first time, and still knows its own
-            // key.
+            // A session knows its own key before its first send, when it has no peer.
             (Err(_), SessionName::Key(key)) => {
                 key == "current" || key.eq_ignore_ascii_case(&requester.key)
             }
@@ -268,8 +255,9 @@ impl Conversations {
         let key = target.key();
         if !requester.sees_all {
             let agent_id = target.agent_id();
-            let to = svc_model::conversation::SessionParty { key: &key, agent_id: &agent_id };
-            self.policy().may_send(requester.party(), to).map_err(Refusal::forbidden)?;
+            let to = SessionParty { key: &key, agent_id: &agent_id };
+            let from = SessionParty { key: &requester.key, agent_id: &requester.agent_id };
+            self.policy().may_send(from, to).map_err(Refusal::forbidden)?;
         }
         if let Some(named) = &input.session_id
             && !target.is_incarnation(named)
@@ -282,7 +270,7 @@ impl Conversations {
             return Err(Refusal::error("not_running", format!("{key} has ended")));
         }
         let is_busy = match target {
-            // Else its host knows whether a turn is under way.
+            // Unless the state is idle, the host knows whether a turn is under way.
             SessionRow::Hosted(agent, _) => agent.info.state != AgentState::Idle,
             SessionRow::Attended(peer) => {
                 matches!(peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting)
@@ -295,8 +283,7 @@ impl Conversations {
         Ok(())
     }
 
-    /// Sends a message to a session, unless it is `denied`. A repeat of one that was sent is never
-    /// denied.
+    /// Sends a message to a session, unless it is `denied`. A repeat is never denied.
     async fn ask(
         &self,
         caller: &Caller,
@@ -309,7 +296,7 @@ impl Conversations {
             let refusal = Refusal::error("not_running", "the session has no inbox");
             return Ok((SendDecision::Refused(refusal), ExpectedDelivery::Never));
         };
-        // Before it is sent: then the session may be in the turn that it begins.
+        // Read before the send: after it the session may be in the turn that the message begins.
         let when = match input.mode {
             RunMode::Steer => ExpectedDelivery::Now,
             RunMode::Followup | RunMode::Notify => self.when(caller, &peer).await?,
@@ -327,7 +314,7 @@ impl Conversations {
         Ok((store.write(move |tx| Box::pin(job.run(tx))).await?, when))
     }
 
-    /// When a message that is sent now reaches the model of whoever has this inbox.
+    /// When a message that is sent now reaches the model of the inbox's peer.
     async fn when(&self, caller: &Caller, peer: &PeerId) -> Result<ExpectedDelivery, Error> {
         Ok(self.hooks.expected_delivery(caller, peer).await?.unwrap_or(ExpectedDelivery::NextTurn))
     }
@@ -342,81 +329,66 @@ impl Conversations {
     ) -> Result<(SendDecision, ExpectedDelivery), Error> {
         let unknown = || Error::not_found(ResourceKind::MessageToPeer, named);
         let id = MessageId::parse(named).ok_or_else(unknown)?;
+        let is_own = |message: &Message| Some(&message.to_peer) == requester.peer.as_ref();
         let question = self.core.store.messages().get(&id).await?;
-        let own = requester.peer.clone();
-        let question =
-            question.filter(|it| Some(&it.to_peer) == own.as_ref()).ok_or_else(unknown)?;
+        let question = question.filter(is_own).ok_or_else(unknown)?;
         let to = PeerId::parse(&question.from_peer).ok_or_else(unknown)?;
         if let Some(key) = &input.session_key {
-            let of_sender =
-                self.core.store.peers().get(&to).await?.and_then(|row| row.session_key());
-            if of_sender.as_deref().is_none_or(|sender| !sender.eq_ignore_ascii_case(key)) {
+            let sender = self.core.store.peers().get(&to).await?;
+            let sender = sender.and_then(|row| row.session_key());
+            if sender.is_none_or(|sender| !sender.eq_ignore_ascii_case(key)) {
                 let why = "names a message of another session; leave sessionKey out";
                 return Err(Error::invalid("inReplyTo", why));
             }
         }
         let when = self.when(caller, &to).await?;
         let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
-        let decision: Result<SendDecision, Error> = self
-            .core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let is_known = match input.idempotency_key.as_deref() {
-                        Some(key) => {
-                            let from = question.to_peer.as_str();
-                            tx.messages().by_key(from, &to, key).await?.is_some()
-                        }
-                        None => false,
-                    };
-                    if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
-                        return Ok(SendDecision::Refused(refusal));
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let is_known = match input.idempotency_key.as_deref() {
+                    Some(key) => {
+                        let from = question.to_peer.as_str();
+                        tx.messages().by_key(from, &to, key).await?.is_some()
                     }
-                    let receiver = if to.is_operator() {
-                        team::operator_peer(tx).await?
-                    } else {
+                    None => false,
+                };
+                if !is_known && let Some(refusal) = rate(tx, &core, &requester, &to).await? {
+                    return Ok(SendDecision::Refused(refusal));
+                }
+                let receiver = match tx.peers().get(&to).await? {
+                    Some(row) => row,
+                    None if to.is_operator() => team::operator_peer(tx).await?,
+                    None => {
                         let gone = "the session that asked is gone";
-                        match tx.peers().get(&to).await? {
-                            Some(row) => row,
-                            None => return Ok(SendDecision::Refused(Refusal::error("gone", gone))),
-                        }
-                    };
-                    let new = NewMessage {
-                        kind: Some(MessageType::Response),
-                        from_peer: None,
-                        text: input.message,
-                        correlation_id: Some(question.id.as_str().to_owned()),
-                        idempotency_key: input.idempotency_key,
-                        no_wake: false,
-                    };
-                    let outgoing = team::OutgoingMessage {
-                        core,
-                        caller,
-                        from: question.to_peer.as_str().to_owned(),
-                        input: Arc::new(new),
-                        text_id: None,
-                        tool: SourceTool::SessionsSend,
-                        run_id: question.provenance.as_ref().map(|it| it.run_id.clone()),
-                    };
-                    let kind = MessageType::Response;
-                    let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
-                    Ok(SendDecision::Answer(Box::new(sent)))
-                })
+                        return Ok(SendDecision::Refused(Refusal::error("gone", gone)));
+                    }
+                };
+                let kind = MessageType::Response;
+                let new = NewMessage {
+                    correlation_id: Some(question.id.as_str().to_owned()),
+                    idempotency_key: input.idempotency_key,
+                    ..team::plain_message(input.message, kind)
+                };
+                let (from, tool) = (question.to_peer.as_str().to_owned(), SourceTool::SessionsSend);
+                let outgoing = team::OutgoingMessage {
+                    run_id: question.provenance.map(|it| it.run_id),
+                    ..team::OutgoingMessage::new(core, caller, from, new, tool)
+                };
+                let sent = team::send_answer(tx, outgoing, &receiver.peer, kind).await?;
+                Ok(SendDecision::Answer(Box::new(sent)))
             })
-            .await;
+        });
+        let decision: Result<SendDecision, Error> = job.await;
         Ok((decision?, when))
     }
 }
 
-/// The last of the states that a message went through.
 pub(super) fn last_delivery(states: Vec<Delivery>, when: ExpectedDelivery) -> Option<SendDelivery> {
     let last = states.into_iter().max_by_key(|delivery| delivery.state);
     last.map(|last| SendDelivery { state: last.state, at: last.at, when })
 }
 
-/// Why a session may not send to a peer for now: it has done so too often. Answers by a call are
-/// sends.
+/// Refuses a send if the session has sent to the peer too often. An answer by a call is a send.
 async fn rate(
     tx: &mut WriteTx,
     core: &Core,
@@ -426,7 +398,7 @@ async fn rate(
     let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
-    // The largest number is no bound, and needs no count.
+    // `u32::MAX` is no bound, and needs no count.
     if most == u32::MAX
         || tx.assignments().count_since(source, target, since).await? < u64::from(most)
     {
@@ -436,7 +408,6 @@ async fn rate(
     Ok(Some(Refusal::error("rate_limited", error)))
 }
 
-/// One send, as one write job.
 struct SendJob {
     core: Core,
     caller: Caller,
@@ -444,7 +415,7 @@ struct SendJob {
     target: AssignmentEnd,
     input: SendToSession,
     patience: Duration,
-    /// Why it is not sent if it was not before.
+    /// Why a send that is no repeat is refused.
     denied: Option<Refusal>,
 }
 
@@ -470,23 +441,12 @@ impl SendJob {
             RunMode::Followup => MessageType::Query,
             RunMode::Notify | RunMode::Steer => MessageType::Notification,
         };
-        let new = NewMessage {
-            kind: Some(kind),
-            from_peer: None,
-            text: self.input.message,
-            correlation_id: None,
-            idempotency_key: None,
-            no_wake: false,
-        };
+        let new = team::plain_message(self.input.message, kind);
         let run_id = RunId::new(&self.core.ids, now);
+        let (from, tool) = (own.as_str().to_owned(), SourceTool::SessionsSend);
         let outgoing = team::OutgoingMessage {
-            core: self.core,
-            caller: self.caller,
-            from: own.as_str().to_owned(),
-            input: Arc::new(new),
-            text_id: None,
-            tool: SourceTool::SessionsSend,
             run_id: Some(run_id.clone()),
+            ..team::OutgoingMessage::new(self.core, self.caller, from, new, tool)
         };
         let to = self.target.peer.clone();
         let message = team::deliver(tx, &outgoing, to, kind, DeliveryTerms::default()).await?;
@@ -497,7 +457,7 @@ impl SendJob {
             mode: self.input.mode,
             state: AssignmentState::Sent,
             waits_until,
-            // Who does not wait has its answer now, however soon the turn is over.
+            // A call that does not wait has its answer now, however soon the turn is over.
             answered: waits_until.is_none().then_some(RunState::Queued),
             idempotency_key: self.input.idempotency_key,
             ..AssignmentRow::new(run_id, self.requester.key, now)
@@ -558,7 +518,7 @@ impl SendJob {
         rate(tx, &self.core, &self.requester, &self.target.peer).await
     }
 
-    /// The peer that the message is from. A session that speaks for the first time gets one.
+    /// The sender's peer. A session gets one with its first send.
     async fn own_peer(&self, tx: &mut WriteTx) -> Result<PeerId, Error> {
         match (&self.requester.peer, &self.requester.session) {
             (Some(own), _) if own.is_operator() => Ok(team::operator_peer(tx).await?.peer.peer_id),

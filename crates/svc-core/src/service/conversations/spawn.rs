@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_model::{Caller, NOT_BLANK, RunId, TaskId, conversation::SourceTool, limits};
-use tokio::time::{Instant, timeout_at};
+use svc_model::{Caller, NOT_BLANK, RunId, StreamName, TaskId, conversation::SourceTool, limits};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Conversations;
 use crate::service::{Error, agents::NewDispatch, check};
@@ -113,13 +113,12 @@ impl Conversations {
     /// its program runs and is logged in.
     async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
         let store = &self.core.store;
-        let (team, end) = (svc_model::StreamName::fixed("team"), Instant::now() + TAKEN_WITHIN);
-        let task_stream = svc_model::StreamName::new("task", id);
-        // The start of the agent is in the team's stream, and what becomes of the task in the
-        // task's.
+        let end = Instant::now() + TAKEN_WITHIN;
+        let (team, task_stream) =
+            (StreamName::fixed(StreamName::TEAM), StreamName::new("task", id));
+        // The team's stream has the start of the agent, the task's stream the end of the task.
         let mut of_team = store.bus().listen(&team);
         let mut of_task = store.bus().listen(&task_stream);
-        let mut running: Option<(String, u32)>;
         loop {
             let heads = [
                 store.streams().view(&team).await?.map_or(0, |view| view.head),
@@ -127,30 +126,29 @@ impl Conversations {
             ];
             let task = store.tasks().get(id).await?;
             let (agent, is_taken) = self.agent_of(id).await?;
+            let running = agent.filter(|(_, pid)| *pid != 0);
             let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
-            running = agent;
             if is_over && !is_taken {
                 let why = task.and_then(|row| row.task.report.error);
                 let why = why.unwrap_or_else(|| "it has ended".to_owned());
                 return Err(Error::NotNow(format!("the agent could not be started: {why}")));
             }
             // The end of a quick agent may be stored before its process is.
-            if let Some(running) = running.clone().filter(|(_, pid)| is_taken && *pid != 0) {
-                return Ok(running);
+            if let (Some(running), true) = (&running, is_taken) {
+                return Ok(running.clone());
             }
             let moved = async {
                 tokio::select! {
                     () = of_team.wait(heads[0]) => {}
                     () = of_task.wait(heads[1]) => {}
                     // Storing the process appends no event.
-                    () = tokio::time::sleep(Duration::from_millis(20)) => {}
+                    () = sleep(Duration::from_millis(20)) => {}
                 }
             };
             if timeout_at(end, moved).await.is_err() {
                 // An agent that is slow to begin is returned as it is, if its process runs.
-                return running.filter(|(_, pid)| *pid != 0).ok_or_else(|| {
-                    Error::NotNow("the agent's program does not run yet".to_owned())
-                });
+                let why = "the agent's program does not run yet";
+                return running.ok_or_else(|| Error::NotNow(why.to_owned()));
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Hands waiting messages to clients by their own ways, and settles what became of them. One task
-//! for each session that such a way may reach; all that it knows is in rows.
+//! Hands waiting messages to clients by their own ways, and settles what became of them. Each
+//! session that such a way may reach has a task, whose state is in rows.
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -15,7 +15,7 @@ use svc_model::{
     quote::{ModelText, model_text},
     stamp,
 };
-use svc_store::{HandoverRow, PeerRow};
+use svc_store::{HandoverRow, PeerRow, WriteTx};
 use svc_sys::telemetry::chain;
 use tokio::{
     task::JoinSet,
@@ -26,18 +26,17 @@ use super::{
     Handovers, confirm,
     mail::{self, MailGiver, TurnOfMail},
     native_way::{
-        NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeTraits,
-        NativeWay,
+        NativeQuestion, NativeSession, NativeText, NativeTraits, NativeWay, ShownMessages,
     },
 };
 use crate::service::{
     Error,
-    team::{advance, note_unseen},
+    team::{advance, ids_of, note_unseen},
 };
 
-/// How often sessions are looked for that a way may reach.
+/// How often sessions that a way may reach are looked for.
 const SESSIONS_POLL: Duration = limits::RECORDS_POLL;
-/// How long a way that is closed is left alone while messages wait for it.
+/// How often a closed way is tried again while messages wait for it.
 const WAY_POLL: Duration = limits::RECORDS_POLL;
 /// How long a client may take to show that it has a text.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -45,7 +44,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 const UNREADABLE: Duration = Duration::from_secs(30);
 /// The same once its client is gone: its person may go on with the conversation at once.
 const GONE: Duration = Duration::from_secs(15);
-/// When messages that may not go now are looked at again: a bound or a lease of theirs may be over.
+/// Pause before another look at messages that may not go now: a bound or a lease may be over then.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Pause after a failure of the store.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -58,22 +57,20 @@ const HELD: &str = "held by the client";
 const BYPASS: &str = "bypassPermissions";
 
 /// What a session's task waits for, beside events of its inbox.
-#[derive(Debug)]
 enum Next {
-    /// The session is over for this daemon.
+    /// The task ends: the session is over for this daemon.
     End,
     /// Nothing else.
     Mail,
     /// A change in the team, or a time.
     Team(Instant),
-    /// A time.
     Until(Instant),
-    /// Nothing: look again.
+    /// The task looks again at once.
     Again,
 }
 
 impl Next {
-    /// This, and a look at `at` at the latest.
+    /// The same, with another look at `at` at the latest.
     fn until(self, at: Option<Instant>) -> Self {
         match (self, at) {
             (next, None) | (next @ Self::Again, _) => next,
@@ -85,29 +82,27 @@ impl Next {
     }
 }
 
-/// An open hand-over, which is to be looked at again.
-#[derive(Debug, Clone, Copy)]
+/// An open hand-over, which is looked at again at `at`.
+#[derive(Clone, Copy)]
 struct OpenHandover {
     at: Instant,
-    /// Whether nothing shows yet that the client has begun with its messages. New ones wait.
+    /// Whether nothing shows yet that the client has begun with its messages. Then new ones wait.
     is_offered: bool,
 }
 
 /// What one session's task remembers between its looks.
 type HandoverWatch = BTreeMap<HandoverId, WatchedHandover>;
 
-/// What is remembered of a hand-over.
-#[derive(Debug)]
 struct WatchedHandover {
     /// When it was made here, or seen first.
     since: Instant,
-    /// Whether this daemon has made it. Of others the client may be asked at once.
+    /// Whether this daemon has made it. About others the client may be asked at once.
     is_own: bool,
-    /// The session's process then. What waited in another one went with it.
+    /// The session's process then. What waited in a process is lost with it.
     process: Option<ProcessIdentity>,
     /// When the record was first found unreadable.
     unreadable: Option<Instant>,
-    /// When the record first showed a prompt that had begun and was not kept.
+    /// When the record first showed a begun prompt that was not in the conversation.
     begun: Option<Instant>,
 }
 
@@ -115,6 +110,17 @@ impl WatchedHandover {
     fn new(session: Option<&NativeSession>, is_own: bool) -> Self {
         let process = session.map(|session| session.process.clone());
         Self { since: Instant::now(), is_own, process, unreadable: None, begun: None }
+    }
+
+    /// Whether a prompt that the client has begun may still come into its record: its hooks run, or
+    /// the file is not written yet.
+    fn may_keep(&mut self, begun: &[MessageId], status: PeerStatus) -> bool {
+        if begun.is_empty() {
+            self.begun = None;
+            return false;
+        }
+        let first = *self.begun.get_or_insert_with(Instant::now);
+        matches!(status, PeerStatus::Busy | PeerStatus::Waiting) || first.elapsed() < SILENCE
     }
 }
 
@@ -137,9 +143,7 @@ impl Handovers {
                         }
                     }
                 }
-                Err(error) => {
-                    error.report("cannot look for sessions to wake");
-                }
+                Err(error) => error.report("cannot look for sessions to wake"),
             }
             while tasks.try_join_next().is_some() {}
             sleep(SESSIONS_POLL).await;
@@ -158,7 +162,6 @@ impl Handovers {
         Ok(peers)
     }
 
-    /// Serves one session until it is over.
     async fn serve(&self, peer: &PeerId) {
         let stream = StreamName::new("peer", peer);
         let bus = self.core.store.bus();
@@ -166,7 +169,7 @@ impl Handovers {
         let mut team = bus.listen(&StreamName::fixed(StreamName::TEAM));
         let mut watch = HandoverWatch::default();
         loop {
-            // Listen before looking, or what comes in between is missed.
+            // Listens before it looks, or an event in between is missed.
             let (last, change) = (inbox.last(), team.last());
             let next = match self.step(peer, &mut watch).await {
                 Ok(next) => next,
@@ -207,7 +210,7 @@ impl Handovers {
             next = [next, settled.map(|open| open.at)].into_iter().flatten().min();
         }
         if is_offered {
-            // One after another: what comes meanwhile goes together.
+            // One hand-over after another: messages that come meanwhile go together.
             return Ok(Next::End.until(next));
         }
         let (Some(row), Some(session)) = (row, session) else { return Ok(Next::End.until(next)) };
@@ -239,23 +242,23 @@ impl Handovers {
             _ => return Ok(Next::Team(Instant::now() + LOOK_AGAIN)),
         };
         let record = way.record(session).await;
-        let Some(text) = self.commit(session, &*way, (joins_turn, record)).await? else {
+        let Some(text) = self.commit(session, way, (joins_turn, record)).await? else {
             return Ok(Next::Team(Instant::now() + LOOK_AGAIN));
         };
-        let delivery = way.deliver(session, &text).await;
+        let is_handed_over = way.deliver(session, &text).await;
         watch.insert(text.id.clone(), WatchedHandover::new(Some(session), true));
-        if delivery == NativeDelivery::NotTaken {
+        if !is_handed_over {
             self.fail(&session.peer, &text.id).await?;
         }
         Ok(Next::Again)
     }
 
-    /// Commits that the messages which wait are handed over; gives their text. `None` if none of
+    /// Commits the hand-over of the messages that wait, and returns their text. `None` if none of
     /// them may go this way now.
     async fn commit(
         &self,
         session: &NativeSession,
-        way: &dyn NativeWay,
+        way: &NativeWay,
         (joins_turn, record): (bool, Option<String>),
     ) -> Result<Option<NativeText>, Error> {
         let NativeTraits { via, tries, .. } = way.traits();
@@ -321,7 +324,12 @@ impl Handovers {
             messages.into_iter().partition(|message| is_open(message.state));
         if !over.is_empty() || waiting.is_empty() {
             // Their receiver has answered or acknowledged them, or they expired.
-            self.release(id, ids_of(&over)).await?;
+            let (id, over) = (id.clone(), ids_of(&over));
+            let job = self
+                .core
+                .store
+                .write(move |tx| Box::pin(async move { tx.handovers().release(&id, &over).await }));
+            job.await?;
         }
         if waiting.is_empty() {
             watch.remove(id);
@@ -338,13 +346,14 @@ impl Handovers {
         if !may_ask_now && seen.since.elapsed() < SILENCE {
             return again(seen.since + SILENCE);
         }
+        let mark = |it: &Message| (it.id.clone(), stamp::naming(&it.id).into_string());
         let question = NativeQuestion {
             id: id.clone(),
-            marks: waiting.iter().map(mark_of).collect(),
+            marks: waiting.iter().map(mark).collect(),
             record: open.record.clone(),
         };
         match way.record_shows(session, &question).await {
-            NativeRecord::Shows { mut read, waiting: mut kept, begun } => {
+            Some(ShownMessages { mut read, waiting: mut kept, begun }) => {
                 seen.unreadable = None;
                 let is_alive =
                     session.is_some_and(|session| seen.process.as_ref() == Some(&session.process));
@@ -352,7 +361,7 @@ impl Handovers {
                     kept.clear();
                 }
                 if is_alive {
-                    // Its hook has told of these, and its record does not say otherwise.
+                    // Its hook has shown these, and its record does not say otherwise.
                     let is_told = |message: &&Message| {
                         message.state == DeliveryState::Injected && !begun.contains(&message.id)
                     };
@@ -362,14 +371,13 @@ impl Handovers {
                     kept.extend(begun);
                 }
                 self.apply_record(open, is_alive, (read, kept)).await?;
-                let is_over = self.core.store.handovers().messages(id).await?.is_empty();
-                if is_over {
+                if self.core.store.handovers().messages(id).await?.is_empty() {
                     watch.remove(id);
                     return Ok(None);
                 }
                 again(Instant::now() + SILENCE)
             }
-            NativeRecord::Unreadable => {
+            None => {
                 let first = *seen.unreadable.get_or_insert_with(Instant::now);
                 let patience = if session.is_some() { UNREADABLE } else { GONE };
                 if first.elapsed() < patience {
@@ -382,8 +390,8 @@ impl Handovers {
         }
     }
 
-    /// Follows what the client's record says: what was read is `injected`, what the client keeps
-    /// stays, and what is not there is free for the next way.
+    /// Stores what the client's record says: messages that were read become `injected`, those that
+    /// the client keeps stay, and those that it does not have are free for the next way.
     async fn apply_record(
         &self,
         open: &HandoverRow,
@@ -395,7 +403,8 @@ impl Handovers {
         let job = self.core.store.write(move |tx| {
             Box::pin(async move {
                 let mut messages = tx.handovers().messages(&open.handover_id).await?;
-                let mut shown = take(&mut messages, |message| read.contains(&message.id));
+                let mut shown: Vec<Message> =
+                    messages.extract_if(.., |message| read.contains(&message.id)).collect();
                 confirm(tx, &peer, &open.handover_id, &mut shown).await?;
                 messages.retain(|message| !kept.contains(&message.id));
                 if messages.is_empty() || open.is_held {
@@ -403,17 +412,15 @@ impl Handovers {
                 }
                 let is_offered = |message: &Message| message.state == DeliveryState::Offered;
                 let mode = tx.peers().permission_mode(&peer).await?;
-                // Codex has the same word for a mode in which it holds nothing.
+                // Codex has a mode of the same name in which it holds nothing.
                 let may_hold = open.via == HandoverWay::Inbox && mode.as_deref() == Some(BYPASS);
                 if is_alive && may_hold && messages.iter().all(is_offered) {
-                    // Its person delivers it, or not.
+                    // The client's person lets the text in, or not.
                     return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
                 }
-                if !is_alive && shown.is_empty() {
-                    // The way did not fail: it may bring them to the client's next process.
-                    return free_again(tx, &peer, &open.handover_id, &messages).await;
-                }
-                free(tx, &peer, &open.handover_id, &messages).await
+                // Otherwise the way may bring them to the client's next process.
+                let has_failed = is_alive || !shown.is_empty();
+                free(tx, &peer, &open.handover_id, &messages, has_failed).await
             })
         });
         job.await
@@ -425,16 +432,8 @@ impl Handovers {
         let job = self.core.store.write(move |tx| {
             Box::pin(async move {
                 let messages = tx.handovers().messages(&id).await?;
-                free(tx, &peer, &id, &messages).await
+                free(tx, &peer, &id, &messages, true).await
             })
-        });
-        job.await
-    }
-
-    async fn release(&self, id: &HandoverId, messages: Vec<MessageId>) -> Result<(), Error> {
-        let id = id.clone();
-        let job = self.core.store.write(move |tx| {
-            Box::pin(async move { Ok(tx.handovers().release(&id, &messages).await?) })
         });
         job.await
     }
@@ -457,34 +456,8 @@ impl Handovers {
     }
 }
 
-impl WatchedHandover {
-    /// Whether a prompt that the client has begun may still come into its record: its hooks run, or
-    /// the file is not written yet.
-    fn may_keep(&mut self, begun: &[MessageId], status: PeerStatus) -> bool {
-        if begun.is_empty() {
-            self.begun = None;
-            return false;
-        }
-        let first = *self.begun.get_or_insert_with(Instant::now);
-        matches!(status, PeerStatus::Busy | PeerStatus::Waiting) || first.elapsed() < SILENCE
-    }
-}
-
-fn lock(served: &Mutex<HashSet<PeerId>>) -> std::sync::MutexGuard<'_, HashSet<PeerId>> {
+fn lock(served: &Mutex<HashSet<PeerId>>) -> MutexGuard<'_, HashSet<PeerId>> {
     served.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn ids_of(messages: &[Message]) -> Vec<MessageId> {
-    messages.iter().map(|message| message.id.clone()).collect()
-}
-
-fn mark_of(message: &Message) -> (MessageId, String) {
-    (message.id.clone(), stamp::naming(&message.id).into_string())
-}
-
-/// Takes the items of a list for which this holds.
-fn take(messages: &mut Vec<Message>, is: impl Fn(&Message) -> bool) -> Vec<Message> {
-    messages.extract_if(.., |message| is(message)).collect()
 }
 
 /// The line for the person at the terminal, and the messages.
@@ -495,30 +468,24 @@ fn whole_text(handed: mail::HandedMail) -> ModelText {
     model_text!("{}\n{}", handed.wake_line, handed.text)
 }
 
-/// Makes messages of a hand-over free for the next way, and says so to whoever waits for mail.
+/// Makes messages of a hand-over free, and says so to whoever waits for mail: if the way has
+/// failed, for the next way, else for any.
 async fn free(
-    tx: &mut svc_store::WriteTx,
+    tx: &mut WriteTx,
     peer: &PeerId,
     id: &HandoverId,
     messages: &[Message],
+    has_failed: bool,
 ) -> Result<(), Error> {
     let ids = ids_of(messages);
     tx.messages().note_turn(&ids, false).await?;
-    tx.handovers().note_failed(&ids).await?;
+    if has_failed {
+        tx.handovers().note_failed(&ids).await?;
+    }
     tx.handovers().release(id, &ids).await?;
-    Ok(note_unseen(tx, peer, messages).await?)
-}
-
-/// Makes messages free that were lost with the process that had them: any way may take them again.
-async fn free_again(
-    tx: &mut svc_store::WriteTx,
-    peer: &PeerId,
-    id: &HandoverId,
-    messages: &[Message],
-) -> Result<(), Error> {
-    let ids = ids_of(messages);
-    tx.messages().note_turn(&ids, false).await?;
-    tx.handovers().release(id, &ids).await?;
+    if has_failed {
+        return Ok(note_unseen(tx, peer, messages).await?);
+    }
     let unseen = tx.inboxes().take_back(peer, &[id.to_string()]).await?;
     Ok(note_unseen(tx, peer, &unseen).await?)
 }

@@ -1,7 +1,7 @@
 //! The messages that a session is given together, as one text. A message is `offered` when it is in
-//! such a text. Of the reply to a hook the session's next event shows that it went on with that,
-//! and the message is `injected`. A message that was read in the inbox is `offered`, too, and no
-//! event shows anything about it.
+//! such a text. If the text was the reply to a hook, the session's next event shows that the
+//! session went on with it: then the message is `injected`. A message that was read in the inbox is
+//! `offered`, too, and no event shows what became of it.
 
 use std::time::Duration;
 
@@ -13,7 +13,11 @@ use svc_model::{
 };
 use svc_store::{PeerRow, StoreError, UndeliveredChoice, WriteTx};
 
-use crate::service::{Error, core::Tuning, team::advance};
+use crate::service::{
+    Error,
+    core::Tuning,
+    team::{advance, ids_of},
+};
 
 /// Most messages that one event reads.
 const BATCH: u32 = 20;
@@ -24,7 +28,7 @@ const COUNTED: u32 = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedMail {
     pub text: ModelText,
-    /// Names the sender, above the text of a wake; empty if it does not fit there.
+    /// Names the sender, above the text of a wake; empty if the name does not fit there.
     pub wake_line: ModelText,
     /// A line for the person for each of these messages.
     pub headlines: Vec<ModelText>,
@@ -34,7 +38,7 @@ pub struct HandedMail {
 }
 
 /// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What
-/// was given since then may not have been printed yet. Answers which messages these are.
+/// was given since then may not have been printed yet. Returns these messages.
 pub(in crate::service) async fn confirm_given(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -45,8 +49,8 @@ pub(in crate::service) async fn confirm_given(
     Ok(messages)
 }
 
-/// The lines for a person at whose terminal messages of `given` woke the session, which `prompt`
-/// began; none if none of them did. Such a prompt has their stamps.
+/// The lines for the person at the terminal about those messages of `given` whose stamps are in
+/// `prompt`: they woke the session.
 pub(in crate::service) async fn headlines_of_wake(
     tx: &mut WriteTx,
     given: &[Message],
@@ -64,7 +68,7 @@ pub(in crate::service) async fn headlines_of_wake(
 /// The turn in which messages are handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::service) enum TurnOfMail {
-    /// It is under way, and a person began it: its end answers no question.
+    /// A person began it, and it is under way: its end answers no question.
     Person,
     /// The turn begins with these messages. Its last text answers one question, so only one
     /// question is handed over.
@@ -74,13 +78,12 @@ pub(in crate::service) enum TurnOfMail {
 }
 
 /// What messages are given with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(in crate::service) struct MailGiver<'a> {
     /// The event whose reply has them, or the hand-over.
     pub(in crate::service) id: &'a str,
-    /// The word for the way.
     pub(in crate::service) via: &'a str,
-    /// Messages for which a client's own way has failed that often, at least and at most.
+    /// Chooses messages for which a client's own way has failed that often, at least and at most.
     pub(in crate::service) failed_handovers: (u32, u32),
 }
 
@@ -92,8 +95,8 @@ impl<'a> MailGiver<'a> {
 }
 
 /// Hands messages of a peer's inbox over, and leases them to `giver`; `None` if there is nothing to
-/// hand over. Senders at their bound of turns are left out where a turn begins, so that two agents
-/// which answer each other come to an end.
+/// hand over. Where a turn begins, senders at their bound of turns are left out, so that two agents
+/// do not answer each other for ever.
 pub(in crate::service) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -114,24 +117,19 @@ pub(in crate::service) async fn hand_over(
     let chosen = UndeliveredChoice { excluded, failed_handovers: giver.failed_handovers };
     let mut messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &chosen, BATCH).await?;
     if offer == MailOffer::NewAndGivenNews {
+        // Ends the leases of questions that were given before the session began anew: nothing shows
+        // that the model has them, and no turn began with them.
         let questions = messages.extract_if(.., |message| message.kind == MessageType::Query);
-        free_questions(tx, questions.collect()).await?;
+        let offered = questions.filter(|question| question.state == DeliveryState::Offered);
+        let (ids, now) = (ids_of(&offered.collect::<Vec<_>>()), tx.now());
+        tx.inboxes().lease(&ids, now, None).await?;
+        tx.messages().note_turn(&ids, false).await?;
     }
     give(tx, peer, giver, (messages, turn), tuning.lease).await
 }
 
-/// Ends the leases of questions that were given before a session began anew: nothing shows that the
-/// model has them, and no turn began with them.
-async fn free_questions(tx: &mut WriteTx, mut questions: Vec<Message>) -> Result<(), StoreError> {
-    questions.retain(|question| question.state == DeliveryState::Offered);
-    let ids: Vec<MessageId> = questions.into_iter().map(|question| question.id).collect();
-    let now = tx.now();
-    tx.inboxes().lease(&ids, now, None).await?;
-    tx.messages().note_turn(&ids, false).await
-}
-
-/// Gives these messages, as many as one text holds and the turn takes. Those that wake nobody begin
-/// no turn without another.
+/// Gives these messages, as many as one text holds and the turn takes. Messages that wake nobody
+/// begin no turn alone.
 async fn give(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -145,7 +143,9 @@ async fn give(
     let mut others = 0;
     let is_batch_full = messages.len() >= BATCH as usize;
     for message in messages {
-        let sender = sender(tx, &message.from_peer).await?;
+        let from = peer_of(tx, &message.from_peer).await?;
+        let sender = MessageSender::new(&message.from_peer, from.as_ref().map(|row| &row.peer))
+            .with_owner(from.as_ref().and_then(|row| row.owner.as_deref()));
         let answered = match message.answered() {
             Some(first) => tx.messages().get(&first).await?.map(|first| first.kind),
             None => None,
@@ -160,12 +160,14 @@ async fn give(
         }
     }
     let Some(first) = digest.messages().first() else { return Ok(None) };
-    let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
+    let ids = ids_of(digest.messages());
     if turn == TurnOfMail::Begins && tx.inboxes().sleeping(&ids).await?.len() == ids.len() {
         return Ok(None);
     }
     if is_batch_full {
-        others = waiting(tx, &peer.peer_id).await?.saturating_sub(digest.messages().len());
+        let waiting = tx.inboxes().waiting(&peer.peer_id, COUNTED).await?;
+        let new = waiting.iter().filter(|message| message.state < DeliveryState::Injected);
+        others = new.count().saturating_sub(digest.messages().len());
     }
     let wake_line = digest.wake_line(&name_of(tx, &first.from_peer).await?);
     let mut headlines = Vec::new();
@@ -179,19 +181,6 @@ async fn give(
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
     tx.messages().note_via(&ids, giver.via).await?;
     Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others, ids }))
-}
-
-/// Counts the messages that wait for a peer that does not have them, up to [`COUNTED`].
-async fn waiting(tx: &mut WriteTx, peer: &PeerId) -> Result<usize, StoreError> {
-    let messages = tx.inboxes().waiting(peer, COUNTED).await?;
-    let is_new = |message: &&Message| message.state < DeliveryState::Injected;
-    Ok(messages.iter().filter(is_new).count())
-}
-
-async fn sender(tx: &mut WriteTx, from: &str) -> Result<MessageSender, StoreError> {
-    let row = peer_of(tx, from).await?;
-    let sender = MessageSender::new(from, row.as_ref().map(|row| &row.peer));
-    Ok(sender.with_owner(row.as_ref().and_then(|row| row.owner.as_deref())))
 }
 
 /// The name of a sender, for people.

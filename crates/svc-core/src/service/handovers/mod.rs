@@ -13,83 +13,79 @@
 //! that, it has lost the prompt, so there the record is looked at after the hook, too: a message
 //! that it does not show stays `injected` and is given again.
 
-mod app_server;
-mod claude_inbox;
 mod engine;
 mod mail;
 mod native_way;
 mod plugin;
 
-pub use mail::HandedMail;
-pub(in crate::service) use mail::{
-    MailGiver, TurnOfMail, confirm_given, hand_over, headlines_of_wake,
-};
-pub(in crate::service) use native_way::NativeSession;
-pub use plugin::{PluginHold, PluginReport, PluginWord};
-
 use std::sync::{Arc, OnceLock};
 
 use svc_model::{
-    Caller, DeliveryState, HandoverId, HandoverWay, Ids, Message, MessageId, Peer, PeerId,
-    ProcessState, Timestamp, client_session_id, hook::HookClient, is_agent_key, stamp,
+    Caller, DeliveryState, HandoverId, HandoverWay, Ids, Message, Peer, PeerId, ProcessState,
+    Timestamp, client_session_id, hook::HookClient, is_agent_key, stamp,
 };
 use svc_store::{HandoverRow, PeerRow, StoreError, WriteTx};
 
 use self::{
-    app_server::AppServerWay,
-    claude_inbox::ClaudeInbox,
-    native_way::NativeWay,
-    plugin::{PluginConnections, PluginWay},
+    native_way::{NativeSession, NativeWay},
+    plugin::PluginConnections,
 };
-use crate::service::{Error, ResourceKind, codex::AppServerLines, core::Core, team::advance};
+use super::{
+    Error, ResourceKind,
+    codex::AppServerLines,
+    core::Core,
+    team::{advance, ids_of},
+};
+
+pub use mail::HandedMail;
+pub(super) use mail::{MailGiver, TurnOfMail, confirm_given, hand_over, headlines_of_wake};
+pub use plugin::{PluginHold, PluginReport, PluginWord};
 
 /// Hand-overs to sessions.
 #[derive(Debug, Clone)]
 pub struct Handovers {
     core: Core,
-    /// All that there are.
-    ways: Arc<[Arc<dyn NativeWay>]>,
+    ways: Arc<[NativeWay; 3]>,
     plugins: Arc<PluginConnections>,
     /// Clients whose sessions no message wakes.
     off: Arc<OnceLock<Vec<HookClient>>>,
 }
 
 impl Handovers {
-    pub(in crate::service) fn new(core: Core, app_servers: Arc<AppServerLines>) -> Self {
+    pub(super) fn new(core: Core, app_servers: Arc<AppServerLines>) -> Self {
         let plugins = Arc::<PluginConnections>::default();
-        let ways: [Arc<dyn NativeWay>; 3] = [
-            Arc::new(PluginWay::new(Arc::clone(&plugins))),
-            Arc::new(ClaudeInbox),
-            Arc::new(AppServerWay::new(app_servers)),
-        ];
-        Self { core, ways: Arc::new(ways), plugins, off: Arc::default() }
+        let ways = Arc::new([
+            NativeWay::Plugin(Arc::clone(&plugins)),
+            NativeWay::ClaudeInbox,
+            NativeWay::AppServer(app_servers),
+        ]);
+        Self { core, ways, plugins, off: Arc::default() }
     }
 
     /// Sets the clients whose sessions no message wakes. Only the first call counts.
-    pub(in crate::service) fn set_off(&self, clients: Vec<HookClient>) {
+    pub(super) fn set_off(&self, clients: Vec<HookClient>) {
         self.off.set(clients).ok();
     }
 
     /// Whether no message wakes the sessions of a client.
-    pub(in crate::service) fn is_off(&self, backend: &str) -> bool {
+    pub(super) fn is_off(&self, backend: &str) -> bool {
         let client = HookClient::parse(backend);
         let off = self.off.get().map_or(&[][..], Vec::as_slice);
         client.is_some_and(|client| off.contains(&client))
     }
 
-    /// The way of this kind.
-    fn way(&self, via: HandoverWay) -> Option<Arc<dyn NativeWay>> {
-        self.ways.iter().find(|way| way.traits().via == via).cloned()
+    fn way(&self, via: HandoverWay) -> Option<&NativeWay> {
+        self.ways.iter().find(|way| way.traits().via == via)
     }
 
     /// The way to a session that is open now, for messages that it has not failed for.
-    async fn open_way(&self, session: &NativeSession) -> Option<Arc<dyn NativeWay>> {
+    async fn open_way(&self, session: &NativeSession) -> Option<&NativeWay> {
         if self.is_off(&session.backend) {
             return None;
         }
         for way in self.ways.iter() {
             if way.traits().client.as_str() == session.backend && way.is_open(session).await {
-                return Some(Arc::clone(way));
+                return Some(way);
             }
         }
         None
@@ -120,21 +116,19 @@ impl Handovers {
 
     /// Whether the client's own way brings a message to a peer's session: while it is idle, and in
     /// a turn.
-    pub(in crate::service) async fn reaches(
-        &self,
-        row: &PeerRow,
-    ) -> Result<NativeReach, StoreError> {
+    pub(super) async fn reaches(&self, row: &PeerRow) -> Result<NativeReach, StoreError> {
         let Some(session) = self.session_of(row).await? else { return Ok(NativeReach::default()) };
         let way = self.open_way(&session).await;
-        Ok(way.map_or_else(NativeReach::default, |way| NativeReach {
+        let reach = way.map(NativeWay::traits).map(|way| NativeReach {
             wakes: true,
-            joins_turn: way.traits().joins_turns,
-            tries: way.traits().tries,
-        }))
+            joins_turn: way.joins_turns,
+            tries: way.tries,
+        });
+        Ok(reach.unwrap_or_default())
     }
 
-    /// Holds the line on which the plugin of the caller's process is given texts, instead of an
-    /// earlier one.
+    /// Holds the line on which the plugin of the caller's process gets texts, in place of an
+    /// earlier line.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if the caller is no process of a client: the connection shows it.
@@ -162,26 +156,26 @@ impl Handovers {
 
 /// How a client's own way reaches a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::service) struct NativeReach {
+pub(super) struct NativeReach {
     /// It wakes an idle session.
-    pub(in crate::service) wakes: bool,
+    pub(super) wakes: bool,
     /// It brings a message into a turn that is under way.
-    pub(in crate::service) joins_turn: bool,
+    pub(super) joins_turn: bool,
     /// How often it is tried for one message.
-    pub(in crate::service) tries: u32,
+    pub(super) tries: u32,
 }
 
 /// What a prompt shows of the texts that were handed to its client.
 #[derive(Debug, Default)]
-pub(in crate::service) struct ShownHandover {
-    /// The messages that are in it.
-    pub(in crate::service) messages: Vec<Message>,
+pub(super) struct ShownHandover {
+    /// The messages that are in the prompt.
+    pub(super) messages: Vec<Message>,
     /// All of them were handed over in a turn, which goes on.
-    pub(in crate::service) joins_turn: bool,
+    pub(super) joins_turn: bool,
 }
 
 /// Notes that a client has the messages whose stamps are in this prompt of it.
-pub(in crate::service) async fn confirm_shown(
+pub(super) async fn confirm_shown(
     tx: &mut WriteTx,
     peer: &PeerId,
     prompt: &str,
@@ -199,7 +193,7 @@ pub(in crate::service) async fn confirm_shown(
         }
         begins_turn |= !row.joins_turn;
         if row.via.records_after_hook() {
-            // Its record has the last word: the client may be killed before it is written.
+            // The record decides: the client may be killed before it writes it.
             advance(tx, peer, &mut messages, DeliveryState::Injected, None).await?;
         } else {
             confirm(tx, peer, &row.handover_id, &mut messages).await?;
@@ -210,10 +204,11 @@ pub(in crate::service) async fn confirm_shown(
     Ok(shown)
 }
 
-/// Leaves what hooks gave a session of opencode to its own record, from which the plugin in its
-/// process reads: the session begins, and the process that was given may have been killed with it.
-/// No reply to this event could give it again, and the next event would show nothing about it.
-pub(in crate::service) async fn leave_to_record(
+/// Makes a hand-over of what hooks gave a session of opencode that begins, so that the session's
+/// own record, which the plugin in its process reads, decides: the process that was given the
+/// messages may have been killed with them. No reply to this event could give them again, and the
+/// next event would show nothing about them.
+pub(super) async fn leave_to_record(
     tx: &mut WriteTx,
     ids: &Ids,
     (peer, session): (&Peer, &str),
@@ -223,7 +218,6 @@ pub(in crate::service) async fn leave_to_record(
     if given.is_empty() {
         return Ok(());
     }
-    let given: Vec<MessageId> = given.into_iter().map(|message| message.id).collect();
     let row = HandoverRow {
         handover_id: HandoverId::new(ids, tx.now()),
         peer_id: peer.peer_id.clone(),
@@ -234,7 +228,7 @@ pub(in crate::service) async fn leave_to_record(
         record: None,
         at: tx.now(),
     };
-    tx.handovers().insert(&row, &given).await
+    tx.handovers().insert(&row, &ids_of(&given)).await
 }
 
 /// Notes that a client has these messages of a hand-over.
@@ -245,6 +239,5 @@ async fn confirm(
     messages: &mut [Message],
 ) -> Result<(), StoreError> {
     advance(tx, peer, messages, DeliveryState::Injected, None).await?;
-    let ids: Vec<MessageId> = messages.iter().map(|message| message.id.clone()).collect();
-    tx.handovers().release(id, &ids).await
+    tx.handovers().release(id, &ids_of(messages)).await
 }

@@ -1,113 +1,328 @@
-//! What a client's own way to its sessions is.
+//! Clients' own ways to their sessions: the plugin of opencode, the inbox of Claude Code and the
+//! app-server of Codex. Nothing here writes to the store.
 
-use std::fmt::Debug;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use futures_util::future::BoxFuture;
+use serde_json::json;
 use svc_model::{
     HandoverId, HandoverWay, MessageId, PeerId, Principal, ProcessIdentity, hook::HookClient,
     quote::ModelText,
 };
+use svc_reach::codex::MessagePlace;
+use svc_sys::{
+    client_records::{
+        ClaudeSession,
+        claude::{self as claude_transcript, Shown},
+    },
+    local_socket,
+};
+use tokio::{io::AsyncWriteExt as _, task::spawn_blocking, time::timeout};
+
+use super::plugin::{PluginConnections, PluginReport, PluginWord};
+use crate::service::codex::AppServerLines;
 
 /// A session in a client's process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::service) struct NativeSession {
-    pub(in crate::service) peer: PeerId,
-    /// As in its peer.
-    pub(in crate::service) backend: String,
+#[derive(Clone)]
+pub(super) struct NativeSession {
+    pub(super) peer: PeerId,
+    pub(super) backend: String,
     /// The client's own id of it.
-    pub(in crate::service) session_id: String,
+    pub(super) session_id: String,
     /// Where its hooks or `svc stdio` came from.
-    pub(in crate::service) process: ProcessIdentity,
-    pub(in crate::service) owner: Option<Principal>,
+    pub(super) process: ProcessIdentity,
+    pub(super) owner: Option<Principal>,
 }
 
 /// A text for a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::service) struct NativeText {
-    /// Ours, and unique: a way that takes an id of the sender gives it this one.
-    pub(in crate::service) id: HandoverId,
-    pub(in crate::service) text: ModelText,
+pub(super) struct NativeText {
+    /// Unique. A way that takes the sender's id for a text passes this one on.
+    pub(super) id: HandoverId,
+    pub(super) text: ModelText,
     /// Whether it is for the turn under way.
-    pub(in crate::service) joins_turn: bool,
-}
-
-/// What is known at once of a text that was handed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::service) enum NativeDelivery {
-    /// The client has it, in its queue at least.
-    Taken,
-    /// It certainly has not.
-    NotTaken,
-    /// It may have it: its own record decides.
-    Unknown,
+    pub(super) joins_turn: bool,
 }
 
 /// Messages that are looked for in a client's record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::service) struct NativeQuestion {
-    pub(in crate::service) id: HandoverId,
+#[derive(Clone)]
+pub(super) struct NativeQuestion {
+    pub(super) id: HandoverId,
     /// Each with the words of its stamp that name it and no other.
-    pub(in crate::service) marks: Vec<(MessageId, String)>,
+    pub(super) marks: Vec<(MessageId, String)>,
     /// What [`NativeWay::record`] gave before the text was handed over.
-    pub(in crate::service) record: Option<String>,
+    pub(super) record: Option<String>,
 }
 
-/// What a client's own record says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::service) enum NativeRecord {
-    /// What it knows of these messages. Of others it knows nothing.
-    Shows {
-        /// They are in the conversation.
-        read: Vec<MessageId>,
-        /// They wait in the client.
-        waiting: Vec<MessageId>,
-        /// The client has begun a prompt with them that is not in the conversation yet.
-        begun: Vec<MessageId>,
-    },
-    /// It cannot be read now.
-    Unreadable,
-}
+/// What a client's own record has of messages. It has nothing about messages that are not listed.
+pub(super) type ShownMessages = Shown<MessageId>;
 
 /// The fixed properties of a client's own way.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::service) struct NativeTraits {
-    pub(in crate::service) via: HandoverWay,
+pub(super) struct NativeTraits {
+    pub(super) via: HandoverWay,
     /// The client whose sessions the way reaches.
-    pub(in crate::service) client: HookClient,
+    pub(super) client: HookClient,
     /// Whether a text that comes in a turn is read in that turn.
-    pub(in crate::service) joins_turns: bool,
-    /// How often the way is tried for one message. A client that answers for itself can be given a
-    /// text again which it does not know.
-    pub(in crate::service) tries: u32,
+    pub(super) joins_turns: bool,
+    /// How often the way is tried for one message. A client that answers for itself can be given
+    /// again a text that it does not have.
+    pub(super) tries: u32,
     /// Whether the client answers from its own state, so that its record counts as soon as it can
     /// be read. Otherwise the record counts some time after the text was handed over.
-    pub(in crate::service) answers_for_itself: bool,
+    pub(super) answers_for_itself: bool,
     /// Whether what waits in the client still waits there after its process has ended.
-    pub(in crate::service) keeps_queue: bool,
+    pub(super) keeps_queue: bool,
 }
 
-/// A client's own way to its sessions. Nothing here writes to the store.
-pub(in crate::service) trait NativeWay: Debug + Send + Sync {
-    fn traits(&self) -> NativeTraits;
+#[derive(Debug)]
+pub(super) enum NativeWay {
+    Plugin(Arc<PluginConnections>),
+    /// Claude Code's inbox: a socket of each session, which takes lines of JSON and answers
+    /// nothing. A text that comes while the session is idle begins a turn; the client's own record
+    /// of the conversation shows what it queued and what was read.
+    ClaudeInbox,
+    /// Codex' app-server: its queue takes a text for a thread, and begins a turn with it as soon as
+    /// the thread is idle. The turn under way takes a text, too, which its model reads after the
+    /// next tool. After a person has interrupted a turn, the queue waits for the person's next
+    /// prompt. The app-server's own record shows what waits there and what was read.
+    AppServer(Arc<AppServerLines>),
+}
+
+impl NativeWay {
+    pub(super) const fn traits(&self) -> NativeTraits {
+        match self {
+            Self::Plugin(_) => NativeTraits {
+                via: HandoverWay::Plugin,
+                client: HookClient::Opencode,
+                joins_turns: true,
+                tries: 2,
+                answers_for_itself: true,
+                keeps_queue: false,
+            },
+            Self::ClaudeInbox => NativeTraits {
+                via: HandoverWay::Inbox,
+                client: HookClient::ClaudeCode,
+                // Its hooks bring messages into a turn, at the same places as the inbox would.
+                joins_turns: false,
+                tries: 1,
+                answers_for_itself: false,
+                keeps_queue: false,
+            },
+            Self::AppServer(_) => NativeTraits {
+                via: HandoverWay::AppServer,
+                client: HookClient::Codex,
+                joins_turns: true,
+                tries: 2,
+                answers_for_itself: true,
+                keeps_queue: true,
+            },
+        }
+    }
 
     /// Whether a text can be handed to this session now.
-    fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool>;
+    pub(super) async fn is_open(&self, session: &NativeSession) -> bool {
+        match self {
+            Self::Plugin(plugins) => plugins.is_held(session.owner.as_ref()),
+            Self::ClaudeInbox => inbox_of(session).await.is_some(),
+            Self::AppServer(lines) => lines.is_open(&session.process, &session.session_id),
+        }
+    }
 
-    /// Where the record of this session is, if that can be read without the client.
-    fn record<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, Option<String>>;
+    /// Where the record of this session is, if it can be read without the client.
+    pub(super) async fn record(&self, session: &NativeSession) -> Option<String> {
+        let Self::ClaudeInbox = self else { return None };
+        let (process, id) = (session.process.clone(), session.session_id.clone());
+        spawn_blocking(move || claude_transcript::end_of(&process, &id)).await.ok()?
+    }
 
-    /// Hands a text over. The row that says so is committed.
-    fn deliver<'a>(
-        &'a self,
-        session: &'a NativeSession,
-        text: &'a NativeText,
-    ) -> BoxFuture<'a, NativeDelivery>;
+    /// Hands a text over. The row of the hand-over is committed before. Returns false if the client
+    /// certainly does not have the text; otherwise its record decides.
+    pub(super) async fn deliver(&self, session: &NativeSession, text: &NativeText) -> bool {
+        match self {
+            Self::Plugin(plugins) => {
+                let word = PluginWord::Give {
+                    handover_id: text.id.clone(),
+                    session_id: session.session_id.clone(),
+                    text: text.text.as_str().to_owned(),
+                };
+                plugins.ask(session.owner.as_ref(), word).await != PluginReport::Refused
+            }
+            Self::ClaudeInbox => {
+                let Some(inbox) = inbox_of(session).await else { return false };
+                let line = inbox_line(&uuid_of(text.id.as_str()), &text.text);
+                write_to_inbox(&inbox, session, &line).await
+            }
+            Self::AppServer(lines) => {
+                let NativeSession { process, session_id, .. } = session;
+                let (id, words) = (text.id.as_str(), (text.text.as_str(), text.joins_turn));
+                lines.deliver(process, session_id, id, words).await
+            }
+        }
+    }
 
-    /// What the client's record says of messages that were handed over. `None` for the session
-    /// means that its client is gone.
-    fn record_shows<'a>(
-        &'a self,
-        session: Option<&'a NativeSession>,
-        question: &'a NativeQuestion,
-    ) -> BoxFuture<'a, NativeRecord>;
+    /// What the client's record has of messages that were handed over; `None` if it cannot be read
+    /// now. `session` is `None` if the client is gone.
+    pub(super) async fn record_shows(
+        &self,
+        session: Option<&NativeSession>,
+        question: &NativeQuestion,
+    ) -> Option<ShownMessages> {
+        match self {
+            Self::ClaudeInbox => transcript_shows(session, question).await,
+            Self::Plugin(plugins) => plugin_shows(plugins, session, question).await,
+            Self::AppServer(lines) => app_server_shows(lines, session, question).await,
+        }
+    }
+}
+
+async fn plugin_shows(
+    plugins: &PluginConnections,
+    session: Option<&NativeSession>,
+    question: &NativeQuestion,
+) -> Option<ShownMessages> {
+    let session = session?;
+    let word = PluginWord::Look {
+        handover_id: question.id.clone(),
+        session_id: session.session_id.clone(),
+        marks: question.marks.clone(),
+    };
+    match plugins.ask(session.owner.as_ref(), word).await {
+        PluginReport::Shows(read) => Some(Shown { read, ..nothing_shown() }),
+        _ => None,
+    }
+}
+
+async fn app_server_shows(
+    lines: &AppServerLines,
+    session: Option<&NativeSession>,
+    question: &NativeQuestion,
+) -> Option<ShownMessages> {
+    let NativeSession { process, session_id, .. } = session?;
+    let place = lines.find(process, session_id, question.id.as_str()).await?;
+    let all = question.marks.iter().map(|(id, _)| id.clone()).collect();
+    Some(match place {
+        MessagePlace::Conversation => Shown { read: all, ..nothing_shown() },
+        MessagePlace::Queue => Shown { waiting: all, ..nothing_shown() },
+        MessagePlace::Nowhere => nothing_shown(),
+    })
+}
+
+async fn transcript_shows(
+    session: Option<&NativeSession>,
+    question: &NativeQuestion,
+) -> Option<ShownMessages> {
+    let (session, question) = (session.cloned(), question.clone());
+    let read = move || {
+        if let Some(end) = &question.record {
+            return claude_transcript::shown_since(end, &question.marks);
+        }
+        let NativeSession { process, session_id, .. } = session.as_ref()?;
+        match claude_transcript::beginning_of(process, session_id) {
+            Some(beginning) => claude_transcript::shown_since(&beginning, &question.marks),
+            // A conversation has no record before its first prompt.
+            None => Some(nothing_shown()),
+        }
+    };
+    spawn_blocking(read).await.ok()?
+}
+
+const fn nothing_shown() -> ShownMessages {
+    Shown { read: Vec::new(), waiting: Vec::new(), begun: Vec::new() }
+}
+
+/// The first version of Claude Code whose sessions have an inbox.
+const FIRST: (u32, u32, u32) = (2, 1, 224);
+/// How long its process may take to accept a text.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The sender, for the person at the terminal. The name is no socket: no socket takes answers.
+const FROM: &str = "svc";
+
+/// The inbox of a session, if a person is at its terminal and its version has one. The hook of a
+/// session that a program runs wakes it, as far as its settings allow.
+async fn inbox_of(session: &NativeSession) -> Option<PathBuf> {
+    let (process, id) = (session.process.clone(), session.session_id.clone());
+    let entry = spawn_blocking(move || ClaudeSession::read(&process, &id)).await.ok()??;
+    let has_inbox = entry.is_interactive() && version(entry.version.as_deref()?)? >= FIRST;
+    entry.inbox.filter(|_| has_inbox)
+}
+
+fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = text.splitn(3, '.').map(|part| {
+        let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        part[..digits].parse().ok()
+    });
+    Some((numbers.next()??, numbers.next()??, numbers.next()??))
+}
+
+/// One line of the inbox. The client marks its own messages between sessions with the same tag;
+/// nothing in a text for models looks like the closing tag.
+fn inbox_line(id: &str, text: &ModelText) -> String {
+    let content = format!(
+        "<cross-session-message from=\"{FROM}\" from-name=\"svc\" from-mode=\"prompting\">\n{}\n\
+         </cross-session-message>",
+        text.as_str()
+    );
+    let message = json!({
+        "msgV": 1, "msg_id": id, "type": "user", "priority": "next", "from": FROM,
+        "message": { "role": "user", "content": content },
+    });
+    format!("{message}\n")
+}
+
+/// Returns whether the client may have the line: what it had accepted when it failed is not known.
+async fn write_to_inbox(inbox: &Path, session: &NativeSession, line: &str) -> bool {
+    let connected = timeout(PATIENCE, local_socket::connect_to_process(inbox, &session.process));
+    let mut stream = match connected.await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, session = session.session_id, "an inbox is not used");
+            return false;
+        }
+        Err(_) => return false,
+    };
+    let written = async {
+        stream.write_all(line.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    timeout(PATIENCE, written).await.ok();
+    true
+}
+
+/// A deterministic UUID of a hand-over's id: Claude Code takes UUIDs.
+fn uuid_of(id: &str) -> String {
+    use sha2::{Digest as _, Sha256};
+    let hex = hex::encode(&Sha256::digest(id)[..16]);
+    let part = |from: usize, to: usize| &hex[from..to];
+    format!("{}-{}-4{}-a{}-{}", part(0, 8), part(8, 12), part(13, 16), part(17, 20), part(20, 32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for (text, has_inbox) in [
+            ("2.1.224", true),
+            ("2.1.330", true),
+            ("2.2.0-beta.1", true),
+            ("10.0.0", true),
+            ("2.1.223", false),
+            ("2.1.99", false),
+            ("1.9.900", false),
+        ] {
+            assert_eq!(version(text).is_some_and(|it| it >= FIRST), has_inbox, "{text}");
+        }
+        assert_eq!(version("of a later form"), None);
+    }
+
+    #[test]
+    fn an_id_of_ours_is_a_uuid() {
+        let id = uuid_of("ho_1");
+        assert_eq!(id.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        assert_eq!(id, uuid_of("ho_1"));
+        assert_ne!(id, uuid_of("ho_2"));
+    }
 }

@@ -1,4 +1,5 @@
-//! The plugin of opencode: it holds a line to the daemon, for all sessions of its process.
+//! The way through the plugin of opencode, which holds a line to the daemon for all sessions of its
+//! process.
 
 use std::{
     collections::HashMap,
@@ -9,20 +10,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
 use schemars::JsonSchema;
 use serde::Serialize;
-use svc_model::{HandoverId, HandoverWay, MessageId, Principal, hook::HookClient};
+use svc_model::{HandoverId, MessageId, Principal};
 use tokio::sync::{mpsc, oneshot};
 
-use super::native_way::{
-    NativeDelivery, NativeQuestion, NativeRecord, NativeSession, NativeText, NativeTraits,
-    NativeWay,
-};
-
-/// How long a plugin may take to say what became of a text.
+/// How long a plugin may take to report.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Words that wait for one plugin.
+/// Most words that wait for one plugin.
 const WORDS: usize = 64;
 
 /// What a plugin is to do.
@@ -59,9 +54,8 @@ impl PluginWord {
 pub enum PluginReport {
     /// The client took the text.
     Taken,
-    /// The client did not take it.
     Refused,
-    /// Whether the client took it is not known.
+    /// Whether the client took the text is not known.
     Unknown,
     /// These of the messages are in the session, and no other.
     Shows(Vec<MessageId>),
@@ -122,7 +116,7 @@ impl PluginConnections {
         PluginHold { connections: Arc::clone(self), principal, number, words }
     }
 
-    /// Whether somebody waited for this report.
+    /// Passes a report on. Returns whether somebody waited for it.
     pub(super) fn report(
         &self,
         principal: &Principal,
@@ -133,11 +127,23 @@ impl PluginConnections {
         waits.is_some_and(|waits| waits.send(report).is_ok())
     }
 
-    fn is_held(&self, principal: Option<&Principal>) -> bool {
+    pub(super) fn is_held(&self, principal: Option<&Principal>) -> bool {
         principal.is_some_and(|principal| self.lock().contains_key(principal))
     }
 
-    /// Says a word to a plugin; `None` if it certainly did not hear it.
+    /// Says a word to a plugin, and waits for its report: `Refused` if the plugin certainly did not
+    /// hear the word, `Unknown` if it does not report in time.
+    pub(super) async fn ask(
+        &self,
+        principal: Option<&Principal>,
+        word: PluginWord,
+    ) -> PluginReport {
+        match self.say(principal, word) {
+            Some(report) => reported(report).await.unwrap_or(PluginReport::Unknown),
+            None => PluginReport::Refused,
+        }
+    }
+
     fn say(
         &self,
         principal: Option<&Principal>,
@@ -155,87 +161,6 @@ impl PluginConnections {
 
 async fn reported(report: oneshot::Receiver<PluginReport>) -> Option<PluginReport> {
     tokio::time::timeout(PATIENCE, report).await.ok()?.ok()
-}
-
-/// The way through the plugin of opencode.
-#[derive(Debug)]
-pub(super) struct PluginWay {
-    connections: Arc<PluginConnections>,
-}
-
-impl PluginWay {
-    pub(super) fn new(connections: Arc<PluginConnections>) -> Self {
-        Self { connections }
-    }
-}
-
-impl NativeWay for PluginWay {
-    fn traits(&self) -> NativeTraits {
-        NativeTraits {
-            via: HandoverWay::Plugin,
-            client: HookClient::Opencode,
-            joins_turns: true,
-            tries: 2,
-            answers_for_itself: true,
-            keeps_queue: false,
-        }
-    }
-
-    fn is_open<'a>(&'a self, session: &'a NativeSession) -> BoxFuture<'a, bool> {
-        async { self.connections.is_held(session.owner.as_ref()) }.boxed()
-    }
-
-    fn record<'a>(&'a self, _: &'a NativeSession) -> BoxFuture<'a, Option<String>> {
-        async { None }.boxed()
-    }
-
-    fn deliver<'a>(
-        &'a self,
-        session: &'a NativeSession,
-        text: &'a NativeText,
-    ) -> BoxFuture<'a, NativeDelivery> {
-        let word = PluginWord::Give {
-            handover_id: text.id.clone(),
-            session_id: session.session_id.clone(),
-            text: text.text.as_str().to_owned(),
-        };
-        async {
-            let Some(report) = self.connections.say(session.owner.as_ref(), word) else {
-                return NativeDelivery::NotTaken;
-            };
-            match reported(report).await {
-                Some(PluginReport::Taken) => NativeDelivery::Taken,
-                Some(PluginReport::Refused) => NativeDelivery::NotTaken,
-                _ => NativeDelivery::Unknown,
-            }
-        }
-        .boxed()
-    }
-
-    fn record_shows<'a>(
-        &'a self,
-        session: Option<&'a NativeSession>,
-        question: &'a NativeQuestion,
-    ) -> BoxFuture<'a, NativeRecord> {
-        async move {
-            let Some(session) = session else { return NativeRecord::Unreadable };
-            let word = PluginWord::Look {
-                handover_id: question.id.clone(),
-                session_id: session.session_id.clone(),
-                marks: question.marks.clone(),
-            };
-            let Some(report) = self.connections.say(session.owner.as_ref(), word) else {
-                return NativeRecord::Unreadable;
-            };
-            match reported(report).await {
-                Some(PluginReport::Shows(read)) => {
-                    NativeRecord::Shows { read, waiting: Vec::new(), begun: Vec::new() }
-                }
-                _ => NativeRecord::Unreadable,
-            }
-        }
-        .boxed()
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Context for a session: what the journal has on a prompt, as Markdown of a bounded size.
+//! Context for a session: what the journal has on a prompt, and before an attempt the failures and
+//! successes of similar ones, as Markdown of a bounded size.
 //!
-//! A session gets nothing twice, unless it has changed since or the session's context was
-//! compacted.
+//! A session gets nothing twice on its prompts, unless it has changed since or the session's
+//! context was compacted.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -10,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use svc_model::{
     Caller, Reader, Timestamp,
     fit::{self, WeighedPrompt},
-    journal::{Ghap, GhapStatus},
+    journal::{Domain, Ghap, GhapStatus, Strategy},
     learning::{Memory, Value},
     limits,
     quote::{ModelText, model_text},
     text::Prompt,
 };
-use svc_store::{ItemVersion, MemoryFilter, SearchFilter};
+use svc_store::{ItemVersion, LessonKind, MemoryFilter, SearchFilter};
 
 use super::{
     Journal,
@@ -56,7 +57,6 @@ pub struct ContextRequest {
     pub session_id: Option<String>,
     /// The project; that of the session by default.
     pub project: Option<String>,
-    /// Which kinds it may hold; empty for all.
     pub kinds: Vec<ContextKind>,
     /// Bound on the items of each kind.
     pub limit: usize,
@@ -75,7 +75,6 @@ pub struct ContextRequest {
 const FAILED_SLOT_EVERY: usize = 5;
 
 impl Journal {
-    /// The journal's context for a prompt.
     pub async fn assemble_context(
         &self,
         caller: &Caller,
@@ -88,13 +87,8 @@ impl Journal {
             if !caller.is_operator() {
                 request.project = caller.project().map(str::to_owned);
             } else if request.project.is_none() {
-                request.project = self
-                    .core
-                    .store
-                    .sessions()
-                    .get(session)
-                    .await?
-                    .and_then(|session| session.project);
+                let session = self.core.store.sessions().get(session).await?;
+                request.project = session.and_then(|session| session.project);
             }
         }
         let seen: HashSet<SeenKey> = match &request.session_id {
@@ -115,35 +109,30 @@ impl Journal {
         // Of two concurrent calls only one gives an item; the other leaves it out.
         let items: Vec<ItemVersion> = markdown.items().cloned().collect();
         let hook_id = request.hook_id;
-        let fresh: HashSet<ItemVersion> = self
-            .core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut fresh = HashSet::new();
-                    let hook = hook_id.as_deref();
-                    if let Some(hook) = hook
-                        && tx.hooks().is_lost(hook).await?
-                    {
-                        return Ok::<_, Error>(fresh);
+        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let mut fresh = HashSet::new();
+                let hook = hook_id.as_deref();
+                if let Some(hook) = hook
+                    && tx.hooks().is_lost(hook).await?
+                {
+                    return Ok::<_, Error>(fresh);
+                }
+                for item in items {
+                    if tx.seen().note(&session_id, &item, hook).await? {
+                        fresh.insert(item);
                     }
-                    for item in items {
-                        if tx.seen().note(&session_id, &item, hook).await? {
-                            fresh.insert(item);
-                        }
-                    }
-                    Ok(fresh)
-                })
+                }
+                Ok(fresh)
             })
-            .await?;
+        });
+        let fresh: HashSet<ItemVersion> = write.await?;
         if !request.repeat {
             markdown.retain(|item| fresh.contains(item));
         }
         Ok(markdown.finish())
     }
 
-    /// Candidates of all kinds, the best of each first.
     async fn relevant(
         &self,
         caller: &Caller,
@@ -181,7 +170,7 @@ impl Journal {
             // A short list has no slot for failed attempts, and items that the session has seen
             // take slots, too.
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
-            // A context that was asked for leaves out irrelevant records, like one that was not.
+            // Irrelevant records are left out of a requested context, as of one that a hook adds.
             only_relevant: true,
             with_open: false,
         };
@@ -200,12 +189,8 @@ impl Journal {
         caller: &Caller,
         request: &ContextRequest,
     ) -> Result<Vec<Value>, Error> {
-        let (values, _) = self
-            .core
-            .store
-            .values()
-            .list(&Reader::from_caller(caller), None, limits::VALUES_RANKED)
-            .await?;
+        let (reader, values) = (Reader::from_caller(caller), self.core.store.values());
+        let (values, _) = values.list(&reader, None, limits::VALUES_RANKED).await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
         if request.query.trim().is_empty() {
             return Ok(values.into_iter().map(|(value, _)| value).filter(is_own).collect());
@@ -261,13 +246,10 @@ fn leave_out(candidates: &mut Vec<ContextItem>, seen: &HashSet<SeenKey>) {
     candidates.retain(|candidate| given_texts.insert(candidate.texts.clone()));
 }
 
-/// A candidate for a context.
 struct ContextItem {
     kind: ContextKind,
     item: ItemVersion,
-    /// The attempt failed.
     is_failed: bool,
-    /// The beginning of its first line.
     lead: ModelText,
     /// Its texts with their names, the most important first.
     texts: Vec<(&'static str, String)>,
@@ -355,4 +337,86 @@ fn fill(markdown: &mut BoundedMarkdown, candidates: Vec<ContextItem>, limit: usi
             break;
         }
     }
+}
+
+const MOST: u32 = 5;
+
+#[derive(Debug, Clone)]
+pub struct PremortemRequest {
+    pub domain: Domain,
+    pub strategy: Option<Strategy>,
+    /// The caller's session; records of its project come first.
+    pub session_id: Option<String>,
+    /// Bound, in bytes.
+    pub budget: usize,
+}
+
+impl Journal {
+    pub async fn premortem(
+        &self,
+        caller: &Caller,
+        request: &PremortemRequest,
+    ) -> Result<AssembledContext, Error> {
+        let PremortemRequest { domain, strategy, budget, .. } = *request;
+        let (store, reader) = (&self.core.store, Reader::from_caller(caller));
+        let mut project = None;
+        if let Some(session) = &request.session_id {
+            self.team.acting_session(caller, None, Some(session), None).await?;
+            project = store.sessions().get(session).await?.and_then(|session| session.project);
+        }
+        let project = caller.project().or(project.as_deref()).unwrap_or_default();
+        let telling = |kind| store.ghaps().telling(&reader, domain, strategy, kind, project, MOST);
+        let mut markdown = BoundedMarkdown::new(budget);
+        let failed = telling(LessonKind::Falsified).await?;
+        let mut given_texts = HashSet::new();
+        for ghap in failed.iter().filter(|ghap| given_texts.insert((&ghap.goal, ghap.surprise()))) {
+            let lesson = ghap.lesson();
+            let takeaway =
+                lesson.map(|lesson| lesson.takeaway.as_deref().unwrap_or(&lesson.what_worked));
+            let cause = ghap.root_cause().map(|cause| cause.description.as_str());
+            let texts = [
+                ("Lesson", takeaway),
+                ("Cause", cause),
+                ("Hypothesis", Some(ghap.hypothesis.as_str())),
+                ("Goal", Some(ghap.goal.as_str())),
+            ];
+            add(&mut markdown, "Common failures", &ghap_lead(ghap), &texts);
+        }
+        for row in store.calibration().hit_rates(&reader, domain, strategy).await? {
+            let lead =
+                model_text!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
+            add(&mut markdown, "Strategy performance", &lead, &[]);
+        }
+        let surprising = telling(LessonKind::Surprising).await?;
+        let mut given_texts = HashSet::new();
+        for ghap in surprising.iter().filter(|ghap| given_texts.insert(ghap.surprise())) {
+            let texts =
+                [("Surprise", ghap.surprise()), ("Prediction", Some(ghap.prediction.as_str()))];
+            add(&mut markdown, "Unexpected outcomes", &ghap_lead(ghap), &texts);
+        }
+        for (category, count) in store.calibration().root_causes(&reader, domain, strategy).await? {
+            let lead = model_text!("**{}** {}", category, count);
+            add(&mut markdown, "Root causes to watch", &lead, &[]);
+        }
+        for value in store.values().of_domain(&reader, domain, MOST).await? {
+            let texts = [("", Some(value.text.as_str()))];
+            add(&mut markdown, "Relevant values", &ModelText::default(), &texts);
+        }
+        Ok(markdown.finish())
+    }
+}
+
+fn ghap_lead(ghap: &Ghap) -> ModelText {
+    model_text!("**{}** {}", ghap.strategy, ghap.id)
+}
+
+fn add(
+    markdown: &mut BoundedMarkdown,
+    heading: &'static str,
+    lead: &ModelText,
+    texts: &[(&'static str, Option<&str>)],
+) {
+    let texts: Vec<(&str, String)> =
+        texts.iter().filter_map(|(name, text)| Some((*name, (*text)?.to_owned()))).collect();
+    markdown.add(heading, None, lead, &texts);
 }

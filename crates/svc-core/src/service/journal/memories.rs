@@ -15,10 +15,7 @@ use svc_model::{
 };
 use svc_store::{MemoryFilter, PageSize, SoughtTerm, StoreError};
 
-use super::{
-    Journal,
-    texts::{check_fraction, check_text},
-};
+use super::Journal;
 use crate::service::{
     Error, ResourceKind, check,
     projects::project_of_write,
@@ -26,7 +23,6 @@ use crate::service::{
     team::{ActingSession, owns_session, tell},
 };
 
-/// Factor for a memory of another project.
 const ELSEWHERE: f64 = 0.7;
 
 /// Something to remember.
@@ -66,9 +62,9 @@ impl Journal {
         acting: ActingSession,
         new: NewMemory,
     ) -> Result<StoredMemory, Error> {
-        check_text("content", &new.content, limits::MEMORY_CHARS)?;
+        check::text("content", &new.content, limits::MEMORY_CHARS)?;
         let importance = new.importance.unwrap_or(0.5);
-        check_fraction("importance", importance)?;
+        check::fraction("importance", importance)?;
         let (tags, global) = (tidy(new.tags.unwrap_or_default())?, new.global.unwrap_or(false));
         let digest = hex::encode(Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
@@ -78,36 +74,33 @@ impl Journal {
         }
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let session_id = &acting.session_id;
-                    tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
-                    let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
-                    let memory = Memory {
-                        id: MemoryId::new(&ids, tx.now()),
-                        project: project.filter(|_| !global),
-                        category: new.category,
-                        content: new.content,
-                        importance,
-                        tags,
-                        confirmed_again: 0,
-                        created_at: tx.now(),
-                    };
-                    budget.check_rows(tx, &caller, 1).await?;
-                    let known =
-                        tx.memories().insert(&memory, &digest, &terms, session_id, global).await?;
-                    if let Some(memory) = known {
-                        return Ok(StoredMemory { memory, is_known: true });
-                    }
-                    let data = json!({ "id": memory.id, "category": memory.category });
-                    tell(tx, session_id, "memory.stored", &data).await?;
-                    Ok(StoredMemory { memory, is_known: false })
-                })
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let session_id = &acting.session_id;
+                tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+                let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
+                let memory = Memory {
+                    id: MemoryId::new(&ids, tx.now()),
+                    project: project.filter(|_| !global),
+                    category: new.category,
+                    content: new.content,
+                    importance,
+                    tags,
+                    confirmed_again: 0,
+                    created_at: tx.now(),
+                };
+                budget.check_rows(tx, &caller, 1).await?;
+                let known =
+                    tx.memories().insert(&memory, &digest, &terms, session_id, global).await?;
+                if let Some(memory) = known {
+                    return Ok(StoredMemory { memory, is_known: true });
+                }
+                let data = json!({ "id": memory.id, "category": memory.category });
+                tell(tx, session_id, "memory.stored", &data).await?;
+                Ok(StoredMemory { memory, is_known: false })
             })
-            .await
+        });
+        write.await
     }
 
     /// The memories that match a text and that the caller may read, the best first, each with its
@@ -136,12 +129,8 @@ impl Journal {
             SoughtTerm { term, weight, memories }
         };
         let terms: Vec<SoughtTerm<'_>> = prompt.terms().into_iter().map(sought).collect();
-        let candidates = self
-            .core
-            .store
-            .memories()
-            .candidates(&Reader::from_caller(caller), &terms, filter, most)
-            .await?;
+        let (reader, memories) = (Reader::from_caller(caller), self.core.store.memories());
+        let candidates = memories.candidates(&reader, &terms, filter, most).await?;
         let now = self.core.now();
         let mut ranked: Vec<(Memory, Fit)> = candidates
             .into_iter()
@@ -187,37 +176,30 @@ impl Journal {
             Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
         })?;
         let caller = caller.clone();
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
-                    let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
-                    let (session, is_readable) = maker.ok_or_else(unknown)?;
-                    if !owns_session(tx, &caller, &session).await? {
-                        return Err(if is_readable {
-                            let why = format!(
-                                "memory {} is another's: its maker may remove it",
-                                id.as_str()
-                            );
-                            Error::Forbidden(why)
-                        } else {
-                            unknown()
-                        });
-                    }
-                    if !tx.memories().delete(&id).await? {
-                        return Err(unknown());
-                    }
-                    tx.sessions()
-                        .touch(&acting.session_id, &caller.principal().to_string())
-                        .await?;
-                    let data = json!({ "id": id });
-                    tell(tx, &acting.session_id, "memory.deleted", &data).await?;
-                    Ok(id)
-                })
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
+                let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
+                let (session, is_readable) = maker.ok_or_else(unknown)?;
+                if !owns_session(tx, &caller, &session).await? {
+                    return Err(if is_readable {
+                        let why =
+                            format!("memory {} is another's: its maker may remove it", id.as_str());
+                        Error::Forbidden(why)
+                    } else {
+                        unknown()
+                    });
+                }
+                if !tx.memories().delete(&id).await? {
+                    return Err(unknown());
+                }
+                tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+                let data = json!({ "id": id });
+                tell(tx, &acting.session_id, "memory.deleted", &data).await?;
+                Ok(id)
             })
-            .await
+        });
+        write.await
     }
 
     /// The most important memories of a project that the caller may read.
@@ -228,13 +210,9 @@ impl Journal {
         limit: usize,
     ) -> Result<Vec<Memory>, StoreError> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let (reader, memories) = (Reader::from_caller(caller), self.core.store.memories());
         let project = project.unwrap_or_default();
-        let reader = Reader::from_caller(caller);
-        self.core
-            .store
-            .memories()
-            .important(&reader, project, limits::MEMORY_IMPORTANT, limit)
-            .await
+        memories.important(&reader, project, limits::MEMORY_IMPORTANT, limit).await
     }
 }
 

@@ -3,11 +3,7 @@
 mod bounded_markdown;
 mod context;
 mod memories;
-mod orphans;
-mod outcomes;
-mod premortem;
 mod records;
-mod texts;
 mod values;
 
 use std::sync::Arc;
@@ -17,22 +13,19 @@ use tokio::sync::Mutex;
 use crate::service::{core::Core, search::Search, team::Team};
 
 pub use bounded_markdown::{AssembledContext, ContextSource};
-pub use context::{ContextKind, ContextRequest};
+pub use context::{ContextKind, ContextRequest, PremortemRequest};
 pub use memories::{NewMemory, StoredMemory};
-pub use outcomes::NewOutcome;
-pub use premortem::PremortemRequest;
-pub use records::GhapDetail;
+pub use records::{GhapDetail, NewOutcome};
 pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, distance_error};
 
-pub(super) use outcomes::put_outcome;
+pub(super) use records::put_outcome;
 
-/// The service of GHAP records, memories and values.
 #[derive(Debug, Clone)]
 pub struct Journal {
     core: Core,
     team: Team,
     search: Search,
-    /// Held while records are clustered: that keeps a core busy, and should not do so twice.
+    /// Held during a clustering, so that only one at a time keeps a core busy.
     grouping: Arc<Mutex<()>>,
 }
 

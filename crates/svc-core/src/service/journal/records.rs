@@ -1,4 +1,5 @@
-//! GHAP records of sessions: start, changes and end.
+//! GHAP records of sessions: start, changes and end; the outcomes that support a verdict; and
+//! orphans, which are active records whose session has ended or is stale.
 //!
 //! A change of a record, its history, the counters and its event are one write job, so that a crash
 //! leaves all of it or none.
@@ -7,18 +8,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use svc_model::{
-    Caller, GhapFilter, GhapId, IdReference, LATEST, Reader,
-    journal::{Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict},
+    Caller, GhapFilter, GhapId, IdReference, Ids, LATEST, OutcomeId, Reader, Timestamp,
+    journal::{
+        Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Outcome, OutcomeVerdict,
+        Resolution, Verdict,
+    },
     limits,
 };
 use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx};
 
-use super::{
-    Journal,
-    texts::{check_fraction, check_text},
-};
+use super::Journal;
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind,
+    Candidate, Error, Page, PageBounds, ResourceKind, check,
     projects::project_of_write,
     search,
     team::{ActingSession, tell},
@@ -53,33 +54,30 @@ impl Journal {
             ("action", &draft.action),
             ("prediction", &draft.prediction),
         ] {
-            check_text(field, text, limits::GHAP_TEXT_CHARS)?;
+            check::text(field, text, limits::GHAP_TEXT_CHARS)?;
         }
-        draft.probability.map_or(Ok(()), |share| check_fraction("probability", share))?;
+        draft.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         let budget = self.core.budget.clone();
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let id = &acting.session_id;
-                    tx.sessions().touch(id, &caller.principal().to_string()).await?;
-                    budget.check_rows(tx, &caller, 1).await?;
-                    if let Some(active) = tx.ghaps().active(id).await? {
-                        return Err(Error::ActiveGhap { id: active.id });
-                    }
-                    let project = project_of_write(&caller, tx.sessions().get(id).await?);
-                    let now = tx.now();
-                    let ghap_id = GhapId::new(&ids, now);
-                    let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
-                    tx.ghaps().insert(&ghap).await?;
-                    tx.tool_counts().reset(id, "").await?;
-                    tell_of(tx, &ghap, "ghap.started").await?;
-                    Ok(ghap)
-                })
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let id = &acting.session_id;
+                tx.sessions().touch(id, &caller.principal().to_string()).await?;
+                budget.check_rows(tx, &caller, 1).await?;
+                if let Some(active) = tx.ghaps().active(id).await? {
+                    return Err(Error::ActiveGhap { id: active.id });
+                }
+                let project = project_of_write(&caller, tx.sessions().get(id).await?);
+                let now = tx.now();
+                let ghap_id = GhapId::new(&ids, now);
+                let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
+                tx.ghaps().insert(&ghap).await?;
+                tx.tool_counts().reset(id, "").await?;
+                tell_of(tx, &ghap, "ghap.started").await?;
+                Ok(ghap)
             })
-            .await
+        });
+        write.await
     }
 
     /// Changes the active record of a session. A change of hypothesis, action or prediction stores
@@ -98,113 +96,93 @@ impl Journal {
             ("note", &change.note, limits::GHAP_LONG_TEXT_CHARS),
         ] {
             if let Some(text) = text {
-                check_text(field, text, most)?;
+                check::text(field, text, most)?;
             }
         }
-        change.probability.map_or(Ok(()), |share| check_fraction("probability", share))?;
-        self.core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut ghap = active(tx, &acting).await?;
-                    let now = tx.now();
-                    let before = ghap.clone();
-                    let note = change.note.clone();
-                    ghap.apply(change);
-                    if ghap == before && note.is_none() {
-                        return Err(Error::invalid("arguments", "there is nothing to change"));
-                    }
-                    let turned = (&ghap.hypothesis, &ghap.action, &ghap.prediction)
-                        != (&before.hypothesis, &before.action, &before.prediction);
-                    if turned {
-                        let earlier = Iteration {
-                            iteration: before.iteration_count,
-                            hypothesis: before.hypothesis,
-                            action: before.action,
-                            prediction: before.prediction,
-                            at: now,
-                        };
-                        tx.ghaps().insert_iteration(&ghap.id, &earlier).await?;
-                        ghap.iteration_count += 1;
-                    }
-                    if let Some(note) = note {
-                        tx.ghaps().insert_note(&ghap.id, &note, now).await?;
-                    }
-                    ghap.updated_at = now;
-                    tx.ghaps().update(&ghap).await?;
-                    tx.tool_counts().reset(&acting.session_id, "").await?;
-                    tell_of(tx, &ghap, "ghap.updated").await?;
-                    Ok(ghap)
-                })
+        change.probability.map_or(Ok(()), |share| check::fraction("probability", share))?;
+        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let mut ghap = active(tx, &acting).await?;
+                let now = tx.now();
+                let before = ghap.clone();
+                let note = change.note.clone();
+                ghap.apply(change);
+                if ghap == before && note.is_none() {
+                    return Err(Error::invalid("arguments", "there is nothing to change"));
+                }
+                let turned = (&ghap.hypothesis, &ghap.action, &ghap.prediction)
+                    != (&before.hypothesis, &before.action, &before.prediction);
+                if turned {
+                    let earlier = Iteration {
+                        iteration: before.iteration_count,
+                        hypothesis: before.hypothesis,
+                        action: before.action,
+                        prediction: before.prediction,
+                        at: now,
+                    };
+                    tx.ghaps().insert_iteration(&ghap.id, &earlier).await?;
+                    ghap.iteration_count += 1;
+                }
+                if let Some(note) = note {
+                    tx.ghaps().insert_note(&ghap.id, &note, now).await?;
+                }
+                ghap.updated_at = now;
+                update(tx, &ghap, "ghap.updated").await?;
+                Ok(ghap)
             })
-            .await
+        });
+        write.await
     }
 
-    /// Ends the active record of a session.
     pub async fn resolve_ghap(
         &self,
         caller: &Caller,
         acting: ActingSession,
         resolution: Resolution,
     ) -> Result<Ghap, Error> {
-        check_text("result", &resolution.result, limits::GHAP_LONG_TEXT_CHARS)?;
+        let Resolution { result, surprise, root_cause, lesson, .. } = &resolution;
+        let lesson = lesson.as_ref();
         for (field, text) in [
-            ("surprise", resolution.surprise.as_ref()),
-            (
-                "root_cause.description",
-                resolution.root_cause.as_ref().map(|cause| &cause.description),
-            ),
-            ("lesson.what_worked", resolution.lesson.as_ref().map(|lesson| &lesson.what_worked)),
-            (
-                "lesson.takeaway",
-                resolution.lesson.as_ref().and_then(|lesson| lesson.takeaway.as_ref()),
-            ),
+            ("result", Some(result)),
+            ("surprise", surprise.as_ref()),
+            ("root_cause.description", root_cause.as_ref().map(|cause| &cause.description)),
+            ("lesson.what_worked", lesson.map(|lesson| &lesson.what_worked)),
+            ("lesson.takeaway", lesson.and_then(|lesson| lesson.takeaway.as_ref())),
         ] {
             if let Some(text) = text {
-                check_text(field, text, limits::GHAP_LONG_TEXT_CHARS)?;
+                check::text(field, text, limits::GHAP_LONG_TEXT_CHARS)?;
             }
         }
         if resolution.verdict == Verdict::Falsified {
-            if resolution.surprise.is_none() {
-                return Err(Error::invalid(
-                    "surprise",
-                    "is missing: a falsified record says what was not expected",
-                ));
+            if surprise.is_none() {
+                let why = "is missing: a falsified record says what was not expected";
+                return Err(Error::invalid("surprise", why));
             }
-            if resolution.root_cause.is_none() {
+            if root_cause.is_none() {
                 let why = "is missing: a falsified record says why, as {category, description}";
                 return Err(Error::invalid("root_cause", why));
             }
         }
         let reader = Reader::from_caller(caller);
-        self.core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut ghap = active(tx, &acting).await?;
-                    if let Some(outcome) = &resolution.outcome_id {
-                        let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
-                        let session = tx.outcomes().session(outcome).await?.ok_or_else(unknown)?;
-                        if session != ghap.session_id {
-                            return Err(Error::invalid(
-                                "outcome_id",
-                                "was seen in another session",
-                            ));
-                        }
+        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let mut ghap = active(tx, &acting).await?;
+                if let Some(outcome) = &resolution.outcome_id {
+                    let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
+                    let session = tx.outcomes().session(outcome).await?.ok_or_else(unknown)?;
+                    if session != ghap.session_id {
+                        return Err(Error::invalid("outcome_id", "was seen in another session"));
                     }
-                    ghap.resolve(resolution, tx.now());
-                    if ghap.status == GhapStatus::Confirmed {
-                        search::note_confirmed(tx, &reader, &ghap).await?;
-                    }
-                    tx.ghaps().update(&ghap).await?;
-                    tx.tool_counts().reset(&acting.session_id, "").await?;
-                    tell_of(tx, &ghap, "ghap.resolved").await?;
-                    Ok(ghap)
-                })
+                }
+                ghap.resolve(resolution, tx.now());
+                if ghap.status == GhapStatus::Confirmed {
+                    search::note_confirmed(tx, &reader, &ghap).await?;
+                }
+                update(tx, &ghap, "ghap.resolved").await?;
+                Ok(ghap)
             })
-            .await
+        });
+        write.await
     }
 
     pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>, Error> {
@@ -273,11 +251,8 @@ impl Journal {
         let project = project.as_deref();
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let bins = store.calibration().probability_bins(&reader, project, domain).await?;
-        let weeks = store
-            .calibration()
-            .verdict_weeks(&reader, project, domain, limits::VERDICT_WEEKS)
-            .await?;
-        Ok((bins, weeks))
+        let (calibration, most) = (store.calibration(), limits::VERDICT_WEEKS);
+        Ok((bins, calibration.verdict_weeks(&reader, project, domain, most).await?))
     }
 }
 
@@ -286,8 +261,16 @@ async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error>
     ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
 
+/// Stores a change of a session's active record. The count of the session's tool calls, which leads
+/// to a reminder, starts again.
+async fn update(tx: &mut WriteTx, ghap: &Ghap, event: &'static str) -> Result<(), StoreError> {
+    tx.ghaps().update(ghap).await?;
+    tx.tool_counts().reset(&ghap.session_id, "").await?;
+    tell_of(tx, ghap, event).await
+}
+
 /// Appends an event about a record, without its texts: a reader who needs those reads the record.
-pub(super) async fn tell_of(
+async fn tell_of(
     tx: &mut WriteTx,
     ghap: &Ghap,
     event_kind: &'static str,
@@ -303,4 +286,181 @@ pub(super) async fn tell_of(
 fn candidate(ghap: &Ghap) -> Candidate {
     let about = format!("{}, {}, since {}", ghap.status, ghap.goal, ghap.created_at);
     Candidate { id: ghap.id.as_str().to_owned(), about }
+}
+
+impl Journal {
+    /// Orphaned records in the project of a session, the one that was changed last first.
+    pub async fn orphans(
+        &self,
+        caller: &Caller,
+        acting: &ActingSession,
+    ) -> Result<Vec<Ghap>, Error> {
+        let session = self.core.store.sessions().get(&acting.session_id).await?;
+        let project = match project_of_write(caller, session) {
+            Some(project) => project,
+            // Sessions without a project have nothing in common.
+            None if !caller.is_operator() => return Ok(Vec::new()),
+            None => String::new(),
+        };
+        let stale = self.core.now().minus(limits::SESSION_STALE);
+        Ok(self.core.store.ghaps().orphans(&project, &acting.session_id, stale).await?)
+    }
+
+    /// Moves an orphaned record to the caller's session: it keeps its id and its history.
+    pub async fn adopt_ghap(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        id: Option<&str>,
+    ) -> Result<(Ghap, String), Error> {
+        let orphan = self.one_orphan(caller, &acting, id).await?;
+        let subject = caller.principal().to_string();
+        let stale = self.core.now().minus(limits::SESSION_STALE);
+        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                tx.sessions().touch(&acting.session_id, &subject).await?;
+                if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
+                    return Err(Error::ActiveGhap { id: active.id });
+                }
+                let mut ghap = read_orphan(tx, &orphan, stale).await?;
+                let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
+                ghap.updated_at = tx.now();
+                update(tx, &ghap, "ghap.adopted").await?;
+                Ok((ghap, from))
+            })
+        });
+        write.await
+    }
+
+    /// Abandons an orphaned record, under the session that left it. The operator may abandon one of
+    /// any project, by its id or a prefix of it.
+    pub async fn abandon_orphan(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        id: Option<&str>,
+        reason: String,
+    ) -> Result<Ghap, Error> {
+        check::text("reason", &reason, limits::GHAP_LONG_TEXT_CHARS)?;
+        let orphan = match id {
+            Some(id) if caller.is_operator() => self.ghap(caller, id).await?.ghap.id,
+            _ => self.one_orphan(caller, &acting, id).await?,
+        };
+        let stale = self.core.now().minus(limits::SESSION_STALE);
+        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let mut ghap = read_orphan(tx, &orphan, stale).await?;
+                ghap.resolve(Resolution::abandoned(reason), tx.now());
+                tx.ghaps().update(&ghap).await?;
+                tell_of(tx, &ghap, "ghap.resolved").await?;
+                Ok(ghap)
+            })
+        });
+        write.await
+    }
+
+    async fn one_orphan(
+        &self,
+        caller: &Caller,
+        acting: &ActingSession,
+        id: Option<&str>,
+    ) -> Result<GhapId, Error> {
+        let mut orphans = self.orphans(caller, acting).await?;
+        match id {
+            None if orphans.is_empty() => {
+                Err(Error::not_found(ResourceKind::OrphanedRecord, "in this project"))
+            }
+            None => Ok(orphans.swap_remove(0).id),
+            Some(id) => orphans
+                .into_iter()
+                .map(|ghap| ghap.id)
+                .find(|known| known.as_str() == id)
+                .ok_or_else(|| Error::not_found(ResourceKind::OrphanOfProject, id)),
+        }
+    }
+}
+
+/// Reads a record that was an orphan; an error if its session has returned since.
+async fn read_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
+    let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
+    let ghap = tx.ghaps().get(id).await?.ok_or_else(unknown)?;
+    let session = tx.sessions().get(&ghap.session_id).await?;
+    let left =
+        session.is_none_or(|session| session.ended_at.is_some() || session.last_seen_at < stale);
+    if ghap.status != GhapStatus::Active {
+        return Err(Error::Conflict(format!("record {id} has ended: it is {}", ghap.status)));
+    }
+    if !left {
+        return Err(Error::Conflict(format!(
+            "record {id} is not left open: session {} still works on it",
+            ghap.session_id
+        )));
+    }
+    Ok(ghap)
+}
+
+#[derive(Debug, Clone)]
+pub struct NewOutcome {
+    pub command: String,
+    pub verdict: OutcomeVerdict,
+    pub summary: String,
+    /// The client's id of the tool call.
+    pub tool_use_id: Option<String>,
+}
+
+impl Journal {
+    /// Records an outcome. Idempotent by the tool call's id.
+    pub async fn record_outcome(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        new: NewOutcome,
+    ) -> Result<Outcome, Error> {
+        check::text("command", &new.command, limits::GHAP_LONG_TEXT_CHARS)?;
+        check::key("tool_use_id", new.tool_use_id.as_deref())?;
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                tx.sessions().touch(&acting.session_id, &caller.principal().to_string()).await?;
+                Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
+            })
+        });
+        write.await
+    }
+
+    pub async fn outcomes(
+        &self,
+        session_id: &str,
+        limit: Option<u32>,
+    ) -> Result<Vec<Outcome>, Error> {
+        Ok(self.core.store.outcomes().list(session_id, check::limit(limit)?).await?)
+    }
+}
+
+pub(in crate::service) async fn put_outcome(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    caller: &Caller,
+    acting: &ActingSession,
+    new: NewOutcome,
+) -> Result<(Outcome, bool), Error> {
+    let session = tx.sessions().get(&acting.session_id).await?;
+    let project = project_of_write(caller, session).unwrap_or_default();
+    let outcome = Outcome {
+        outcome_id: OutcomeId::new(ids, tx.now()),
+        session_id: acting.session_id.clone(),
+        command: new.command,
+        verdict: new.verdict,
+        summary: new.summary.chars().take(limits::OUTCOME_SUMMARY_CHARS).collect(),
+        at: tx.now(),
+    };
+    let made = outcome.outcome_id.clone();
+    let tool_use = new.tool_use_id.as_deref();
+    let outcome = tx.outcomes().insert(&outcome, &acting.agent_id, &project, tool_use).await?;
+    let is_new = outcome.outcome_id == made;
+    if is_new {
+        let data = json!({ "outcome_id": made, "verdict": outcome.verdict });
+        tell(tx, &acting.session_id, "outcome.recorded", &data).await?;
+    }
+    Ok((outcome, is_new))
 }

@@ -17,9 +17,9 @@ use svc_model::{
 };
 use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster};
 
-use super::{Journal, texts::check_text};
+use super::Journal;
 use crate::service::{
-    Error, ResourceKind,
+    Error, ResourceKind, check,
     projects::project_of_write,
     team::{ActingSession, tell},
 };
@@ -35,16 +35,13 @@ const DEVIATIONS: f64 = 0.5;
 pub struct ClusterList {
     /// The largest first.
     pub clusters: Vec<ClusterRow>,
-    /// Number of records considered.
     pub records: i64,
-    /// Number of records that are in no cluster.
     pub noise: i64,
 }
 
 #[derive(Debug)]
 pub struct ValueValidity {
     pub is_valid: bool,
-    /// Cosine to the centroid of the cluster.
     pub similarity: f64,
     /// Distances from the centroid: 1 minus the cosine.
     pub distances: ValueDistances,
@@ -53,13 +50,9 @@ pub struct ValueValidity {
 /// Distances from the centroid of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct ValueDistances {
-    /// Of the sentence.
     pub candidate: f64,
-    /// Mean of the records.
     pub mean: f64,
-    /// Standard deviation of the records.
     pub std: f64,
-    /// Bound on the distance of the sentence.
     pub threshold: f64,
 }
 
@@ -106,26 +99,19 @@ impl Journal {
         Ok(known.filter(|known| known.state == state).ok_or(state))
     }
 
-    /// Clusters the latest records, and stores the result.
     async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
-        let ghaps = self
-            .core
-            .store
-            .ghaps()
-            .latest_resolved(&Reader::All, limits::CLUSTERED_RECORDS)
-            .await?;
+        let ghaps = self.core.store.ghaps();
+        let ghaps = ghaps.latest_resolved(&Reader::All, limits::CLUSTERED_RECORDS).await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
         let (clustering, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.values().put_clusters(axis, &clustering, &groups).await?;
-                    Ok(clustering)
-                })
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                tx.values().put_clusters(axis, &clustering, &groups).await?;
+                Ok(clustering)
             })
-            .await
+        });
+        write.await
     }
 
     /// Records of a stored cluster that the caller may read, the nearest to its centroid first.
@@ -152,7 +138,7 @@ impl Journal {
         text: &str,
         cluster_id: &str,
     ) -> Result<ValueValidity, Error> {
-        check_text("text", text, limits::VALUE_CHARS)?;
+        check::text("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
         let most = limits::CLUSTERED_RECORDS;
@@ -189,32 +175,29 @@ impl Journal {
         }
         let terms = text::terms(&text);
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let session_id = &acting.session_id;
-                    tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
-                    let session = tx.sessions().get(session_id).await?;
-                    let value = Value {
-                        id: ValueId::new(&ids, tx.now()),
-                        project: project_of_write(&caller, session),
-                        axis: own,
-                        cluster_id,
-                        text,
-                        distance: validity.distances.candidate,
-                        validated_at: tx.now(),
-                    };
-                    if let Some(value) = tx.values().insert(&value, &terms, session_id).await? {
-                        return Ok(StoredValue { value, is_known: true });
-                    }
-                    let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
-                    tell(tx, session_id, "value.stored", &data).await?;
-                    Ok(StoredValue { value, is_known: false })
-                })
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let session_id = &acting.session_id;
+                tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+                let session = tx.sessions().get(session_id).await?;
+                let value = Value {
+                    id: ValueId::new(&ids, tx.now()),
+                    project: project_of_write(&caller, session),
+                    axis: own,
+                    cluster_id,
+                    text,
+                    distance: validity.distances.candidate,
+                    validated_at: tx.now(),
+                };
+                if let Some(value) = tx.values().insert(&value, &terms, session_id).await? {
+                    return Ok(StoredValue { value, is_known: true });
+                }
+                let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
+                tell(tx, session_id, "value.stored", &data).await?;
+                Ok(StoredValue { value, is_known: false })
             })
-            .await
+        });
+        write.await
     }
 
     /// Values that the caller may read, the latest first, and the number of all of them.
@@ -257,7 +240,6 @@ fn enough(count: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The axis in a cluster's id.
 fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
     let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
     cluster_id
@@ -270,7 +252,6 @@ fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
         })
 }
 
-/// Weight of a record by its tier.
 fn weight(tier: Option<Tier>) -> f64 {
     match tier {
         Some(Tier::Gold) => 1.0,

@@ -1,34 +1,22 @@
 //! The event log: pages, readers that follow it, and retention.
 //!
-//! `cursor` says where a reader begins. Every reader that follows the log is built on `source`:
-//! `subscription` returns frames, `follower` events, `reading` one response. `pages` and
-//! `stream_moves` do not follow.
+//! `source` says where a reader begins, and every reader that follows the log is built on it:
+//! `subscription` returns frames, `reading` events. `upkeep` has sizes, retention and maintenance.
 
-mod cursor;
-mod follower;
-mod growth;
-mod pages;
 mod reading;
-mod retention;
 mod source;
-mod stream_changes;
 mod subscription;
 mod upkeep;
 
 use crate::service::core::Core;
 
-pub use cursor::{Gap, Selector, StartAfter};
-pub use follower::StreamFollower;
-pub use growth::{Growth, SizeBound};
-pub use pages::EventPage;
-pub use reading::EventReading;
-pub use stream_changes::{StreamChanges, StreamEnd};
+pub use reading::{EventPage, EventReading, StreamChanges, StreamEnd, StreamFollower};
+pub use source::{Gap, Selector, StartAfter};
 pub use subscription::{Subscription, SubscriptionChunk};
-pub use upkeep::LogStatus;
+pub use upkeep::{Growth, LogStatus, SizeBound};
 
 pub use svc_store::{COMMIT_SECONDS, WriterStats};
 
-/// The service of the log.
 #[derive(Debug, Clone)]
 pub struct Log {
     core: Core,

@@ -1,15 +1,18 @@
-//! Reading the log call by call, for readers without a connection.
+//! Events for readers without a connection: one response that may wait, a page, the events of one
+//! stream as they follow, and which of a set of streams have new events.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use svc_model::{Caller, Event, Reader, limits};
-use svc_store::{Batch, FeedScope, PageSize};
-use tokio::time::{Instant, timeout_at};
+use svc_model::{Caller, Event, Reader, Seq, StreamName, limits};
+use svc_store::{Batch, Commit, FeedScope, Heard, LogPage, PageSize, StreamListener, StreamView};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     Log,
-    cursor::{Gap, Selector, StartAfter},
-    source::{LogSource, TailRead},
+    source::{Gap, LogSource, Selector, StartAfter, TailRead},
 };
 use crate::service::{Error, ResourceKind, check};
 
@@ -62,23 +65,19 @@ impl Log {
                 return Err(Error::not_found(ResourceKind::Stream, selector.name()));
             }
             let last = page.events.last().map(|event| source.cursor_of(event));
-            if let Some(last) = last.filter(|_| page.more) {
-                return Ok(EventReading {
-                    events: page.events,
-                    next_after: last,
-                    gap,
-                    closed: false,
-                });
+            let events = page.events;
+            if let Some(next_after) = last.filter(|_| page.more) {
+                return Ok(EventReading { events, next_after, gap, closed: false });
             }
             cursor = cursor.max(bounds.head).max(last.unwrap_or(0));
             let closed = bounds.closed && cursor == bounds.head;
-            let has_answer = !page.events.is_empty() || gap.is_some() || closed;
+            let has_answer = !events.is_empty() || gap.is_some() || closed;
             let is_over = has_answer || {
                 let more = wait_for_kind(&mut source, &mut cursor, kind);
                 timeout_at(deadline, more).await.is_err()
             };
             if is_over {
-                return Ok(EventReading { events: page.events, next_after: cursor, gap, closed });
+                return Ok(EventReading { events, next_after: cursor, gap, closed });
             }
         }
     }
@@ -102,5 +101,219 @@ async fn wait_for_kind(source: &mut LogSource, cursor: &mut i64, kind: Option<&s
             return;
         }
         *cursor = next;
+    }
+}
+
+#[derive(Debug)]
+pub struct EventPage {
+    pub events: Vec<Event>,
+    /// The cursor of the next page, if there is one.
+    pub next: Option<i64>,
+}
+
+impl Log {
+    pub async fn event_page(
+        &self,
+        caller: &Caller,
+        selector: &Selector,
+        after: i64,
+        kind: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<EventPage, Error> {
+        let size = PageSize::rows(check::limit(limit)?);
+        let LogPage { events, more } = match selector {
+            Selector::Stream(name) => {
+                let (name, view) = self.readable(&Reader::from_caller(caller), name).await?;
+                self.core.store.events().of_stream(view.id, &name, after, kind, size).await?
+            }
+            Selector::Prefix(prefix) => {
+                let scope = FeedScope::prefix(prefix, Reader::from_caller(caller));
+                self.core.store.events().of_feed(&scope, after, i64::MAX, kind, size).await?
+            }
+        };
+        let next = events.last().filter(|_| more).map(|event| selector.cursor_of(event));
+        Ok(EventPage { events, next })
+    }
+
+    /// A stream that the reader may read; any other gives the same error as an unknown one.
+    pub(super) async fn readable(
+        &self,
+        reader: &Reader,
+        name: &str,
+    ) -> Result<(StreamName, StreamView), Error> {
+        let unknown = || Error::not_found(ResourceKind::Stream, name);
+        let stream = StreamName::parse(name).ok_or_else(unknown)?;
+        let view = self.core.store.streams().view(&stream).await?;
+        let view = view.filter(|view| reader.may_read(&view.visibility)).ok_or_else(unknown)?;
+        Ok((stream, view))
+    }
+}
+
+/// A reader of one stream that takes events instead of frames.
+#[derive(Debug)]
+pub struct StreamFollower {
+    source: LogSource,
+    cursor: Seq,
+    /// The stream was closed when the follower began.
+    was_closed: bool,
+}
+
+impl Log {
+    /// Follows one stream from a cursor to its end.
+    pub async fn follow(&self, name: StreamName, after: Seq) -> Result<StreamFollower, Error> {
+        let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
+        Ok(StreamFollower { source, cursor: after, was_closed: bounds.closed })
+    }
+}
+
+impl StreamFollower {
+    /// Waits for the next events; `None` at the end of a closed stream. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Vec<Event>>, Error> {
+        loop {
+            let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
+                TailRead::Batches(batches) => {
+                    batches.iter().flat_map(|batch| batch.events.iter().cloned()).collect()
+                }
+                // The tail has only commits since this reader began to listen.
+                TailRead::Nothing | TailRead::Closed | TailRead::Behind | TailRead::Withdrawn => {
+                    Box::pin(self.read_table()).await?
+                }
+            };
+            if !events.is_empty() {
+                return Ok(Some(events));
+            }
+            match self.source.tail(&mut self.cursor.clone(), 0) {
+                TailRead::Closed => return Ok(None),
+                TailRead::Nothing if self.was_closed => return Ok(None),
+                TailRead::Nothing => self.source.wait(self.cursor).await,
+                TailRead::Batches(_) | TailRead::Behind | TailRead::Withdrawn => {}
+            }
+        }
+    }
+
+    /// The cursor after the last returned event.
+    pub fn cursor(&self) -> Seq {
+        self.cursor
+    }
+
+    async fn read_table(&mut self) -> Result<Vec<Event>, Error> {
+        let size = PageSize::rows(limits::REPLAY_ROWS);
+        let events = self.source.events(self.cursor, i64::MAX, None, size).await?.events;
+        self.cursor = events.last().map_or(self.cursor, |event| event.seq);
+        Ok(events)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamEnd {
+    /// Seq of its last event; 0 if it has none.
+    pub head: Seq,
+    pub closed: bool,
+}
+
+impl From<StreamView> for StreamEnd {
+    fn from(view: StreamView) -> Self {
+        Self { head: view.head, closed: view.closed }
+    }
+}
+
+/// Watches which of a set of streams have new events, for clients that subscribe to resources.
+///
+/// This is a level, not an edge: it names the streams that have moved since a position of the log,
+/// with the last position of each. So nothing is stored for a reader that is away.
+#[derive(Debug)]
+pub struct StreamChanges {
+    log: Log,
+    reader: Reader,
+    listener: StreamListener<Commit>,
+    cursor: i64,
+}
+
+impl Log {
+    /// Watches the log from the position `from`, or from its end. Also returns which of the streams
+    /// have moved since.
+    pub async fn watch_streams(
+        &self,
+        caller: &Caller,
+        names: Vec<String>,
+        from: Option<i64>,
+    ) -> Result<(StreamChanges, Vec<(String, i64)>), Error> {
+        let reader = Reader::for_tool(caller);
+        // Listen first and read second, or a commit in between is missed.
+        let listener = self.core.store.bus().listen_all();
+        let head = self.log_head().await?;
+        let after = from.unwrap_or(head).min(head);
+        let missed = if after < head {
+            self.core.store.streams().moved(&reader, &names, after).await?
+        } else {
+            Vec::new()
+        };
+        Ok((StreamChanges { log: self.clone(), reader, listener, cursor: head }, missed))
+    }
+
+    /// Position of the last event of the log.
+    pub async fn log_head(&self) -> Result<i64, Error> {
+        Ok(self.core.store.events().bounds().await?.1)
+    }
+
+    /// The end of a stream, for a caller who has checked its ownership. `None` if there is no
+    /// stream of that name.
+    pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
+        Ok(self.core.store.streams().view(name).await?.map(StreamEnd::from))
+    }
+
+    /// The end of a stream that the caller may read and that holds no responses.
+    pub async fn readable_stream_end(
+        &self,
+        caller: &Caller,
+        name: &StreamName,
+    ) -> Result<Option<StreamEnd>, Error> {
+        let reader = Reader::for_tool(caller);
+        let view = self.core.store.streams().view(name).await?;
+        Ok(view.filter(|view| reader.may_read(&view.visibility)).map(StreamEnd::from))
+    }
+
+    pub fn streams_opened(&self) -> watch::Receiver<u64> {
+        self.core.store.bus().opened()
+    }
+}
+
+impl StreamChanges {
+    pub fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
+    pub async fn wait(&mut self) {
+        self.listener.wait(self.cursor).await;
+    }
+
+    /// The streams (keys of `streams`) that have moved since the last call, each with its last
+    /// position.
+    pub async fn take<V: Sync>(
+        &mut self,
+        streams: &BTreeMap<String, V>,
+    ) -> Result<Vec<(String, i64)>, Error> {
+        match self.listener.hear(self.cursor, usize::MAX) {
+            Heard::Nothing | Heard::Closed => Ok(Vec::new()),
+            Heard::Items(commits) => {
+                let mut moved = BTreeMap::new();
+                for batch in commits.iter().flat_map(|commit| commit.iter()) {
+                    self.cursor = self.cursor.max(batch.positions.1);
+                    let is_readable = self.reader.may_read(&batch.visibility);
+                    if is_readable && streams.contains_key(batch.stream.as_str()) {
+                        moved.insert(batch.stream.as_str(), batch.positions.1);
+                    }
+                }
+                Ok(moved.into_iter().map(|(name, last)| (name.to_owned(), last)).collect())
+            }
+            Heard::Behind => {
+                let names: Vec<String> = streams.keys().cloned().collect();
+                let head = self.log.log_head().await?;
+                let moved =
+                    self.log.core.store.streams().moved(&self.reader, &names, self.cursor).await?;
+                self.cursor = head;
+                Ok(moved)
+            }
+        }
     }
 }

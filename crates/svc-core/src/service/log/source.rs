@@ -1,11 +1,13 @@
-//! What a reader follows: the table, and the tail, which holds the last commits in memory.
+//! What a reader follows: the table, and the tail, which holds the last commits in memory; where a
+//! reader begins, and the gap that it gets if the log no longer has what it asks for.
 //!
-//! Every reader that follows the log is built on this: [`Subscription`](super::Subscription) for
-//! frames, [`StreamFollower`](super::StreamFollower) for events,
-//! [`Log::read_events`](super::Log::read_events) for one response.
+//! Every reader that follows the log is built on [`LogSource`]:
+//! [`Subscription`](super::Subscription) for frames, [`StreamFollower`](super::StreamFollower) for
+//! events, [`Log::read_events`](super::Log::read_events) for one response.
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use svc_model::{Event, Framing, GapReason, Reader, StreamName, StreamVisibility};
 use svc_store::{
     Batch, Commit, EntryDelta, EntryListener, FeedScope, FramePage, Heard, LogPage, PageSize,
@@ -13,10 +15,8 @@ use svc_store::{
 };
 use tokio::sync::mpsc;
 
-use super::cursor::{Gap, LogBounds, StartAfter};
 use crate::service::{Error, ResourceKind};
 
-/// One stream, or all streams of a scope.
 #[derive(Debug)]
 pub(super) struct LogSource {
     store: Store,
@@ -55,8 +55,6 @@ pub(super) enum TailRead {
 }
 
 impl LogSource {
-    /// Follows one stream: for a reader who may read it now, or for a caller who has checked its
-    /// ownership.
     pub(super) async fn stream(
         store: &Store,
         name: StreamName,
@@ -69,7 +67,7 @@ impl LogSource {
         let is_readable =
             |view: &StreamView| reader.as_ref().is_none_or(|it| it.may_read(&view.visibility));
         let view = view.filter(is_readable).ok_or_else(unknown)?;
-        let bounds = LogBounds { floor: view.floor, head: view.head, closed: view.closed };
+        let bounds = LogBounds::of_stream(&view);
         let followed = Followed::Stream { id: view.id, name, reader, listener };
         Ok((Self { store: store.clone(), followed }, bounds))
     }
@@ -85,7 +83,7 @@ impl LogSource {
         match &self.followed {
             Followed::Stream { name, .. } => {
                 let view = self.store.streams().view(name).await?.ok_or(StoreError::NoStream)?;
-                Ok(LogBounds { floor: view.floor, head: view.head, closed: view.closed })
+                Ok(LogBounds::of_stream(&view))
             }
             Followed::Feed { .. } => {
                 let (floor, head) = self.store.events().bounds().await?;
@@ -132,11 +130,8 @@ impl LogSource {
                 cursor = i64::try_from(gap.requested).unwrap_or(cursor);
             }
             // The last event of each stream is never pruned, and may be before those that were.
-            let next = self
-                .store
-                .events()
-                .of_feed(scope, cursor, i64::MAX, None, PageSize::rows(1))
-                .await?;
+            let (events, size) = (self.store.events(), PageSize::rows(1));
+            let next = events.of_feed(scope, cursor, i64::MAX, None, size).await?;
             if let Some(event) = next.events.first() {
                 gap.oldest = event.position;
             }
@@ -144,7 +139,6 @@ impl LogSource {
         Ok((cursor, gap))
     }
 
-    /// The cursor after an event.
     pub(super) fn cursor_of(&self, event: &Event) -> i64 {
         match self.followed {
             Followed::Stream { .. } => event.seq,
@@ -152,7 +146,6 @@ impl LogSource {
         }
     }
 
-    /// A page of events after the cursor, up to `head`, from the table.
     pub(super) async fn events(
         &self,
         cursor: i64,
@@ -211,7 +204,6 @@ impl LogSource {
         }
     }
 
-    /// Listens to partial output of agents, too.
     pub(super) fn listen_to_deltas(&self) -> EntryListener {
         self.store.bus().sayings().listen()
     }
@@ -272,6 +264,79 @@ impl LogSource {
                 Heard::Closed => TailRead::Closed,
                 Heard::Behind => TailRead::Behind,
             },
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// One stream. Its cursors are seqs.
+    Stream(String),
+    /// All streams with this prefix; all streams if it is empty. Its cursors are positions.
+    Prefix(String),
+}
+
+impl Selector {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Stream(name) | Self::Prefix(name) => name,
+        }
+    }
+
+    pub(super) fn cursor_of(&self, event: &Event) -> i64 {
+        match self {
+            Self::Stream(_) => event.seq,
+            Self::Prefix(_) => event.position,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartAfter {
+    /// After this cursor: any number that a client may send. Cursors of the log fit in an `i64`.
+    Cursor(u64),
+    /// After the latest event.
+    Latest,
+}
+
+/// The events that a reader asked for and the log does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Gap {
+    pub requested: u64,
+    /// Seq or position of the first event after `requested`; of the first event of all if the
+    /// cursor is ahead of the log.
+    pub oldest: i64,
+    /// Seq or position of the latest event.
+    pub latest: i64,
+    pub reason: GapReason,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogBounds {
+    /// The cursor before the oldest event.
+    pub(super) floor: i64,
+    /// The cursor after the latest event.
+    pub(super) head: i64,
+    /// Nothing follows the head.
+    pub(super) closed: bool,
+}
+
+impl LogBounds {
+    fn of_stream(view: &StreamView) -> Self {
+        Self { floor: view.floor, head: view.head, closed: view.closed }
+    }
+    /// The cursor to begin with, and the gap before it.
+    pub(super) fn start(self, after: StartAfter) -> (i64, Option<Gap>) {
+        let Self { floor, head, .. } = self;
+        let StartAfter::Cursor(requested) = after else {
+            return (head, None);
+        };
+        let gap =
+            |reason| Some(Gap { requested, oldest: (floor + 1).min(head), latest: head, reason });
+        match i64::try_from(requested) {
+            Ok(cursor) if cursor < floor => (floor, gap(GapReason::Pruned)),
+            Ok(cursor) if cursor <= head => (cursor, None),
+            _ => (0, gap(GapReason::Ahead)),
         }
     }
 }

@@ -18,8 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Log,
-    cursor::{Gap, LogBounds, Selector, StartAfter},
-    source::{LogSource, TailRead},
+    source::{Gap, LogBounds, LogSource, Selector, StartAfter, TailRead},
 };
 use crate::service::{Error, ResourceKind};
 
@@ -41,7 +40,6 @@ pub struct Subscription {
     kind: Option<Arc<str>>,
     cursor: i64,
     gap: Option<Gap>,
-    /// Nothing follows the head.
     closed: bool,
     /// Stays open at the end of a closed stream: a client would take the end for a fault and
     /// reconnect for ever.
@@ -56,7 +54,6 @@ pub struct Subscription {
     ahead: Option<PagesAhead>,
 }
 
-/// Pages that a task reads ahead.
 #[derive(Debug)]
 struct PagesAhead {
     /// The cursor before the first page.
@@ -80,25 +77,9 @@ impl PagesAhead {
         (&mut self.reader).await.map_err(|_| StoreError::Stopped)?.map(|()| None)
     }
 
-    /// Whether all pages were taken and no more will come.
     fn is_over(&self) -> bool {
         self.pages.is_closed() && self.pages.is_empty()
     }
-}
-
-/// What the tail has for a subscription.
-enum TailFrames {
-    /// Frames that follow the cursor; empty if no event of the commits belongs to this
-    /// subscription.
-    Frames(Bytes),
-    /// Nothing follows yet.
-    Nothing,
-    /// Nothing follows, and the stream is closed.
-    Closed,
-    /// Something follows that only the table has.
-    Behind,
-    /// Something follows that the subscriber may no longer read.
-    Withdrawn,
 }
 
 impl Log {
@@ -169,12 +150,10 @@ impl Subscription {
         })
     }
 
-    /// Whether the subscriber is at the end of a closed stream.
     pub fn is_complete(&self) -> bool {
         self.closed && self.gap.is_none() && self.cursor == self.head
     }
 
-    /// The cursor after the last returned event.
     pub fn cursor(&self) -> i64 {
         self.cursor
     }
@@ -206,17 +185,22 @@ impl Subscription {
             if let Some(words) = self.read_words() {
                 return Ok(Some(SubscriptionChunk::Frames(words)));
             }
-            match self.read_tail() {
-                TailFrames::Frames(frames) if frames.is_empty() => {}
-                TailFrames::Frames(frames) => return Ok(Some(SubscriptionChunk::Frames(frames))),
-                TailFrames::Behind => self.live = false,
-                TailFrames::Withdrawn => return Ok(None),
-                TailFrames::Closed | TailFrames::Nothing if self.closed && !self.endless => {
+            // Up to the size of a chunk: the cost is one system call per subscriber, not the bytes.
+            match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
+                TailRead::Batches(batches) => {
+                    let frames = join(batches.iter().map(|it| self.frames_of(it)).collect());
+                    if !frames.is_empty() {
+                        return Ok(Some(SubscriptionChunk::Frames(frames)));
+                    }
+                }
+                TailRead::Behind => self.live = false,
+                TailRead::Withdrawn => return Ok(None),
+                TailRead::Closed | TailRead::Nothing if self.closed && !self.endless => {
                     return Ok(None);
                 }
-                TailFrames::Closed if self.endless => std::future::pending().await,
-                TailFrames::Closed => self.closed = true,
-                TailFrames::Nothing => match &mut self.words {
+                TailRead::Closed if self.endless => std::future::pending().await,
+                TailRead::Closed => self.closed = true,
+                TailRead::Nothing => match &mut self.words {
                     Some(words) => tokio::select! {
                         () = self.source.wait(self.cursor) => {}
                         () = words.changed() => {}
@@ -259,8 +243,8 @@ impl Subscription {
     async fn read_table_by_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
         let size = PageSize::rows(limits::REPLAY_ROWS);
         let head = self.source.bounds().await?.head;
-        let page = self.source.events(self.cursor, head, Some(kind), size).await?;
-        let LogPage { events, more } = page;
+        let LogPage { events, more } =
+            self.source.events(self.cursor, head, Some(kind), size).await?;
         let last = events.last().map(|event| self.source.cursor_of(event));
         if self.cursor >= head && last.is_none() {
             return Ok(None);
@@ -272,20 +256,6 @@ impl Subscription {
             None => head,
         };
         Ok(Some(svc_store::render(&events, self.framing)))
-    }
-
-    /// The frames of the last commits, up to the size of a chunk: the cost is one system call per
-    /// subscriber, not the bytes.
-    fn read_tail(&mut self) -> TailFrames {
-        match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
-            TailRead::Batches(batches) => TailFrames::Frames(join(
-                batches.iter().map(|batch| self.frames_of(batch)).collect(),
-            )),
-            TailRead::Nothing => TailFrames::Nothing,
-            TailRead::Closed => TailFrames::Closed,
-            TailRead::Behind => TailFrames::Behind,
-            TailRead::Withdrawn => TailFrames::Withdrawn,
-        }
     }
 
     /// New partial output, as an event without an id.
@@ -314,14 +284,45 @@ fn join(frames: Vec<Bytes>) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{GapReason, Ids, READ_ALL, Scope, TokenId};
+    use std::time::Duration;
+
+    use svc_model::{GapReason, Principal, READ_ALL, StreamVisibility};
     use svc_store::testing::{TestStore, append, event};
+    use tokio::time::timeout;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::{
+        Services,
+        testing::{services, session},
+    };
 
     fn name() -> StreamName {
         StreamName::new("task", "t")
+    }
+
+    fn stream() -> Selector {
+        Selector::Stream("task/t".to_owned())
+    }
+
+    fn prefix(prefix: &str) -> Selector {
+        Selector::Prefix(prefix.to_owned())
+    }
+
+    async fn subscribe(
+        services: &Services,
+        caller: &Caller,
+        selector: &Selector,
+        after: StartAfter,
+        kind: Option<&str>,
+    ) -> Subscription {
+        let kind = kind.map(str::to_owned);
+        services.log.subscribe(caller, selector, after, kind).await.unwrap()
+    }
+
+    /// Follows the stream `task/t` to its end.
+    async fn subscribe_task(services: &Services, after: u64) -> Subscription {
+        let after = StartAfter::Cursor(after);
+        services.log.subscribe_stream("task/t", after, Framing::Data, None).await.unwrap()
     }
 
     /// The ids of the frames in a chunk; a gap is its negative cursor.
@@ -356,17 +357,15 @@ mod tests {
         let mut followers = Vec::new();
         for n in 0..12 {
             let selector = match n % 3 {
-                0 => Selector::Prefix("task/".to_owned()),
-                1 => Selector::Prefix(String::new()),
-                _ => Selector::Stream("task/t".to_owned()),
+                0 => prefix("task/"),
+                1 => prefix(""),
+                _ => stream(),
             };
             let services = services.clone();
             followers.push(async move {
-                let mut subscription = services
-                    .log
-                    .subscribe(&Caller::Operator, &selector, StartAfter::Cursor(0), None)
-                    .await
-                    .unwrap();
+                let after = StartAfter::Cursor(0);
+                let mut subscription =
+                    subscribe(&services, &Caller::Operator, &selector, after, None).await;
                 collect(&mut subscription, EVENTS).await
             });
         }
@@ -385,9 +384,7 @@ mod tests {
         });
         let (seen, _) = futures_util::future::join(
             futures_util::future::join_all(
-                followers
-                    .into_iter()
-                    .map(|it| tokio::time::timeout(std::time::Duration::from_mins(1), it)),
+                followers.into_iter().map(|it| timeout(Duration::from_mins(1), it)),
             ),
             futures_util::future::join_all(producers),
         )
@@ -404,11 +401,7 @@ mod tests {
         let test = TestStore::open().await;
         let services = services(&test);
         append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
-        let open = services
-            .log
-            .subscribe_stream("task/t", StartAfter::Cursor(1), Framing::Data, None)
-            .await
-            .unwrap();
+        let open = subscribe_task(&services, 1).await;
         let closed: Result<(), StoreError> = test
             .store
             .write(|tx| {
@@ -419,22 +412,13 @@ mod tests {
             })
             .await;
         closed.unwrap();
-        let late = services
-            .log
-            .subscribe_stream("task/t", StartAfter::Cursor(1), Framing::Data, None)
-            .await
-            .unwrap();
+        let late = subscribe_task(&services, 1).await;
         for mut subscription in [open, late] {
             assert!(!subscription.is_complete());
             assert_eq!(collect(&mut subscription, 3).await, [2, 3]);
             assert!(subscription.next().await.unwrap().is_none());
         }
-        let done = services
-            .log
-            .subscribe_stream("task/t", StartAfter::Cursor(3), Framing::Data, None)
-            .await
-            .unwrap();
-        assert!(done.is_complete());
+        assert!(subscribe_task(&services, 3).await.is_complete());
     }
 
     #[tokio::test]
@@ -445,8 +429,7 @@ mod tests {
             append(&test.store, &name(), vec![event("frame", "{}")]).await;
         }
         assert_eq!(test.store.upkeep().trim(4, u64::MAX).await.unwrap().removed, 4);
-        let stream = Selector::Stream("task/t".to_owned());
-        let everything = Selector::Prefix(String::new());
+        let (stream, everything) = (stream(), prefix(""));
         for (selector, after, expected, gap) in [
             (&stream, 0, [-0, 5].as_slice(), Some((0, 5, 10, GapReason::Pruned))),
             (&stream, 4, &[5], None),
@@ -455,11 +438,9 @@ mod tests {
             (&everything, 2, &[-2, 5], Some((2, 5, 10, GapReason::Pruned))),
             (&everything, 11, &[-11, 5], Some((11, 5, 10, GapReason::Ahead))),
         ] {
-            let mut subscription = services
-                .log
-                .subscribe(&Caller::Operator, selector, StartAfter::Cursor(after), None)
-                .await
-                .unwrap();
+            let place = StartAfter::Cursor(after);
+            let mut subscription =
+                subscribe(&services, &Caller::Operator, selector, place, None).await;
             if let Some((requested, oldest, latest, reason)) = gap {
                 let Some(SubscriptionChunk::Gap(told)) = subscription.next().await.unwrap() else {
                     panic!("no gap for {selector:?} after {after}")
@@ -473,19 +454,6 @@ mod tests {
         }
     }
 
-    /// A session that reads its own streams, and those of no project.
-    fn session(key: &str) -> Caller {
-        Caller::Session {
-            key: key.into(),
-            token: TokenId::from("tok_1".to_owned()),
-            scopes: Arc::new([]),
-            project: None,
-            process: None,
-            root: None,
-            folder: None,
-        }
-    }
-
     async fn give(test: &TestStore, key: &str, said: Option<&'static str>) {
         give_stream(test, name(), key, said).await;
     }
@@ -496,21 +464,19 @@ mod tests {
         key: &str,
         said: Option<&'static str>,
     ) {
-        let owner = svc_model::Principal::Session(key.into());
-        let given: Result<(), StoreError> = test
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let visibility = svc_model::StreamVisibility::private(&owner);
-                    tx.streams().open(&name, &visibility).await?;
-                    tx.streams().set_visibility(&name, &visibility).await?;
-                    if let Some(kind) = said {
-                        tx.append(&name, vec![event(kind, "{}")]).await?;
-                    }
-                    Ok(())
-                })
+        let owner = Principal::Session(key.into());
+        let write = test.store.write(move |tx| {
+            Box::pin(async move {
+                let visibility = StreamVisibility::private(&owner);
+                tx.streams().open(&name, &visibility).await?;
+                tx.streams().set_visibility(&name, &visibility).await?;
+                if let Some(kind) = said {
+                    tx.append(&name, vec![event(kind, "{}")]).await?;
+                }
+                Ok(())
             })
-            .await;
+        });
+        let given: Result<(), StoreError> = write.await;
         given.unwrap();
     }
 
@@ -521,46 +487,24 @@ mod tests {
             let test = TestStore::open().await;
             let services = services(&test);
             give(&test, "a", Some("b")).await;
-            let stream = Selector::Stream("task/t".to_owned());
-            let follow = async |after| {
-                let kind = kind.map(str::to_owned);
-                services
-                    .log
-                    .subscribe(&session("a"), &stream, StartAfter::Cursor(after), kind)
-                    .await
-                    .unwrap()
-            };
-            let mut waiting = follow(0).await;
+            let (former, stream) = (session("a", &[]), stream());
+            let follow =
+                async || subscribe(&services, &former, &stream, StartAfter::Cursor(0), kind).await;
+            let mut waiting = follow().await;
             assert_eq!(collect(&mut waiting, 1).await, [1]);
-            let mut before_the_table = follow(0).await;
-            let mut feed = services
-                .log
-                .subscribe(
-                    &session("a"),
-                    &Selector::Prefix(String::new()),
-                    StartAfter::Cursor(1),
-                    None,
-                )
-                .await
-                .unwrap();
-            let reading = {
-                let (services, stream) = (services.clone(), stream.clone());
-                let wait = std::time::Duration::from_mins(1);
-                async move {
-                    services.log.read_events(&session("a"), &stream, 1, None, None, wait).await
-                }
-            };
+            let mut before_the_table = follow().await;
+            let after = StartAfter::Cursor(1);
+            let mut feed = subscribe(&services, &former, &prefix(""), after, None).await;
+            let wait = Duration::from_mins(1);
+            let reading = services.log.read_events(&former, &stream, 1, None, None, wait);
             let ended = async {
                 let ended = tokio::join!(waiting.next(), reading);
                 (ended.0.unwrap().is_none(), ended.1.is_err())
             };
-            let (ended, ()) = tokio::join!(
-                tokio::time::timeout(std::time::Duration::from_secs(20), ended),
-                give(&test, "c", said)
-            );
+            let (ended, ()) =
+                tokio::join!(timeout(Duration::from_secs(20), ended), give(&test, "c", said));
             assert_eq!(ended.unwrap(), (true, true), "{said:?}");
             assert!(before_the_table.next().await.unwrap().is_none(), "{said:?}");
-            let former = session("a");
             let late = services.log.subscribe(&former, &stream, StartAfter::Latest, None).await;
             assert!(late.is_err());
             // The feed goes on with the events that the reader may read.
@@ -586,17 +530,8 @@ mod tests {
         }
         // 1 mcp/c, 2 and 3 peer/p, 4 to 9 task/t, 10 team: 1, 3, 7 and later stay.
         assert_eq!(test.store.upkeep().trim(6, u64::MAX).await.unwrap().removed, 4);
-        let token = TokenId::new(&Ids::counting(), services.now());
-        let agent = Caller::Session {
-            key: "s".into(),
-            token,
-            scopes: Arc::new([Scope(READ_ALL.to_owned())]),
-            project: None,
-            process: None,
-            root: None,
-            folder: None,
-        };
-        for (caller, prefix, after, oldest, first) in [
+        let agent = session("s", &[READ_ALL]);
+        for (caller, name, after, oldest, first) in [
             (&Caller::Operator, "", 0, 1, 1),
             (&agent, "", 0, 3, 3),
             (&agent, "", 4, 7, 7),
@@ -606,23 +541,19 @@ mod tests {
             (&agent, "task/", 99, 7, 7),
             (&agent, "te", 0, 10, 10),
         ] {
-            let (selector, place) =
-                (Selector::Prefix(prefix.to_owned()), StartAfter::Cursor(after));
-            let mut feed = services.log.subscribe(caller, &selector, place, None).await.unwrap();
+            let (selector, place) = (prefix(name), StartAfter::Cursor(after));
+            let mut feed = subscribe(&services, caller, &selector, place, None).await;
             let Some(SubscriptionChunk::Gap(gap)) = feed.next().await.unwrap() else {
-                panic!("no gap for {prefix:?} after {after}")
+                panic!("no gap for {name:?} after {after}")
             };
-            assert_eq!((gap.requested, gap.oldest, gap.latest), (after, oldest, 10), "{prefix}");
-            assert_eq!(ids(feed.next().await.unwrap()).first(), Some(&first), "{prefix}");
+            assert_eq!((gap.requested, gap.oldest, gap.latest), (after, oldest, 10), "{name}");
+            assert_eq!(ids(feed.next().await.unwrap()).first(), Some(&first), "{name}");
             if !caller.is_operator() {
-                let wait = std::time::Duration::ZERO;
-                let read = services
-                    .log
-                    .read_events(caller, &selector, after, None, None, wait)
-                    .await
-                    .unwrap();
-                assert_eq!(read.gap, Some(gap), "{prefix}");
-                assert_eq!(read.events[0].position, first, "{prefix}");
+                let wait = Duration::ZERO;
+                let read = services.log.read_events(caller, &selector, after, None, None, wait);
+                let read = read.await.unwrap();
+                assert_eq!(read.gap, Some(gap), "{name}");
+                assert_eq!(read.events[0].position, first, "{name}");
             }
         }
     }
@@ -633,17 +564,10 @@ mod tests {
         let services = services(&test);
         let pair = || vec![event("a", "{}"), event("b", "{}")];
         append(&test.store, &name(), pair()).await;
-        for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
-            let mut subscription = services
-                .log
-                .subscribe(
-                    &Caller::Operator,
-                    &selector,
-                    StartAfter::Cursor(0),
-                    Some("b".to_owned()),
-                )
-                .await
-                .unwrap();
+        for selector in [stream(), prefix("")] {
+            let after = StartAfter::Cursor(0);
+            let mut subscription =
+                subscribe(&services, &Caller::Operator, &selector, after, Some("b")).await;
             let head = test.store.events().bounds().await.unwrap().1;
             let seen = collect(&mut subscription, head).await;
             assert!(seen.iter().all(|id| id % 2 == 0), "{seen:?}");
@@ -657,12 +581,8 @@ mod tests {
         let test = TestStore::open().await;
         let services = services(&test);
         append(&test.store, &name(), vec![event("a", "{}")]).await;
-        let stream = Selector::Stream("task/t".to_owned());
-        let mut subscription = services
-            .log
-            .subscribe(&Caller::Operator, &stream, StartAfter::Latest, None)
-            .await
-            .unwrap();
+        let mut subscription =
+            subscribe(&services, &Caller::Operator, &stream(), StartAfter::Latest, None).await;
         append(&test.store, &name(), vec![event("a", "{}")]).await;
         assert_eq!(ids(subscription.next().await.unwrap()), [2]);
     }
@@ -675,18 +595,12 @@ mod tests {
             let name = if n % 2 == 0 { name() } else { StreamName::fixed("team") };
             append(&test.store, &name, vec![event("a", "{}")]).await;
         }
-        for (selector, total) in [
-            (Selector::Prefix(String::new()), 25),
-            (Selector::Prefix("te".to_owned()), 12),
-            (Selector::Stream("task/t".to_owned()), 13),
-        ] {
+        for (selector, total) in [(prefix(""), 25), (prefix("te"), 12), (stream(), 13)] {
             let (mut seen, mut after) = (0, 0);
             loop {
-                let page = services
-                    .log
-                    .event_page(&Caller::Operator, &selector, after, None, Some(4))
-                    .await
-                    .unwrap();
+                let page =
+                    services.log.event_page(&Caller::Operator, &selector, after, None, Some(4));
+                let page = page.await.unwrap();
                 seen += page.events.len();
                 match page.next {
                     Some(next) => after = next,
@@ -695,10 +609,7 @@ mod tests {
             }
             assert_eq!(seen, total, "{selector:?}");
         }
-        services
-            .log
-            .event_page(&Caller::Operator, &Selector::Stream("no".into()), 0, None, None)
-            .await
-            .unwrap_err();
+        let unknown = Selector::Stream("no".into());
+        services.log.event_page(&Caller::Operator, &unknown, 0, None, None).await.unwrap_err();
     }
 }

@@ -1,24 +1,27 @@
-//! Answers to prompts. The client decides: an answer counts when the client shows that it has taken
-//! it.
+//! Answers to prompts: those that a hook passes on, and those of prompts that a connection to the
+//! client holds. The client decides: an answer counts when the client shows that it has taken it.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use svc_model::{
-    Caller, NOT_BLANK,
-    agent::{RequestOption, RequestOptionKind},
+    AgentRequestId, Caller, NOT_BLANK, ProcessIdentity,
+    agent::RequestOptionKind,
     hook::{ClientPrompt, PromptAnswer, RefusedAnswer},
     limits,
 };
-use svc_store::{RequestAnswerRow, RequestRow};
+use svc_store::{RequestAnswerRow, RequestRow, WriteTx};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{HeldPromptState, Prompts, settle};
+use super::{
+    HeldPromptState, PromptHold, Prompts,
+    settle::{self, NewPrompt, PromptEnd},
+};
 use crate::service::{Error, check};
 
-/// How long an answer waits for the client to show that it has taken it.
+/// How long a call waits for the client to show that it has taken the answer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
 /// How often the row is read meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
@@ -45,7 +48,6 @@ pub struct AnswerRequest {
 /// What became of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptOutcome {
-    /// The client has taken it.
     Taken(RequestRow),
     /// The client was given it, and has not shown yet what it took.
     Sent(RequestRow),
@@ -68,7 +70,13 @@ impl Prompts {
             return Err(Error::Conflict(format!("request {}: {why}", row.request_id)));
         }
         check::long("text", answer.text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
-        let chosen = chosen(&row, answer.option_id.as_deref())?;
+        let chosen = match answer.option_id.as_deref() {
+            None => None,
+            Some(id) => {
+                let option = row.options.iter().find(|option| option.option_id == id);
+                Some(option.ok_or_else(|| invalid(&row, RefusedAnswer::Option))?)
+            }
+        };
         if let Some(option) = chosen
             && option.kind == RequestOptionKind::AllowAlways
             && answer.confirm != Some(true)
@@ -86,7 +94,7 @@ impl Prompts {
                 answers: answer.answers.as_ref(),
             })
             .map_err(|refused| invalid(&row, refused))?;
-        let told = serde_json::to_value(&answer).unwrap_or_default();
+        let told = json!(answer);
         let text = answer.text.or_else(|| answer.answers.as_ref().map(words_of));
         let by = caller.principal().to_string();
         let given = RequestAnswerRow { option_id: answer.option_id, text, by };
@@ -102,7 +110,7 @@ impl Prompts {
             && !is_denial
         {
             // Claude Code takes what its hook prints; opencode tells what it took.
-            self.close(&row, settle::TERMINAL).await?;
+            self.end(&row.request_id, PromptEnd::Answered).await?;
         }
         self.outcome(&row, &given, end).await
     }
@@ -110,21 +118,18 @@ impl Prompts {
     /// Notes an answer before the client is given it, so that it is known after a restart.
     async fn note_given(&self, row: &RequestRow, given: RequestAnswerRow) -> Result<(), Error> {
         let id = row.request_id.clone();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    if tx.requests().set_answering(&id, &given).await? {
-                        return Ok(());
-                    }
-                    let why = format!("request {id} is over, or has an answer already");
-                    Err(Error::Conflict(why))
-                })
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                if tx.requests().set_answering(&id, &given).await? {
+                    return Ok(());
+                }
+                let why = format!("request {id} is over, or has an answer already");
+                Err(Error::Conflict(why))
             })
-            .await
+        });
+        job.await
     }
 
-    /// Waits until the prompt is over.
     async fn outcome(
         &self,
         row: &RequestRow,
@@ -132,13 +137,8 @@ impl Prompts {
         end: Instant,
     ) -> Result<PromptOutcome, Error> {
         loop {
-            let now = self
-                .core
-                .store
-                .requests()
-                .get(&row.request_id)
-                .await?
-                .unwrap_or_else(|| row.clone());
+            let now = self.core.store.requests().get(&row.request_id).await?;
+            let now = now.unwrap_or_else(|| row.clone());
             match &now.answer {
                 Some(answer) if answer == given => return Ok(PromptOutcome::Taken(now)),
                 Some(answer) => {
@@ -176,13 +176,6 @@ fn not_taken(row: &RequestRow) -> Error {
     Error::Conflict(format!("request {}: {why}", row.request_id))
 }
 
-/// The option that is chosen, if one is.
-fn chosen<'a>(row: &'a RequestRow, id: Option<&str>) -> Result<Option<&'a RequestOption>, Error> {
-    let Some(id) = id else { return Ok(None) };
-    let option = row.options.iter().find(|option| option.option_id == id);
-    option.map(Some).ok_or_else(|| invalid(row, RefusedAnswer::Option))
-}
-
 fn invalid(row: &RequestRow, refused: RefusedAnswer) -> Error {
     let known: Vec<_> = row.options.iter().map(|option| option.option_id.as_str()).collect();
     match refused {
@@ -194,4 +187,140 @@ fn invalid(row: &RequestRow, refused: RefusedAnswer) -> Error {
             Error::invalid("answers", "must have an answer to each question, and nothing else")
         }
     }
+}
+
+/// A prompt that a connection to its client reported.
+#[derive(Debug)]
+pub(in crate::service) struct ConnectedPrompt {
+    pub(in crate::service) id: AgentRequestId,
+    asked: ClientPrompt,
+    /// `None` if it is shown and not answered here.
+    hold: Option<PromptHold>,
+}
+
+impl ConnectedPrompt {
+    /// Completes with the answer that is given here, in the client's form; never for a prompt that
+    /// is not held.
+    pub(in crate::service) fn answer(&self) -> impl Future<Output = Option<GivenAnswer>> + use<> {
+        let hold = self.hold.as_ref().map(|hold| hold.state.clone());
+        let asked = self.asked.clone();
+        async move {
+            let Some(mut state) = hold else { return std::future::pending().await };
+            let is_given = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
+            let given = state.wait_for(is_given).await.ok()?.clone();
+            let HeldPromptState::Answered(told) = given else { return None };
+            let told: AnswerRequest = serde_json::from_value(told).ok()?;
+            let answer = PromptAnswer {
+                option_id: told.option_id.as_deref(),
+                text: told.text.as_deref(),
+                answers: told.answers.as_ref(),
+            };
+            let output = asked.output(answer).ok()?;
+            let is_denial = settle::denies(&asked, told.option_id.as_deref());
+            Some(GivenAnswer { output, is_denial })
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::service) struct GivenAnswer {
+    /// In the client's form.
+    pub(in crate::service) output: Value,
+    pub(in crate::service) is_denial: bool,
+}
+
+impl Prompts {
+    /// Stores a prompt that the process of a session asks, or takes up the row of a prompt that was
+    /// asked on an earlier connection. `None` if the session is not of this process. The prompt is
+    /// held if `takes_answers`.
+    pub(in crate::service) async fn connect(
+        &self,
+        session: &str,
+        process: &ProcessIdentity,
+        asked: ClientPrompt,
+        cwd: Option<String>,
+        takes_answers: bool,
+    ) -> Result<Option<ConnectedPrompt>, Error> {
+        let open = self.core.store.requests().open_prompts().await?;
+        let known = open.into_iter().filter(|row| row.session_key == session).find_map(|row| {
+            let known = settle::asked(&row).filter(|known| known.is_same(&asked));
+            known.map(|known| (row.request_id, known))
+        });
+        let is_known = known.is_some();
+        // The first report of a prompt may say more than a repeated one.
+        let (id, asked) =
+            known.unwrap_or_else(|| (AgentRequestId::new(&self.core.ids, self.core.now()), asked));
+        // Held before anybody sees the options.
+        let hold = if takes_answers { self.held.hold(&id) } else { None };
+        let is_held = hold.is_some();
+        let prompt = ConnectedPrompt { id: id.clone(), asked: asked.clone(), hold };
+        let (session, process) = (session.to_owned(), process.clone());
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let peer = tx.peers().of_session(&session).await?;
+                let is_its = peer.is_some_and(|peer| peer.is_in(&process));
+                let owned = tx.sessions().owner(&session).await?.filter(|_| is_its);
+                let Some(owned) = owned else { return Ok(false) };
+                if is_known {
+                    take_up(tx, &id, &asked, is_held).await?;
+                    return Ok(true);
+                }
+                let new = NewPrompt { id, session: &session, cwd, prompt: &asked, owned, is_held };
+                settle::open(tx, new).await?;
+                Ok::<_, Error>(true)
+            })
+        });
+        let is_its = job.await?;
+        Ok(is_its.then_some(prompt))
+    }
+
+    pub(in crate::service) fn sent(&self, prompt: &ConnectedPrompt) {
+        self.held.printed(&prompt.id);
+    }
+
+    /// Lets go of a prompt whose connection is gone: nobody can answer it here until there is
+    /// another connection.
+    pub(in crate::service) async fn disconnect(
+        &self,
+        prompt: ConnectedPrompt,
+    ) -> Result<(), Error> {
+        let ConnectedPrompt { id, hold, .. } = prompt;
+        let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
+        let is_unsent = hold.as_ref().is_some_and(|hold| is_answered(&hold.state.borrow()));
+        drop(hold);
+        self.withdraw(&id, is_unsent).await
+    }
+
+    /// The open prompts of a session of this process that only an earlier connection reported.
+    pub(in crate::service) async fn left_of(
+        &self,
+        session: &str,
+        process: &ProcessIdentity,
+        connected: &[AgentRequestId],
+    ) -> Result<Vec<AgentRequestId>, Error> {
+        let peer = self.core.store.peers().of_session(session).await?;
+        if !peer.is_some_and(|peer| peer.is_in(process)) {
+            return Ok(Vec::new());
+        }
+        let mut open = self.core.store.requests().open_prompts().await?;
+        open.retain(|row| row.session_key == session && !connected.contains(&row.request_id));
+        Ok(open.into_iter().map(|row| row.request_id).collect())
+    }
+}
+
+/// Offers a prompt again that the client asks again: an earlier answer did not arrive.
+pub(super) async fn take_up(
+    tx: &mut WriteTx,
+    id: &AgentRequestId,
+    asked: &ClientPrompt,
+    is_held: bool,
+) -> Result<(), Error> {
+    tx.requests().clear_answering(id).await?;
+    let Some(row) = tx.requests().get(id).await?.filter(|row| row.closed_at.is_none()) else {
+        return Ok(());
+    };
+    if is_held && tx.requests().offer_options(id, &asked.options()).await? {
+        settle::append_team_event(tx, "request.offered", &row, json!({})).await?;
+    }
+    Ok(())
 }

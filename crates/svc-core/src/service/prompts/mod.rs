@@ -4,31 +4,112 @@
 //!
 //! A prompt is a row of `request` from the client's word of it to the moment at which the client
 //! shows that it is over. The row has options only while somebody holds the prompt. A dialog that
-//! the client's record shows, and of which no hook tells, is a row without options.
+//! the client's record shows, and of which no hook tells, is a row without options. This file has
+//! who holds a prompt; `answer` passes answers on, `settle` opens and closes prompts.
 
 mod answer;
-mod connected;
-mod dialogs;
-mod held;
 mod settle;
 
-pub use answer::{AnswerRequest, PromptOutcome};
-pub(in crate::service) use connected::{ConnectedPrompt, GivenAnswer};
-pub use held::HeldPromptState;
-pub(in crate::service) use settle::{NewPrompt, follow_event, open};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use std::{sync::Arc, time::Duration};
-
+use serde_json::Value;
 use svc_model::{AccessLevel, AgentRequestId, Caller, hook::AttendedPrompts};
 use svc_store::RequestRow;
+use tokio::sync::watch;
 
-use self::held::{HeldPrompts, PromptHold};
 use super::{Error, ResourceKind, core::Core};
+
+pub use answer::{AnswerRequest, PromptOutcome};
+pub(super) use answer::{ConnectedPrompt, GivenAnswer};
+pub(super) use settle::{NewPrompt, PromptEnd, follow_event, open};
+
+/// What a hook that holds a prompt is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HeldPromptState {
+    /// Wait: nobody has answered.
+    Open,
+    /// Print the client's form of this answer `{option_id?, text?, answers?}`, and report that.
+    Answered(Value),
+    Printed,
+    /// Print nothing: the prompt is over.
+    Over,
+}
+
+/// The prompts that a hook or a connection holds.
+#[derive(Debug, Default)]
+struct HeldPrompts(Mutex<HeldPromptTable>);
+
+type HeldPromptTable = HashMap<AgentRequestId, watch::Sender<HeldPromptState>>;
+
+/// A hook's or a connection's hold of a prompt, until it is dropped.
+#[derive(Debug)]
+struct PromptHold {
+    held: Arc<HeldPrompts>,
+    request: AgentRequestId,
+    state: watch::Receiver<HeldPromptState>,
+}
+
+impl Drop for PromptHold {
+    fn drop(&mut self) {
+        self.held.lock().remove(&self.request);
+    }
+}
+
+impl HeldPrompts {
+    fn lock(&self) -> MutexGuard<'_, HeldPromptTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` if another hook holds the prompt.
+    fn hold(self: &Arc<Self>, request: &AgentRequestId) -> Option<PromptHold> {
+        let mut table = self.lock();
+        if table.contains_key(request) {
+            return None;
+        }
+        let (sender, state) = watch::channel(HeldPromptState::Open);
+        table.insert(request.clone(), sender);
+        Some(PromptHold { held: Arc::clone(self), request: request.clone(), state })
+    }
+
+    fn is_held(&self, request: &AgentRequestId) -> bool {
+        self.lock().contains_key(request)
+    }
+
+    /// Gives an answer to the holder of a prompt, and shows what becomes of it; `None` if nobody
+    /// holds the prompt, or if it has an answer.
+    fn answer(
+        &self,
+        request: &AgentRequestId,
+        answer: Value,
+    ) -> Option<watch::Receiver<HeldPromptState>> {
+        let table = self.lock();
+        let sender = table.get(request)?;
+        let is_open = *sender.borrow() == HeldPromptState::Open;
+        is_open.then(|| {
+            sender.send_replace(HeldPromptState::Answered(answer));
+            sender.subscribe()
+        })
+    }
+
+    /// Notes that the hook has printed its answer; `false` if it was given none.
+    fn printed(&self, request: &AgentRequestId) -> bool {
+        let table = self.lock();
+        let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
+        let Some(sender) = table.get(request).filter(|it| is_answered(&it.borrow())) else {
+            return false;
+        };
+        sender.send_replace(HeldPromptState::Printed);
+        true
+    }
+}
 
 /// How often the daemon tells a hook that its prompt is still open.
 pub const PROMPT_PULSE: Duration = Duration::from_secs(1);
 
-/// Prompts of attended sessions.
 #[derive(Debug, Clone)]
 pub struct Prompts {
     core: Core,
@@ -36,7 +117,7 @@ pub struct Prompts {
     attended: AttendedPrompts,
 }
 
-/// A prompt that a hook holds. When it is dropped, nobody can answer the prompt here any more.
+/// A prompt that a hook holds. Once this is dropped, nobody can answer the prompt here.
 #[derive(Debug)]
 pub struct HeldPrompt {
     prompts: Prompts,
@@ -54,7 +135,7 @@ impl HeldPrompt {
         match self.prompts.core.store.requests().get(&self.hold.request).await {
             Ok(Some(row)) if row.closed_at.is_none() => HeldPromptState::Open,
             Ok(_) => HeldPromptState::Over,
-            // The dialog stands all the time.
+            // The hook ends, and the dialog stays at the terminal.
             Err(error) => {
                 tracing::warn!(%error, "cannot read a prompt");
                 HeldPromptState::Over
@@ -76,12 +157,11 @@ impl Drop for HeldPrompt {
 }
 
 impl Prompts {
-    pub(in crate::service) fn new(core: Core) -> Self {
+    pub(super) fn new(core: Core) -> Self {
         Self { core, held: Arc::default(), attended: AttendedPrompts::default() }
     }
 
-    /// Sets what becomes of the prompts of attended sessions.
-    pub(in crate::service) fn set_attended(&mut self, attended: AttendedPrompts) {
+    pub(super) fn set_attended(&mut self, attended: AttendedPrompts) {
         self.attended = attended;
     }
 
@@ -106,7 +186,7 @@ impl Prompts {
         {
             let id = row.request_id;
             let again = self.core.store.write(move |tx| {
-                Box::pin(async move { connected::take_up(tx, &id, &asked, true).await })
+                Box::pin(async move { answer::take_up(tx, &id, &asked, true).await })
             });
             again.await?;
         }
@@ -126,12 +206,35 @@ impl Prompts {
         Err(Error::Conflict(format!("the hook of request {id} was given no answer")))
     }
 
-    /// A prompt of a session that is the caller's.
     async fn own(&self, caller: &Caller, id: &str) -> Result<RequestRow, Error> {
         let unknown = || Error::not_found(ResourceKind::AgentRequest, id);
         let key = AgentRequestId::parse(id).ok_or_else(unknown)?;
         let row = self.core.store.requests().get(&key).await?.ok_or_else(unknown)?;
         let is_own = caller.access_to(&row.owned) == AccessLevel::Write;
         if row.agent_id.is_none() && is_own { Ok(row) } else { Err(unknown()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_first_answer_goes_to_the_hook_that_holds_the_prompt() {
+        let held = Arc::new(HeldPrompts::default());
+        let id = AgentRequestId::from("req_1".to_owned());
+        assert!(held.answer(&id, json!(1)).is_none(), "no hook holds it");
+        let hold = held.hold(&id).unwrap();
+        assert!(held.hold(&id).is_none(), "one hook holds it");
+        assert!(!held.printed(&id), "it was given nothing");
+        let seen = held.answer(&id, json!(1)).unwrap();
+        assert!(held.answer(&id, json!(2)).is_none(), "the first answer counts");
+        assert_eq!(*hold.state.borrow(), HeldPromptState::Answered(json!(1)));
+        assert!(held.printed(&id));
+        assert_eq!(*seen.borrow(), HeldPromptState::Printed);
+        drop(hold);
+        assert!(held.answer(&id, json!(3)).is_none());
     }
 }

@@ -6,20 +6,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::{
-    AgentRequestId, NewEvent, OpenCalls, Ownership, ProcessState, RecordedState, StreamName,
-    StreamVisibility, Timestamp,
-    agent::RequestOptionKind,
-    hook::{ClientPrompt, HookEvent, HookMoment, HookTiming},
-    limits,
+    AgentRequestId, ClientRecord, Ids, NewEvent, OpenCalls, Ownership, ProcessState, RecordedState,
+    Timestamp, WaitingFor, WaitingKind,
+    agent::{RequestKind, RequestOptionKind},
+    hook::{AttendedPrompts, ClientPrompt, HookEvent, HookMoment, HookTiming},
+    is_agent_key, limits,
 };
-use svc_store::{RequestAnswerRow, RequestRow, StoreError, WriteTx};
+use svc_store::{PeerRow, RequestAnswerRow, RequestRow, StoreError, WriteTx};
 use svc_sys::{client_records, process_list};
 
 use super::Prompts;
-use crate::service::Error;
+use crate::service::{Error, team};
 
-/// Who closed a prompt that nobody answered here.
-pub(super) const TERMINAL: &str = "terminal";
+/// Names who closed a prompt that nobody answered here.
+const TERMINAL: &str = "terminal";
 /// The same if its client, its session or its turn ended.
 const GONE: &str = "gone";
 /// How long a prompt may have options before somebody holds it.
@@ -27,19 +27,18 @@ const UNHELD: Duration = Duration::from_secs(2);
 
 /// What a client asks, as it is kept.
 #[derive(Serialize, Deserialize)]
-pub(super) struct KeptPrompt {
+struct KeptPrompt {
     /// Absent while no hook has told of the dialog.
     #[serde(flatten)]
-    pub(super) asked: Option<ClientPrompt>,
+    asked: Option<ClientPrompt>,
     /// The session's calls that were open when it asked: the one that it asks about is among them.
     #[serde(default)]
-    pub(super) calls: OpenCalls,
+    calls: OpenCalls,
     /// When the client showed the dialog, if its record told of it before a hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) shown_at: Option<Timestamp>,
+    shown_at: Option<Timestamp>,
 }
 
-/// A prompt that a client tells of.
 pub(in crate::service) struct NewPrompt<'a> {
     pub(in crate::service) id: AgentRequestId,
     pub(in crate::service) session: &'a str,
@@ -50,9 +49,9 @@ pub(in crate::service) struct NewPrompt<'a> {
     pub(in crate::service) is_held: bool,
 }
 
-/// Stores a prompt that a client tells of, and returns its id. Claude Code shows one after another,
-/// so earlier prompts of its session are over. One that its record showed a moment before is the
-/// same, and keeps its id.
+/// Stores a prompt that a client reports, and returns its id. Claude Code shows one prompt after
+/// another, so earlier prompts of its session are over. A prompt that its record showed a moment
+/// before is the same one, and keeps its id.
 pub(in crate::service) async fn open(
     tx: &mut WriteTx,
     new: NewPrompt<'_>,
@@ -71,27 +70,14 @@ pub(in crate::service) async fn open(
     let calls = peer.map(|peer| peer.open_calls).unwrap_or_default();
     let shown_at = shown.as_ref().and_then(|row| kept(row)?.shown_at);
     let kept = KeptPrompt { asked: Some(prompt.clone()), calls, shown_at };
-    let (request_id, opened_at) = match &shown {
-        Some(shown) => (shown.request_id.clone(), shown.opened_at),
-        None => (id, now),
-    };
+    let (request_id, opened_at) =
+        shown.as_ref().map_or((id, now), |shown| (shown.request_id.clone(), shown.opened_at));
     let row = RequestRow {
-        request_id,
-        agent_id: None,
-        session_key: session.to_owned(),
-        peer_id: None,
-        owned,
-        kind: prompt.kind(),
-        title: prompt.title(),
         cwd,
         tool: Some(prompt.tool()),
-        prompt: Some(serde_json::to_value(kept).unwrap_or_default()),
         options: if is_held { prompt.options() } else { Vec::new() },
         opened_at,
-        deadline: None,
-        answering: None,
-        closed_at: None,
-        answer: None,
+        ..new_row(request_id, session.to_owned(), owned, (prompt.kind(), prompt.title()), kept)
     };
     if shown.is_some() {
         tx.requests().describe(&row).await?;
@@ -103,7 +89,35 @@ pub(in crate::service) async fn open(
     Ok(row.request_id)
 }
 
-/// Closes what an event shows to be over. An event that is told late says nothing of later prompts,
+/// The row of a prompt that opens at the epoch, without options.
+fn new_row(
+    request_id: AgentRequestId,
+    session_key: String,
+    owned: Ownership,
+    (kind, title): (RequestKind, String),
+    kept: KeptPrompt,
+) -> RequestRow {
+    RequestRow {
+        request_id,
+        agent_id: None,
+        session_key,
+        peer_id: None,
+        owned,
+        kind,
+        title,
+        cwd: None,
+        tool: None,
+        prompt: Some(json!(kept)),
+        options: Vec::new(),
+        opened_at: Timestamp::from_millis(0),
+        deadline: None,
+        answering: None,
+        closed_at: None,
+        answer: None,
+    }
+}
+
+/// Closes the prompts that an event shows to be over. A late event says nothing of later prompts,
 /// unless it names the prompt or its call.
 pub(in crate::service) async fn follow_event(
     tx: &mut WriteTx,
@@ -143,8 +157,8 @@ pub(in crate::service) async fn follow_event(
     }
 }
 
-/// Closes the prompts of a session that came before an event. What was answered here counts as
-/// taken; of the others `by` says how they ended.
+/// Closes the prompts of a session that came before an event. An answer that was given here counts
+/// as taken; of the others `by` says how they ended.
 async fn close_earlier(
     tx: &mut WriteTx,
     session: &str,
@@ -159,20 +173,29 @@ async fn close_earlier(
     Ok(())
 }
 
-/// How a prompt is known to be over.
+/// How a prompt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::service) enum PromptEnd {
+    /// The client has an answer: the one that was given here, if one was.
+    Answered,
+    /// The person's answer counts, whatever was given here.
+    Person,
+    /// The turn or the client ended.
+    Gone,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Closing<'a> {
-    /// The client tells the answer, and perhaps the option.
+    /// The client reports the answer, and perhaps the option.
     Replied(Option<&'a str>),
-    /// Its call ran, so that it was allowed.
+    /// The call ran, so it was allowed.
     Ran,
-    /// The person answered, and not who did here.
+    /// The person's answer counted, and not the one that was given here.
     Person,
-    /// It does not stand any more.
+    /// The prompt ended in this way.
     Over(&'static str),
 }
 
-/// Stores how a prompt ended, and tells the team.
 async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Result<(), Error> {
     let terminal = || RequestAnswerRow::by(TERMINAL);
     let answer = match (closing, &row.answering) {
@@ -189,7 +212,7 @@ async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Resu
     Ok(append_team_event(tx, "request.closed", row, json!({ "by": answer.by })).await?)
 }
 
-/// A call that ran was not denied, whatever was on record: the person was first.
+/// Corrects a denial on record if the call ran: the person was first.
 async fn correct_denial(
     tx: &mut WriteTx,
     session: &str,
@@ -201,10 +224,7 @@ async fn correct_denial(
     let is_it = row.tool.as_ref() == Some(call)
         && row.answer.as_ref().is_some_and(|answer| is_denial(&row, answer))
         && kept(&row).is_some_and(|kept| kept.calls.has(call_id));
-    if !is_it {
-        return Ok(());
-    }
-    correct(tx, &row).await
+    if is_it { correct(tx, &row).await } else { Ok(()) }
 }
 
 /// Stores that the person answered a prompt, in place of the answer on record.
@@ -215,39 +235,26 @@ async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
     Ok(append_team_event(tx, "request.closed", row, about).await?)
 }
 
-/// Looks at what the client offered: the row has no options any more once its hook has ended.
+/// Looks at the client's prompt: the row has no options once its hook has ended.
 fn is_denial(row: &RequestRow, answer: &RequestAnswerRow) -> bool {
     asked(row).is_some_and(|asked| denies(&asked, answer.option_id.as_deref()))
 }
 
-/// Whether an option of a prompt denies what is asked.
 pub(super) fn denies(asked: &ClientPrompt, option_id: Option<&str>) -> bool {
     asked.options().iter().any(|option| {
         option.kind == RequestOptionKind::Deny && Some(option.option_id.as_str()) == option_id
     })
 }
 
-/// What the client asked, in its own form.
 pub(super) fn asked(row: &RequestRow) -> Option<ClientPrompt> {
     kept(row).and_then(|kept| kept.asked)
 }
 
-pub(super) fn kept(row: &RequestRow) -> Option<KeptPrompt> {
+fn kept(row: &RequestRow) -> Option<KeptPrompt> {
     row.prompt.clone().and_then(|prompt| serde_json::from_value(prompt).ok())
 }
 
-/// Takes the options from a prompt that is open.
-async fn withdraw(tx: &mut WriteTx, id: &AgentRequestId) -> Result<(), Error> {
-    let Some(row) = tx.requests().get(id).await?.filter(|row| row.closed_at.is_none()) else {
-        return Ok(());
-    };
-    if tx.requests().withdraw_options(id).await? {
-        append_team_event(tx, "request.withdrawn", &row, json!({})).await?;
-    }
-    Ok(())
-}
-
-/// Tells everybody about a prompt. Everybody reads it, so it does not say what is asked.
+/// Tells the team about a prompt. Everybody reads that, so it does not say what is asked.
 pub(super) async fn append_team_event(
     tx: &mut WriteTx,
     kind: &'static str,
@@ -257,10 +264,7 @@ pub(super) async fn append_team_event(
     about["request_id"] = json!(row.request_id);
     about["session_key"] = json!(row.session_key);
     about["kind"] = json!(row.kind);
-    let team = StreamName::fixed(StreamName::TEAM);
-    tx.streams().open(&team, &StreamVisibility::Team).await?;
-    tx.append(&team, vec![NewEvent::new(kind, &about)]).await?;
-    Ok(())
+    team::append_to_team(tx, NewEvent::new(kind, &about)).await
 }
 
 impl Prompts {
@@ -272,23 +276,24 @@ impl Prompts {
         is_unprinted: bool,
     ) -> Result<(), Error> {
         let id = id.clone();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    if is_unprinted {
-                        tx.requests().clear_answering(&id).await?;
-                    }
-                    withdraw(tx, &id).await
-                })
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                if is_unprinted {
+                    tx.requests().clear_answering(&id).await?;
+                }
+                let row = tx.requests().get(&id).await?.filter(|row| row.closed_at.is_none());
+                if let Some(row) = row
+                    && tx.requests().withdraw_options(&id).await?
+                {
+                    append_team_event(tx, "request.withdrawn", &row, json!({})).await?;
+                }
+                Ok(())
             })
-            .await
+        });
+        job.await
     }
 
     /// Takes the options from all prompts: no hook holds one when the daemon begins.
-    ///
-    /// # Errors
-    /// If the database fails.
     pub async fn begin(&self) -> Result<(), Error> {
         for row in self.core.store.requests().open_prompts().await? {
             if !row.options.is_empty() {
@@ -299,16 +304,12 @@ impl Prompts {
     }
 
     /// Closes the prompts whose clients have ended, or show none by their own record, takes the
-    /// options from those that nobody has come to hold, and opens those of which only the record
-    /// tells.
-    ///
-    /// # Errors
-    /// If the database fails.
+    /// options from those that nobody has come to hold, and opens those that only a record shows.
     pub async fn sweep(&self) -> Result<(), Error> {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);
             if !row.options.is_empty() && age >= UNHELD && !self.held.is_held(&row.request_id) {
-                // Its hook ran out of time before it heard that it is to hold the prompt.
+                // Its hook ended before it heard that it is to hold the prompt.
                 self.withdraw(&row.request_id, false).await?;
             }
             let session = row.session_key.clone();
@@ -335,63 +336,127 @@ impl Prompts {
                 matches!(record.state, RecordedState::Waiting(_)) && !is_another
                     || !is_newer && age < limits::RECORD_GRACE
             });
-            match (is_running, is_shown) {
-                (true, true) => {}
-                (true, false) => self.close(&row, TERMINAL).await?,
-                (false, _) => self.close(&row, GONE).await?,
+            if !is_running {
+                self.end(&row.request_id, PromptEnd::Gone).await?;
+            } else if !is_shown {
+                self.end(&row.request_id, PromptEnd::Answered).await?;
             }
         }
         self.open_dialogs().await
     }
 
-    /// Closes a prompt if it is open. An answer that was given here counts as taken; otherwise `by`
-    /// says how the prompt ended.
-    pub(super) async fn close(&self, row: &RequestRow, by: &'static str) -> Result<(), Error> {
-        self.end(&row.request_id, Closing::Over(by)).await
-    }
-
-    /// Closes a prompt that the person answered at the terminal, whatever was given here; corrects
-    /// one of which something else is on record.
-    pub(in crate::service) async fn answered_by_person(
+    /// Closes a prompt, or corrects one that the person answered and that has another answer on
+    /// record.
+    pub(in crate::service) async fn end(
         &self,
         id: &AgentRequestId,
+        end: PromptEnd,
     ) -> Result<(), Error> {
-        self.end(id, Closing::Person).await
-    }
-
-    /// Closes a prompt whose client has an answer: that which was given here, if one was.
-    pub(in crate::service) async fn answered(&self, id: &AgentRequestId) -> Result<(), Error> {
-        self.end(id, Closing::Over(TERMINAL)).await
-    }
-
-    /// Closes a prompt whose turn is over.
-    pub(in crate::service) async fn gone(&self, id: &AgentRequestId) -> Result<(), Error> {
-        self.end(id, Closing::Over(GONE)).await
-    }
-
-    async fn end(&self, id: &AgentRequestId, closing: Closing<'static>) -> Result<(), Error> {
+        let closing = match end {
+            PromptEnd::Answered => Closing::Over(TERMINAL),
+            PromptEnd::Person => Closing::Person,
+            PromptEnd::Gone => Closing::Over(GONE),
+        };
         let id = id.clone();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
-                    match (&row.answer, closing) {
-                        (None, _) => close(tx, &row, closing).await,
-                        (Some(answer), Closing::Person) if answer.by != TERMINAL => {
-                            correct(tx, &row).await
-                        }
-                        (Some(_), _) => Ok(()),
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(row) = tx.requests().get(&id).await? else { return Ok(()) };
+                match (&row.answer, closing) {
+                    (None, _) => close(tx, &row, closing).await,
+                    (Some(answer), Closing::Person) if answer.by != TERMINAL => {
+                        correct(tx, &row).await
                     }
-                })
+                    (Some(_), _) => Ok(()),
+                }
             })
-            .await
+        });
+        job.await
     }
+}
+
+impl Prompts {
+    /// Opens a prompt for each dialog that a record has shown for [`limits::RECORD_GRACE`] and that
+    /// no hook has reported.
+    async fn open_dialogs(&self) -> Result<(), Error> {
+        if self.attended == AttendedPrompts::Off {
+            return Ok(());
+        }
+        for row in self.core.store.peers().waiting_in_processes(client_records::CLAUDE).await? {
+            let Some(session) = row.peer.session_id.clone().filter(|_| is_dialog(&row)) else {
+                continue;
+            };
+            let Some(process) = row.process() else { continue };
+            let read =
+                move || client_records::read(client_records::CLAUDE, &process.process, &session);
+            let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
+            let is_waiting = matches!(record.state, RecordedState::Waiting(_));
+            if is_waiting && self.core.now().since(record.at) >= limits::RECORD_GRACE {
+                let ids = self.core.ids.clone();
+                let open = self.core.store.write(move |tx| {
+                    Box::pin(async move { open_dialog(tx, &ids, row, record).await })
+                });
+                open.await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a session may wait at a dialog, and not for its vendor.
+fn is_dialog(row: &PeerRow) -> bool {
+    let kind = row.peer.waiting_for.as_ref().map(|waiting| waiting.kind);
+    kind != Some(WaitingKind::Limit) && !row.owner.as_deref().is_some_and(is_agent_key)
+}
+
+/// Opens a prompt for a dialog that a record shows and no hook reports (Claude Code asks some
+/// things without its hook for permissions), unless the session has a prompt since the dialog was
+/// shown. Only the terminal answers it.
+async fn open_dialog(
+    tx: &mut WriteTx,
+    ids: &Ids,
+    shown: PeerRow,
+    record: ClientRecord,
+) -> Result<(), StoreError> {
+    let Some(session) = shown.peer.session_id else { return Ok(()) };
+    let last = tx.requests().last_prompt(&session).await?;
+    // A prompt that opened well before the dialog is an earlier one, though it closed later: the
+    // client's event came late. A prompt from a record has the time of its dialog.
+    let is_told = last.is_some_and(|last| {
+        last.closed_at.is_none_or(|closed| match kept(&last).and_then(|kept| kept.shown_at) {
+            Some(shown_at) => record.at <= shown_at,
+            None => closed >= record.at && record.at <= last.opened_at.plus(limits::RECORD_GRACE),
+        })
+    });
+    if is_told {
+        return Ok(());
+    }
+    let Some(owned) = tx.sessions().owner(&session).await? else { return Ok(()) };
+    let Some(peer) = tx.peers().get(&shown.peer.peer_id).await? else { return Ok(()) };
+    let now = tx.now();
+    let words = dialog_words(&record, peer.peer.waiting_for.as_ref());
+    let kept = KeptPrompt { asked: None, calls: peer.open_calls, shown_at: Some(record.at) };
+    let row = RequestRow {
+        cwd: peer.peer.path,
+        opened_at: now,
+        ..new_row(AgentRequestId::new(ids, now), session, owned, words, kept)
+    };
+    tx.requests().insert(&row).await?;
+    append_team_event(tx, "request.opened", &row, json!({})).await
+}
+
+/// What a dialog asks: in the words of a hook that reported it, else in those of the record.
+fn dialog_words(record: &ClientRecord, told: Option<&WaitingFor>) -> (RequestKind, String) {
+    let kind = match record.state {
+        RecordedState::Waiting(WaitingKind::Permission) => RequestKind::Permission,
+        _ => RequestKind::Question,
+    };
+    let title = told.and_then(|told| told.title.clone()).or_else(|| record.asks.clone());
+    (kind, title.unwrap_or_else(|| "a dialog at its terminal".to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use svc_model::agent::{RequestKind, RequestOption};
+    use svc_model::agent::RequestOption;
     use svc_store::testing::TestStore;
 
     use super::*;
@@ -404,16 +469,10 @@ mod tests {
         let opened_at = services.now();
         let ids = ["req_held", "req_left"].map(|id| AgentRequestId::from(id.to_owned()));
         for id in ids.clone() {
+            let owned = Ownership::from_row("operator", String::new());
+            let words = (RequestKind::Permission, "touch made".to_owned());
+            let kept = KeptPrompt { asked: None, calls: OpenCalls::default(), shown_at: None };
             let row = RequestRow {
-                request_id: id,
-                agent_id: None,
-                session_key: "s".to_owned(),
-                peer_id: None,
-                owned: Ownership::from_row("operator", String::new()),
-                kind: RequestKind::Permission,
-                title: "touch made".to_owned(),
-                cwd: None,
-                tool: None,
                 prompt: Some(json!({})),
                 options: vec![RequestOption {
                     option_id: "allow".to_owned(),
@@ -422,10 +481,7 @@ mod tests {
                     text: false,
                 }],
                 opened_at,
-                deadline: None,
-                answering: None,
-                closed_at: None,
-                answer: None,
+                ..new_row(id, "s".to_owned(), owned, words, kept)
             };
             let insert = test
                 .store

@@ -1,9 +1,6 @@
 //! Search of past records, and which of them proved useful.
 
-mod candidates;
-mod confirmations;
 mod experiences;
-mod lead;
 mod prompt;
 pub mod retrieval;
 
@@ -11,9 +8,8 @@ use crate::service::core::Core;
 
 pub use experiences::{ExperienceHit, ExperienceQuery, find};
 
-pub(super) use confirmations::{confirmation_factor, note_confirmed};
+pub(super) use experiences::{confirmation_factor, note_confirmed};
 
-/// The service that searches GHAP records.
 #[derive(Debug, Clone)]
 pub struct Search {
     core: Core,

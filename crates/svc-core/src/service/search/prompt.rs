@@ -1,12 +1,13 @@
 //! A weighted prompt: which of its words a record has or means, the weight of those, and whether
-//! the record is relevant.
+//! the record is relevant; and the candidates for it, which the index finds by its rarest terms.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use svc_model::{
-    limits,
+    Reader, limits,
     text::{self, Prompt, WordGroup},
 };
+use svc_store::{SearchCandidate, SearchFilter, SearchIndex, StoreError};
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
 
@@ -37,16 +38,13 @@ const ABOUT: f64 = 0.5;
 const SHARE: f64 = 0.3;
 const WORDS: usize = 3;
 
-/// All terms that match a prompt.
 pub(super) fn members(prompt: &Prompt) -> Vec<&str> {
     let members = prompt.groups.iter().flat_map(|group| &group.members);
     members.map(|(term, _)| term.as_str()).collect()
 }
 
-/// Weight of each term by its frequency.
 pub(super) struct Rarity {
     records: f64,
-    /// Number of records with each term.
     records_with: HashMap<String, i64>,
 }
 
@@ -79,7 +77,6 @@ impl Rarity {
     }
 }
 
-/// A weighted prompt.
 pub(super) struct RankingPrompt {
     groups: Vec<WordGroup>,
     is_chore: bool,
@@ -142,7 +139,7 @@ impl RankingPrompt {
 
     /// Terms to find candidates by: those of the greatest weight, with at most `postings` postings
     /// together.
-    pub(super) fn candidate_terms(&self, mut postings: i64) -> CandidateTerms<'_> {
+    fn candidate_terms(&self, mut postings: i64) -> CandidateTerms<'_> {
         let mut terms: Vec<(f64, &str)> = self
             .terms
             .iter()
@@ -235,7 +232,6 @@ impl RankingPrompt {
         telling
     }
 
-    /// The weight of some of its words.
     pub(super) fn worth_of(&self, words: TellingWords) -> f64 {
         let worth = self.worth.iter().enumerate();
         worth.filter(|(index, _)| words.has(*index)).map(|(_, worth)| worth).sum()
@@ -275,22 +271,19 @@ impl RankingPrompt {
     }
 }
 
-/// Terms to find candidates by.
-pub(super) struct CandidateTerms<'a> {
+struct CandidateTerms<'a> {
     /// The chosen terms with their weights.
-    pub(super) chosen: BTreeMap<&'a str, f64>,
+    chosen: BTreeMap<&'a str, f64>,
     /// The term of the greatest weight among those that are in too many records.
-    pub(super) too_frequent: Option<&'a str>,
+    too_frequent: Option<&'a str>,
 }
 
-/// How well a record matches a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TermMatch {
     /// Sum of the weights of the matched words.
     pub(super) score: f64,
     /// Their share of the prompt.
     pub(super) share: f64,
-    /// Number of the matched words.
     pub(super) words: u32,
     /// The telling words of the prompt that it has or means.
     pub(super) telling: TellingWords,
@@ -320,7 +313,6 @@ impl TellingWords {
     }
 }
 
-/// A term of a record that matches a word of the prompt.
 struct TermUse {
     score: f64,
     worth: f64,
@@ -331,4 +323,80 @@ struct TermUse {
 #[expect(clippy::cast_precision_loss, reason = "counts and times here are far below 2^53")]
 pub(super) fn float(number: i64) -> f64 {
     number as f64
+}
+
+/// Weighs the words of a prompt by their frequency in the index and in open records, which are not
+/// indexed and whose terms are in `open`.
+pub(super) async fn weigh(
+    index: &mut SearchIndex,
+    mut prompt: Prompt,
+    open: &[[String; 3]],
+) -> Result<RankingPrompt, StoreError> {
+    let parts: Vec<(&str, String)> = prompt
+        .groups
+        .iter()
+        .filter(|group| group.may_be_misspelt())
+        .map(|group| (group.term.as_str(), group.parts()))
+        .collect();
+    let (mut frequencies, similar) = index.known(&members(&prompt), &parts).await?;
+    let mut has_typos = false;
+    for (word, term) in similar {
+        if let Some(group) = prompt.groups.iter_mut().find(|group| group.term == word) {
+            group.resembles(&term);
+            has_typos |= group.members.len() > 1;
+        }
+    }
+    if has_typos {
+        frequencies = index.frequencies(&members(&prompt)).await?;
+    }
+    let (records, records_with) = frequencies;
+    let mut records_with: HashMap<String, i64> = records_with.into_iter().collect();
+    let wanted: HashSet<&str> = members(&prompt).into_iter().collect();
+    for terms in open {
+        let own: HashSet<&str> = terms.iter().flat_map(|field| field.split(' ')).collect();
+        for term in own.intersection(&wanted) {
+            *records_with.entry((*term).to_owned()).or_default() += 1;
+        }
+    }
+    Ok(RankingPrompt::new(prompt, Rarity::new(records, records_with)))
+}
+
+/// The readable records with the most of the rarest terms.
+pub(super) async fn gather(
+    index: &mut SearchIndex,
+    reader: &Reader,
+    prompt: &RankingPrompt,
+    filter: &SearchFilter,
+    limit: usize,
+) -> Result<Vec<SearchCandidate>, StoreError> {
+    let most = limit.clamp(limits::SEARCH_CANDIDATES, limits::SEARCH_HITS);
+    let terms = prompt.candidate_terms(filter.postings(reader));
+    let mut worth: Vec<(i64, f64)> = Vec::new();
+    let chosen: Vec<&str> = terms.chosen.keys().copied().collect();
+    if !chosen.is_empty() {
+        for (term, ids) in index.postings(reader, &chosen, filter).await? {
+            let value = terms.chosen.get(term.as_str()).copied().unwrap_or(0.0);
+            worth.extend(ids.into_iter().map(|id| (id, value)));
+        }
+    }
+    // The ids of each term are sorted, so the sort is cheap.
+    worth.sort_by_key(|(id, _)| *id);
+    let mut ranked: Vec<(f64, i64)> = worth
+        .chunk_by(|a, b| a.0 == b.0)
+        .map(|of_record| (of_record.iter().map(|(_, value)| value).sum(), of_record[0].0))
+        .collect();
+    let is_better = |a: &(f64, i64), b: &(f64, i64)| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1));
+    if ranked.len() > most {
+        ranked.select_nth_unstable_by(most, is_better);
+        ranked.truncate(most);
+    }
+    let mut ids: Vec<i64> = ranked.into_iter().map(|(_, id)| id).collect();
+    // Of a term that is in too many records, only the latest are read.
+    if let Some(term) = terms.too_frequent.filter(|_| ids.len() < limit) {
+        let latest = index.latest(reader, term, filter, most).await?;
+        ids.extend(latest);
+        ids.sort_unstable();
+        ids.dedup();
+    }
+    if ids.is_empty() { Ok(Vec::new()) } else { index.candidates(&ids).await }
 }

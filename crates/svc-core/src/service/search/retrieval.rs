@@ -23,15 +23,11 @@ const SECOND_QUERIES: &str = include_str!("../../../../../fixtures/retrieval/sec
 
 /// The time of the evaluation.
 pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
-/// Number of hits that are scored.
 const DEPTH: usize = 5;
-/// Number of bootstrap samples.
 const RESAMPLES: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
-/// Records in one write.
 const BATCH: usize = 500;
 
-/// A record of the fixture.
 #[derive(Debug, Clone, Deserialize)]
 struct FixtureRecord {
     ghap_id: String,
@@ -87,7 +83,6 @@ impl FixtureRecord {
     }
 }
 
-/// Which prompts of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueryPart {
@@ -103,7 +98,6 @@ pub enum QueryPart {
 pub struct JudgedQuery {
     part: QueryPart,
     project: String,
-    /// The prompt.
     pub query: String,
     judgements: BTreeMap<String, u32>,
 }
@@ -121,7 +115,6 @@ impl JudgedQuery {
     }
 }
 
-/// Scores of a system.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchScores {
     /// Normalised discounted cumulative gain of the first five.
@@ -139,13 +132,11 @@ pub struct SearchScores {
 /// A figure of a sample of prompts with its 95 % confidence interval (bootstrap).
 #[derive(Debug, Clone, Copy)]
 pub struct Estimate {
-    /// The figure of the sample.
     pub value: f64,
     pub low: f64,
     pub high: f64,
 }
 
-/// The result of a search for one prompt.
 #[derive(Debug, Clone, Copy)]
 struct QueryOutcome {
     /// Gain and recall, if the prompt has a relevant record.
@@ -189,7 +180,6 @@ fn plain_words(text: &str) -> impl Iterator<Item = String> {
 }
 
 impl RetrievalFixture {
-    /// Reads the first set.
     pub fn read() -> Result<Self, serde_json::Error> {
         Self::parse(RECORDS, QUERIES)
     }
@@ -217,7 +207,6 @@ impl RetrievalFixture {
         Ok(Self { ghaps, queries: lines(queries)?, texts, stems })
     }
 
-    /// Puts the records into an empty store.
     pub async fn fill(&self, store: &Store) -> Result<(), StoreError> {
         put(store, self.ghaps.clone()).await
     }
@@ -343,33 +332,31 @@ impl RetrievalFixture {
     }
 }
 
-/// All texts of a record, in lower case.
 fn lower_case_texts(ghap: &Ghap) -> String {
     ghap.texts().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
 async fn put(store: &Store, ghaps: Vec<Ghap>) -> Result<(), StoreError> {
-    store
-        .write(move |tx| {
-            Box::pin(async move {
-                let mut known = HashSet::new();
-                for ghap in ghaps {
-                    if known.insert(ghap.session_id.clone()) {
-                        let start = SessionStart {
-                            session_id: ghap.session_id.clone(),
-                            project: ghap.project.clone(),
-                            client: None,
-                            source: SessionSource::Startup,
-                            created_by: "operator".to_owned(),
-                        };
-                        tx.sessions().begin(&start).await?;
-                    }
-                    tx.ghaps().insert(&ghap).await?;
+    let write = store.write(move |tx| {
+        Box::pin(async move {
+            let mut known = HashSet::new();
+            for ghap in ghaps {
+                if known.insert(ghap.session_id.clone()) {
+                    let start = SessionStart {
+                        session_id: ghap.session_id.clone(),
+                        project: ghap.project.clone(),
+                        client: None,
+                        source: SessionSource::Startup,
+                        created_by: "operator".to_owned(),
+                    };
+                    tx.sessions().begin(&start).await?;
                 }
-                Ok(())
-            })
+                tx.ghaps().insert(&ghap).await?;
+            }
+            Ok(())
         })
-        .await
+    });
+    write.await
 }
 
 fn gain_of(grades: impl Iterator<Item = u32>) -> f64 {

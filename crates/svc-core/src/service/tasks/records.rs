@@ -12,10 +12,7 @@ use svc_model::{
 };
 use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx};
 
-use super::{
-    OwnedTask, Tasks,
-    change::{apply, stream_of},
-};
+use super::{OwnedTask, Tasks, apply, stream_of};
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, check, core::Core, team::may_act_for,
 };
@@ -36,7 +33,6 @@ pub struct Cancelled {
     pub at_once: bool,
 }
 
-/// The last lines of a task's output.
 #[derive(Debug)]
 pub struct LastFrames {
     /// Seq and data of their events, in order.
@@ -55,25 +51,21 @@ impl Tasks {
         check::key("from", input.from.as_deref())?;
         let has_key = input.idempotency_key.is_some();
         let (caller, core) = (caller.clone(), self.core.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let requested = input.clone();
-                    let created = make(tx, &core, &caller, input).await?;
-                    if created.is_new || requested.is_for(&created.task) {
-                        return Ok(created);
-                    }
-                    Err(Error::Conflict(format!(
-                        "idempotency_key {:?} stands for another task, {}",
-                        requested.idempotency_key.unwrap_or_default(),
-                        created.task.task_id
-                    )))
-                })
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let requested = input.clone();
+                let created = make(tx, &core, &caller, input).await?;
+                if created.is_new || requested.is_for(&created.task) {
+                    return Ok(created);
+                }
+                Err(Error::Conflict(format!(
+                    "idempotency_key {:?} stands for another task, {}",
+                    requested.idempotency_key.unwrap_or_default(),
+                    created.task.task_id
+                )))
             })
-            .await
-            .map_err(|error: Error| error.of_repeatable(has_key))
+        });
+        write.await.map_err(|error: Error| error.of_repeatable(has_key))
     }
 
     pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>, Error> {
@@ -103,7 +95,6 @@ impl Tasks {
         Ok(row.task.task_id)
     }
 
-    /// A task with its ownership, without a check of the caller.
     async fn owned_task(&self, id: &TaskId) -> Result<Arc<OwnedTask>, Error> {
         let read = async || {
             let row = self.core.store.tasks().get(id).await?.ok_or_else(|| unknown(id))?;
@@ -175,37 +166,33 @@ impl Tasks {
     /// Requests the end of a task. A task that no runner has begun ends at once.
     pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
         let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
-        let cancelled = self
-            .core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
-                    check_write(&caller, &row.owned, &id)?;
-                    if row.task.is_over() {
-                        return Err(ended(&row.task));
-                    }
-                    // The first event is our own; any other means that somebody is at it.
-                    let work = tx.assignments().of_task(&id).await?;
-                    let at_once = match &work {
-                        // Nobody has it while it waits in the queue, whatever was said of it
-                        // before.
-                        Some(work) => work.state == AssignmentState::Queued,
-                        None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
-                    };
-                    if at_once {
-                        let change = TaskChange::to(TaskStatus::Cancelled, None);
-                        apply(tx, &mut row, &change, None).await?;
-                    } else if row.task.cancel_requested_at.is_none() {
-                        row.task.cancel_requested_at = Some(tx.now());
-                        let change = TaskChange::to(row.task.status, None);
-                        apply(tx, &mut row, &change, None).await?;
-                    }
-                    Ok(Cancelled { task: row.task, at_once })
-                })
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
+                check_write(&caller, &row.owned, &id)?;
+                if row.task.is_over() {
+                    return Err(ended(&row.task));
+                }
+                // The first event is our own; any other means that somebody is at it.
+                let work = tx.assignments().of_task(&id).await?;
+                let at_once = match &work {
+                    // Nobody has it while it waits in the queue, whatever was said of it
+                    // before.
+                    Some(work) => work.state == AssignmentState::Queued,
+                    None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
+                };
+                if at_once {
+                    let change = TaskChange::to(TaskStatus::Cancelled, None);
+                    apply(tx, &mut row, &change, None).await?;
+                } else if row.task.cancel_requested_at.is_none() {
+                    row.task.cancel_requested_at = Some(tx.now());
+                    let change = TaskChange::to(row.task.status, None);
+                    apply(tx, &mut row, &change, None).await?;
+                }
+                Ok(Cancelled { task: row.task, at_once })
             })
-            .await;
+        });
+        let cancelled = write.await;
         self.core.work.notify_one();
         cancelled.map_err(|error: Error| error.of_repeatable(true))
     }
@@ -225,27 +212,23 @@ impl Tasks {
         check::long("body", &body, limits::REPLY_BYTES)?;
         let id = self.find_task(caller, id).await?;
         let caller = caller.clone();
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
-                    check_write(&caller, &row.owned, &id)?;
-                    if row.task.is_over() {
-                        return Err(ended(&row.task));
-                    }
-                    let from = asker(tx, &caller, named).await?;
-                    let from = from.as_deref().unwrap_or("operator");
-                    let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
-                    let events = vec![NewEvent::new("reply", &reply)];
-                    Ok(tx.append(&stream_of(&id), events).await?.last)
-                })
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
+                check_write(&caller, &row.owned, &id)?;
+                if row.task.is_over() {
+                    return Err(ended(&row.task));
+                }
+                let from = asker(tx, &caller, named).await?;
+                let from = from.as_deref().unwrap_or("operator");
+                let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
+                let events = vec![NewEvent::new("reply", &reply)];
+                Ok(tx.append(&stream_of(&id), events).await?.last)
             })
-            .await
+        });
+        write.await
     }
 
-    /// The last lines of a task's output.
     pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<LastFrames, Error> {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
@@ -343,7 +326,6 @@ pub(in crate::service) async fn make(
     Ok(Created { task, is_new: true })
 }
 
-/// Appends frames and changes of state, in their order.
 async fn append_all(
     tx: &mut WriteTx,
     id: &TaskId,
@@ -453,8 +435,8 @@ async fn asker(
     }
 }
 
-/// The ownership of a new task. A task for a session's peer is run by that session; one that the
-/// operator requests for a peer, or gives to one, belongs to the project of that peer.
+/// A task for a session's peer is run by that session; one that the operator requests for a peer,
+/// or gives to one, belongs to the project of that peer.
 async fn ownership(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -494,7 +476,7 @@ fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Er
     }
 }
 
-/// What tells a task from others whose ids begin as its own.
+/// What distinguishes a task from others with the same prefix of an id.
 fn candidate(task: &Task) -> Candidate {
     let title = task.title.as_deref().unwrap_or("without a title");
     let about = format!("{}, {title}, since {}", task.status.as_str(), task.created_at);

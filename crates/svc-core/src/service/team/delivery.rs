@@ -1,7 +1,7 @@
-//! Delivery of messages: how one gets into an inbox, the states that it passes, and their events in
-//! the receiver's stream. All of this is part of a write job.
+//! Delivery of messages: how one gets into an inbox, the states that it passes, its expiry, and
+//! their events in the receiver's stream. All of this is part of write jobs.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde_json::json;
 use svc_model::{
@@ -12,30 +12,39 @@ use svc_model::{
 };
 use svc_store::{DeliveryTerms, StoreError, WriteTx};
 
-use super::session_stream::append_to_peer;
+use super::{Team, append_to_peer};
 use crate::service::{
     Error,
     assignments::{self, AssignmentEvent, AssignmentOutcome},
     core::Core,
 };
 
-/// A message on its way, of one receiver or of many: copies are stored by many write jobs.
+/// A message on its way to one receiver or to many, whose copies many write jobs store.
 #[derive(Debug)]
 pub(in crate::service) struct OutgoingMessage {
     pub(in crate::service) core: Core,
     pub(in crate::service) caller: Caller,
-    /// The peer that it is from.
+    /// The sender: the id of a peer, or a session key.
     pub(in crate::service) from: String,
     pub(in crate::service) input: Arc<NewMessage>,
     /// Row of the text that copies share; `None` before the first copy.
     pub(in crate::service) text_id: Option<i64>,
-    /// The call that it came by.
     pub(in crate::service) tool: SourceTool,
-    /// The send that it belongs to, if it is not one of its own.
+    /// The send that the message belongs to; `None` if the message is a send of its own.
     pub(in crate::service) run_id: Option<RunId>,
 }
 
 impl OutgoingMessage {
+    pub(in crate::service) fn new(
+        core: Core,
+        caller: Caller,
+        from: String,
+        input: impl Into<Arc<NewMessage>>,
+        tool: SourceTool,
+    ) -> Self {
+        Self { core, caller, from, input: input.into(), text_id: None, tool, run_id: None }
+    }
+
     fn sent_by(&self) -> String {
         self.caller.principal().to_string()
     }
@@ -62,8 +71,19 @@ impl OutgoingMessage {
     }
 }
 
-/// The key of the session that a message is from; `None` if it is from the person, or from a peer
-/// that is no more.
+/// A message without a correlation id or an idempotency key.
+pub(in crate::service) fn plain_message(text: String, kind: MessageType) -> NewMessage {
+    NewMessage {
+        text,
+        kind: Some(kind),
+        from_peer: None,
+        correlation_id: None,
+        idempotency_key: None,
+        no_wake: false,
+    }
+}
+
+/// The key of the sender's session; `None` for the person, and for a removed peer.
 async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, StoreError> {
     match PeerId::parse(from) {
         Some(id) => Ok(tx.peers().get(&id).await?.and_then(|row| row.session_key())),
@@ -71,7 +91,7 @@ async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, 
     }
 }
 
-/// Stores a message that waits from now on.
+/// Stores a message as `queued`.
 pub(in crate::service) async fn put(
     tx: &mut WriteTx,
     message: &mut Message,
@@ -85,7 +105,7 @@ pub(in crate::service) async fn put(
     append_to_peer(tx, &message.to_peer, vec![delivery_event(message, None)]).await
 }
 
-/// Stores a message for `to`, or finds the one that was stored for its key.
+/// Stores a message for `to`, or finds the one that was stored with the same idempotency key.
 ///
 /// # Errors
 /// [`Error::LimitReached`] if the inbox is full, or the sender has too much on its way.
@@ -126,8 +146,7 @@ pub(in crate::service) async fn deliver(
 /// Stores a broadcast for each of these receivers; answers those whose inbox is full.
 ///
 /// # Errors
-/// [`Error::LimitReached`] if the sender has too much on its way: no copy of this job is stored
-/// then.
+/// [`Error::LimitReached`] if the sender has too much on its way; then no copy is stored.
 pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
     outgoing: &mut OutgoingMessage,
@@ -150,13 +169,12 @@ pub(in crate::service) async fn deliver_copies(
     let full = tx.inboxes().full(&to, core.tuning.inbox_max).await?;
     to.retain(|peer| !full.contains(peer));
     accept_copies(tx, outgoing, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
-    // Without the message's key: a repeat may find room.
+    // Without the idempotency key: a repeat may find room.
     let refusal = (DeliveryState::Refused, Some("the inbox is full"));
     accept_copies(tx, outgoing, full.clone(), None, refusal).await?;
     Ok(full)
 }
 
-/// A key names one message, and not whatever its sender says next.
 fn other_message(key: &str, stored: &Message) -> Error {
     Error::Conflict(format!("idempotency_key {key:?} stands for another message, {}", stored.id))
 }
@@ -200,8 +218,8 @@ async fn accept_copies(
     Ok(())
 }
 
-/// Moves messages of one inbox forward to `state`, through those in between, and says so in the
-/// receiver's stream. Those for which it is no way forward stay as they are.
+/// Moves messages of one inbox forward to `state`, through the states in between, and says so in
+/// the receiver's stream. Skips messages that are already past `state`.
 pub(in crate::service) async fn advance(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -237,8 +255,8 @@ pub(in crate::service) async fn advance(
     Ok(())
 }
 
-/// What a step of its delivery is to the assignment that a message is. The queue sees to a task
-/// that reaches nobody.
+/// Applies a step of a message's delivery to the assignment that the message is. A task whose
+/// message reaches nobody is left to the queue.
 async fn follow_delivery(
     tx: &mut WriteTx,
     message: &Message,
@@ -264,7 +282,11 @@ async fn follow_delivery(
     Ok(())
 }
 
-/// Says of questions that their receiver has, and why, that nobody will answer them. They stay
+pub(in crate::service) fn ids_of(messages: &[Message]) -> Vec<MessageId> {
+    messages.iter().map(|message| message.id.clone()).collect()
+}
+
+/// Says of questions that their receiver has that nobody will answer them, and why. They stay
 /// `injected`.
 pub(in crate::service) async fn close_questions(
     tx: &mut WriteTx,
@@ -275,14 +297,13 @@ pub(in crate::service) async fn close_questions(
     if questions.is_empty() {
         return Ok(());
     }
-    let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
-    tx.messages().close_questions(&ids, reason).await?;
+    tx.messages().close_questions(&ids_of(questions), reason).await?;
     let events = questions.iter().map(|question| delivery_event(question, Some(reason))).collect();
     append_to_peer(tx, to, events).await
 }
 
-/// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits
-/// for mail looks again.
+/// Says that messages of one inbox were given and not seen. Their states stay; who waits for mail
+/// looks again.
 pub(in crate::service) async fn note_unseen(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -292,7 +313,6 @@ pub(in crate::service) async fn note_unseen(
     append_to_peer(tx, to, events).await
 }
 
-/// The event of a delivery.
 fn delivery_event(message: &Message, reason: Option<&str>) -> NewEvent {
     let kind = match message.state {
         DeliveryState::Queued => "message.queued",
@@ -306,7 +326,7 @@ fn delivery_event(message: &Message, reason: Option<&str>) -> NewEvent {
     event_of(kind, message, reason)
 }
 
-/// Without the text: whoever may read the log may not read everybody's messages.
+/// The event leaves out the text: who may read the log may not read everybody's messages.
 fn event_of(kind: &'static str, message: &Message, reason: Option<&str>) -> NewEvent {
     let mut data = json!({
         "id": message.id, "type": message.kind, "from_peer": message.from_peer,
@@ -321,29 +341,29 @@ fn event_of(kind: &'static str, message: &Message, reason: Option<&str>) -> NewE
     NewEvent::new(kind, &data)
 }
 
-/// Why a message does not reach a hosted agent any more.
+/// The reason of an undeliverable message to a hosted agent that ended.
 pub(in crate::service) const AGENT_ENDED: &str = "its agent ended";
 
-/// Ends the deliveries to a receiver that takes none any more, in jobs of their own: a full inbox
-/// holds up nobody.
+/// Ends the deliveries to a receiver that takes none any more, in several jobs, so that a full
+/// inbox holds up nobody.
 pub(in crate::service) async fn end_deliveries(
     core: &Core,
     peer: &PeerId,
     why: &'static str,
 ) -> Result<(), Error> {
-    let mut more = true;
-    while more {
+    loop {
         let peer = peer.clone();
         let job = core.store.write(move |tx| {
             Box::pin(async move { Ok::<_, Error>(give_up(tx, &peer, why).await?) })
         });
-        more = job.await?;
+        if !job.await? {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
-/// Ends deliveries that wait for a peer that is no more, as many as one write job may; answers
-/// whether more may wait.
+/// Ends as many deliveries to a peer that is gone as one write job may. Returns whether more may
+/// wait.
 pub(in crate::service) async fn give_up(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -360,4 +380,107 @@ pub(in crate::service) async fn give_up(
     close_questions(tx, peer, &questions, reason).await?;
     advance(tx, peer, &mut others, DeliveryState::Undeliverable, Some(reason)).await?;
     Ok(full)
+}
+
+const NOBODY_TOOK_IT: &str = "nobody took it in time";
+
+impl Team {
+    /// Expires messages that nobody took for `age`. Spares messages that a reader has leased, and
+    /// questions that their receiver has seen.
+    pub async fn expire_messages(&self, age: Duration) -> Result<(), Error> {
+        let before = self.core.now().minus(age);
+        for peer in self.core.store.inboxes().with_old_messages(before).await? {
+            loop {
+                let peer = peer.clone();
+                let job = self.core.store.write(move |tx| {
+                    Box::pin(async move { Ok::<_, Error>(expire_some(tx, &peer, before).await?) })
+                });
+                if !job.await? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Expires as many messages as one write job may. Returns whether more may wait.
+async fn expire_some(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    before: Timestamp,
+) -> Result<bool, StoreError> {
+    let limit = limits::ENDED_MESSAGES_PER_JOB;
+    let ids = tx.inboxes().old(peer, before, limit).await?;
+    let mut messages = Vec::new();
+    for id in &ids {
+        messages.extend(tx.messages().get(id).await?);
+    }
+    advance(tx, peer, &mut messages, DeliveryState::Expired, Some(NOBODY_TOOK_IT)).await?;
+    Ok(u32::try_from(ids.len()).is_ok_and(|count| count == limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use svc_model::{Caller, MessageId};
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::{PageBounds, testing::services};
+
+    const AGE: Duration = Duration::from_hours(720);
+
+    #[tokio::test]
+    async fn a_message_that_nobody_took_for_long_expires_with_a_reason() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let input = json!({ "display_name": "a", "backend": "test", "path": "/a" });
+        let peer =
+            services.team.register_peer(&operator, serde_json::from_value(input).unwrap()).await;
+        let peer = peer.unwrap().peer_id;
+        let send = async || {
+            let message = serde_json::from_value(json!({ "text": "hello" })).unwrap();
+            services.team.send_message(&operator, peer.as_str(), message).await.unwrap().id
+        };
+        let state =
+            async |id: &MessageId| services.team.message(&operator, id.as_str()).await.unwrap();
+        let mut old = Vec::new();
+        for _ in 0..=limits::ENDED_MESSAGES_PER_JOB {
+            old.push(send().await);
+        }
+        let seen = old.remove(0);
+        let ids = vec![seen.as_str().to_owned()];
+        services.team.ack_messages(&operator, peer.as_str(), ids).await.unwrap();
+        test.clock.advance(AGE);
+        services.team.expire_messages(AGE).await.unwrap();
+        assert_eq!(state(&old[0]).await.message.state, DeliveryState::Queued, "not older");
+        let taken = services
+            .team
+            .take_messages(&operator, peer.as_str(), PageBounds::new(None, Some(1)))
+            .await
+            .unwrap();
+        let taken = taken.items[0].id.clone();
+        test.clock.advance(Duration::from_secs(1));
+        let young = send().await;
+        services.team.expire_messages(AGE).await.unwrap();
+        assert_eq!(state(&seen).await.message.state, DeliveryState::Acked);
+        assert_eq!(state(&young).await.message.state, DeliveryState::Queued);
+        assert_eq!(state(&taken).await.message.state, DeliveryState::Offered, "a reader has it");
+        let end = state(old.last().unwrap()).await;
+        assert_eq!(end.message.state, DeliveryState::Expired);
+        let last = end.states.last().unwrap();
+        assert_eq!(
+            (last.state, last.reason.as_deref()),
+            (DeliveryState::Expired, Some(NOBODY_TOOK_IT))
+        );
+        test.clock.advance(limits::LEASE);
+        services.team.expire_messages(AGE).await.unwrap();
+        assert_eq!(
+            state(&taken).await.message.state,
+            DeliveryState::Expired,
+            "nobody has it any more"
+        );
+    }
 }

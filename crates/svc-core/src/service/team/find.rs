@@ -1,14 +1,16 @@
-//! Resolves the names of peers and messages: one resolver for every adapter.
+//! Which peer or message is meant: by a name (one resolver for every adapter), by an agent, or by a
+//! call. Makes the peers that no client registers: the operator's, those of hosted agents, and
+//! those of sessions that no hook has registered.
 
 use svc_model::{
-    AccessLevel, Caller, IdReference, LATEST, Message, MessageId, NewEvent, OpenCalls, Peer,
-    PeerId, PeerReference, Principal, READ_ALL, Reader, StreamName, StreamVisibility, choose,
-    limits,
+    AccessLevel, Caller, IdReference, LATEST, Message, MessageId, OpenCalls, Peer, PeerId,
+    PeerReference, PeerState, PeerStatus, Principal, READ_ALL, Reader, RegisterInput,
+    StatusEvidence, StreamName, StreamVisibility, choose, is_agent_key, is_reserved_name, limits,
 };
 use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx};
 
-use super::{Team, peers::may_act_for};
-use crate::service::{Candidate, Error, ResourceKind, core::Core};
+use super::{Team, delivery::give_up, may_act_for, note_peer, peers, set_hosted_state};
+use crate::service::{Candidate, Error, ResourceKind, assignments, core::Core};
 
 impl Team {
     /// The id of the peer that a text names: by its id or the beginning of that, by the key of its
@@ -29,9 +31,6 @@ impl Team {
 
     /// The id of the message that a text names: by its id or the beginning of that, or by `latest`:
     /// for the operator, the last message to the operator.
-    ///
-    /// # Errors
-    /// As for [`Self::find_peer`].
     pub(super) async fn find_message(
         &self,
         caller: &Caller,
@@ -52,28 +51,12 @@ impl Team {
                 candidates.push(message);
             }
         }
-        match candidates.as_slice() {
-            [] => Err(unknown()),
-            [only] => Ok(only.id.clone()),
-            several => {
-                let candidates = several.iter().map(|message| Candidate {
-                    id: message.id.as_str().to_owned(),
-                    about: format!(
-                        "{} from {} to {} at {}",
-                        message.kind.as_str(),
-                        message.from_peer,
-                        message.to_peer,
-                        message.timestamp
-                    ),
-                });
-                let candidates = candidates.collect();
-                Err(Error::Ambiguous {
-                    kind: ResourceKind::Message,
-                    name: text.to_owned(),
-                    candidates,
-                })
-            }
-        }
+        let candidate = |message: &Message| {
+            let Message { from_peer: from, to_peer: to, timestamp: at, .. } = message;
+            let about = format!("{} from {from} to {to} at {at}", message.kind.as_str());
+            Candidate { id: message.id.as_str().to_owned(), about }
+        };
+        Ok(Error::only_one(ResourceKind::Message, text, candidates, candidate)?.id)
     }
 
     /// Whether a caller sent a message, receives it, or reads everything.
@@ -92,7 +75,6 @@ impl Team {
     }
 }
 
-/// See [`Team::find_peer`].
 pub(in crate::service) async fn find_peer(
     core: &Core,
     caller: &Caller,
@@ -173,9 +155,9 @@ async fn peers_of_agents(
     let mut peers: Vec<PeerRow> = Vec::new();
     for agent in agents {
         let peer = store.peers().of_key(&agent.info.session_key).await?;
-        peers.extend(
-            peer.filter(|peer| peers.iter().all(|it| it.peer.peer_id != peer.peer.peer_id)),
-        );
+        let is_new = |new: &PeerRow| peers.iter().all(|it| it.peer.peer_id != new.peer.peer_id);
+        let new = peer.filter(is_new);
+        peers.extend(new);
     }
     Ok(peers)
 }
@@ -184,8 +166,7 @@ async fn peers_of_agents(
 async fn find_operator(core: &Core) -> Result<PeerId, Error> {
     let id = PeerId::operator();
     if core.store.peers().get(&id).await?.is_none() {
-        let made = core.store.write(|tx| Box::pin(async move { operator_peer(tx).await }));
-        made.await?;
+        core.store.write(|tx| Box::pin(async move { operator_peer(tx).await })).await?;
     }
     Ok(id)
 }
@@ -207,21 +188,143 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
     tx.peers().put(&row).await?;
     let own = StreamName::new("peer", &id);
     tx.streams().open(&own, &StreamVisibility::private(&Principal::Operator)).await?;
-    let team = StreamName::fixed(StreamName::TEAM);
-    tx.streams().open(&team, &StreamVisibility::Team).await?;
-    let registered = NewEvent::new("peer.registered", &row.peer.presence());
-    tx.append(&team, vec![registered]).await?;
+    note_peer(tx, "peer.registered", &row.peer).await?;
     Ok(row)
 }
 
-/// What distinguishes a peer from others with its name.
 fn candidate(peer: &Peer) -> Candidate {
-    let mut about = format!("{}, {}", peer.status.as_str(), peer.backend);
-    if let Some(path) = &peer.path {
-        about.push_str(" in ");
-        about.push_str(path);
-    }
-    about.push_str(" since ");
-    about.push_str(&peer.registered_at.to_string());
+    let folder = peer.path.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();
+    let (status, since) = (peer.status.as_str(), peer.registered_at);
+    let about = format!("{status}, {}{folder} since {since}", peer.backend);
     Candidate { id: peer.peer_id.as_str().to_owned(), about }
+}
+
+/// The backend of a session that no hook has registered.
+pub(in crate::service) const UNKNOWN_CLIENT: &str = "mcp";
+
+/// Makes the peer of a hosted agent that starts, or takes over that of an earlier agent of this
+/// name. Messages that wait for the earlier agent are given up.
+pub(in crate::service) async fn hosted_peer(
+    tx: &mut WriteTx,
+    core: &Core,
+    agent: &AgentRow,
+    label: Option<&str>,
+) -> Result<(), Error> {
+    let info = &agent.info;
+    let key = info.session_key.as_str();
+    let name = key.strip_prefix("agent:").unwrap_or(key);
+    let label = label.filter(|label| !is_reserved_name(label));
+    let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
+    let known = tx.peers().of_key(key).await?;
+    if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
+        // The end of that agent gave up its mail, so only messages that came since are left.
+        while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
+        known.project.clone_from(&agent.owned.project);
+        known.peer.path = Some(info.worktree.clone());
+        known.peer.display_name = name.to_owned();
+        known.peer.last_seen = tx.now();
+        tx.peers().put(&known).await?;
+        return Ok(show_start(tx, &mut known.peer).await?);
+    }
+    let input = RegisterInput {
+        path: Some(info.worktree.clone()),
+        ..registration(name, &info.backend.to_string(), key)
+    };
+    let caller = assignments::caller_as(key.into(), agent.owned.project.as_deref());
+    if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
+        // A client chose this session id before such ids were the daemon's. Its peer stays, with
+        // another session id.
+        other.peer.session_id = Some(other.peer.peer_id.to_string());
+        tx.peers().put(&other).await?;
+    }
+    let id = PeerId::new(&core.ids, tx.now());
+    let mut peer = peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
+    Ok(show_start(tx, &mut peer).await?)
+}
+
+fn registration(name: &str, backend: &str, session: &str) -> RegisterInput {
+    RegisterInput {
+        display_name: name.to_owned(),
+        backend: backend.to_owned(),
+        path: None,
+        circle: None,
+        role: None,
+        session_id: Some(session.to_owned()),
+        tmux_pane: None,
+        pid: None,
+        metadata: None,
+    }
+}
+
+/// Shows an agent that starts as busy, until its host reports otherwise.
+async fn show_start(tx: &mut WriteTx, peer: &mut Peer) -> Result<(), StoreError> {
+    let evidence = StatusEvidence::Host;
+    let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at: tx.now(), evidence };
+    set_hosted_state(tx, peer, state, "started").await
+}
+
+pub(in crate::service) async fn peer_of_agent(
+    tx: &mut WriteTx,
+    agent: &AgentRow,
+) -> Result<Option<PeerRow>, StoreError> {
+    let key = agent.info.session_key.as_str();
+    let own = tx.peers().of_key(key).await?;
+    Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
+}
+
+/// Removes the peer of an agent that has ended from the list.
+pub(in crate::service) async fn remove_agents_peer(
+    tx: &mut WriteTx,
+    agent: &AgentRow,
+) -> Result<(), StoreError> {
+    let Some(own) = peer_of_agent(tx, agent).await? else { return Ok(()) };
+    peers::remove(tx, &own.peer).await
+}
+
+/// Whether a peer is that of a hosted agent that has ended, and no agent of its name lives.
+pub(super) async fn has_ended(tx: &mut WriteTx, row: &PeerRow) -> Result<bool, StoreError> {
+    let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
+        return Ok(false);
+    };
+    Ok(tx.agents().live(key).await?.is_none() && tx.agents().was_run(key).await?)
+}
+
+/// Whether the hosted agent that sent a message has ended, even if a later agent of its name lives.
+pub(in crate::service) async fn is_namesake(
+    tx: &mut WriteTx,
+    sender: &PeerRow,
+    message: &Message,
+) -> Result<bool, StoreError> {
+    let Some(key) = sender.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
+        return Ok(false);
+    };
+    match tx.agents().live(key).await? {
+        Some(live) => Ok(live.info.started_at > message.timestamp),
+        None => tx.agents().was_run(key).await,
+    }
+}
+
+/// The peer of a caller in a session that no hook has registered; makes the peer if there is none.
+pub(in crate::service) async fn peer_of_speaker(
+    tx: &mut WriteTx,
+    core: &Core,
+    caller: &Caller,
+    session: &str,
+) -> Result<Peer, Error> {
+    let known = tx.peers().of_session(session).await?;
+    let mut known = known.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
+    if let (None, Some(key)) = (&known, caller.session().filter(|key| *key == session)) {
+        known = tx.peers().of_key(key).await?;
+    }
+    if let Some(known) = known {
+        return Ok(known.peer);
+    }
+    core.budget.check_rows(tx, caller, 1).await?;
+    let input = RegisterInput {
+        pid: caller.process().map(|process| process.pid),
+        ..registration(session, UNKNOWN_CLIENT, session)
+    };
+    let id = PeerId::new(&core.ids, tx.now());
+    let project = caller.project().map(str::to_owned);
+    peers::create(tx, caller, id, input, project, caller.process().cloned()).await
 }

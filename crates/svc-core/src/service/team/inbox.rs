@@ -19,9 +19,9 @@ use svc_store::{AssignmentRow, DeliveryTerms, ListedMessage, MessageRow, StoreEr
 
 use super::{
     Team,
-    delivery::{OutgoingMessage, advance, deliver, deliver_copies},
-    hosted::has_ended,
-    peers::{may_act_for, own_peer},
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies, ids_of},
+    find::has_ended,
+    may_act_for, own_peer,
 };
 use crate::service::{
     Error, Listed, Page, PageBounds, ResourceKind,
@@ -30,7 +30,7 @@ use crate::service::{
     core::Core,
 };
 
-/// Messages that one write job acknowledges.
+/// Most messages that one write job acknowledges.
 const ACKS_PER_JOB: usize = 500;
 
 impl Listed for ListedMessage {
@@ -78,8 +78,8 @@ pub struct BroadcastReach {
     pub refused_by: Vec<PeerId>,
 }
 
-/// Checks that a sender may store a broadcast for all of its receivers. Each copy counts, the first
-/// with the body of the request.
+/// Checks that a sender may store a broadcast for all of its receivers. The body of the request
+/// has paid for the first copy's text.
 async fn check_copies(
     tx: &mut WriteTx,
     core: &Core,
@@ -109,7 +109,6 @@ impl BroadcastReach {
 }
 
 impl Team {
-    /// Puts a message into a peer's inbox.
     pub async fn send_message(
         &self,
         caller: &Caller,
@@ -121,47 +120,34 @@ impl Team {
         let input = self.with_sender(caller, input).await?;
         let has_key = input.idempotency_key.is_some();
         let (core, caller) = (self.core.clone(), caller.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let receiver = tx.peers().get(&to).await?;
-                    let receiver = receiver
-                        .ok_or_else(|| Error::not_found(ResourceKind::Peer, to.as_str()))?;
-                    let is_gone = has_ended(tx, &receiver).await?;
-                    let receiver = receiver.peer;
-                    let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                    // A script of the operator's leaves the operator word.
-                    if from == to.as_str() && !to.is_operator() {
-                        let why = "is the sender's own peer: send to another peer";
-                        return Err(Error::invalid("to", why));
-                    }
-                    let kind = input.kind.unwrap_or(MessageType::Notification);
-                    let outgoing = OutgoingMessage {
-                        core,
-                        caller,
-                        from,
-                        input: Arc::new(input),
-                        text_id: None,
-                        tool: SourceTool::PeerSend,
-                        run_id: None,
-                    };
-                    let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
-                    if is_gone {
-                        // A later agent of its name gets nothing that was for this one.
-                        let (sent, why) =
-                            (std::slice::from_mut(&mut sent), Some("its agent has ended"));
-                        advance(tx, &to, sent, DeliveryState::Undeliverable, why).await?;
-                    }
-                    Ok(sent)
-                })
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let unknown = || Error::not_found(ResourceKind::Peer, to.as_str());
+                let receiver = tx.peers().get(&to).await?.ok_or_else(unknown)?;
+                let is_gone = has_ended(tx, &receiver).await?;
+                let receiver = receiver.peer;
+                let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                // A script of the operator may leave the operator a message.
+                if from == to.as_str() && !to.is_operator() {
+                    let why = "is the sender's own peer: send to another peer";
+                    return Err(Error::invalid("to", why));
+                }
+                let kind = input.kind.unwrap_or(MessageType::Notification);
+                let outgoing =
+                    OutgoingMessage::new(core, caller, from, input, SourceTool::PeerSend);
+                let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
+                if is_gone {
+                    // A later agent of its name gets nothing that was for this one.
+                    let (copy, why) = (std::slice::from_mut(&mut sent), "its agent has ended");
+                    advance(tx, &to, copy, DeliveryState::Undeliverable, Some(why)).await?;
+                }
+                Ok(sent)
             })
-            .await
-            .map_err(|error: Error| error.of_repeatable(has_key))
+        });
+        job.await.map_err(|error: Error| error.of_repeatable(has_key))
     }
 
-    /// The message with its sender's id, whatever names it.
+    /// The message with its sender's id, whatever names the sender.
     async fn with_sender(&self, caller: &Caller, input: NewMessage) -> Result<NewMessage, Error> {
         let Some(named) = input.from_peer.as_deref().filter(|named| *named != PeerId::OPERATOR)
         else {
@@ -169,7 +155,7 @@ impl Team {
         };
         let from_peer = match self.find_peer(caller, named, ResourceKind::Peer).await {
             Ok(id) => Some(id.as_str().to_owned()),
-            // Who may send as whom, the write job says: an unknown name is nobody's.
+            // The write job checks who may send as whom, and refuses an unknown name.
             Err(Error::NotFound { .. }) => input.from_peer,
             Err(Error::Ambiguous { .. }) if !caller.is_operator() => input.from_peer,
             Err(error) => return Err(error),
@@ -177,12 +163,13 @@ impl Team {
         Ok(NewMessage { from_peer, ..input })
     }
 
-    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how
-    /// many took it, now and for later; of each other there is a message that was refused. The text
-    /// is stored once.
+    /// Puts a message into every inbox but the sender's, or into those of a circle. Returns how
+    /// many took it, now and for later; for each of the others a refused message is stored. The
+    /// text is stored once.
     ///
-    /// It takes a write job for each few receivers, so that other writers come between. After a
-    /// failure some have the message and some do not; a repeat with the same key reaches the rest.
+    /// Each write job stores [`limits::COPIES_PER_JOB`] copies, so that other writers come between.
+    /// After a failure some inboxes have the message and some do not; a repeat with the same
+    /// idempotency key reaches the rest.
     pub async fn broadcast(
         &self,
         caller: &Caller,
@@ -197,40 +184,29 @@ impl Team {
         let mut reach = BroadcastReach::default();
         let mut is_first = true;
         loop {
-            let (core, caller) = (self.core.clone(), caller.clone());
+            let (core, sent_by) = (self.core.clone(), caller.clone());
             let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
-            let (took, full, text, last) = self
-                .core
-                .store
-                .on_behalf_of(&caller)
-                .write(move |tx| {
-                    Box::pin(async move {
-                        let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                        if is_first {
-                            let circle = circle.as_deref();
-                            check_copies(tx, &core, &caller, (circle, &from), &input).await?;
-                        }
-                        let mut to =
-                            tx.peers().ids(circle.as_deref(), after.as_ref(), limit).await?;
-                        let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
-                        to.retain(|(peer, _)| peer.as_str() != from);
-                        let mut outgoing = OutgoingMessage {
-                            core,
-                            caller,
-                            from,
-                            input,
-                            text_id,
-                            tool: SourceTool::PeerBroadcast,
-                            run_id: None,
-                        };
-                        let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
-                        let full = deliver_copies(tx, &mut outgoing, receivers).await?;
-                        to.retain(|(peer, _)| !full.contains(peer));
-                        Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
-                    })
+            let job = self.core.store.on_behalf_of(caller).write(move |tx| {
+                Box::pin(async move {
+                    let from = sender(tx, &sent_by, input.from_peer.as_deref()).await?;
+                    let circle = circle.as_deref();
+                    if is_first {
+                        check_copies(tx, &core, &sent_by, (circle, &from), &input).await?;
+                    }
+                    let mut to = tx.peers().ids(circle, after.as_ref(), limit).await?;
+                    let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
+                    to.retain(|(peer, _)| peer.as_str() != from);
+                    let tool = SourceTool::PeerBroadcast;
+                    let outgoing = OutgoingMessage::new(core, sent_by, from, input, tool);
+                    let mut outgoing = OutgoingMessage { text_id, ..outgoing };
+                    let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
+                    let full = deliver_copies(tx, &mut outgoing, receivers).await?;
+                    to.retain(|(peer, _)| !full.contains(peer));
+                    Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
                 })
-                .await
-                .map_err(|error| error.of_repeatable(has_key))?;
+            });
+            let (took, full, text, last) =
+                job.await.map_err(|error| error.of_repeatable(has_key))?;
             reach.add(&took);
             reach.refused_by.extend(full);
             (text_id, is_first) = (text, false);
@@ -249,7 +225,8 @@ impl Team {
         Ok(reach)
     }
 
-    /// Takes waiting messages out on lease: they come again after it unless they are acknowledged.
+    /// Takes waiting messages on lease: they come again after the lease unless they are
+    /// acknowledged.
     pub async fn take_messages(
         &self,
         caller: &Caller,
@@ -259,37 +236,33 @@ impl Team {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let size = page.into().size()?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                    if tx.peers().is_hosted(&peer).await? {
-                        // Its messages become turns.
-                        return Ok(Page::last(Vec::new()));
-                    }
-                    let until = tx.now().plus(lease);
-                    let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
-                    // The lengths of rows are those of texts; what they are as JSON is more.
-                    let mut bytes = 0_usize;
-                    let fitting = messages.iter().take_while(|message| {
-                        bytes = bytes.saturating_add(json_bytes(message));
-                        bytes <= size.bytes
-                    });
-                    let fitting = fitting.count().max(1);
-                    messages.truncate(fitting);
-                    let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
-                    tx.inboxes().lease(&ids, until, None).await?;
-                    advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
-                    Ok(Page::last(messages))
-                })
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+                if tx.peers().is_hosted(&peer).await? {
+                    // Its messages become turns.
+                    return Ok(Page::last(Vec::new()));
+                }
+                let until = tx.now().plus(lease);
+                let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
+                // The length of a row is that of its text; as JSON it is longer.
+                let mut bytes = 0_usize;
+                let fitting = messages.iter().take_while(|message| {
+                    bytes = bytes.saturating_add(json_bytes(message));
+                    bytes <= size.bytes
+                });
+                let fitting = fitting.count().max(1);
+                messages.truncate(fitting);
+                tx.inboxes().lease(&ids_of(&messages), until, None).await?;
+                advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
+                Ok(Page::last(messages))
             })
-            .await
+        });
+        job.await
     }
 
-    /// A page of the messages in an inbox, in the order of arrival, which leaves it as it is. Shows
-    /// what is on lease, too.
+    /// A page of the messages in an inbox, also of those on lease, in the order of arrival. Changes
+    /// nothing.
     pub async fn peek_messages(
         &self,
         caller: &Caller,
@@ -308,8 +281,7 @@ impl Team {
         Ok(Page::read(page.into(), read, |row: &MessageRow| row.id).await?.map(|row| row.message))
     }
 
-    /// A page of the messages between all peers, the latest first. Only who reads everything sees
-    /// them.
+    /// A page of the messages between all peers, the latest first, for callers with [`READ_ALL`].
     pub async fn messages(
         &self,
         caller: &Caller,
@@ -331,7 +303,6 @@ impl Team {
         Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
-    /// Messages with their stamps, as a model reads them.
     pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
         let mut senders: HashMap<String, MessageSender> = HashMap::new();
         let mut stamped = Vec::with_capacity(messages.len());
@@ -362,8 +333,8 @@ impl Team {
         Ok(stamped)
     }
 
-    /// Says that the receiver has these messages. Once more is harmless. Of more than 500 the first
-    /// ones stay acknowledged if a later one is unknown: a write job takes so many.
+    /// Acknowledges messages for their receiver. A repeat is harmless. One write job takes 500: if
+    /// a later message is unknown, those of earlier jobs stay acknowledged.
     pub async fn ack_messages(
         &self,
         caller: &Caller,
@@ -371,12 +342,16 @@ impl Team {
         ids: Vec<String>,
     ) -> Result<Vec<MessageId>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
-        let ids = self.whole_ids(caller, ids).await?;
-        let unknown = |id: &str| Error::not_found(ResourceKind::MessageToPeer, id);
-        let ids = ids
-            .iter()
-            .map(|id| MessageId::parse(id).ok_or_else(|| unknown(id)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut whole = Vec::with_capacity(ids.len());
+        for text in ids {
+            whole.push(match self.find_message(caller, &text).await {
+                Ok(id) => Ok(id),
+                Err(Error::NotFound { .. }) => MessageId::parse(&text).ok_or(text),
+                Err(error) => return Err(error),
+            });
+        }
+        let unknown = |id: String| Error::not_found(ResourceKind::MessageToPeer, &id);
+        let ids = whole.into_iter().collect::<Result<Vec<_>, _>>().map_err(unknown)?;
         let (first, rest) = ids.split_at(ids.len().min(ACKS_PER_JOB));
         self.ack_part(caller, &peer, first.to_vec()).await?;
         for part in rest.chunks(ACKS_PER_JOB) {
@@ -392,37 +367,20 @@ impl Team {
         ids: Vec<MessageId>,
     ) -> Result<(), Error> {
         let (caller, peer) = (caller.clone(), peer.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                    let mut messages = tx.inboxes().messages(&peer, &ids).await?;
-                    let known: HashSet<&MessageId> =
-                        messages.iter().map(|message| &message.id).collect();
-                    if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
-                        return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
-                    }
-                    advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
-                    Ok(())
-                })
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+                let mut messages = tx.inboxes().messages(&peer, &ids).await?;
+                let known: HashSet<&MessageId> =
+                    messages.iter().map(|message| &message.id).collect();
+                if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
+                    return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
+                }
+                advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
+                Ok(())
             })
-            .await
-            .map_err(|error: Error| error.of_repeatable(true))
-    }
-
-    /// The ids, whole wherever one is named otherwise. What names no message stays as it is.
-    async fn whole_ids(&self, caller: &Caller, ids: Vec<String>) -> Result<Vec<String>, Error> {
-        let mut whole = Vec::with_capacity(ids.len());
-        for text in ids {
-            whole.push(match self.find_message(caller, &text).await {
-                Ok(id) => id.as_str().to_owned(),
-                Err(Error::NotFound { .. }) => text,
-                Err(error) => return Err(error),
-            });
-        }
-        Ok(whole)
+        });
+        job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// A message and the history of its delivery, for its sender, its receiver and the operator.
@@ -438,8 +396,8 @@ impl Team {
     }
 }
 
-/// Stores a message to `receiver`. If it answers what that one has asked, the question is answered
-/// and acknowledged with it.
+/// Stores a message to `receiver`. If it answers a question of that peer, it also answers and
+/// acknowledges the question.
 pub(in crate::service) async fn send_answer(
     tx: &mut WriteTx,
     mut outgoing: OutgoingMessage,
@@ -469,8 +427,8 @@ pub(in crate::service) async fn send_answer(
     Ok(sent)
 }
 
-/// The assignment that a message answers: the answer names what was sent, and comes from whom it
-/// was sent to.
+/// The assignment that a message answers: the message names what was sent, and comes from the peer
+/// that it was sent to.
 async fn answered_assignment(
     tx: &mut WriteTx,
     answer: &OutgoingMessage,
@@ -485,8 +443,7 @@ async fn answered_assignment(
     Ok(row.filter(is_theirs))
 }
 
-/// An answer acknowledges what it answers: the message from its receiver that it names. A question
-/// in return does not.
+/// Acknowledges the message that an answer names, unless the answer is a question in return.
 async fn acknowledge_answered(
     tx: &mut WriteTx,
     answer: &Message,
@@ -499,7 +456,7 @@ async fn acknowledge_answered(
     }
     let mut asker = vec![answer.to_peer.as_str()];
     if receiver.role == PeerRole::Human {
-        // What the operator asks without a peer is answered to the person.
+        // A question that the operator asks without a peer is answered to the person's peer.
         asker.push("operator");
     }
     if let Some(mut question) = tx.messages().answered(&own, &asker, answered).await? {
@@ -518,16 +475,13 @@ fn check_message(input: &NewMessage) -> Result<(), Error> {
 /// Who a message is from: the caller's own peer, or whom the operator names.
 async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
     let Some(session) = caller.session() else {
-        let Some(named) = named else {
-            return Ok("operator".to_owned());
-        };
-        let known = match PeerId::parse(named) {
+        let Some(named) = named else { return Ok("operator".to_owned()) };
+        let is_known = match PeerId::parse(named) {
             Some(id) => named == "operator" || tx.peers().get(&id).await?.is_some(),
             None => false,
         };
-        return known
-            .then(|| named.to_owned())
-            .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
+        let unknown = || Error::invalid("from_peer", "there is no peer with this id");
+        return is_known.then(|| named.to_owned()).ok_or_else(unknown);
     };
     let own = tx.peers().of_key(session).await?.map(|row| row.peer.peer_id);
     if let Some(id) = named.and_then(PeerId::parse)
@@ -587,11 +541,8 @@ mod tests {
         let grown = (after.database + after.wal).saturating_sub(before.database + before.wal);
         assert!(grown < 4 * 1024 * 1024, "one text of 256 KiB, not {count}: {grown} bytes");
         for (index, peer) in peers.iter().enumerate() {
-            let inbox = services.team.peek_messages(
-                &Caller::Operator,
-                peer.peer_id.as_str(),
-                PageBounds::new(None, None),
-            );
+            let (id, page) = (peer.peer_id.as_str(), PageBounds::new(None, None));
+            let inbox = services.team.peek_messages(&Caller::Operator, id, page);
             let messages = inbox.await.unwrap().items;
             assert_eq!(messages.len(), if index < 2 { 1 } else { 2 }, "peer {index}");
             for message in messages {
@@ -619,18 +570,14 @@ mod tests {
             let core = &services.team.core;
             let clock = Arc::clone(&core.clock);
             let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning);
-            let (input, from) = (Arc::new(text.clone()), "operator".to_owned());
-            let caller = Caller::Operator;
-            let tool = SourceTool::PeerBroadcast;
+            let (from, tool) = ("operator".to_owned(), SourceTool::PeerBroadcast);
             let mut outgoing =
-                OutgoingMessage { core, caller, from, input, text_id: None, tool, run_id: None };
+                OutgoingMessage::new(core, Caller::Operator, from, text.clone(), tool);
             let to = to.to_vec();
-            let done: Result<Vec<PeerId>, Error> = test
-                .store
-                .write(move |tx| {
-                    Box::pin(async move { deliver_copies(tx, &mut outgoing, to).await })
-                })
-                .await;
+            let job = test.store.write(move |tx| {
+                Box::pin(async move { deliver_copies(tx, &mut outgoing, to).await })
+            });
+            let done: Result<Vec<PeerId>, Error> = job.await;
             assert_eq!(done.unwrap().len(), refused, "at most {bound}");
         }
         let stream = StreamName::new("peer", &peer.peer_id);

@@ -1,32 +1,288 @@
-//! Peers, the messages between them, and the sessions of coding agents.
+//! Peers, the messages between them, and the sessions of coding agents. This file has the service,
+//! who may act for a peer, and what the streams of sessions, of peers and of the team are told.
 
 mod delivery;
-mod expiry;
 mod find;
-mod hosted;
 mod inbox;
 mod ownership;
 mod peers;
 mod records;
-mod session_stream;
 mod sessions;
-mod state;
-mod usage;
+
+use std::sync::Arc;
+
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use svc_model::{
+    Caller, NewEvent, Ownership, Peer, PeerId, PeerState, PeerStatus, Principal, StatusEvidence,
+    StreamName, StreamVisibility, Timestamp, WaitingFor, WaitingKind, limits,
+};
+use svc_store::{PeerRow, StoreError, WriteTx};
+
+use super::{Error, Page, ResourceKind, access::Access, core::Core, reads::ReadCache};
 
 pub use inbox::{BroadcastReach, MessageDetail, Stamped};
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
-pub use state::Team;
 
 pub(super) use delivery::{
     AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, end_deliveries, give_up,
-    note_unseen, put,
+    ids_of, note_unseen, plain_message, put,
 };
-pub(super) use find::{find_peer, operator_peer};
-pub(super) use hosted::{
-    UNKNOWN_CLIENT, hosted_peer, is_namesake, peer_of_agent, peer_of_speaker, remove_agents_peer,
+pub(super) use find::{
+    UNKNOWN_CLIENT, find_peer, hosted_peer, is_namesake, operator_peer, peer_of_agent,
+    peer_of_speaker, remove_agents_peer,
 };
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
-pub(super) use peers::{create, may_act_for, set_hosted_state, set_reach, set_state, update};
-pub(super) use session_stream::{append_to_peer, tell};
+pub(super) use peers::{create, update};
 pub(super) use sessions::{begin, end, owns_session};
+
+#[derive(Debug, Clone)]
+pub struct Team {
+    core: Core,
+    access: Access,
+    peer_pages: Arc<ReadCache<Page<Peer>>>,
+    session_peers: Arc<ReadCache<Option<Peer>>>,
+    /// The latest open session of a principal.
+    latest_sessions: Arc<ReadCache<Option<String>>>,
+}
+
+impl Team {
+    pub(super) fn new(core: Core, access: Access) -> Self {
+        Self {
+            core,
+            access,
+            peer_pages: Arc::default(),
+            session_peers: Arc::default(),
+            latest_sessions: Arc::default(),
+        }
+    }
+}
+
+/// The operator may act for any peer, a session's token for the peers of its session.
+pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
+    let Some(session) = caller.session() else { return Ok(()) };
+    let is_registered_for = row.peer.session_id.as_deref() == Some(session);
+    if row.owner.as_deref() == Some(session) || row.owner.is_none() && is_registered_for {
+        return Ok(());
+    }
+    let id = &row.peer.peer_id;
+    let whose = if id.is_operator() { "is the operator's" } else { "belongs to another session" };
+    Err(Error::Forbidden(format!("peer {id} {whose}")))
+}
+
+/// The peer with this id, if the caller may act for it.
+async fn own_peer(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    id: &PeerId,
+    kind: ResourceKind,
+) -> Result<PeerRow, Error> {
+    let row = tx.peers().get(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
+    may_act_for(caller, &row)?;
+    Ok(row)
+}
+
+/// Appends to a session's stream, and opens the stream if it is new.
+pub(super) async fn tell(
+    tx: &mut WriteTx,
+    session_id: &str,
+    kind: &'static str,
+    data: &serde_json::Value,
+) -> Result<(), StoreError> {
+    let stream = stream_of(session_id);
+    if tx.streams().state(&stream).await?.is_none() {
+        let visibility = visibility_of(tx, session_id).await?;
+        tx.streams().open(&stream, &visibility).await?;
+    }
+    tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
+    Ok(())
+}
+
+/// Who may read the stream of a session.
+async fn visibility_of(tx: &mut WriteTx, session_id: &str) -> Result<StreamVisibility, StoreError> {
+    let row = tx.sessions().owner(session_id).await?;
+    let mut thing = row.unwrap_or_else(|| Ownership::from_row("", String::new()));
+    // Whoever holds a token for a session that the operator registered reads its stream. The
+    // operator reads everything anyway.
+    if matches!(thing.owner, None | Some(Principal::Operator)) {
+        thing.owner = Some(Principal::Session(session_id.into()));
+    }
+    Ok(StreamVisibility::shared(&thing))
+}
+
+/// The stream of a session. A hash replaces a client's id that does not fit a stream's name.
+fn stream_of(session_id: &str) -> StreamName {
+    let name = format!("session/{session_id}");
+    let fits = session_id.len() <= limits::ID_BYTES;
+    StreamName::parse(&name).filter(|_| fits).unwrap_or_else(|| {
+        StreamName::new("session", hex::encode(&Sha256::digest(session_id)[..16]))
+    })
+}
+
+pub(super) async fn append_to_peer(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    events: Vec<NewEvent>,
+) -> Result<(), StoreError> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let stream = StreamName::new("peer", to);
+    // The stream is opened with the peer. A peer of an old database may have none; then it is the
+    // operator's.
+    tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
+    tx.append(&stream, events).await?;
+    Ok(())
+}
+
+/// Appends to the stream that everybody reads.
+pub(super) async fn append_to_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.streams().open(&team, &StreamVisibility::Team).await?;
+    tx.append(&team, vec![event]).await?;
+    Ok(())
+}
+
+/// Tells the team of a change of a peer. Everybody reads that, so it shows presence and no more.
+async fn note_peer(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
+    append_to_team(tx, NewEvent::new(kind, &peer.presence())).await
+}
+
+/// Stores the status of a peer that its process or a call shows, and the time, with an event if the
+/// status changes. A peer that goes on waiting waits for the same.
+async fn set_status(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    next: PeerStatus,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let waiting_for = peer.waiting_for.clone().filter(|_| next == PeerStatus::Waiting);
+    let at = tx.now();
+    let state = PeerState { status: next, waiting_for, at, evidence: StatusEvidence::Process };
+    set_state(tx, peer, state, reason).await
+}
+
+/// Changes the status of a peer because its machine went away or came back. The evidence stays:
+/// nothing else has told of the peer.
+pub(super) async fn set_reach(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    next: PeerStatus,
+    at: Timestamp,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let state = PeerState { status: next, waiting_for: None, at, evidence: peer.evidence };
+    set_hosted_state(tx, peer, state, reason).await
+}
+
+/// Like [`set_status`], with what the peer waits for, and since when. A change of that is an event,
+/// too. Of a hosted agent only the time is stored, as its host alone reports its status.
+pub(super) async fn set_state(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    state: PeerState,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    if tx.peers().is_hosted(&peer.peer_id).await? {
+        return tx.peers().touch(peer).await;
+    }
+    set_hosted_state(tx, peer, state, reason).await
+}
+
+/// Like [`set_state`], also for hosted agents. A state with weaker evidence than the present one is
+/// ignored.
+pub(super) async fn set_hosted_state(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    state: PeerState,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let Some(evidence) = peer.evidence_after(&state) else { return tx.peers().touch(peer).await };
+    let PeerState { status: next, waiting_for, at, .. } = state;
+    let waiting_for = waiting_for.map(|next| same_limit(peer.waiting_for.as_ref(), next));
+    let previous = std::mem::replace(&mut peer.status, next);
+    // The first hook of a session is no news beside its registration.
+    let is_first = peer.evidence == StatusEvidence::Process;
+    let is_changed = previous != next
+        || waiting_for != peer.waiting_for
+        || evidence != peer.evidence && !is_first;
+    if previous != next {
+        peer.since = at;
+    }
+    let earlier = std::mem::replace(&mut peer.waiting_for, waiting_for);
+    peer.evidence = evidence;
+    tx.peers().touch(peer).await?;
+    if !is_changed {
+        return Ok(());
+    }
+    note_status(tx, peer, previous, reason).await?;
+    match (limit_of(earlier.as_ref()), limit_of(peer.waiting_for.as_ref())) {
+        (None, Some(limit)) => note_limit(tx, peer, limit, false).await,
+        (Some(known), Some(limit)) if known.until != limit.until => {
+            note_limit(tx, peer, limit, true).await
+        }
+        _ => Ok(()),
+    }
+}
+
+fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<&WaitingFor> {
+    waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit)
+}
+
+/// A limit that is reported again is the same: it keeps its start, and the end that was known.
+fn same_limit(known: Option<&WaitingFor>, mut next: WaitingFor) -> WaitingFor {
+    if let (Some(known), WaitingKind::Limit) = (limit_of(known), next.kind) {
+        next.since = known.since;
+        next.until = next.until.or(known.until);
+    }
+    next
+}
+
+/// Tells the team that a peer has reached its vendor's usage limit, and its end if that is known.
+/// `corrects`: the team knows of this limit, with another end or none.
+async fn note_limit(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    limit: &WaitingFor,
+    corrects: bool,
+) -> Result<(), StoreError> {
+    let mut data = json!({
+        "peer_id": peer.peer_id, "display_name": peer.display_name, "since": limit.since,
+    });
+    if let Some(until) = limit.until {
+        data["until"] = json!(until);
+    }
+    if corrects {
+        data["corrects"] = json!(true);
+    }
+    append_to_team(tx, NewEvent::new("limit", &data)).await
+}
+
+/// Notes that the evidence of a peer's status is lost. The status stays until other evidence
+/// changes it.
+async fn lose_evidence(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    lost: StatusEvidence,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let Some(evidence) = peer.evidence_without(lost) else { return Ok(()) };
+    peer.evidence = evidence;
+    tx.peers().touch(peer).await?;
+    note_status(tx, peer, peer.status, reason).await
+}
+
+/// Tells the team the status of a peer, and not what the peer is asked: everybody reads that.
+async fn note_status(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    previous: PeerStatus,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let data = json!({
+        "peer_id": peer.peer_id, "display_name": peer.display_name, "status": peer.status,
+        "previous": previous, "reason": reason, "evidence": peer.evidence,
+    });
+    append_to_team(tx, NewEvent::new("peer.status", &data)).await
+}

@@ -12,10 +12,7 @@ use svc_store::{StoreError, SubjectHolders, WriteTx};
 use svc_sys::process_list;
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    Team,
-    session_stream::{stream_of, tell, visibility_of},
-};
+use super::{Team, stream_of, tell, visibility_of};
 use crate::service::Error;
 
 impl Team {

@@ -2,11 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::json;
 use svc_model::{
-    Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerState,
-    PeerStatus, ProcessIdentity, Reader, RegisterInput, ReportedStatus, StatusEvidence, StreamName,
-    StreamVisibility, Timestamp, WaitingFor, WaitingKind, changes_direction, is_agent_key, limits,
+    Caller, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerStatus,
+    ProcessIdentity, Reader, RegisterInput, ReportedStatus, StatusEvidence, StreamName,
+    StreamVisibility, Timestamp, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::{process_list, telemetry::chain};
@@ -14,13 +13,14 @@ use svc_sys::{process_list, telemetry::chain};
 use super::{
     Team,
     delivery::{AGENT_ENDED, end_deliveries},
+    note_peer, own_peer,
     sessions::end_left,
+    set_reach, set_status,
 };
 use crate::service::{Error, Page, PageBounds, ResourceKind, check, process};
 
 /// The reason in events about a peer or a session whose process the sweep did not find.
 const PROCESS_GONE: &str = "its process is gone";
-/// Why a message to a removed peer is undeliverable.
 const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
@@ -57,38 +57,34 @@ impl Team {
         let pid = process.as_ref().map(|process| process.pid).or(input.pid);
         let input = RegisterInput { pid, ..input };
         let (caller, core) = (caller.clone(), self.core.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let known = tx
-                        .peers()
-                        .by_identity(
-                            &input.backend,
-                            input.session_id.as_deref().unwrap_or_default(),
-                            input.path.as_deref().unwrap_or_default(),
-                            input.tmux_pane.as_deref().unwrap_or_default(),
-                            caller.session(),
-                        )
-                        .await?;
-                    if let Some(known) = known {
-                        let mut peer = update(tx, &caller, known, input, project, process).await?;
-                        // A status that hooks reported stays.
-                        if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
-                            let online = PeerStatus::Online;
-                            set_status(tx, &mut peer, online, "registered").await?;
-                        }
-                        Ok(peer)
-                    } else {
-                        core.budget.check_rows(tx, &caller, 1).await?;
-                        let id = PeerId::new(&core.ids, tx.now());
-                        create(tx, &caller, id, input, project, process).await
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let known = tx
+                    .peers()
+                    .by_identity(
+                        &input.backend,
+                        input.session_id.as_deref().unwrap_or_default(),
+                        input.path.as_deref().unwrap_or_default(),
+                        input.tmux_pane.as_deref().unwrap_or_default(),
+                        caller.session(),
+                    )
+                    .await?;
+                if let Some(known) = known {
+                    let mut peer = update(tx, &caller, known, input, project, process).await?;
+                    // A status that hooks reported stays.
+                    if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
+                        let online = PeerStatus::Online;
+                        set_status(tx, &mut peer, online, "registered").await?;
                     }
-                })
+                    Ok(peer)
+                } else {
+                    core.budget.check_rows(tx, &caller, 1).await?;
+                    let id = PeerId::new(&core.ids, tx.now());
+                    create(tx, &caller, id, input, project, process).await
+                }
             })
-            .await
-            .map_err(|error: Error| error.of_repeatable(true))
+        });
+        job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// Notes that a peer is there, and its status if that is given.
@@ -100,26 +96,22 @@ impl Team {
     ) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::ReportingPeer).await?;
         let caller = caller.clone();
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
-                    let next = status.map_or(
-                        match row.peer.status {
-                            PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
-                            _ => PeerStatus::Online,
-                        },
-                        PeerStatus::from,
-                    );
-                    row.peer.last_seen = tx.now();
-                    set_status(tx, &mut row.peer, next, "heartbeat").await?;
-                    Ok(row.peer)
-                })
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
+                let next = status.map_or(
+                    match row.peer.status {
+                        PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
+                        _ => PeerStatus::Online,
+                    },
+                    PeerStatus::from,
+                );
+                row.peer.last_seen = tx.now();
+                set_status(tx, &mut row.peer, next, "heartbeat").await?;
+                Ok(row.peer)
             })
-            .await
-            .map_err(|error: Error| error.of_repeatable(true))
+        });
+        job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
     /// Removes a peer from the list. Messages that wait for it become undeliverable, in write jobs
@@ -128,25 +120,19 @@ impl Team {
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
-        let removed: Result<Peer, Error> = self
-            .core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
-                    if id.is_operator() {
-                        let why = "the operator's own peer stays: answers to the operator reach it";
-                        return Err(Error::Conflict(why.to_owned()));
-                    }
-                    remove(tx, &row.peer).await?;
-                    Ok(row.peer)
-                })
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
+                if id.is_operator() {
+                    let why = "the operator's own peer stays: answers to the operator reach it";
+                    return Err(Error::Conflict(why.to_owned()));
+                }
+                remove(tx, &row.peer).await?;
+                Ok(row.peer)
             })
-            .await;
-        let removed = removed?;
+        });
+        let removed = job.await?;
         if let Err(error) = end_deliveries(&self.core, &removed.peer_id, PEER_REMOVED).await {
-            // The peer is removed all the same, and the sweep retries.
             let (peer, error) = (removed.peer_id.as_str(), chain(&error));
             tracing::warn!(peer, error, "cannot end the deliveries to a removed peer yet");
         }
@@ -166,7 +152,6 @@ impl Team {
         Ok(())
     }
 
-    /// The peer that `id` names, as far as the caller may see it.
     pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peers().get(&id).await?;
@@ -265,54 +250,39 @@ impl Team {
                 // Nothing to write for as long as its process or its session lives.
                 continue;
             }
-            self.core
-                .store
-                .write(move |tx| {
-                    Box::pin(async move {
-                        let Some(mut row) = tx.peers().get(&peer_id).await? else {
-                            return Ok(());
-                        };
-                        if row.peer.last_seen != last_seen {
-                            return Ok(());
-                        }
-                        if row.peer.last_seen > tx.now() {
-                            // The clock was set back: count the silence anew, or it would never
-                            // end.
-                            row.peer.last_seen = tx.now();
-                            return tx.peers().touch(&row.peer).await;
-                        }
-                        let is_left =
-                            is_for_long && tx.peers().shares_its_process(&peer_id).await?;
-                        let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
-                            _ if is_left => Some(PeerStatus::Offline),
-                            next => next,
-                        };
-                        match next {
-                            Some(next) => {
-                                if !row.open_calls.is_empty() {
-                                    tx.peers()
-                                        .set_open_calls(&peer_id, &OpenCalls::default())
-                                        .await?;
-                                }
-                                set_status(tx, &mut row.peer, next, "silent").await
-                            }
-                            None => Ok(()),
-                        }
-                    })
+            let job = self.core.store.write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
+                    if row.peer.last_seen != last_seen {
+                        return Ok(());
+                    }
+                    if row.peer.last_seen > tx.now() {
+                        // The clock was set back: count the silence anew, or it would never end.
+                        row.peer.last_seen = tx.now();
+                        return tx.peers().touch(&row.peer).await;
+                    }
+                    let is_left = is_for_long && tx.peers().shares_its_process(&peer_id).await?;
+                    let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
+                        _ if is_left => PeerStatus::Offline,
+                        Some(next) => next,
+                        None => return Ok(()),
+                    };
+                    if !row.open_calls.is_empty() {
+                        tx.peers().set_open_calls(&peer_id, &OpenCalls::default()).await?;
+                    }
+                    set_status(tx, &mut row.peer, next, "silent").await
                 })
-                .await?;
+            });
+            job.await?;
         }
         let pause = limits::PID_CHECK.min(timeout / 4);
         let next = self.core.store.peers().longest_silence().await?;
         let due = next.map(|at| at.plus(timeout).since(self.core.now()) + Duration::from_millis(1));
         Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
     }
-}
 
-impl Team {
-    /// Notes that the process of a peer is gone. The peer is offline, and its session in the
-    /// journal ends, as nobody is there to end it; the open record of that session is an orphan
-    /// from then on. A later process that speaks for the peer is another one.
+    /// Notes that the process of a peer is gone: the peer is offline, and its session in the
+    /// journal ends, so that the open record of that session is an orphan from then on.
     async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
@@ -331,7 +301,6 @@ impl Team {
         Ok(write.await?)
     }
 
-    /// Notes that the machine of a peer, whose process runs, is back.
     async fn note_return(&self, peer_id: PeerId) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
@@ -346,7 +315,6 @@ impl Team {
         Ok(write.await?)
     }
 
-    /// Whether a peer is that of a live hosted agent.
     async fn is_hosted(&self, row: &PeerRow) -> Result<bool, StoreError> {
         let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
             return Ok(false);
@@ -377,12 +345,8 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     }
     check::name("display_name", &input.display_name)?;
     check::name("backend", &input.backend)?;
-    check_written(input)
-}
-
-/// The name that a session gives itself must be displayed as it is written. Its backend is one
-/// word, as the stamp of its messages names it.
-fn check_written(input: &RegisterInput) -> Result<(), Error> {
+    // The name that a session gives itself must be displayed as it is written. Its backend is one
+    // word, as the stamp of its messages names it.
     if changes_direction(&input.display_name) {
         let why = "must not have characters that change the direction of text";
         return Err(Error::invalid("display_name", why));
@@ -414,16 +378,19 @@ fn check_input(input: &RegisterInput) -> Result<(), Error> {
     if input.pid == Some(0) {
         return Err(Error::invalid("pid", "must be the id of a process"));
     }
-    let Some(metadata) = &input.metadata else {
-        return Ok(());
-    };
-    if metadata.len() > limits::METADATA_ENTRIES {
-        let most = limits::METADATA_ENTRIES;
-        return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
-    }
+    let Some(metadata) = &input.metadata else { return Ok(()) };
+    check_entries(metadata.len())?;
     for (key, value) in metadata {
         check::short("metadata", Some(key))?;
         check::short("metadata", value.as_deref())?;
+    }
+    Ok(())
+}
+
+fn check_entries(count: usize) -> Result<(), Error> {
+    let most = limits::METADATA_ENTRIES;
+    if count > most {
+        return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
     }
     Ok(())
 }
@@ -444,7 +411,7 @@ pub(in crate::service) async fn create(
     let peer = Peer {
         peer_id,
         display_name: input.display_name,
-        path: given_owned(input.path),
+        path: given(input.path),
         backend: input.backend,
         circle: input.circle.unwrap_or_else(|| "default".to_owned()),
         role: input.role.unwrap_or(PeerRole::Agent),
@@ -452,23 +419,27 @@ pub(in crate::service) async fn create(
         evidence: StatusEvidence::Process,
         since: now,
         waiting_for: None,
-        session_id: given_owned(input.session_id),
+        session_id: given(input.session_id),
         agent: owner.clone().filter(|owner| is_agent_key(owner)),
-        tmux_pane: given_owned(input.tmux_pane),
+        tmux_pane: given(input.tmux_pane),
         pid: input.pid,
         machine: None,
         metadata,
         registered_at: now,
         last_seen: now,
     };
-    let process_started = process.map(|process| process.started);
-    let machine_id = peer.pid.map(|_| tx.machine_id().clone());
-    let open_calls = OpenCalls::default();
-    let row = PeerRow { peer, owner, project, process_started, machine_id, open_calls };
+    let row = PeerRow {
+        owner,
+        project,
+        process_started: process.map(|process| process.started),
+        machine_id: peer.pid.map(|_| tx.machine_id().clone()),
+        open_calls: OpenCalls::default(),
+        peer,
+    };
     tx.peers().put(&row).await?;
     let visibility = StreamVisibility::private(&row.principal());
     tx.streams().open(&StreamName::new("peer", &row.peer.peer_id), &visibility).await?;
-    note(tx, "peer.registered", &row.peer).await?;
+    note_peer(tx, "peer.registered", &row.peer).await?;
     Ok(row.peer)
 }
 
@@ -498,8 +469,8 @@ pub(in crate::service) async fn update(
     }
     let peer = &mut row.peer;
     peer.display_name = input.display_name;
-    peer.path = given_owned(input.path).or_else(|| peer.path.take());
-    peer.tmux_pane = given_owned(input.tmux_pane).or_else(|| peer.tmux_pane.take());
+    peer.path = given(input.path).or_else(|| peer.path.take());
+    peer.tmux_pane = given(input.tmux_pane).or_else(|| peer.tmux_pane.take());
     peer.circle = input.circle.unwrap_or_else(|| peer.circle.clone());
     peer.role = input.role.unwrap_or(peer.role);
     peer.pid = input.pid.or(peer.pid);
@@ -511,16 +482,13 @@ pub(in crate::service) async fn update(
                 None => metadata.remove(&key),
             };
         }
-        if metadata.len() > limits::METADATA_ENTRIES {
-            let most = limits::METADATA_ENTRIES;
-            return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
-        }
+        check_entries(metadata.len())?;
     }
     let changed = row != known;
     row.peer.last_seen = tx.now();
     tx.peers().put(&row).await?;
     if changed {
-        note(tx, "peer.updated", &row.peer).await?;
+        note_peer(tx, "peer.updated", &row.peer).await?;
     }
     Ok(row.peer)
 }
@@ -544,218 +512,48 @@ async fn is_own(
     }
 }
 
-/// Stores the status of a peer that its process or a call shows, and the time, with an event if the
-/// status changes. A peer that goes on waiting waits for the same.
-pub(in crate::service) async fn set_status(
-    tx: &mut WriteTx,
-    peer: &mut Peer,
-    next: PeerStatus,
-    reason: &'static str,
-) -> Result<(), StoreError> {
-    let waiting_for = peer.waiting_for.clone().filter(|_| next == PeerStatus::Waiting);
-    let at = tx.now();
-    let state = PeerState { status: next, waiting_for, at, evidence: StatusEvidence::Process };
-    set_state(tx, peer, state, reason).await
-}
-
-/// Changes the status of a peer because its machine went away or came back. It rests on what it
-/// rested on: nothing else has told of the peer.
-pub(in crate::service) async fn set_reach(
-    tx: &mut WriteTx,
-    peer: &mut Peer,
-    next: PeerStatus,
-    at: Timestamp,
-    reason: &'static str,
-) -> Result<(), StoreError> {
-    let state = PeerState { status: next, waiting_for: None, at, evidence: peer.evidence };
-    set_hosted_state(tx, peer, state, reason).await
-}
-
-/// Like [`set_status`], with what the peer waits for, and since when. A change of that is an event,
-/// too. Of a hosted agent only the time is stored, as its host alone reports its status.
-pub(in crate::service) async fn set_state(
-    tx: &mut WriteTx,
-    peer: &mut Peer,
-    state: PeerState,
-    reason: &'static str,
-) -> Result<(), StoreError> {
-    if tx.peers().is_hosted(&peer.peer_id).await? {
-        return tx.peers().touch(peer).await;
-    }
-    set_hosted_state(tx, peer, state, reason).await
-}
-
-/// Like [`set_state`], also for hosted agents. A state that rests on less than the present one is
-/// ignored.
-pub(in crate::service) async fn set_hosted_state(
-    tx: &mut WriteTx,
-    peer: &mut Peer,
-    state: PeerState,
-    reason: &'static str,
-) -> Result<(), StoreError> {
-    let Some(evidence) = peer.evidence_after(&state) else { return tx.peers().touch(peer).await };
-    let PeerState { status: next, waiting_for, at, .. } = state;
-    let waiting_for = waiting_for.map(|next| same_limit(peer.waiting_for.as_ref(), next));
-    let previous = std::mem::replace(&mut peer.status, next);
-    // The first hook of a session is no news beside its registration.
-    let is_first = peer.evidence == StatusEvidence::Process;
-    let is_changed = previous != next
-        || waiting_for != peer.waiting_for
-        || evidence != peer.evidence && !is_first;
-    if previous != next {
-        peer.since = at;
-    }
-    let earlier = std::mem::replace(&mut peer.waiting_for, waiting_for);
-    peer.evidence = evidence;
-    tx.peers().touch(peer).await?;
-    if !is_changed {
-        return Ok(());
-    }
-    note_status(tx, peer, previous, reason).await?;
-    match (limit_of(earlier.as_ref()), limit_of(peer.waiting_for.as_ref())) {
-        (None, Some(limit)) => note_limit(tx, peer, limit, false).await,
-        (Some(known), Some(limit)) if known.until != limit.until => {
-            note_limit(tx, peer, limit, true).await
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What somebody waits for, if that is the end of a usage limit.
-fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<&WaitingFor> {
-    waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit)
-}
-
-/// What somebody waits for next. A limit that is told again is the same: it keeps its start, and
-/// the end that was known.
-fn same_limit(known: Option<&WaitingFor>, mut next: WaitingFor) -> WaitingFor {
-    if let (Some(known), WaitingKind::Limit) = (limit_of(known), next.kind) {
-        next.since = known.since;
-        next.until = next.until.or(known.until);
-    }
-    next
-}
-
-/// Tells the team that a peer has reached its vendor's usage limit, and its end if that is known.
-/// `corrects`: the team knows of this limit, with another end or none.
-async fn note_limit(
-    tx: &mut WriteTx,
-    peer: &Peer,
-    limit: &WaitingFor,
-    corrects: bool,
-) -> Result<(), StoreError> {
-    let mut data = json!({
-        "peer_id": peer.peer_id, "display_name": peer.display_name, "since": limit.since,
-    });
-    if let Some(until) = limit.until {
-        data["until"] = json!(until);
-    }
-    if corrects {
-        data["corrects"] = json!(true);
-    }
-    append_to_team(tx, NewEvent::new("limit", &data)).await
-}
-
-async fn append_to_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
-    let team = StreamName::fixed(StreamName::TEAM);
-    tx.streams().open(&team, &StreamVisibility::Team).await?;
-    tx.append(&team, vec![event]).await?;
-    Ok(())
-}
-
-/// Notes that the evidence of a peer's status is lost. The status stays until other evidence
-/// changes it.
-pub(in crate::service) async fn lose_evidence(
-    tx: &mut WriteTx,
-    peer: &mut Peer,
-    lost: StatusEvidence,
-    reason: &'static str,
-) -> Result<(), StoreError> {
-    let Some(evidence) = peer.evidence_without(lost) else { return Ok(()) };
-    peer.evidence = evidence;
-    tx.peers().touch(peer).await?;
-    note_status(tx, peer, peer.status, reason).await
-}
-
-/// Tells the team the status of a peer.
-async fn note_status(
-    tx: &mut WriteTx,
-    peer: &Peer,
-    previous: PeerStatus,
-    reason: &'static str,
-) -> Result<(), StoreError> {
-    // Everybody reads this stream, so the event does not say what is asked.
-    let data = json!({
-        "peer_id": peer.peer_id, "display_name": peer.display_name, "status": peer.status,
-        "previous": previous, "reason": reason, "evidence": peer.evidence,
-    });
-    append_to_team(tx, NewEvent::new("peer.status", &data)).await
-}
-
 /// Removes a peer from the list, with an event. [`end_deliveries`] ends what waits for the peer.
 pub(super) async fn remove(tx: &mut WriteTx, peer: &Peer) -> Result<(), StoreError> {
     tx.peers().delete(&peer.peer_id).await?;
-    note(tx, "peer.removed", peer).await
+    note_peer(tx, "peer.removed", peer).await
 }
 
-async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
-    // Everybody reads this stream, so the event holds presence and no more.
-    append_to_team(tx, NewEvent::new(kind, &peer.presence())).await
-}
-
-/// The peer with this id, if the caller may act for it.
-pub(in crate::service) async fn own_peer(
-    tx: &mut WriteTx,
-    caller: &Caller,
-    id: &PeerId,
-    kind: ResourceKind,
-) -> Result<PeerRow, Error> {
-    let row = tx.peers().get(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
-    may_act_for(caller, &row)?;
-    Ok(row)
-}
-
-/// The operator may act for any peer, a session's token for the peers of its session.
-pub(in crate::service) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
-    let Some(session) = caller.session() else {
-        return Ok(());
-    };
-    let is_registered_for = row.peer.session_id.as_deref() == Some(session);
-    if row.owner.as_deref() == Some(session) || row.owner.is_none() && is_registered_for {
-        return Ok(());
-    }
-    let id = &row.peer.peer_id;
-    let whose = if id.is_operator() { "is the operator's" } else { "belongs to another session" };
-    Err(Error::Forbidden(format!("peer {id} {whose}")))
-}
-
-fn given(text: Option<&str>) -> Option<&str> {
-    text.filter(|text| !text.is_empty())
-}
-
-fn given_owned(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
+fn given<T: AsRef<str>>(text: Option<T>) -> Option<T> {
+    text.filter(|text| !text.as_ref().is_empty())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use svc_model::{DeliveryState, NewMessage};
-    use svc_store::testing::TestStore;
+    use svc_store::{McpTransport, testing::TestStore};
+    use svc_wire::mcp::Revision;
 
     use super::*;
-    use crate::service::{team::NewSession, testing::services};
+    use crate::service::{Services, mcp::NewMcpSession, team::NewSession, testing::services};
 
     fn input(name: &str) -> RegisterInput {
-        let input = serde_json::json!({ "display_name": name, "backend": "test", "path": name });
+        let input = json!({ "display_name": name, "backend": "test", "path": name });
         serde_json::from_value(input).unwrap()
     }
 
     fn message() -> NewMessage {
-        serde_json::from_value(serde_json::json!({ "text": "hello" })).unwrap()
+        serde_json::from_value(json!({ "text": "hello" })).unwrap()
+    }
+
+    async fn start_session(services: &Services, id: &str) {
+        let new =
+            NewSession { session_id: Some(id.to_owned()), cwd: None, source: None, client: None };
+        services.team.start_session(&Caller::Operator, None, new).await.unwrap();
+    }
+
+    async fn swept_status(services: &Services, id: &PeerId) -> PeerStatus {
+        services.team.sweep_peers().await.unwrap();
+        services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
     }
 
     /// Sends more messages than two write jobs end. Returns their ids.
-    async fn fill_inbox(services: &crate::service::Services, peer: &Peer) -> Vec<String> {
+    async fn fill_inbox(services: &Services, peer: &Peer) -> Vec<String> {
         let mut ids = Vec::new();
         for _ in 0..=2 * limits::ENDED_MESSAGES_PER_JOB {
             let sent =
@@ -765,7 +563,7 @@ mod tests {
         ids
     }
 
-    async fn waiting(services: &crate::service::Services, ids: &[String]) -> usize {
+    async fn waiting(services: &Services, ids: &[String]) -> usize {
         let mut waiting = 0;
         for id in ids {
             let message = services.team.message(&Caller::Operator, id).await.unwrap().message;
@@ -804,27 +602,24 @@ mod tests {
             inboxes.push((peer, ids));
         }
         let gone = [inboxes[0].0.peer_id.clone(), inboxes[2].0.peer_id.clone()];
-        let deleted: Result<(), StoreError> = test
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.peers().delete(&gone[0]).await?;
-                    tx.peers().delete(&gone[1]).await
-                })
+        let job = test.store.write(move |tx| {
+            Box::pin(async move {
+                tx.peers().delete(&gone[0]).await?;
+                tx.peers().delete(&gone[1]).await
             })
-            .await;
+        });
+        let deleted: Result<(), StoreError> = job.await;
         deleted.unwrap();
-        let mut left = Vec::new();
-        for (_, ids) in &inboxes {
-            left.push(waiting(&services, ids).await);
-        }
-        assert_eq!(left, [201, 201, 201]);
+        let left = async || {
+            let mut left = Vec::new();
+            for (_, ids) in &inboxes {
+                left.push(waiting(&services, ids).await);
+            }
+            left
+        };
+        assert_eq!(left().await, [201, 201, 201]);
         services.team.sweep_stranded_inboxes().await.unwrap();
-        let mut left = Vec::new();
-        for (_, ids) in &inboxes {
-            left.push(waiting(&services, ids).await);
-        }
-        assert_eq!(left, [0, 201, 0]);
+        assert_eq!(left().await, [0, 201, 0]);
         let before = test.store.stats().jobs;
         services.team.sweep_stranded_inboxes().await.unwrap();
         assert_eq!(test.store.stats().jobs, before, "nothing to write");
@@ -842,13 +637,8 @@ mod tests {
         let id = peer.peer_id.as_str();
         services.team.send_message(&caller, id, message()).await.unwrap();
         let take = async || {
-            services
-                .team
-                .take_messages(&caller, id, PageBounds::new(None, None))
-                .await
-                .unwrap()
-                .items
-                .len()
+            let page = PageBounds::new(None, None);
+            services.team.take_messages(&caller, id, page).await.unwrap().items.len()
         };
         assert_eq!(take().await, 1);
         assert_eq!(take().await, 0);
@@ -868,10 +658,6 @@ mod tests {
 
     #[tokio::test]
     async fn an_open_mcp_session_keeps_its_peer_idle() {
-        use svc_store::McpTransport;
-        use svc_wire::mcp::Revision;
-
-        use crate::service::mcp::NewMcpSession;
         let test = TestStore::open().await;
         let services = services(&test);
         let new = NewMcpSession {
@@ -885,10 +671,7 @@ mod tests {
         let (operator, session_id) = (Caller::Operator, Some(session.as_str()));
         let registered = services.team.register_peer_in(&operator, session_id, input("a"));
         let id = registered.await.unwrap().peer_id;
-        let status = async || {
-            services.team.sweep_peers().await.unwrap();
-            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
-        };
+        let status = async || swept_status(&services, &id).await;
         test.clock.advance(Duration::from_secs(61));
         assert_eq!(status().await, PeerStatus::Idle);
         services.mcp.touch_mcp_session(&session).await.unwrap();
@@ -908,16 +691,7 @@ mod tests {
         let test = TestStore::open().await;
         let services = services(&test);
         let operator = Caller::Operator;
-        let start = async || {
-            let new = NewSession {
-                session_id: Some("s-1".to_owned()),
-                cwd: None,
-                source: None,
-                client: None,
-            };
-            services.team.start_session(&operator, None, new).await.unwrap();
-        };
-        start().await;
+        start_session(&services, "s-1").await;
         let input = RegisterInput { session_id: Some("s-1".to_owned()), ..input("a") };
         let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
         let status = async || {
@@ -933,7 +707,7 @@ mod tests {
         assert_eq!(status().await, PeerStatus::Offline, "the session is stale");
 
         services.team.heartbeat(&operator, id.as_str(), None).await.unwrap();
-        start().await;
+        start_session(&services, "s-1").await;
         test.clock.advance(limits::PEER_TIMEOUT);
         assert_eq!(status().await, PeerStatus::Idle);
         let place = services.team.acting_session(&operator, Some("s-1"), None, None).await.unwrap();
@@ -951,10 +725,7 @@ mod tests {
         let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
         let busy = Some(ReportedStatus::Busy);
         services.team.heartbeat(&operator, id.as_str(), busy).await.unwrap();
-        let status = async || {
-            services.team.sweep_peers().await.unwrap();
-            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
-        };
+        let status = async || swept_status(&services, &id).await;
         let set_calls = async |open: bool| {
             let id = id.clone();
             let write = test.store.write(move |tx| {
@@ -988,13 +759,7 @@ mod tests {
         let services = services(&test);
         let operator = Caller::Operator;
         let register = async |session: &str| {
-            let new = NewSession {
-                session_id: Some(session.to_owned()),
-                cwd: None,
-                source: None,
-                client: None,
-            };
-            services.team.start_session(&operator, None, new).await.unwrap();
+            start_session(&services, session).await;
             let input = RegisterInput {
                 pid: Some(std::process::id()),
                 session_id: Some(session.to_owned()),
@@ -1002,10 +767,7 @@ mod tests {
             };
             services.team.register_peer(&operator, input).await.unwrap().peer_id
         };
-        let status = async |id: &PeerId| {
-            services.team.sweep_peers().await.unwrap();
-            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
-        };
+        let status = async |id: &PeerId| swept_status(&services, id).await;
         let first = register("s-1").await;
         test.clock.advance(limits::SHARED_PROCESS_SESSION);
         assert_eq!(status(&first).await, PeerStatus::Idle, "the process is its own");

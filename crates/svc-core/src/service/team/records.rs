@@ -1,20 +1,17 @@
-//! What clients have on record of their own sessions. A record is better evidence than hooks, which
-//! do not tell of everything.
+//! What clients have on record of their own sessions: the state of a session, and the end of its
+//! usage limit. A record is better evidence than hooks, which do not tell of everything. At the end
+//! of a limit the daemon does not continue a session; messages that wait for it wake it.
 
 use svc_model::{
     ClientRecord, DeliveryState, OpenCalls, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
-    RecordWord, RecordedState, StatusEvidence, Timestamp,
+    RecordWord, RecordedState, StatusEvidence, Timestamp, WaitingFor,
     hook::{HookClient, UsageLimit},
     is_agent_key, limits,
 };
-use svc_store::{PeerRow, StoreError, WriteTx};
+use svc_store::{PeerRow, WriteTx};
 use svc_sys::client_records;
 
-use super::{
-    Team,
-    delivery::advance,
-    peers::{lose_evidence, set_state},
-};
+use super::{Team, delivery::advance, lose_evidence, set_state};
 use crate::service::{Error, assignments, core::Core};
 
 impl Team {
@@ -40,7 +37,7 @@ impl Team {
         self.correct(claude).await?;
         for backend in [client_records::CODEX, client_records::GEMINI] {
             let mut rows = self.core.store.peers().in_processes(backend).await?;
-            // Its record tells only that a turn is over.
+            // These records tell only that a turn is over.
             rows.retain(|row| matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting));
             self.correct(rows).await?;
         }
@@ -49,15 +46,13 @@ impl Team {
 
     async fn correct(&self, rows: Vec<PeerRow>) -> Result<(), Error> {
         for row in rows {
+            // The host of a hosted agent reports the agent's turns.
             let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
-            let (Some(process), Some(session)) = (row.process(), row.peer.session_id.clone())
+            let (Some(process), Some(session), false) =
+                (row.process(), row.peer.session_id.clone(), is_hosted)
             else {
                 continue;
             };
-            if is_hosted {
-                // Its host tells of its turns.
-                continue;
-            }
             let backend = row.peer.backend.clone();
             let read = move || client_records::read(&backend, &process.process, &session);
             let Ok(record) = tokio::task::spawn_blocking(read).await else { continue };
@@ -65,22 +60,19 @@ impl Team {
             let is_silent = now.since(row.peer.last_seen) >= limits::PEER_TIMEOUT;
             let registry = StatusEvidence::Registry;
             match record.map(|record| (record.word_on(&row.peer, now), record)) {
-                Some((RecordWord::Nothing, record)) if is_silent && record.is_in_turn() => {
-                    self.apply_record(row.peer.peer_id, record, registry).await?;
-                }
-                Some((RecordWord::Nothing, _)) => {}
-                Some((RecordWord::Corrects(_) | RecordWord::Confirms(_), record)) => {
-                    self.apply_record(row.peer.peer_id, record, registry).await?;
-                }
+                Some((RecordWord::Nothing, record)) if !(is_silent && record.is_in_turn()) => {}
                 Some((RecordWord::Lags, _)) | None => {
                     self.lose(row.peer, registry, "no record").await?;
+                }
+                Some((_, record)) => {
+                    self.apply_record(row.peer.peer_id, record, registry).await?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Notes that a session's status rests on hooks alone, if it rested on what is gone now.
+    /// Notes that a session's status rests on hooks alone, if its evidence was the `gone` one.
     async fn lose(
         &self,
         peer: Peer,
@@ -97,8 +89,7 @@ impl Team {
                 lose_evidence(tx, &mut row.peer, gone, reason).await
             })
         });
-        let done: Result<(), StoreError> = job.await;
-        Ok(done?)
+        Ok(job.await?)
     }
 
     async fn apply_record(
@@ -114,7 +105,7 @@ impl Team {
         job.await
     }
 
-    /// Stores how a session stands by the word of its app-server.
+    /// Stores the state that an app-server reports of a session.
     pub(in crate::service) async fn hear_app_server(
         &self,
         session: &str,
@@ -126,7 +117,7 @@ impl Team {
         self.apply_record(peer, record, StatusEvidence::AppServer).await
     }
 
-    /// Notes that an app-server tells nothing of its sessions any more.
+    /// Notes that an app-server reports its sessions no more.
     pub(in crate::service) async fn lose_app_server(
         &self,
         process: &ProcessIdentity,
@@ -166,7 +157,7 @@ impl Team {
         job.await
     }
 
-    /// Fails what a session was asked in a turn that failed by the word of its app-server.
+    /// Fails what a session was asked in a turn that its app-server reports as failed.
     pub(in crate::service) async fn turn_failed(
         &self,
         session: &str,
@@ -192,10 +183,8 @@ impl Team {
     ) -> Result<Option<PeerId>, Error> {
         let session = self.session_in_process(process, session).await?;
         let row = self.core.store.peers().of_session(&session).await?;
-        let own = row.filter(|row| {
-            let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
-            !is_hosted && row.is_in(process)
-        });
+        let is_hosted = |row: &PeerRow| row.owner.as_deref().is_some_and(is_agent_key);
+        let own = row.filter(|row| !is_hosted(row) && row.is_in(process));
         Ok(own.map(|row| row.peer.peer_id))
     }
 }
@@ -225,8 +214,8 @@ async fn apply(
     }
     let Some(state) = corrected else { return Ok(tx.peers().touch(&row.peer).await?) };
     if state.status == PeerStatus::Idle {
-        // The hook of a turn's end made the session busy with what it gave. That turn is over now,
-        // and its client calls no hook if a person ended it.
+        // The hook of a turn's end gave messages, so the session stayed busy with a next turn. That
+        // turn is over now; the client calls no hook if a person ended it.
         let mut given = tx.inboxes().given_at(id, row.peer.since).await?;
         advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
     }
@@ -238,7 +227,7 @@ async fn apply(
     }
 }
 
-/// The turn that failed went on with all that hooks had given before.
+/// Fails the questions of a turn. All that hooks gave before its end counts as read.
 async fn fail_turn(
     tx: &mut WriteTx,
     core: &Core,
@@ -249,4 +238,161 @@ async fn fail_turn(
     let mut given = tx.inboxes().given(id, at).await?;
     advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
     assignments::turn_failed(tx, core, id, Some(why)).await
+}
+
+impl Team {
+    /// Checks the usage limits: adds the ends that clients have recorded meanwhile, and ends the
+    /// limits that have been over for [`limits::AFTER_LIMIT`].
+    pub async fn sweep_limits(&self) -> Result<(), Error> {
+        let now = self.core.now();
+        for row in self.core.store.peers().limited().await? {
+            // The host of a hosted agent reports the agent's limit.
+            if row.owner.as_deref().is_some_and(is_agent_key) {
+                continue;
+            }
+            if row.peer.is_past_limit(now) {
+                self.change_limit(row.peer, None).await?;
+                continue;
+            }
+            let may_be_recorded = |limit: &WaitingFor| {
+                limit.until.is_none() && now.since(limit.since) <= limits::LIMIT_RECORD
+            };
+            if let Some(limit) = row.peer.waiting_for.clone().filter(may_be_recorded)
+                && let Some(until) = self.recorded_end(&row).await
+            {
+                let limit = WaitingFor { until: Some(until), ..limit };
+                self.change_limit(row.peer, Some(limit)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn recorded_end(&self, row: &PeerRow) -> Option<Timestamp> {
+        let (process, session) = (row.process()?.process, row.peer.session_id.clone()?);
+        let (backend, now) = (row.peer.backend.clone(), self.core.now());
+        let read = move || client_records::limit_end(&backend, &process, &session, now);
+        tokio::task::spawn_blocking(read).await.ok().flatten()
+    }
+
+    /// Stores a limit; `None` if it is over. Does nothing if the session has gone on since `seen`
+    /// was read.
+    async fn change_limit(&self, seen: Peer, next: Option<WaitingFor>) -> Result<(), Error> {
+        let id = seen.peer_id.clone();
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.peers().get(&id).await? else { return Ok(()) };
+                let peer = &row.peer;
+                if (peer.status, &peer.waiting_for) != (seen.status, &seen.waiting_for) {
+                    return Ok(());
+                }
+                let (status, reason) = match next {
+                    Some(_) => (PeerStatus::Waiting, "limit"),
+                    None => (PeerStatus::Idle, "limit over"),
+                };
+                let (evidence, at) = (peer.evidence, tx.now());
+                let state = PeerState { status, waiting_for: next, at, evidence };
+                set_state(tx, &mut row.peer, state, reason).await
+            })
+        });
+        Ok(job.await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use svc_model::{
+        Caller, DeliveryState, MessageId,
+        hook::{self, HookClient, HookMoment},
+    };
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::{
+        Services,
+        hooks::{HookCall, MailWait, MailWaiter},
+        testing::services,
+    };
+
+    async fn tell(services: &Services, name: &str, until: Option<Timestamp>) {
+        let payload = json!({
+            "session_id": "s", "hook_event_name": name, "error": "rate_limit", "prompt": "go on",
+            "tool_name": "Bash", "tool_input": {}, "last_assistant_message": "You've hit your limit",
+        });
+        let mut event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+        if let HookMoment::Refused(limit) = &mut event.moment {
+            limit.until = until;
+        }
+        // Its client lives.
+        let call = HookCall { pid: Some(std::process::id()), ..HookCall::default() };
+        services.hooks.hook(&Caller::Operator, event, call).await.unwrap();
+    }
+
+    /// What a process that waits for the session's mail gets now.
+    async fn mail(services: &Services, id: &str) -> MailWait {
+        let waiter = MailWaiter { id: id.to_owned(), lost: Vec::new() };
+        let now = std::future::ready(());
+        services.hooks.await_mail(&Caller::Operator, "s", waiter, now).await.unwrap()
+    }
+
+    async fn send(services: &Services) -> MessageId {
+        let id = services.team.peer_of_session("s").await.unwrap().unwrap().peer_id;
+        let message = serde_json::from_value(json!({ "text": "hello" })).unwrap();
+        services.team.send_message(&Caller::Operator, id.as_str(), message).await.unwrap().id
+    }
+
+    async fn status(services: &Services) -> PeerStatus {
+        services.team.sweep_limits().await.unwrap();
+        services.team.peer_of_session("s").await.unwrap().unwrap().status
+    }
+
+    #[tokio::test]
+    async fn mail_waits_for_the_end_of_a_limit_and_wakes_once() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let until = services.now().plus(Duration::from_hours(1));
+        tell(&services, "UserPromptSubmit", None).await;
+        tell(&services, "StopFailure", Some(until)).await;
+        send(&services).await;
+        for (at, expected) in [
+            (Duration::ZERO, PeerStatus::Waiting),
+            (Duration::from_hours(1), PeerStatus::Waiting),
+            (Duration::from_secs(89), PeerStatus::Waiting),
+            (Duration::from_secs(1), PeerStatus::Idle),
+        ] {
+            test.clock.advance(at);
+            // Silence does not end the wait.
+            services.team.sweep_peers().await.unwrap();
+            if expected == PeerStatus::Waiting {
+                assert_eq!(mail(&services, "1").await, MailWait::Nothing);
+            }
+            assert_eq!(status(&services).await, expected, "{at:?}");
+        }
+        assert!(matches!(mail(&services, "2").await, MailWait::Message(_)));
+        assert_eq!(mail(&services, "3").await, MailWait::Nothing, "once");
+    }
+
+    #[tokio::test]
+    async fn without_a_known_end_mail_waits_for_a_turn_that_is_not_refused() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        tell(&services, "UserPromptSubmit", None).await;
+        tell(&services, "StopFailure", None).await;
+        let sent = send(&services).await;
+        test.clock.advance(Duration::from_hours(1));
+        assert_eq!(status(&services).await, PeerStatus::Waiting);
+        let state = async || test.store.messages().get(&sent).await.unwrap().unwrap().state;
+        // A turn that is refused, too.
+        tell(&services, "UserPromptSubmit", None).await;
+        tell(&services, "StopFailure", None).await;
+        assert_eq!(status(&services).await, PeerStatus::Waiting);
+        assert_eq!(state().await, DeliveryState::Queued);
+        tell(&services, "UserPromptSubmit", None).await;
+        assert_eq!(status(&services).await, PeerStatus::Busy);
+        assert_eq!(state().await, DeliveryState::Queued);
+        tell(&services, "PostToolUse", None).await;
+        assert_eq!(state().await, DeliveryState::Offered);
+    }
 }

@@ -16,12 +16,11 @@ use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx};
 use super::{
     Team,
     ownership::{claim, refusal},
-    session_stream::{stream_of, tell, visibility_of},
+    stream_of, tell, visibility_of,
 };
 use crate::service::{Candidate, Error, Page, PageBounds, ResourceKind, check};
 
-/// Bytes of the shortest beginning of a session's id that names the session. Clients choose the
-/// ids.
+/// Bytes of the shortest beginning of a session's id that names the session.
 const SESSION_PREFIX_MIN: usize = 4;
 
 /// Where a call of the journal belongs: a session, or a sub-agent in it.
@@ -53,9 +52,7 @@ pub struct NewSession {
 pub struct CheckIn {
     /// Tool calls since the last reset, this one included.
     pub tool_count: i64,
-    /// Whether it is time to look at the record.
     pub due: bool,
-    /// The record to look at.
     pub active: Option<Ghap>,
 }
 
@@ -90,21 +87,16 @@ impl Team {
     ) -> Result<ActingSession, Error> {
         check::key("session_id", named)?;
         check::short("agent_id", agent_id)?;
-        let session_id = match named.or(own) {
-            Some(id) => {
-                if named.is_some() || !caller.is_operator() {
-                    self.check_named(caller, id).await?
-                } else {
-                    id.to_owned()
-                }
+        let session_id = if let Some(id) = named.or(own) {
+            if named.is_some() || !caller.is_operator() {
+                self.check_named(caller, id).await?
+            } else {
+                id.to_owned()
             }
-            None => {
-                if let Some(default) = self.default_session(caller).await? {
-                    default
-                } else {
-                    self.operators_session().await?
-                }
-            }
+        } else if let Some(default) = self.default_session(caller).await? {
+            default
+        } else {
+            self.operators_session().await?
         };
         check::key("session_id", Some(&session_id))?;
         Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
@@ -112,8 +104,7 @@ impl Team {
 
     /// The session of the operator's calls that name none: the one that the operator last started,
     /// else the one that every database has. In a database from before that id was reserved,
-    /// another principal may own that session; then the operator gets a new one that nobody else
-    /// knows of.
+    /// another principal may own that session; then the operator gets a new one.
     async fn operators_session(&self) -> Result<String, Error> {
         if let Some(current) = self.core.store.settings().get(CURRENT).await? {
             return Ok(current);
@@ -123,19 +114,17 @@ impl Team {
             return Ok(IMPLICIT_SESSION.to_owned());
         }
         let fresh = fresh_session_id();
-        self.core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    // Another call may have set it meanwhile.
-                    if let Some(current) = tx.settings().get(CURRENT).await? {
-                        return Ok(current);
-                    }
-                    tx.settings().put(CURRENT, &fresh).await?;
-                    Ok(fresh)
-                })
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                // Another call may have set it meanwhile.
+                if let Some(current) = tx.settings().get(CURRENT).await? {
+                    return Ok(current);
+                }
+                tx.settings().put(CURRENT, &fresh).await?;
+                Ok(fresh)
             })
-            .await
+        });
+        job.await
     }
 
     /// Begins a session, or begins it again: then it gets back what it left open.
@@ -162,25 +151,20 @@ impl Team {
         };
         let is_named = new.session_id.is_some() || !caller.is_operator();
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
-        self.core
-            .store
-            .on_behalf_of(&caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    if is_named {
-                        claim(tx, &caller, &start.session_id, SessionContact::Call).await?;
-                    }
-                    let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
-                    budget.check_rows(tx, &caller, more).await?;
-                    if caller.is_operator() {
-                        // Only the operator changes the session of the operator's calls that name
-                        // none.
-                        tx.settings().put(CURRENT, &start.session_id).await?;
-                    }
-                    begin(tx, &start).await
-                })
+        let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                if is_named {
+                    claim(tx, &caller, &start.session_id, SessionContact::Call).await?;
+                }
+                let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
+                budget.check_rows(tx, &caller, more).await?;
+                if caller.is_operator() {
+                    tx.settings().put(CURRENT, &start.session_id).await?;
+                }
+                begin(tx, &start).await
             })
-            .await
+        });
+        job.await
     }
 
     /// The session that a caller wants to begin. A client's process may choose any unclaimed id; a
@@ -201,19 +185,16 @@ impl Team {
         reason: Option<String>,
     ) -> Result<(Session, Option<GhapId>), Error> {
         check::short("reason", reason.as_deref())?;
-        let (session, left) = self
-            .core
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let id = &acting.session_id;
-                    let unknown = || Error::not_found(ResourceKind::Session, id);
-                    tx.sessions().get(id).await?.ok_or_else(unknown)?;
-                    let left = end(tx, id, reason.as_deref()).await?;
-                    Ok::<_, Error>((tx.sessions().get(id).await?.ok_or_else(unknown)?, left))
-                })
+        let job = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let id = &acting.session_id;
+                let unknown = || Error::not_found(ResourceKind::Session, id);
+                tx.sessions().get(id).await?.ok_or_else(unknown)?;
+                let left = end(tx, id, reason.as_deref()).await?;
+                Ok::<_, Error>((tx.sessions().get(id).await?.ok_or_else(unknown)?, left))
             })
-            .await?;
+        });
+        let (session, left) = job.await?;
         self.access.forget(&left.tokens);
         Ok((session, left.record))
     }
@@ -243,15 +224,9 @@ impl Team {
         }
     }
 
-    /// The project that a session works in.
     pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>, Error> {
-        Ok(self
-            .core
-            .store
-            .sessions()
-            .get(&acting.session_id)
-            .await?
-            .and_then(|session| session.project))
+        let session = self.core.store.sessions().get(&acting.session_id).await?;
+        Ok(session.and_then(|session| session.project))
     }
 
     /// A session with its counters, by its id or the beginning of that.
@@ -278,13 +253,10 @@ impl Team {
     async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
         let is_id = self.core.store.sessions().owner(text).await?.is_some();
         if text == LATEST && !is_id {
-            let page = self
-                .sessions(caller, &SessionFilter::default(), PageBounds::new(None, Some(1)))
-                .await?;
-            let latest = page.items.into_iter().next();
-            return latest
-                .map(|session| session.session_id)
-                .ok_or_else(|| Error::not_found(ResourceKind::Session, text));
+            let (any, one) = (SessionFilter::default(), PageBounds::new(None, Some(1)));
+            let latest = self.sessions(caller, &any, one).await?.items.into_iter().next();
+            let unknown = || Error::not_found(ResourceKind::Session, text);
+            return latest.map(|session| session.session_id).ok_or_else(unknown);
         }
         let key = match PeerReference::parse(text) {
             Some(PeerReference::SessionKey(key)) => Some(key),
@@ -324,7 +296,6 @@ impl Team {
         Page::read(page.into(), read, key).await
     }
 
-    /// Counts a tool call. Returns the count since the last reset.
     pub async fn count_tool(
         &self,
         caller: &Caller,
@@ -357,24 +328,20 @@ impl Team {
         Ok(session.map_or(0, |session| session.tool_count))
     }
 
-    /// Resets the count of tool calls.
     pub async fn reset_tool_count(
         &self,
         caller: &Caller,
         acting: ActingSession,
     ) -> Result<(), Error> {
         let subject = caller.principal().to_string();
-        self.core
-            .store
-            .on_behalf_of(caller)
-            .write(move |tx| {
-                Box::pin(async move {
-                    tx.sessions().touch(&acting.session_id, &subject).await?;
-                    tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
-                    Ok(())
-                })
+        let job = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                tx.sessions().touch(&acting.session_id, &subject).await?;
+                tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
+                Ok(())
             })
-            .await
+        });
+        job.await
     }
 
     /// Counts a tool call and tells whether it is time to look at the record; if so, resets the
@@ -398,10 +365,7 @@ fn fresh_session_id() -> String {
     uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
-/// What an ended session leaves.
-#[derive(Debug, Default)]
 pub(in crate::service) struct Left {
-    /// The record that is still open.
     pub(in crate::service) record: Option<GhapId>,
     /// Its tokens, which are revoked. After the commit, the caller of [`end`] has the token cache
     /// forget them.
@@ -468,7 +432,7 @@ pub(in crate::service) async fn begin(
     // The session's project or its owner may have changed.
     let visibility = visibility_of(tx, &start.session_id).await?;
     tx.streams().set_visibility(&stream_of(&start.session_id), &visibility).await?;
-    // A session that goes on keeps its count.
+    // A session that goes on keeps its counts.
     if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
         tx.tool_counts().reset(&start.session_id, "").await?;
     }
@@ -493,8 +457,8 @@ pub(in crate::service) async fn owns_session(
     session_id: &str,
 ) -> Result<bool, StoreError> {
     let row = tx.sessions().owner(session_id).await?;
-    let row = row.as_ref().map(|row| row.owner.as_ref());
-    Ok(caller.is_operator() || is_own_session(&caller.principal(), session_id, row))
+    let owner = row.as_ref().map(|row| row.owner.as_ref());
+    Ok(caller.is_operator() || is_own_session(&caller.principal(), session_id, owner))
 }
 
 fn candidate(session: &Session) -> Candidate {

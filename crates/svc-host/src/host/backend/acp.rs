@@ -11,10 +11,10 @@ use svc_model::agent::{
     RequestKind, RequestOptionKind, TurnOutcome,
 };
 
-use super::protocol::{AgentProtocol, Decision, PromptInput};
-use super::protocol::{Effect, Effects, TurnResult, VendorRequest};
-use super::protocol::{call_title, option, summary, text_of};
-use super::rpc::{RpcFailure, RpcMessage, RpcPeer, RpcResult};
+use super::protocol::{
+    AgentProtocol, Decision, Effect, Effects, PromptInput, RpcFailure, RpcMessage, RpcPeer,
+    RpcResult, TurnResult, VendorRequest, call_title, option, summary, text_of,
+};
 
 /// Wait for updates that follow the response that ends a turn.
 const AFTERMATH: Duration = Duration::from_millis(150);

@@ -12,9 +12,10 @@ use svc_model::agent::{
     RequestOptionKind,
 };
 
-use super::protocol::{AgentProtocol, Decision, PromptInput};
-use super::protocol::{Effect, Effects, TurnResult, VendorRequest};
-use super::protocol::{call_title, option, summary, text_of};
+use super::protocol::{
+    AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest, call_title,
+    option, summary, text_of,
+};
 
 /// The id of the request that shows that the agent runs.
 const INITIALIZE: &str = "svc-initialize";
@@ -24,7 +25,7 @@ const DENY: &str = "deny";
 const REMEDY: &str = "; log in with `claude`, or give a key in `env` of the instance";
 const QUESTION: &str = "AskUserQuestion";
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ClaudeProtocol {
     arguments: Vec<String>,
     /// Requests that wait, by the vendor's id.
@@ -41,19 +42,9 @@ pub(super) struct ClaudeProtocol {
 
 impl ClaudeProtocol {
     pub(super) fn new(spec: &HostSpec) -> Self {
-        let mut arguments: Vec<String> = [
-            "-p",
-            "--input-format",
-            "stream-json",
-            "--output-format",
-            "stream-json",
-            "--verbose",
-            "--include-partial-messages",
-            "--permission-prompt-tool",
-            "stdio",
-        ]
-        .map(str::to_owned)
-        .into();
+        let words = "-p --input-format stream-json --output-format stream-json --verbose \
+            --include-partial-messages --permission-prompt-tool stdio";
+        let mut arguments: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         if let Some(model) = &spec.model {
             add("--model", model.clone());
@@ -76,16 +67,7 @@ impl ClaudeProtocol {
         if spec.permission == PermissionMode::Bypass {
             add("--permission-mode", "bypassPermissions".to_owned());
         }
-        Self {
-            arguments,
-            requests: HashMap::new(),
-            calls: HashMap::new(),
-            interrupts: 0,
-            interrupted: false,
-            limited: false,
-            last_text: None,
-            cost: 0.0,
-        }
+        Self { arguments, ..Self::default() }
     }
 
     fn user_line(input: &PromptInput<'_>) -> Effect {
@@ -350,11 +332,9 @@ impl AgentProtocol for ClaudeProtocol {
             Decision::Cancelled => json!({ "behavior": "deny", "message": "the turn was ended" }),
         };
         let response = json!({ "subtype": "success", "request_id": key, "response": answer });
-        effects
-            .push(Effect::write_json(&json!({ "type": "control_response", "response": response })));
+        let line = json!({ "type": "control_response", "response": response });
+        effects.push(Effect::write_json(&line));
     }
-
-    fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
 }
 
 /// Whether the program reports neither a login nor a key for the vendor's own service.

@@ -10,10 +10,10 @@ use svc_model::agent::{
     RequestOptionKind,
 };
 
-use super::protocol::{AgentProtocol, Decision, PromptInput};
-use super::protocol::{Effect, Effects, TurnResult, VendorRequest};
-use super::protocol::{call_title, option, summary, text_of};
-use super::rpc::{RpcMessage, RpcPeer, RpcResult};
+use super::protocol::{
+    AgentProtocol, Decision, Effect, Effects, PromptInput, RpcMessage, RpcPeer, RpcResult,
+    TurnResult, VendorRequest, call_title, option, summary, text_of,
+};
 
 const ACCEPT: &str = "accept";
 const ACCEPT_ALWAYS: &str = "acceptForSession";
@@ -299,11 +299,11 @@ impl CodexProtocol {
     fn asked(&mut self, id: &Value, method: &str, params: &Value, effects: &mut Effects) {
         let key = id.to_string();
         let item = params["itemId"].as_str().and_then(|id| self.items.get(id));
-        let mut edits = None;
-        let (title, tool) = match method {
+        let (mut edits, mut title) = (None, None);
+        let (name, input) = match method {
             "item/commandExecution/requestApproval" => {
                 let input = json!({ "command": params["command"], "cwd": params["cwd"] });
-                (call_title("command", &input), json!({ "name": "command", "input": input }))
+                ("command".to_owned(), input)
             }
             "item/fileChange/requestApproval" => {
                 let changes = item.map_or(Value::Null, |item| item["changes"].clone());
@@ -314,31 +314,26 @@ impl CodexProtocol {
                     .filter_map(|change| change["path"].as_str().map(PathBuf::from))
                     .collect();
                 let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+                title = Some(format!("change {}", names.join(", ")));
                 // A request for a writable root covers more than these files.
                 edits = params["grantRoot"].is_null().then_some(files);
-                let input = json!({ "changes": changes });
-                (
-                    format!("change {}", names.join(", ")),
-                    json!({ "name": "change", "input": input }),
-                )
+                ("change".to_owned(), json!({ "changes": changes }))
             }
             "mcpServer/elicitation/request"
                 if params["_meta"]["codex_approval_kind"] == "mcp_tool_call" =>
             {
-                let (server, tool) = (&params["serverName"], &params["_meta"]["tool_name"]);
-                let name = format!(
-                    "mcp__{}__{}",
-                    server.as_str().unwrap_or_default(),
-                    tool.as_str().unwrap_or_default()
-                );
-                let input = &params["_meta"]["tool_params"];
-                (call_title(&name, input), json!({ "name": name, "input": input }))
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let (server, tool) =
+                    (text(&params["serverName"]), text(&params["_meta"]["tool_name"]));
+                (format!("mcp__{server}__{tool}"), params["_meta"]["tool_params"].clone())
             }
             _ => {
                 self.rpc.refuse(id, method, effects);
                 return;
             }
         };
+        let title = title.unwrap_or_else(|| call_title(&name, &input));
+        let tool = Some(json!({ "name": name, "input": input }));
         let is_elicitation = method == "mcpServer/elicitation/request";
         let mut options = vec![option(ACCEPT, "Allow", RequestOptionKind::AllowOnce)];
         if !is_elicitation {
@@ -348,7 +343,6 @@ impl CodexProtocol {
         options.push(option(DECLINE, "Deny", RequestOptionKind::Deny));
         self.requests.insert(key.clone(), CodexWaitingCall { id: id.clone(), is_elicitation });
         let kind = RequestKind::Permission;
-        let tool = Some(tool);
         effects.push(Effect::Request(VendorRequest { key, kind, title, options, tool, edits }));
     }
 }
@@ -421,8 +415,6 @@ impl AgentProtocol for CodexProtocol {
         };
         self.rpc.answer(&id, &result, effects);
     }
-
-    fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
 }
 
 /// Whether the model's service wants a login and there is none.

@@ -1,15 +1,18 @@
-//! What every protocol takes and gives, and the texts that all of them make.
+//! What every protocol takes and gives, the texts that all of them make, and JSON-RPC 2.0 over
+//! lines for those that speak it.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json, value::RawValue};
 use svc_model::agent::{
     AgentUsage, HistoryEntry, HistoryRole, RequestKind, RequestOption, RequestOptionKind,
     TurnOutcome,
 };
+use svc_wire::json_rpc::{JsonRpcEnvelope, JsonRpcWriter, METHOD_NOT_FOUND};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PromptInput<'a> {
@@ -55,10 +58,10 @@ pub(crate) trait AgentProtocol: Debug + Send {
     fn interrupt(&mut self, effects: &mut Effects);
 
     /// Answers a request by its key.
-    fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects);
+    fn answer(&mut self, _key: &str, _decision: &Decision, _effects: &mut Effects) {}
 
-    /// Standard output has ended; `exit_code` is `None` after a signal.
-    fn end(&mut self, exit_code: Option<i32>, effects: &mut Effects);
+    /// Standard output has ended; there is no exit code after a signal.
+    fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
 
     /// When [`Self::tick`] is to be called.
     fn deadline(&self) -> Option<Instant> {
@@ -68,7 +71,6 @@ pub(crate) trait AgentProtocol: Debug + Send {
     fn tick(&mut self, _effects: &mut Effects) {}
 }
 
-/// Several, in order.
 pub(crate) type Effects = Vec<Effect>;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -179,7 +181,7 @@ pub(crate) struct VendorRequest {
     pub(crate) edits: Option<Vec<PathBuf>>,
 }
 
-/// Longest summary of a call, in characters.
+/// In characters.
 const WIDTH: usize = 160;
 /// Members of a call's input that summarise it, the best first.
 const TELLING: [&str; 10] = [
@@ -242,10 +244,109 @@ pub(super) fn option(id: &str, name: &str, kind: RequestOptionKind) -> RequestOp
     RequestOption { option_id: id.to_owned(), name: name.to_owned(), kind, text: false }
 }
 
+/// One side of a connection. `C` is the purpose of a call.
+#[derive(Debug)]
+pub(super) struct RpcPeer<C> {
+    calls: HashMap<u64, C>,
+    last: u64,
+    /// Whether messages carry `jsonrpc`; some servers omit it.
+    says_version: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum RpcMessage<C> {
+    Answer(C, RpcResult),
+    /// A call by the other side: id, method, parameters.
+    Call(Value, String, Value),
+    Notice(String, Value),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RpcFailure {
+    pub(super) code: i64,
+    pub(super) message: String,
+    pub(super) data: Value,
+}
+
+pub(super) type RpcResult = Result<Value, RpcFailure>;
+
+impl<C> RpcPeer<C> {
+    pub(super) fn new(says_version: bool) -> Self {
+        Self { calls: HashMap::new(), last: 0, says_version }
+    }
+
+    pub(super) fn call(&mut self, purpose: C, method: &str, params: &Value, effects: &mut Effects) {
+        self.last += 1;
+        self.call_as(self.last, purpose, method, params, effects);
+    }
+
+    /// With an id of its own; counted ids begin at 1.
+    pub(super) fn call_as(
+        &mut self,
+        id: u64,
+        purpose: C,
+        method: &str,
+        params: &Value,
+        effects: &mut Effects,
+    ) {
+        self.calls.insert(id, purpose);
+        effects.push(write(self.message().id(&id).method(method).params(params)));
+    }
+
+    pub(super) fn notify(&self, method: &str, params: &Value, effects: &mut Effects) {
+        effects.push(write(self.message().method(method).params(params)));
+    }
+
+    pub(super) fn answer(&self, id: &Value, result: &Value, effects: &mut Effects) {
+        effects.push(write(self.message().id(id).result(result)));
+    }
+
+    /// Answers a call of an unknown method.
+    pub(super) fn refuse(&self, id: &Value, method: &str, effects: &mut Effects) {
+        let message = format!("this host does not know {method}");
+        let error = json!({ "code": METHOD_NOT_FOUND, "message": message });
+        effects.push(write(self.message().id(id).error(&error)));
+    }
+
+    /// `None` for a line that is no message, or a response to no call.
+    pub(super) fn read(&mut self, line: &[u8]) -> Option<RpcMessage<C>> {
+        let message = JsonRpcEnvelope::parse_with_nulls(line).ok()?;
+        let value = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Value::Null);
+        if let Some(method) = message.method {
+            let params = message.params.map_or(Value::Null, value);
+            return Some(match message.id.map(value) {
+                Some(id) => RpcMessage::Call(id, method, params),
+                None => RpcMessage::Notice(method, params),
+            });
+        }
+        let purpose = self.calls.remove(&value(message.id?).as_u64()?)?;
+        let error = message.error.map(value).filter(Value::is_object);
+        let result = error.map_or_else(
+            || Ok(message.result.map_or(Value::Null, value)),
+            |mut error| {
+                Err(RpcFailure {
+                    code: error["code"].as_i64().unwrap_or_default(),
+                    message: error["message"].as_str().unwrap_or("an error").to_owned(),
+                    data: error["data"].take(),
+                })
+            },
+        );
+        Some(RpcMessage::Answer(purpose, result))
+    }
+
+    fn message(&self) -> JsonRpcWriter {
+        if self.says_version { JsonRpcWriter::new() } else { JsonRpcWriter::without_version() }
+    }
+}
+
+fn write(message: JsonRpcWriter) -> Effect {
+    let mut line = message.into_bytes();
+    line.push(b'\n');
+    Effect::Write(line)
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

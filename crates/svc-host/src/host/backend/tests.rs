@@ -7,15 +7,18 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use svc_model::AgentId;
 use svc_model::agent::{
-    AgentBackend, AgentMcpServer, HistoryEntry, HistoryRole, HostSpec, RequestOptionKind,
-    TurnOutcome,
+    AgentBackend, AgentMcpServer, HistoryRole, HostSpec, RequestOptionKind, TurnOutcome,
 };
 
-use super::super::fuzzed::spec;
-use super::protocol::{
-    AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest,
-};
-use super::protocol_of;
+use super::protocol::{AgentProtocol, Decision, Effect, Effects, PromptInput};
+use super::{protocol_of, spec};
+
+/// The effects of one kind.
+macro_rules! all {
+    ($kind:ident, $effects:expr) => {
+        $effects.iter().filter_map(|it| if let Effect::$kind(it) = it { Some(it) } else { None })
+    };
+}
 
 /// The effects of a recording in which each request is answered by an option of this kind.
 fn replay(backend: AgentBackend, case: &str, answer: RequestOptionKind) -> Effects {
@@ -41,7 +44,7 @@ fn replay(backend: AgentBackend, case: &str, answer: RequestOptionKind) -> Effec
         } else if is_interrupt.iter().any(|mark| line.contains(mark)) {
             protocol.interrupt(&mut effects);
         }
-        for request in requests(&effects) {
+        for request in all!(Request, effects).cloned().collect::<Vec<_>>() {
             let chosen = request.options.iter().find(|option| option.kind == answer).unwrap();
             let decision = Decision::Option { option_id: chosen.option_id.clone(), text: None };
             protocol.answer(&request.key, &decision, &mut effects);
@@ -59,48 +62,22 @@ fn settle(protocol: &mut dyn AgentProtocol, effects: &mut Effects) {
     }
 }
 
-fn turn_ends(effects: &Effects) -> impl Iterator<Item = &TurnResult> {
-    effects.iter().filter_map(|effect| match effect {
-        Effect::TurnEnd(end) => Some(end),
-        _ => None,
-    })
-}
-
 fn written(effects: &Effects) -> Vec<String> {
-    let line = |effect: &Effect| match effect {
-        Effect::Write(line) => Some(String::from_utf8_lossy(line).into_owned()),
-        _ => None,
-    };
-    effects.iter().filter_map(line).collect()
-}
-
-fn requests(effects: &Effects) -> Vec<VendorRequest> {
-    let request = |effect: &Effect| match effect {
-        Effect::Request(request) => Some(request.clone()),
-        _ => None,
-    };
-    effects.iter().filter_map(request).collect()
-}
-
-fn entries(effects: &Effects) -> impl Iterator<Item = &HistoryEntry> {
-    effects.iter().filter_map(|effect| match effect {
-        Effect::Entry(entry) => Some(entry),
-        _ => None,
-    })
+    all!(Write, effects).map(|line| String::from_utf8_lossy(line).into_owned()).collect()
 }
 
 fn outcomes(effects: &Effects) -> Vec<TurnOutcome> {
-    turn_ends(effects).map(|end| end.outcome).collect()
+    all!(TurnEnd, effects).map(|end| end.outcome).collect()
 }
 
 fn last_result(effects: &Effects) -> Option<String> {
-    turn_ends(effects).last().and_then(|end| end.result.clone())
+    all!(TurnEnd, effects).last().and_then(|end| end.result.clone())
 }
 
 /// Ids of calls, and of results.
 fn calls(effects: &Effects) -> (Vec<String>, Vec<String>) {
     let (mut calls, mut results) = (Vec::new(), Vec::new());
-    for entry in entries(effects).filter(|entry| entry.role == HistoryRole::Tool) {
+    for entry in all!(Entry, effects).filter(|entry| entry.role == HistoryRole::Tool) {
         let id = entry.tool_use_id.clone().expect("each has one");
         assert!(entry.tool_name.is_some(), "{entry:?}");
         if entry.tool_input.is_some() { calls.push(id) } else { results.push(id) }
@@ -183,7 +160,7 @@ fn question_offers_its_answers() {
 #[test]
 fn text_of_a_sub_agent_is_not_text_of_the_agent() {
     let effects = replay(AgentBackend::Claude, "subagent", RequestOptionKind::AllowOnce);
-    let own = entries(&effects).filter(|entry| entry.role == HistoryRole::Assistant);
+    let own = all!(Entry, effects).filter(|entry| entry.role == HistoryRole::Assistant);
     let texts: Vec<_> = own.filter_map(|entry| entry.content.as_deref()).collect();
     assert_eq!(texts, ["all done"]);
 }
@@ -191,7 +168,7 @@ fn text_of_a_sub_agent_is_not_text_of_the_agent() {
 #[test]
 fn approval_of_an_mcp_tool_is_a_permission_request() {
     let effects = replay(AgentBackend::Codex, "mcp", RequestOptionKind::AllowOnce);
-    assert_eq!(requests(&effects)[0].title, "mcp__svc__echo: {\"text\":\"hi\"}");
+    assert_eq!(all!(Request, effects).next().unwrap().title, "mcp__svc__echo: {\"text\":\"hi\"}");
     let (calls, results) = calls(&effects);
     assert!(calls.len() == 1 && calls == results);
 }
@@ -309,7 +286,7 @@ fn missing_login_is_reported_before_the_first_prompt() {
 fn terminal_output_of_an_adapter_is_the_result() {
     let effects = replay(AgentBackend::Acp, "codex-terminal", RequestOptionKind::AllowOnce);
     let results: Vec<_> =
-        entries(&effects).filter_map(|entry| entry.tool_result.as_deref()).collect();
+        all!(Entry, effects).filter_map(|entry| entry.tool_result.as_deref()).collect();
     assert_eq!(results, ["TOOL-SAID-THIS\n"]);
     assert_eq!(last_result(&effects).as_deref(), Some("second answer"));
 }

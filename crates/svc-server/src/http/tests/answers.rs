@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, fmt::Write as _, path::Path, time::Duration};
 
 use axum::body::Body;
-use http::{Method, Request, header};
+use http::{Method, Request, header, request::Builder};
 use serde_json::{Value, json};
 use svc_core::service::{
     Tuning,
@@ -20,10 +20,7 @@ use svc_model::{
 };
 use svc_sys::process_list::ProcessEntry;
 
-use super::{
-    script::{Exchange, Script},
-    server::TestServer,
-};
+use super::{Exchange, Script, TestServer};
 use crate::http::Transport;
 
 /// Every script by the name of its snapshot.
@@ -186,10 +183,7 @@ async fn browser() -> Script {
     script.call(Method::POST, "/v1/login_tickets").await;
     script.delete("/login").await;
     script.token = token;
-    let request = Request::post("/login")
-        .header(header::HOST, "localhost")
-        .header("svc-page", "1")
-        .header(header::CONTENT_TYPE, "application/json");
+    let request = json_post("/login", "localhost").header("svc-page", "1");
     let body = json!({ "code": code }).to_string();
     let signed_in = script.server.send(request.body(Body::from(body)).unwrap()).await;
     let cookie = signed_in.header("set-cookie").unwrap_or_default();
@@ -209,6 +203,10 @@ async fn browser() -> Script {
     }
     script.text = script.text.replace(&code, "<code>").replace(&ticket, "<ticket>");
     script
+}
+
+fn json_post(path: &str, host: &str) -> Builder {
+    Request::post(path).header(header::HOST, host).header(header::CONTENT_TYPE, "application/json")
 }
 
 /// Agents where there are none.
@@ -538,8 +536,7 @@ async fn daemon_proof() -> Script {
     let hash = token_hash(&minted.text("token"));
     let (token, nonce) = (TokenFingerprint::from_hash(&hash).to_string(), "5e".repeat(32));
     let ask = async |script: &mut Script, body: Value, host: &str, shown: &str| {
-        let request = Request::post("/v1/daemon_proof").header(header::HOST, host);
-        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let request = json_post("/v1/daemon_proof", host);
         let mut request = request.body(Body::from(body.to_string())).unwrap();
         let address = "127.0.0.1:6334".parse().unwrap();
         Transport::Tcp { to: address, from: address }.describe(request.extensions_mut());
@@ -579,10 +576,7 @@ async fn process_tokens() -> Script {
     script.post("/v1/process_tokens", json!({})).await;
     let own = std::process::id();
     for body in [json!({ "client_pid": own, "client": "Some Agent" }), json!({ "client_pid": 1 })] {
-        let request = Request::post("/v1/process_tokens")
-            .header(header::HOST, "localhost")
-            .header(header::CONTENT_TYPE, "application/json")
-            .extension(connected(own));
+        let request = json_post("/v1/process_tokens", "localhost").extension(connected(own));
         let reply = script.send(request.body(Body::from(body.to_string())).unwrap(), "").await;
         let Value::Object(members) = reply.json() else { panic!("{reply:?}") };
         for member in ["session", "cwd", "project"] {
@@ -692,16 +686,8 @@ async fn events() -> Script {
 async fn sessions() -> Script {
     let mut script = Script::new().await;
     let team = script.server.services.team.clone();
-    for (session, client) in [("s-1", "claude"), ("s-2", "codex")] {
-        let new = NewSession {
-            session_id: Some(session.to_owned()),
-            cwd: Some("/work".to_owned()),
-            client: Some(client.to_owned()),
-            source: None,
-        };
-        team.start_session(&Caller::Operator, None, new).await.unwrap();
-    }
-    let acting = ActingSession { session_id: "s-1".to_owned(), agent_id: String::new() };
+    let acting = begin(&team, "s-1", Some("claude")).await;
+    begin(&team, "s-2", Some("codex")).await;
     team.count_tool(&Caller::Operator, acting, Some("Bash".to_owned())).await.unwrap();
     script.get("/v1/sessions").await;
     script.get("/v1/sessions?client=codex&open=true&project=/work").await;
@@ -725,11 +711,11 @@ async fn sessions() -> Script {
     script
 }
 
-async fn begin(team: &Team, session_id: &str) -> ActingSession {
+async fn begin(team: &Team, session_id: &str, client: Option<&str>) -> ActingSession {
     let new = NewSession {
         session_id: Some(session_id.to_owned()),
         cwd: Some("/work".to_owned()),
-        client: None,
+        client: client.map(str::to_owned),
         source: None,
     };
     team.start_session(&Caller::Operator, None, new).await.unwrap();
@@ -752,7 +738,7 @@ async fn journal() -> Script {
     let mut script = Script::new().await;
     let (team, journal) = (&script.server.services.team, &script.server.services.journal);
     for (session, goal) in [("s-0", "find the leak"), ("s-1", "make it quick")] {
-        let acting = begin(team, session).await;
+        let acting = begin(team, session, None).await;
         let leaks = draft(goal, "the pool leaks");
         let id = journal.start_ghap(&Caller::Operator, acting.clone(), leaks).await.unwrap().id;
         team.end_session(acting.clone(), None).await.unwrap();
@@ -776,7 +762,7 @@ async fn journal() -> Script {
 
     // One that is found while it is open, and given up once its session is over.
     let (team, journal) = (&script.server.services.team, &script.server.services.journal);
-    let acting = begin(team, "s-2").await;
+    let acting = begin(team, "s-2", None).await;
     let draft = draft("find the zeppelin", "it leaks");
     let open = journal.start_ghap(&Caller::Operator, acting.clone(), draft).await.unwrap().id;
     let (team, abandon) = (team.clone(), format!("/v1/ghap/{open}/abandon"));

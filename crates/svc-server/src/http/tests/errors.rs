@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    client::Client,
-    server::Reply,
+    Client, Reply,
     shapes::{done, instant, invalid, new_task, page, peer, problem, text},
 };
 
@@ -27,21 +26,17 @@ fn body_that_is_not_json_gets_400() {
         [b"{", b"{\"a\":}", b"not json", b"{} {}", b"{\"text\": \"\xff\xfe\"}"];
     for route in &routes {
         for body in bodies {
-            let request = d.request("POST", route).header("Content-Type", "application/json");
-            let reply = request.body(body).send();
+            let reply = d.post_text(route, body);
             assert_eq!(reply.status, 400, "{route} {:?}", String::from_utf8_lossy(body));
             problem(&reply, 400, "invalid_request");
         }
         for body in ["[[]]", "5", "null", "\"text\""] {
-            let request = d.request("POST", route).header("Content-Type", "application/json");
-            let reply = request.body(body).send();
+            let reply = d.post_text(route, body);
             assert_eq!(reply.status, 422, "{route} {body}: {reply:?}");
             problem(&reply, 422, "invalid_request");
         }
     }
-    let deep = "[".repeat(100_000);
-    let request = d.request("POST", "/v1/tasks").header("Content-Type", "application/json");
-    let reply = request.body(deep).send();
+    let reply = d.post_text("/v1/tasks", "[".repeat(100_000));
     assert!(matches!(reply.status, 400 | 422), "{reply:?}");
     d.get("/v1/health").ok(200);
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    client::Client,
+    Client,
     shapes::{all_pages, each, instant, invalid, page, peer, problem, register, text},
 };
 
@@ -50,12 +50,10 @@ fn peer_identity_is_its_session_or_else_its_place() {
     let mut known: Vec<(&str, String)> = Vec::new();
     for (letter, body) in table {
         let id = text(&register(&d, &body), "peer_id");
-        let first = known.iter().find(|(other, _)| *other == letter);
-        if let Some((_, first)) = first {
+        if let Some((_, first)) = known.iter().find(|(other, _)| *other == letter) {
             assert_eq!(&id, first, "{letter} again: {body}");
         } else {
-            let taken = known.iter().any(|(_, other)| *other == id);
-            assert!(!taken, "{letter} is new: {body}");
+            assert!(known.iter().all(|(_, other)| *other != id), "{letter} is new: {body}");
             known.push((letter, id));
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    client::Client,
+    Client,
     shapes::{all_pages, append, done, each, frame, instant, invalid, new_task, page, text},
 };
 

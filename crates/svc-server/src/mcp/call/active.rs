@@ -1,42 +1,44 @@
-//! Calls at work in this process, as they are shared by those who run them, wait for them and end
-//! them.
+//! Calls as the rest of the server shares them: their records, those that run in this process,
+//! their open questions, and the signed state of a call between two rounds.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use serde_json::{Map, Value, value::RawValue};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json, value::RawValue};
+use sha2::{Digest as _, Sha256};
 use svc_core::{
     service::{self, BudgetHold, mcp::NewCall},
     tools::{CancelReason, ClientAnswers, RequestTrace},
 };
-use svc_model::{CallId, McpSessionId, Timestamp, new_secret};
-use svc_store::McpTransport;
+use svc_model::{CallId, McpSessionId, Timestamp, limits, new_secret};
 use svc_wire::mcp::Revision;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// A request for a tool, a prompt or a resource.
+use super::super::rpc::RpcError;
+
 #[derive(Debug, Clone)]
 pub(crate) struct CallRecord {
-    /// JSON-RPC id of the request.
     pub(crate) rpc_id: Box<RawValue>,
     pub(crate) method: &'static str,
     /// The tool, the prompt, or the URI of the resource.
     pub(crate) name: String,
     pub(crate) params: Map<String, Value>,
-    /// The same as they came; `None` after a restart.
+    /// The params as they came; `None` after a restart.
     pub(crate) raw_params: Option<Arc<RawValue>>,
-    /// What the client has named the request by.
+    /// The ids that the client gave the request.
     pub(crate) trace: RequestTrace,
     /// The agent's session on whose behalf the tool runs.
     pub(crate) acting_session: Option<Arc<str>>,
-    /// Names the credential that the request came with: it has to be good still when the answer is
-    /// given.
+    /// Name of the request's credential, which must still be valid when the answer is given.
     pub(crate) credential: String,
     pub(crate) started_at: Timestamp,
-    /// Its part of the caller's budget, for as long as it is at work.
+    /// Its part of the caller's budget while it runs.
     pub(crate) hold: Option<Arc<BudgetHold>>,
 }
 
@@ -46,28 +48,14 @@ impl CallRecord {
         self.params.get("arguments").unwrap_or(&Value::Null)
     }
 
-    /// The token of the progress that the client wants to hear of.
+    /// The token by which the client asks for progress.
     pub(crate) fn progress_token(&self) -> Option<&Value> {
         let token = self.params.get("_meta")?.get("progressToken")?;
         (token.is_string() || token.is_number()).then_some(token)
     }
 
-    /// The row of a call in a session.
-    pub(crate) fn in_session(
-        &self,
-        id: McpSessionId,
-        transport: McpTransport,
-        revision: Revision,
-    ) -> NewCall {
-        NewCall { session: Some((id, transport)), ..self.new_call(revision) }
-    }
-
-    /// The row of a task.
-    pub(crate) fn as_task(&self, revision: Revision, answers: String) -> NewCall {
-        NewCall { is_task: true, answers: Some(answers), ..self.new_call(revision) }
-    }
-
-    fn new_call(&self, revision: Revision) -> NewCall {
+    /// The row of a call without a session that is no task.
+    pub(super) fn new_call(&self, revision: Revision) -> NewCall {
         NewCall {
             session: None,
             credential: self.credential.clone(),
@@ -83,7 +71,7 @@ impl CallRecord {
     }
 }
 
-/// Calls on record that are at work in this process, by their id and by the request that made them.
+/// Recorded calls that run in this process, by their id and by the request that made them.
 #[derive(Debug, Default)]
 pub(crate) struct RunningCalls(Mutex<CallTable>);
 
@@ -94,7 +82,6 @@ struct CallTable {
     requests: HashMap<RequestKey, CallId>,
 }
 
-/// Names a request of a legacy session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RequestKey {
     session: McpSessionId,
@@ -102,7 +89,12 @@ pub(crate) struct RequestKey {
     rpc_id: String,
 }
 
-/// A call on record, as others reach its run.
+impl RequestKey {
+    pub(crate) fn new(session: &McpSessionId, rpc_id: &Value) -> Self {
+        Self { session: session.clone(), rpc_id: rpc_id.to_string() }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct ActiveCall {
     pub(super) record: Arc<CallRecord>,
@@ -113,22 +105,16 @@ pub(crate) struct ActiveCall {
     pub(super) given: mpsc::Sender<GivenAnswers>,
 }
 
-/// Answers to a task's questions, and who waits until they are stored.
+/// Answers to a task's questions, and the sender that reports that they are stored.
 pub(super) type GivenAnswers = (ClientAnswers, oneshot::Sender<Result<(), service::Error>>);
 
 impl ActiveCall {
-    /// Hands over answers to a task's questions, and waits until they are stored.
+    /// Passes answers to a task's questions, and waits until they are stored.
     pub(crate) async fn give_answers(&self, answers: ClientAnswers) -> Result<(), service::Error> {
         let (stored, done) = oneshot::channel();
         // A call that has ended waits for no answers.
         self.given.send((answers, stored)).await.ok();
         done.await.unwrap_or(Ok(()))
-    }
-}
-
-impl RequestKey {
-    pub(crate) fn new(session: &McpSessionId, rpc_id: &Value) -> Self {
-        Self { session: session.clone(), rpc_id: rpc_id.to_string() }
     }
 }
 
@@ -143,7 +129,7 @@ impl RunningCalls {
         table.calls.insert(id, call);
     }
 
-    /// Ends the call at work for a request, if there is one, for the reason that its client gives.
+    /// Cancels the call of a request, if it runs, for the reason that its client gives.
     pub(crate) fn cancel(&self, request: &RequestKey, why: Option<&str>) {
         if let Some((_, running)) = self.by_request(request) {
             if let Some(why) = why {
@@ -174,20 +160,14 @@ impl RunningCalls {
 #[derive(Debug, Default)]
 pub(crate) struct OpenQuestions(Mutex<HashMap<String, QuestionWaiter>>);
 
-#[derive(Debug)]
-struct QuestionWaiter {
-    session: McpSessionId,
-    reply: oneshot::Sender<SessionAnswer>,
-}
+type QuestionWaiter = (McpSessionId, oneshot::Sender<SessionAnswer>);
 
 /// The `result` of an answer, or its `error`.
 pub(crate) type SessionAnswer = Result<Value, Value>;
 
-/// A question that was put. Dropping it takes the question back.
-#[derive(Debug)]
+/// A question to a client. Dropping it withdraws the question.
 pub(crate) struct OpenQuestion<'a> {
     questions: &'a OpenQuestions,
-    /// JSON-RPC id.
     pub(crate) id: String,
     pub(crate) reply: oneshot::Receiver<SessionAnswer>,
 }
@@ -197,25 +177,23 @@ impl OpenQuestions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for the answer to a question in this session.
     pub(crate) fn open(&self, session: &McpSessionId) -> OpenQuestion<'_> {
         let id = format!("svc-{}", new_secret().split_at(24).0);
         let (sender, reply) = oneshot::channel();
-        let question = QuestionWaiter { session: session.clone(), reply: sender };
-        self.lock().insert(id.clone(), question);
+        self.lock().insert(id.clone(), (session.clone(), sender));
         OpenQuestion { questions: self, id, reply }
     }
 
-    /// Hands in an answer. One that no call waits for is dropped: the question may be from before a
-    /// restart.
+    /// Passes an answer to the call that waits for it. If none does, the answer is dropped: the
+    /// question may be from before a restart.
     pub(crate) fn answer(&self, session: &McpSessionId, id: &Value, reply: SessionAnswer) {
         let Some(id) = id.as_str() else { return };
         let mut questions = self.lock();
-        if questions.get(id).is_some_and(|question| question.session == *session)
-            && let Some(question) = questions.remove(id)
+        if questions.get(id).is_some_and(|(asked, _)| asked == session)
+            && let Some((_, waiter)) = questions.remove(id)
         {
             // The tool may have ended in the meantime.
-            question.reply.send(reply).ok();
+            waiter.send(reply).ok();
         }
     }
 }
@@ -223,5 +201,116 @@ impl OpenQuestions {
 impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         self.questions.lock().remove(&self.id);
+    }
+}
+
+/// State of a call that a stateless client carries between two rounds (`requestState`, SEP-2322).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RequestState {
+    pub(crate) answers: Map<String, Value>,
+    pub(crate) kept: Option<Value>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SignedState {
+    // Clients hold states with this name across an update of the daemon.
+    #[serde(rename = "carried")]
+    state: RequestState,
+    expires_at: i64,
+    bound_to: String,
+}
+
+/// Signs states, which the client could change otherwise, for one caller, call and time.
+pub(crate) struct RequestStateSigner(Vec<u8>);
+
+impl std::fmt::Debug for RequestStateSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("RequestStateSigner").finish()
+    }
+}
+
+impl RequestStateSigner {
+    pub(crate) fn new(key: Vec<u8>) -> Self {
+        Self(key)
+    }
+
+    /// The signed state as text, valid for this call only.
+    pub(crate) fn close(&self, state: RequestState, bound_to: String, now: Timestamp) -> String {
+        let expires_at = now.plus(limits::MCP_STATE_TTL).as_millis();
+        let sealed = SignedState { state, expires_at, bound_to };
+        let body = serde_json::to_vec(&sealed).expect("a state has a JSON form");
+        let tag = self.mac(&body).finalize().into_bytes();
+        format!("{}.{}", BASE64.encode(body), BASE64.encode(tag))
+    }
+
+    pub(crate) fn open(
+        &self,
+        text: &str,
+        bound_to: &str,
+        now: Timestamp,
+    ) -> Result<RequestState, RpcError> {
+        let why = "requestState: is not one that was given for this call, or too old";
+        let refused = || RpcError::invalid_params(why);
+        let (body, tag) = text.split_once('.').ok_or_else(refused)?;
+        let body = BASE64.decode(body).map_err(|_| refused())?;
+        let tag = BASE64.decode(tag).map_err(|_| refused())?;
+        self.mac(&body).verify_slice(&tag).map_err(|_| refused())?;
+        let sealed: SignedState = serde_json::from_slice(&body).map_err(|_| refused())?;
+        if sealed.expires_at < now.as_millis() || sealed.bound_to != bound_to {
+            return Err(refused());
+        }
+        Ok(sealed.state)
+    }
+
+    fn mac(&self, body: &[u8]) -> Hmac<Sha256> {
+        let mut mac = Hmac::new_from_slice(&self.0).expect("a key of any length will do");
+        mac.update(body);
+        mac
+    }
+}
+
+/// Names the call that a state is valid for. One principal may hold several sessions.
+pub(super) fn state_binding(
+    principal: &str,
+    session: &str,
+    method: &str,
+    name: &str,
+    arguments: &Value,
+) -> String {
+    let text = json!([principal, session, method, name, arguments]);
+    BASE64.encode(Sha256::digest(text.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_valid_for_its_call_and_for_its_time() {
+        let seal = RequestStateSigner::new(vec![7; 32]);
+        let arguments = json!({"a": 1});
+        let of_session =
+            |principal, session| state_binding(principal, session, "tools/call", "t", &arguments);
+        let binding = |principal| of_session(principal, "one");
+        let state = RequestState { answers: Map::new(), kept: Some(json!("half way")) };
+        let now = Timestamp::from_millis(1_000_000);
+        let text = seal.close(state.clone(), binding("operator"), now);
+        assert_eq!(seal.open(&text, &binding("operator"), now).unwrap(), state);
+        let later = now.plus(limits::MCP_STATE_TTL).plus(std::time::Duration::from_millis(1));
+        seal.open(&text, &binding("operator"), later).unwrap_err();
+        seal.open(&text, &binding("session:x"), now).unwrap_err();
+        seal.open(&text, &of_session("operator", "two"), now).unwrap_err();
+        RequestStateSigner::new(vec![8; 32]).open(&text, &binding("operator"), now).unwrap_err();
+        for index in 0..text.len() {
+            let mut other = text.clone().into_bytes();
+            other[index] = if other[index] == b'A' { b'B' } else { b'A' };
+            let other = String::from_utf8(other).unwrap();
+            if other != text {
+                seal.open(&other, &binding("operator"), now).unwrap_err();
+            }
+        }
+        for text in ["", ".", "a.b", "ä.ö"] {
+            seal.open(text, &binding("operator"), now).unwrap_err();
+        }
     }
 }

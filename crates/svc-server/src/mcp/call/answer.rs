@@ -1,44 +1,51 @@
-//! What the client of a call gets: the answer that an outcome makes, or a task (SEP-2663) and what
-//! it came to.
+//! What the client of a call gets: the answer that an outcome makes, a task (SEP-2663) and its
+//! outcome, and the questions of the tool.
+//!
+//! The client of a session is sent a question as a request, and answers with a message. A client
+//! without sessions gets the questions as the end of its request, and sends the request again with
+//! the answers and with a signed state.
+
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{
-    Value, json,
+    Map, Value, json,
     value::{RawValue, to_raw_value},
 };
 use svc_core::{
     service::{self, Services, mcp::CallEnd},
-    tools::{ErrorType, Failure, Output, ToolError},
+    tools::{ClientAnswers, ClientQuestion, ErrorType, Failure, Output, QuestionReply, ToolError},
 };
 use svc_model::{CallId, Caller, StreamName, Timestamp, limits, quote};
 use svc_store::{CallRow, CallState};
 use svc_sys::telemetry;
 use tokio::sync::mpsc;
 
-use super::super::{
-    McpServer,
-    metrics::RequestOutcome,
-    rpc::{
-        AnswerEra, CacheHint, EraResult, INTERNAL_ERROR, INVALID_PARAMS, ResultType, RpcError,
-        UNAUTHORIZED, error_message, raw_in_era, result_message, result_message_with_room,
+use super::{
+    super::{
+        McpServer,
+        rpc::{
+            AnswerEra, CacheHint, EraResult, INTERNAL_ERROR, INVALID_PARAMS, ResultType, RpcError,
+            UNAUTHORIZED, error_message, object_or_empty, raw_in_era, request_message,
+            result_message, result_with_room,
+        },
+        server::{McpSession, RequestOutcome},
     },
+    active::{CallRecord, RequestState, state_binding},
 };
 
-/// The message that answers a request, and how the request ended.
-#[derive(Debug)]
 pub(crate) struct CallAnswer {
     pub(crate) message: String,
-    /// HTTP status.
     pub(crate) status: u16,
     pub(crate) outcome: RequestOutcome,
 }
 
-/// An answer that may take a while, and the messages on the way to it.
+/// An answer that may take a while, and the messages before it.
 pub(crate) struct PendingAnswer {
     pub(crate) answer: BoxFuture<'static, CallAnswer>,
     pub(crate) messages: Option<mpsc::UnboundedReceiver<String>>,
-    /// Whether the request may be made again if the daemon goes down before the answer.
+    /// Whether the request may be repeated if the daemon stops before the answer.
     pub(crate) is_repeatable: bool,
 }
 
@@ -46,7 +53,6 @@ pub(crate) struct PendingAnswer {
 #[serde(untagged)]
 enum CallToolResult<'a> {
     Own(CallToolMembers<'a>),
-    /// That of a server behind the daemon.
     Verbatim(&'a RawValue),
 }
 
@@ -63,7 +69,7 @@ struct CallToolMembers<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum ContentBlocks<'a> {
-    /// A tool's object once more as text, for clients that read no structured content.
+    /// The structured content as text, for clients that read only text.
     Text([TextBlock<'a>; 1]),
     Blocks(&'a [Value]),
 }
@@ -99,17 +105,17 @@ impl<'a> CallToolResult<'a> {
     }
 }
 
-/// About how many bytes the result has.
+/// The approximate length of the result in bytes.
 fn room_for(output: &Output) -> usize {
     match output {
-        // The object twice, once as a string: of its bytes about every sixth is a quote.
+        // The object twice, once as a string: about every sixth of its bytes is a quote.
         Output::Object(object) => object.get().len() * 2 + object.get().len() / 4 + 256,
         Output::Verbatim(result) => result.get().len() + 64,
         Output::Content { .. } => 512,
     }
 }
 
-/// What a tool gives the client: its output, which may say that it failed, or a JSON-RPC error.
+/// The output for the client, which may say that the tool failed; or a JSON-RPC error.
 fn output_of(outcome: Result<Output, Failure>, era: AnswerEra) -> Result<Output, RpcError> {
     match outcome {
         Ok(output) => Ok(output),
@@ -144,12 +150,11 @@ pub(crate) fn rpc_error_of(failure: Failure) -> RpcError {
 }
 
 impl CallAnswer {
-    /// The answer with a result.
     pub(super) fn new(id: &RawValue, result: &impl Serialize, outcome: RequestOutcome) -> Self {
         Self { message: result_message(id, result), status: 200, outcome }
     }
 
-    /// The end of a call on record whose stream ends with this answer.
+    /// The end of a recorded call, whose stream ends with this answer.
     pub(super) fn into_end(self) -> (CallEnd, RequestOutcome) {
         let state = match self.outcome {
             RequestOutcome::Error => CallState::Failed,
@@ -158,7 +163,6 @@ impl CallAnswer {
         (CallEnd { state, message: Some(self.message) }, self.outcome)
     }
 
-    /// The answer with a tool's outcome.
     pub(super) fn from_outcome(
         id: &RawValue,
         outcome: Result<Output, Failure>,
@@ -174,17 +178,17 @@ impl CallAnswer {
         let message = match CallToolResult::from_output(&output) {
             CallToolResult::Own(members) => {
                 let result = EraResult::complete(era, members, None);
-                result_message_with_room(id, &result, room)
+                result_with_room(id, &result, room)
             }
             CallToolResult::Verbatim(result) => {
                 let result = raw_in_era(result, era, None);
-                result_message_with_room(id, &result, room)
+                result_with_room(id, &result, room)
             }
         };
         Self { message, status: 200, outcome }
     }
 
-    /// The answer with a server's result, which passes as it is.
+    /// The answer with a child server's result, which passes byte for byte.
     pub(crate) fn verbatim(
         id: &RawValue,
         era: AnswerEra,
@@ -192,44 +196,42 @@ impl CallAnswer {
         cache: Option<CacheHint>,
     ) -> Self {
         let room = result.get().len() + 128;
-        let message = result_message_with_room(id, &raw_in_era(result, era, cache), room);
+        let message = result_with_room(id, &raw_in_era(result, era, cache), room);
         Self { message, status: 200, outcome: RequestOutcome::Result }
     }
 
-    /// The answer with an error.
     pub(crate) fn error(id: &RawValue, error: &RpcError) -> Self {
         let message = error_message(Some(id), error);
         Self { message, status: error.status, outcome: RequestOutcome::Error }
     }
 
-    /// The answer when the process goes down, or a task of the runtime was lost. A program that
-    /// asks again, as `svc stdio` does, knows it by its data. Of a request that may have changed
-    /// something nobody knows how far it came.
+    /// The answer when the process stops, or a task of the runtime was lost. A program that repeats
+    /// requests, such as `svc stdio`, recognises it by its data. A request that may have changed
+    /// something has an unknown outcome.
     pub(crate) fn lost(id: &RawValue, is_repeatable: bool) -> Self {
-        let error = if is_repeatable {
-            RpcError::new(INTERNAL_ERROR, "the daemon is going down")
-                .data(json!({ "code": "unavailable", "retryable": true }))
+        let (text, data) = if is_repeatable {
+            ("the daemon is going down", json!({ "code": "unavailable", "retryable": true }))
         } else {
-            let text = "the daemon went down in the middle of the call, and its outcome is unknown: look before you call it \
-                        again";
-            RpcError::new(INTERNAL_ERROR, text)
-                .data(json!({ "code": "unavailable", "retryable": false, "outcome": "unknown" }))
+            (
+                "the daemon went down in the middle of the call, and its outcome is unknown: look before you call it \
+                 again",
+                json!({ "code": "unavailable", "retryable": false, "outcome": "unknown" }),
+            )
         };
-        Self::error(id, &error.status(500))
+        Self::error(id, &RpcError::new(INTERNAL_ERROR, text).data(data).status(500))
     }
 }
 
-/// What a task came to. It is stored in this form, and passed on byte for byte.
+/// The outcome of a task. It is stored in this form and passed on byte for byte.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum TaskOutcome {
     /// A `CallToolResult`, which may say that the tool failed.
     Result(Box<RawValue>),
-    /// A JSON-RPC error.
     Error(Box<RawValue>),
 }
 
-/// A task with all that is known of it (`DetailedTask`).
+/// `DetailedTask`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TaskView {
@@ -237,7 +239,7 @@ pub(crate) struct TaskView {
     status: CallState,
     created_at: Timestamp,
     last_updated_at: Timestamp,
-    /// `null`: a task is kept.
+    /// `null`: tasks are kept.
     ttl_ms: Option<u64>,
     poll_interval_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -261,13 +263,12 @@ impl TaskView {
         }
     }
 
-    /// A task with its questions, or its outcome.
     pub(crate) async fn read(services: &Services, row: &CallRow) -> Result<Self, service::Error> {
         let mut view = Self::status(row);
         match row.state {
             CallState::InputRequired => {
-                let questions = row.asks.clone().and_then(|asks| RawValue::from_string(asks).ok());
-                view.input_requests = questions;
+                view.input_requests =
+                    row.asks.clone().map(RawValue::from_string).and_then(Result::ok);
             }
             CallState::Completed | CallState::Failed => {
                 let stream = StreamName::new("mcp", &row.call_id);
@@ -303,7 +304,6 @@ pub(super) fn task_end(outcome: Result<Output, Failure>) -> CallEnd {
     CallEnd { state, message: Some(message.expect("an outcome has a JSON form")) }
 }
 
-/// Fails if a caller's token was taken back.
 pub(super) async fn still_permitted(
     server: &McpServer,
     caller: &Caller,
@@ -313,7 +313,7 @@ pub(super) async fn still_permitted(
     checked.map_err(|_| unauthorized())
 }
 
-/// What a caller gets in place of an answer when its token was taken back meanwhile.
+/// Replaces the answer if the caller's token was revoked meanwhile.
 pub(super) fn unauthorized() -> Failure {
     Failure::Protocol {
         code: UNAUTHORIZED,
@@ -322,13 +322,12 @@ pub(super) fn unauthorized() -> Failure {
     }
 }
 
-/// The end of a call whose client wants no answer any more.
 pub(super) fn cancelled() -> CallEnd {
     CallEnd { state: CallState::Cancelled, message: None }
 }
 
-/// Puts the end of a call on record. Without one its client would wait for ever, so a write that
-/// fails is repeated until the server stops.
+/// Records the end of a call. Without it the client would wait for ever, so a write that fails is
+/// repeated until the server stops.
 pub(super) async fn end_call(server: &McpServer, id: &CallId, stream: &StreamName, end: CallEnd) {
     while let Err(error) = server.services.mcp.end_call(id, stream, end.clone()).await {
         tracing::error!(error = telemetry::chain(&error), call = %id, "cannot end a call");
@@ -341,7 +340,6 @@ pub(super) async fn end_call(server: &McpServer, id: &CallId, stream: &StreamNam
     server.tasks_changed.send_modify(|count| *count += 1);
 }
 
-/// Ends a call because its client wants no answer any more.
 pub(crate) async fn cancel_call(server: &McpServer, id: &CallId, stream: &StreamName) {
     let running = server.running.get(id);
     end_call(server, id, stream, cancelled()).await;
@@ -350,31 +348,205 @@ pub(crate) async fn cancel_call(server: &McpServer, id: &CallId, stream: &Stream
     }
 }
 
-/// Where the messages and the outcome of a call go.
+/// The destination of the messages and the outcome of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum CallMode {
-    /// To the response that is open, whose messages nobody reads if this is `None`. Unbounded, as a
-    /// tool must not wait for a reader, and says little.
+    /// The open response; with `None` nobody reads its messages. Unbounded: a tool must not wait
+    /// for a reader, and says little.
     Attached(Option<mpsc::UnboundedSender<String>>),
-    /// Into the stream of a call on record, where the response reads them.
+    /// The stream of a recorded call, which the response reads.
     Logged(CallId, StreamName),
-    /// Into the row of a task, which the client asks for. Messages go nowhere.
+    /// The row of a task, which the client polls. Messages are dropped.
     Task(CallId),
 }
 
-/// Sends a message to where those of a call go.
 pub(super) async fn say(server: &McpServer, caller: &Caller, mode: &CallMode, message: String) {
     match mode {
-        // If the reader is gone, the call is about to end.
+        // Without its reader the call is about to end.
         CallMode::Attached(Some(sender)) => drop(sender.send(message)),
         CallMode::Attached(None) | CallMode::Task(_) => {}
         CallMode::Logged(_, stream) => {
             if let Err(error) = server.services.mcp.say(caller, stream, message).await {
-                let error = telemetry::chain(&error);
-                tracing::warn!(error, "a message to a client is lost");
+                tracing::warn!(error = telemetry::chain(&error), "a message to a client is lost");
             }
         }
     }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct InputRequired {
+    input_requests: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_state: Option<String>,
+}
+
+/// The capability that the client has not declared and that one of the questions needs.
+pub(super) fn missing_capability(
+    capabilities: &Map<String, Value>,
+    questions: &[ClientQuestion],
+) -> Option<Failure> {
+    let mut needed = questions.iter().map(|question| match question.method {
+        "elicitation/create" => "elicitation",
+        "sampling/createMessage" => "sampling",
+        _ => "roots",
+    });
+    let missing = needed.find(|name| !capabilities.contains_key(*name))?;
+    Some(Failure::MissingCapability(json!({ missing: {} })))
+}
+
+/// Asks the client of a session. Fails if the caller's token is revoked meanwhile.
+pub(super) async fn ask_session(
+    server: McpServer,
+    caller: Caller,
+    credential: String,
+    session: Arc<McpSession>,
+    mode: CallMode,
+    questions: Vec<ClientQuestion>,
+) -> Result<ClientAnswers, Failure> {
+    let unavailable = |text: String| ToolError::new(ErrorType::Unavailable, text);
+    let mut answers = ClientAnswers::new();
+    for ClientQuestion { key, method, params } in questions {
+        let mut question = server.questions.open(&session.id);
+        say(&server, &caller, &mode, request_message(&question.id, method, &params)).await;
+        let reply = (&mut question.reply).await;
+        match reply.map_err(|_| unavailable("the client did not answer".to_owned()))? {
+            Ok(answer) => {
+                still_permitted(&server, &caller, &credential).await?;
+                answers.insert(key, answer);
+            }
+            Err(error) => {
+                let reason = error.get("message").and_then(Value::as_str);
+                let reason = reason.unwrap_or("no reason given");
+                let text = format!("the client refused {method}: {reason}");
+                return Err(unavailable(text).retryable(false).into());
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// Questions to a client without sessions, and its answers in this round and earlier ones.
+pub(super) struct Round {
+    answers: ClientAnswers,
+    /// A task waits for their answers; any other call ends with the questions.
+    open: Vec<ClientQuestion>,
+    /// Keys of questions of a task, and where their answers go.
+    waiting: Vec<(Vec<String>, QuestionReply)>,
+}
+
+impl Round {
+    pub(super) fn new(answers: ClientAnswers) -> Self {
+        Self { answers, open: Vec::new(), waiting: Vec::new() }
+    }
+
+    /// The answers to these questions, if all are there; else the unanswered ones are open.
+    pub(super) fn ask(
+        &mut self,
+        keys: &[String],
+        questions: Vec<ClientQuestion>,
+    ) -> Option<ClientAnswers> {
+        let answers = self.answers_to(keys);
+        if answers.is_none() {
+            self.open = questions;
+            self.drop_answered();
+        }
+        answers
+    }
+
+    fn answers_to(&self, keys: &[String]) -> Option<ClientAnswers> {
+        keys.iter().map(|key| Some((key.clone(), self.answers.get(key)?.clone()))).collect()
+    }
+
+    pub(super) fn wait(&mut self, keys: Vec<String>, reply: QuestionReply) {
+        self.waiting.push((keys, reply));
+    }
+
+    pub(super) fn take(&mut self, given: ClientAnswers) {
+        let Self { answers, open, .. } = self;
+        let is_open = |key: &String| open.iter().any(|question| question.key == *key);
+        answers.extend(given.into_iter().filter(|(key, _)| is_open(key)));
+        self.drop_answered();
+    }
+
+    fn drop_answered(&mut self) {
+        self.open.retain(|question| !self.answers.contains_key(&question.key));
+    }
+
+    /// Gives the answers to the tools that wait for them.
+    pub(super) fn wake(&mut self) {
+        for (keys, reply) in std::mem::take(&mut self.waiting) {
+            match self.answers_to(&keys) {
+                Some(answers) => drop(reply.send(Ok(answers))),
+                None => self.waiting.push((keys, reply)),
+            }
+        }
+    }
+
+    /// The open questions as `inputRequests`, if there are any.
+    pub(super) fn questions_json(&self) -> Option<String> {
+        (!self.open.is_empty()).then(|| self.input_requests().to_string())
+    }
+
+    pub(super) fn answers_json(&self) -> String {
+        json!(self.answers).to_string()
+    }
+
+    fn input_requests(&self) -> Value {
+        let requests = self.open.iter().map(|ClientQuestion { key, method, params }| {
+            (key.clone(), json!({ "method": method, "params": params }))
+        });
+        Value::Object(requests.collect())
+    }
+
+    /// The result that asks for more. The client carries earlier answers and the tool's state.
+    pub(super) fn input_required(
+        &self,
+        server: &McpServer,
+        caller: &Caller,
+        record: &CallRecord,
+        kept: Option<Value>,
+    ) -> EraResult<InputRequired> {
+        let has_state = kept.is_some() || !self.answers.is_empty();
+        let request_state = has_state.then(|| {
+            let state = RequestState { answers: self.answers.clone(), kept };
+            server.seal.close(state, binding(caller, record), server.services.now())
+        });
+        let members = InputRequired { input_requests: self.input_requests(), request_state };
+        EraResult::stateless(ResultType::InputRequired, members, None)
+    }
+}
+
+/// The state that a client without sessions carries from earlier rounds of the same request.
+pub(super) fn open_round(
+    server: &McpServer,
+    caller: &Caller,
+    record: &CallRecord,
+) -> Result<RequestState, RpcError> {
+    let given = record.params.get("inputResponses").cloned();
+    let mut answers = object_or_empty(given, "inputResponses")?;
+    // A question whose answer is no object is asked again.
+    answers.retain(|_, answer| answer.is_object());
+    let mut kept = None;
+    match record.params.get("requestState") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(text)) => {
+            let binding = binding(caller, record);
+            let state = server.seal.open(text, &binding, server.services.now())?;
+            kept = state.kept;
+            for (key, answer) in state.answers {
+                answers.entry(key).or_insert(answer);
+            }
+        }
+        Some(_) => return Err(RpcError::invalid_params("params.requestState: must be a string")),
+    }
+    Ok(RequestState { answers, kept })
+}
+
+fn binding(caller: &Caller, record: &CallRecord) -> String {
+    let principal = caller.principal().to_string();
+    let session = record.acting_session.as_deref().unwrap_or_default();
+    state_binding(&principal, session, record.method, &record.name, record.arguments())
 }
 
 #[cfg(test)]

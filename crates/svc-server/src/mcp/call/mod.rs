@@ -18,50 +18,60 @@
 //!                           └──────────┘ the daemon ends: the row stays open for the next start
 //! ```
 //!
-//! Reading order: `active` is a call as others see it, `answer` what its client gets, `questions`
-//! what its client is asked, `run` the machine, `recorded` what is stored first and taken up after
-//! a restart. This file chooses the mode.
+//! Reading order: `active` is a call as others see it, `answer` what its client gets and is asked,
+//! `run` the machine. This file chooses the mode, stores slow calls before their tools begin, and
+//! takes up stored calls after a restart.
 
 mod active;
 mod answer;
-mod questions;
-mod recorded;
 mod run;
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use http::HeaderMap;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::{
-    service,
-    tools::{DelegatedCall, Failure, Pace, Tool, ToolError},
+    service::{
+        Error, ResourceKind,
+        access::RecordedCaller,
+        mcp::{CallEnd, NewCall},
+    },
+    tools::{
+        ClientAnswers, DelegatedCall, Failure, LogLevel, Pace, RequestTrace, Tool, ToolError,
+        ToolProgress,
+    },
 };
-use svc_model::{BudgetKind, CallId, Caller};
-use svc_store::CallRow;
+use svc_model::{BudgetKind, CallId, Caller, StreamName};
+use svc_store::{CallRow, CallState, McpTransport};
+use svc_wire::mcp::{Revision, meta};
 use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
 
+use self::{
+    active::RequestState,
+    answer::{CallMode, cancelled, task_answer, task_end, unauthorized},
+    run::RunReply,
+};
 pub(super) use self::{
-    active::{CallRecord, OpenQuestions, RequestKey, RunningCalls},
+    active::{CallRecord, OpenQuestions, RequestKey, RequestStateSigner, RunningCalls},
     answer::{CallAnswer, PendingAnswer, TaskView, cancel_call, rpc_error_of},
-    recorded::{RecordedCall, log_stream_of, recover_calls},
     run::{CallRun, WorkEnd},
 };
-use self::{answer::task_answer, recorded::record_and_run, run::RunReply};
 use super::{
-    McpServer, era,
-    metrics::RequestMeter,
-    origin::{RequestContext, RequestOrigin, SessionSearch},
-    rpc::{ClientRequest, RpcError, shortened},
+    McpServer,
+    era::{self, ModernClient},
+    request::{RequestContext, RequestOrigin, SessionSearch},
+    rpc::{AnswerEra, ClientRequest, RpcError, notification_message, object_or_empty, shortened},
+    server::{McpSession, RequestMeter},
 };
 
 /// How long a call waits for a server that was never connected to say which tools it has.
 const FIRST_LISTS: Duration = Duration::from_secs(5);
 
 pub(crate) enum CallReply {
-    /// The answer, as soon as it is there.
     Pending(PendingAnswer),
-    /// A call on record: its stream ends with the answer.
+    /// The stream of the call ends with its answer.
     Recorded(RecordedCall),
 }
 
@@ -74,14 +84,13 @@ impl McpServer {
         meter: &mut RequestMeter,
     ) -> Result<CallReply, RpcError> {
         let RequestContext { caller, origin, acting_session, trace, .. } = context;
-        let name = request.params.get("name").and_then(Value::as_str);
-        if name.is_none() {
+        if !request.params.get("name").is_some_and(Value::is_string) {
             return Err(RpcError::invalid_params("params.name: must name a tool"));
         }
         let hold = self.services.hold(&caller, BudgetKind::Requests, 1)?.map(Arc::new);
         let search = SessionSearch { server: self, caller: &caller, headers, origin: &origin };
         let acting_session = search.of_call(acting_session, &request.params).await?;
-        // What it sees and which tools it has is a matter of the session's project.
+        // The session's project decides what the caller sees and which tools it has.
         let caller = self.services.team.in_project_of(&caller, acting_session.as_deref()).await?;
         let tool = match self.tool_of(&caller, &origin, headers, &mut request, meter).await? {
             Ok(tool) => tool,
@@ -100,10 +109,11 @@ impl McpServer {
             return Err(rpc_error_of(Failure::needs_tasks()));
         }
         let arguments = match &origin {
-            // They may be large, and nothing asks the params of a bare call for them.
-            RequestOrigin::Bare => arguments_of(request.params.remove("arguments"))?,
-            _ => arguments_of(request.params.get("arguments").cloned())?,
+            // They may be large, and nothing reads them in the params of a bare call.
+            RequestOrigin::Bare => request.params.remove("arguments"),
+            _ => request.params.get("arguments").cloned(),
         };
+        let arguments = object_or_empty(arguments, "arguments")?;
         let record = CallRecord {
             rpc_id: request.id,
             method: "tools/call",
@@ -125,7 +135,7 @@ impl McpServer {
     }
 
     /// The tool that a request calls, or why the caller has none of that name. A call of `ToolCall`
-    /// becomes one of the tool that it names: on record, and after a restart.
+    /// becomes one of the tool that it names, also in its record and after a restart.
     async fn tool_of(
         &self,
         caller: &Caller,
@@ -139,7 +149,7 @@ impl McpServer {
             let unknown = || RpcError::invalid_params(format!("Unknown tool: {}", shortened(name)));
             return self.catalogue.absence(caller, name).map(Err).ok_or_else(unknown);
         };
-        meter.name(tool.name());
+        meter.name = tool.name().into();
         if let RequestOrigin::Modern(_) = origin {
             era::check_argument_headers(headers, &tool, &request.params)?;
         }
@@ -150,7 +160,6 @@ impl McpServer {
         Ok(Ok(tool))
     }
 
-    /// Runs a tool whose answer goes into the open response.
     fn run_attached(
         &self,
         caller: Caller,
@@ -178,16 +187,16 @@ impl McpServer {
                     match answer.await {
                         Ok(RunReply::Answer(answer)) => answer,
                         Ok(RunReply::Task(task)) => {
-                            let row = server.task_row(&caller, &task).await;
-                            task_answer(&id, row)
+                            let row = server.services.mcp.call(&caller, task.as_str()).await;
+                            let unknown = || Error::not_found(ResourceKind::Task, task.as_str());
+                            task_answer(&id, row.and_then(|row| row.ok_or_else(unknown)))
                         }
                         Err(_) => lost(),
                     }
                 }
                 .boxed()
             }
-            // A legacy client that goes away does not cancel, so a tool that changes something runs
-            // to its end.
+            // A legacy client that disconnects does not cancel a tool that changes something.
             (RequestOrigin::Legacy(_), _) if !tool.annotations().read_only_hint => {
                 let run = tokio::spawn(run.run_tool(tool, arguments));
                 async move { run.await.ok().flatten().unwrap_or_else(lost) }.boxed()
@@ -196,36 +205,250 @@ impl McpServer {
         };
         Ok(PendingAnswer { answer, messages, is_repeatable })
     }
+}
 
-    async fn task_row(&self, caller: &Caller, id: &CallId) -> Result<CallRow, service::Error> {
-        let row = self.services.mcp.call(caller, id.as_str()).await?;
-        row.ok_or_else(|| service::Error::not_found(service::ResourceKind::Task, id.as_str()))
+/// A call on record, whose answer is read from the log.
+pub(crate) struct RecordedCall {
+    pub(crate) id: CallId,
+    pub(crate) stream: StreamName,
+    pub(crate) session: Arc<McpSession>,
+    /// Whether the next start runs it again.
+    pub(crate) is_repeatable: bool,
+}
+
+async fn record_and_run(
+    server: &McpServer,
+    caller: Caller,
+    session: Arc<McpSession>,
+    tool: Arc<Tool>,
+    arguments: Map<String, Value>,
+    record: CallRecord,
+) -> Result<RecordedCall, RpcError> {
+    let is_repeatable = tool.is_repeatable();
+    let recorded = |id, stream| {
+        let session = Arc::clone(&session);
+        RecordedCall { id, stream, session, is_repeatable }
+    };
+    let recording = session.recording.lock().await;
+    // A client that lost its connection before it saw an id repeats the request.
+    let request = request_key(&session, &record.rpc_id);
+    if let Some((id, running)) = server.running.by_request(&request)
+        && running.record.params == record.params
+    {
+        let stream = log_stream_of(&id, &session);
+        return Ok(recorded(id, stream));
+    }
+    let revision = session.client().revision;
+    let first = first_message(&record, revision);
+    let id = (session.id.clone(), session.transport);
+    let new = NewCall { session: Some(id), ..record.new_call(revision) };
+    let (row, stream) = server.services.mcp.begin_call(&caller, new, first).await?;
+    let call = recorded(row.call_id, stream);
+    run_recorded(server, caller, &call, tool, arguments, record);
+    drop(recording);
+    Ok(call)
+}
+
+fn run_recorded(
+    server: &McpServer,
+    caller: Caller,
+    call: &RecordedCall,
+    tool: Arc<Tool>,
+    arguments: Map<String, Value>,
+    record: CallRecord,
+) {
+    let RecordedCall { id, stream, session, .. } = call;
+    let request = request_key(session, &record.rpc_id);
+    let origin = RequestOrigin::Legacy(Arc::clone(session));
+    let mode = CallMode::Logged(id.clone(), stream.clone());
+    let mut run = CallRun::new(server, caller, origin, record, mode, RequestState::default());
+    run.register(id.clone(), Some(request));
+    server.background.spawn(run.run_tool(tool, arguments));
+}
+
+/// The stream of the log that has the answer to a call of this session.
+pub(crate) fn log_stream_of(call: &CallId, session: &McpSession) -> StreamName {
+    match session.transport {
+        McpTransport::Http => StreamName::new("mcp", call),
+        McpTransport::Sse => StreamName::new("mcp", &session.id),
     }
 }
 
-fn arguments_of(given: Option<Value>) -> Result<Map<String, Value>, RpcError> {
-    match given {
-        None | Some(Value::Null) => Ok(Map::new()),
-        Some(Value::Object(arguments)) => Ok(arguments),
-        Some(_) => Err(RpcError::invalid_params("params.arguments: must be an object")),
+fn request_key(session: &McpSession, rpc_id: &RawValue) -> RequestKey {
+    let rpc_id: Value = serde_json::from_str(rpc_id.get()).unwrap_or_default();
+    RequestKey::new(&session.id, &rpc_id)
+}
+
+/// Revisions before 2025-11-25 have no priming event, and one of their clients breaks at it. A
+/// first message also gives the stream an id, so that the client can resume.
+fn first_message(record: &CallRecord, revision: Revision) -> Option<String> {
+    if revision >= Revision::V2025_11_25 {
+        return None;
     }
+    let message = format!("{} has begun", record.name);
+    Some(if let Some(token) = record.progress_token() {
+        let progress = ToolProgress { progress: 0.0, total: None, message: Some(message) };
+        let mut params = progress.into_params();
+        params.insert("progressToken".to_owned(), token.clone());
+        notification_message("notifications/progress", &params)
+    } else {
+        let params = json!({ "level": LogLevel::Debug, "logger": "svc", "data": message });
+        notification_message("notifications/message", &params)
+    })
+}
+
+enum Unresumable {
+    /// The reason, for the log. What the call did is unknown.
+    Unknown(&'static str),
+    Unauthorized,
+}
+
+/// Takes up the calls that the last process left.
+///
+/// A call runs again if its tool may be repeated and its row can be read as a whole. Any other call
+/// ends with an error that says that its outcome is unknown: a caller that cannot be read is
+/// nobody, and arguments that cannot be read are not replaced by others.
+pub(crate) async fn recover_calls(server: &McpServer) -> Result<(), Error> {
+    for row in server.services.mcp.open_calls().await? {
+        recover_call(server, row).await?;
+    }
+    Ok(())
+}
+
+async fn recover_call(server: &McpServer, row: CallRow) -> Result<(), Error> {
+    let transport = match &row.session_id {
+        None => Some(McpTransport::Http),
+        Some(session) => server.services.mcp.mcp_transport(session).await?,
+    };
+    let stream = row.stream(transport.unwrap_or(McpTransport::Http));
+    if transport.is_none() {
+        // No client can resume a session that is over.
+        let ended = server.services.mcp.end_call(&row.call_id, &stream, cancelled()).await;
+        return ended.map(drop);
+    }
+    let (reason, end) = match resume(server, &row, &stream).await? {
+        Ok(()) => {
+            info!(call = %row.call_id, tool = row.tool, "a call goes on after the restart");
+            return Ok(());
+        }
+        Err(Unresumable::Unknown(reason)) => (reason, outcome_unknown(&row)),
+        Err(Unresumable::Unauthorized) => {
+            ("its token is no longer good", failed_end(&row, unauthorized()))
+        }
+    };
+    warn!(call = %row.call_id, tool = row.tool, reason, "a call was cut off by the restart");
+    server.services.mcp.end_call(&row.call_id, &stream, end).await.map(drop)
+}
+
+async fn resume(
+    server: &McpServer,
+    row: &CallRow,
+    stream: &StreamName,
+) -> Result<Result<(), Unresumable>, Error> {
+    let unknown = |reason| Ok(Err(Unresumable::Unknown(reason)));
+    let Some(principal) = &row.principal else { return unknown("its principal cannot be read") };
+    let Some(revision) = row.revision else { return unknown("its revision cannot be read") };
+    let access = &server.services.access;
+    let caller = match access.caller_of_record(principal, row.credential.as_deref()).await? {
+        RecordedCaller::Good(caller) => caller,
+        RecordedCaller::Revoked => return Ok(Err(Unresumable::Unauthorized)),
+        RecordedCaller::Unknown => return unknown("its principal has no such token"),
+    };
+    let credential = row.credential.clone();
+    let credential = credential.unwrap_or_else(|| access.credential_name(&caller));
+    let Some(mut record) = record_of(row, credential) else {
+        return unknown("its request cannot be read");
+    };
+    let arguments = match record.arguments() {
+        Value::Null => Map::new(),
+        Value::Object(arguments) => arguments.clone(),
+        _ => return unknown("its arguments cannot be read"),
+    };
+    let answers = match row.answers.as_deref().map(serde_json::from_str) {
+        None => ClientAnswers::new(),
+        Some(Ok(answers)) => answers,
+        Some(Err(_)) => return unknown("the client's answers cannot be read"),
+    };
+    let acts_for = record.acting_session.as_deref();
+    let caller = server.services.team.in_project_of(&caller, acts_for).await?;
+    record.hold = server.services.hold_anyway(&caller, BudgetKind::Requests).map(Arc::new);
+    let tool = server.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
+    let Some(tool) = tool else { return unknown("its tool cannot be repeated") };
+    let id = row.call_id.clone();
+    if let Some(session) = &row.session_id {
+        let Some(session) = server.sessions.find(&caller, session.as_str()).await? else {
+            return unknown("its session is over, or another caller's");
+        };
+        let call = RecordedCall { id, stream: stream.clone(), session, is_repeatable: true };
+        run_recorded(server, caller, &call, tool, arguments, record);
+        return Ok(Ok(()));
+    }
+    let origin = RequestOrigin::Modern(modern_client_of(revision, &record));
+    let (mode, round) = (CallMode::Task(id.clone()), RequestState { answers, kept: None });
+    let mut run = CallRun::new(server, caller, origin, record, mode, round);
+    run.register(id, None);
+    server.background.spawn(run.run_tool(tool, arguments));
+    Ok(Ok(()))
+}
+
+/// The request of a row; `None` if a part of it cannot be read.
+fn record_of(row: &CallRow, credential: String) -> Option<CallRecord> {
+    Some(CallRecord {
+        rpc_id: RawValue::from_string(row.rpc_id.clone()).ok()?,
+        method: "tools/call",
+        name: row.tool.clone(),
+        params: serde_json::from_str(&row.params).ok()?,
+        raw_params: None,
+        trace: RequestTrace::default(),
+        acting_session: row.acts_for.as_deref().map(Arc::from),
+        credential,
+        started_at: row.started_at,
+        hold: None,
+    })
+}
+
+fn modern_client_of(revision: Revision, record: &CallRecord) -> ModernClient {
+    let meta = record.params.get("_meta");
+    let capabilities = meta.and_then(|meta| meta.get(meta::CLIENT_CAPABILITIES));
+    ModernClient {
+        revision,
+        capabilities: capabilities.and_then(Value::as_object).cloned().unwrap_or_default().into(),
+        log_level: None,
+    }
+}
+
+fn outcome_unknown(row: &CallRow) -> CallEnd {
+    let text = format!(
+        "the daemon restarted while {} was running, and its outcome is unknown: look before you call it again",
+        row.tool
+    );
+    failed_end(row, ToolError::unknown_outcome(text).into())
+}
+
+fn failed_end(row: &CallRow, failure: Failure) -> CallEnd {
+    if row.is_task {
+        return task_end(Err(failure));
+    }
+    let id = RawValue::from_string(row.rpc_id.clone());
+    let id = id.as_deref().unwrap_or(RawValue::NULL);
+    let answer = CallAnswer::from_outcome(id, Err(failure), AnswerEra::Legacy);
+    CallEnd { state: CallState::Completed, message: Some(answer.message) }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{json, value::RawValue};
     use svc_core::{
         service::testing::services,
-        tools::{Call, Catalogue, Output, RequestTrace},
+        tools::{Call, Catalogue, Output},
     };
     use svc_model::{Timestamp, limits};
     use svc_store::testing::TestStore;
-    use svc_wire::mcp::{Revision, TASKS_EXTENSION};
+    use svc_wire::mcp::TASKS_EXTENSION;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
-        mcp::{McpMetrics, McpServerParts, era::ModernClient, metrics::RequestOutcome},
+        mcp::{McpMetrics, McpServerParts, server::RequestOutcome},
         web::KeepAlive,
     };
 

@@ -1,10 +1,11 @@
-//! One call at work: the state machine that the top of `call` draws.
+//! A running call: the state machine that the top comment of `call` draws.
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::OptionFuture;
 use serde_json::{Map, Value};
 use svc_core::{
-    service,
+    service::{self, mcp::NewCall},
     tools::{
         Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, Failure, LogLevel, Output,
         Pace, QuestionReply, Tool, ToolClient, ToolProgress, ToolSignal,
@@ -21,59 +22,51 @@ use super::{
     super::{
         McpServer,
         era::ModernClient,
-        metrics::{RequestEra, RequestMeter, RequestOutcome},
-        origin::RequestOrigin,
-        request_state::RequestState,
+        request::RequestOrigin,
         rpc::{AnswerEra, RpcError, notification_message},
+        server::{RequestEra, RequestMeter, RequestOutcome},
     },
-    active::{ActiveCall, CallRecord, GivenAnswers, RequestKey},
-    answer::{CallAnswer, CallMode, cancelled, end_call, say, still_permitted, task_end},
-    questions::{Round, SessionQuestions, missing_capability, open_round},
+    active::{ActiveCall, CallRecord, GivenAnswers, RequestKey, RequestState},
+    answer::{
+        CallAnswer, CallMode, Round, ask_session, cancelled, end_call, missing_capability,
+        open_round, say, still_permitted, task_end,
+    },
 };
 
-/// Answers to a task's questions that the run has not taken yet.
+/// Most answers to a task's questions that wait for the run.
 const GIVEN: usize = 4;
 
-/// What a request that waits apart from its call gets.
-#[derive(Debug)]
+/// The reply to a request that waits in another task than its call.
 pub(super) enum RunReply {
     Answer(CallAnswer),
     Task(CallId),
 }
 
-/// How the work of a call ended.
-#[derive(Debug)]
 pub(crate) enum WorkEnd<T> {
     Outcome(Result<T, Failure>),
-    /// The client wants no answer any more.
     Cancelled,
-    /// The response is gone, or the daemon ends: the next start takes up what is on record.
+    /// The response is gone, or the daemon stops: the next start takes up recorded calls.
     Left,
 }
 
-#[derive(Debug)]
 pub(crate) struct CallRun {
     server: McpServer,
     caller: Caller,
     origin: RequestOrigin,
     pub(crate) record: Arc<CallRecord>,
     mode: CallMode,
-    /// The request that waits for the answer in another task of the runtime. It closes with the
-    /// response.
+    /// The request, if it waits for the answer in another task. It closes with the response.
     pub(super) reply: Option<oneshot::Sender<RunReply>>,
     client: Option<ToolClient>,
     signals: Option<mpsc::Receiver<ToolSignal>>,
     round: Round,
-    /// Questions to the client of a session.
     asking: Vec<AbortOnDropHandle<()>>,
-    /// Of a call on record.
     control: Option<CallControl>,
-    /// The tool reports its progress itself, so nobody does it for the tool.
+    /// The tool reports its progress itself, so the run does not.
     reports_progress: bool,
 }
 
-/// What ends a call on record and what it hears, at the side of the run.
-#[derive(Debug)]
+/// The run's ends of the channels of an [`ActiveCall`].
 struct CallControl {
     cancel: CancellationToken,
     given: mpsc::Receiver<GivenAnswers>,
@@ -122,8 +115,7 @@ impl CallRun {
         }
     }
 
-    /// A call whose response is open. It takes over what the client brings along from earlier
-    /// rounds.
+    /// A call whose response is open, with the state that the client carries from earlier rounds.
     pub(crate) fn attached(
         server: &McpServer,
         caller: Caller,
@@ -138,7 +130,6 @@ impl CallRun {
         Ok(Self::new(server, caller, origin, record, CallMode::Attached(messages), round))
     }
 
-    /// The call as its tool sees it.
     pub(crate) fn call(&self) -> Call {
         let CallRecord { acting_session, started_at, trace, raw_params, .. } = &*self.record;
         Call {
@@ -152,7 +143,7 @@ impl CallRun {
         }
     }
 
-    /// The answer with a tool's outcome, which may be a question to a client without sessions.
+    /// The answer of an outcome, which may be a question to a client without sessions.
     fn answer(&self, outcome: Result<Output, Failure>) -> CallAnswer {
         match (self.origin.answer_era(), outcome) {
             (AnswerEra::Stateless, Err(Failure::NeedsInput)) => self.input_required(),
@@ -160,7 +151,6 @@ impl CallRun {
         }
     }
 
-    /// The answer that asks a client without sessions for more.
     pub(crate) fn input_required(&self) -> CallAnswer {
         let kept = self.client.as_ref().and_then(ToolClient::kept);
         let Self { server, caller, record, round, .. } = self;
@@ -168,7 +158,7 @@ impl CallRun {
         CallAnswer::new(&record.rpc_id, &result, RequestOutcome::InputRequired)
     }
 
-    /// Lets others find the call on record by its id, and by its request in a session.
+    /// Registers a recorded call by its id, and by its request in a session.
     pub(super) fn register(&mut self, id: CallId, request: Option<RequestKey>) {
         let (given, receiver) = mpsc::channel(GIVEN);
         let (cancel, hang_ups) = (CancellationToken::new(), watch::Sender::new(0));
@@ -183,20 +173,18 @@ impl CallRun {
         self.server.running.insert(id, request, active);
     }
 
-    /// Runs a tool to its end; gives the answer of a call whose response waits right here.
+    /// Runs a tool to its end. Returns the answer if the caller of this function waits for it.
     pub(super) async fn run_tool(
         mut self,
         tool: Arc<Tool>,
         arguments: Map<String, Value>,
     ) -> Option<CallAnswer> {
         let is_slow = tool.pace() == Pace::Slow;
-        // Any other call is counted with its request.
         let meter = matches!(self.mode, CallMode::Logged(..))
             .then(|| RequestMeter::start("tools/call", &self.record.name, RequestEra::Legacy));
         let work = tool.call(self.call(), arguments);
         let end = match self.drive(is_slow, work).await {
-            // A tool that answers at once is not asked about: it may have been the end of its own
-            // session.
+            // The token is not checked after a fast tool: the tool may have ended its own session.
             WorkEnd::Outcome(outcome) if is_slow => {
                 WorkEnd::Outcome(self.still_permitted().await.and(outcome))
             }
@@ -204,13 +192,13 @@ impl CallRun {
         };
         let (mode, server) = (self.mode.clone(), self.server.clone());
         match (mode, end) {
-            // Whoever cancelled a task has put that on record.
+            // A task's cancellation is recorded by `cancel_call`.
             (_, WorkEnd::Left)
             | (CallMode::Attached(_) | CallMode::Task(_), WorkEnd::Cancelled) => None,
             (CallMode::Attached(_), WorkEnd::Outcome(outcome)) => {
                 let answer = self.answer(outcome);
                 let Some(reply) = self.reply.take() else { return Some(answer) };
-                // The response may have gone just now.
+                // The response may just have been dropped.
                 reply.send(RunReply::Answer(answer)).ok();
                 None
             }
@@ -233,21 +221,21 @@ impl CallRun {
         }
     }
 
-    /// Fails if the caller's token was taken back while the tool waited.
+    /// Fails if the caller's token was revoked while the tool waited.
     pub(crate) async fn still_permitted(&self) -> Result<(), Failure> {
         still_permitted(&self.server, &self.caller, &self.record.credential).await
     }
 
-    /// Works until the end, and does meanwhile what the tool asks of its client. A call that
-    /// `is_slow` reports that it goes on, and becomes a task if that takes long and its client can
-    /// look after one.
+    /// Polls `work` to its end, and does meanwhile what the tool asks of its client. A call that
+    /// `is_slow` reports that it goes on, and becomes a task if it takes long and its client
+    /// supports tasks.
     pub(crate) async fn drive<T>(
         &mut self,
         is_slow: bool,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> WorkEnd<T> {
         let mut work = std::pin::pin!(work);
-        let (started, mut pulse) = (Instant::now(), self.server.pulse());
+        let (started, mut pulse) = (Instant::now(), self.server.beat.pulse());
         let beats = is_slow && self.client.is_some();
         let task_after = self.server.services.tuning().mcp_task_after;
         let mut patience = self.may_become_task().then(|| started + task_after);
@@ -255,13 +243,15 @@ impl CallRun {
             let Self { server, origin, reply, signals, control, .. } = self;
             let control = control.as_mut().map(|it| (&it.cancel, &mut it.given));
             let (cancel, given) = control.unzip();
+            let signal = signals.as_mut().map(mpsc::Receiver::recv);
+            let given = given.map(mpsc::Receiver::recv);
             let event = tokio::select! {
                 biased;
                 end = interruption(server, origin, reply.as_mut(), cancel) => RunEvent::End(end),
-                Some(signal) = next(signals.as_mut()) => RunEvent::Signal(signal),
-                Some(given) = next(given) => RunEvent::Given(given),
+                Some(Some(signal)) = OptionFuture::from(signal) => RunEvent::Signal(signal),
+                Some(Some(given)) = OptionFuture::from(given) => RunEvent::Given(given),
                 outcome = &mut work => RunEvent::End(WorkEnd::Outcome(outcome)),
-                () = until(patience) => RunEvent::Patience,
+                Some(()) = OptionFuture::from(patience.map(sleep_until)) => RunEvent::Patience,
                 () = pulse.due(), if beats => RunEvent::KeepAliveTimer,
             };
             match event {
@@ -305,7 +295,7 @@ impl CallRun {
         }
     }
 
-    /// What the tool said just before its end comes before the answer.
+    /// Passes what the tool said just before its end, ahead of the answer.
     async fn pass_rest(&mut self) {
         while let Some(Ok(signal)) = self.signals.as_mut().map(mpsc::Receiver::try_recv) {
             if let ToolSignal::Note(note) = signal {
@@ -332,7 +322,9 @@ impl CallRun {
     fn wants_log(&self, level: LogLevel) -> bool {
         let lightest = match &self.origin {
             RequestOrigin::Bare => None,
-            RequestOrigin::Legacy(session) => Some(session.log_level().unwrap_or(LogLevel::Info)),
+            RequestOrigin::Legacy(session) => {
+                Some(session.client().log_level.unwrap_or(LogLevel::Info))
+            }
             RequestOrigin::Modern(client) => client.log_level,
         };
         lightest.is_some_and(|lightest| level >= lightest)
@@ -353,25 +345,21 @@ impl CallRun {
             return;
         }
         match &self.origin {
-            // It has no client, so it asks nobody.
             RequestOrigin::Bare => {}
             RequestOrigin::Legacy(session) => {
-                let asked = SessionQuestions {
-                    server: self.server.clone(),
-                    caller: self.caller.clone(),
-                    credential: self.record.credential.clone(),
-                    session: Arc::clone(session),
-                    mode: self.mode.clone(),
-                };
+                let (server, caller) = (self.server.clone(), self.caller.clone());
+                let (credential, session) = (self.record.credential.clone(), Arc::clone(session));
+                let asked =
+                    ask_session(server, caller, credential, session, self.mode.clone(), questions);
                 self.asking.push(AbortOnDropHandle::new(tokio::spawn(async move {
-                    reply.send(asked.ask(questions).await).ok();
+                    reply.send(asked.await).ok();
                 })));
             }
             RequestOrigin::Modern(_) => self.ask_stateless(questions, reply).await,
         }
     }
 
-    /// Asks a client without sessions, as far as it has not answered.
+    /// Asks a client without sessions what it has not answered.
     async fn ask_stateless(&mut self, questions: Vec<ClientQuestion>, reply: QuestionReply) {
         let keys: Vec<String> = questions.iter().map(|question| question.key.clone()).collect();
         let outcome = match self.round.ask(&keys, questions) {
@@ -392,8 +380,7 @@ impl CallRun {
         Ok(())
     }
 
-    /// Stores the questions that a task waits for and the answers so far; `false` if the call is no
-    /// task.
+    /// Stores a task's open questions and its answers; `false` if the call is no task.
     async fn store_round(&self) -> Result<bool, service::Error> {
         let CallMode::Task(id) = &self.mode else { return Ok(false) };
         let (questions, answers) = (self.round.questions_json(), self.round.answers_json());
@@ -403,29 +390,28 @@ impl CallRun {
     }
 
     fn may_become_task(&self) -> bool {
-        let has_tasks = self.origin.modern().is_some_and(ModernClient::has_tasks);
-        has_tasks && self.reply.is_some()
+        self.reply.is_some() && self.origin.modern().is_some_and(ModernClient::has_tasks)
     }
 
-    /// Puts the call on record as a task, if its client can look after one and waits for the
-    /// answer.
+    /// Records the call as a task, if its client supports tasks and waits for the answer.
     async fn become_task(&mut self) -> Result<(), service::Error> {
         let (Some(client), true) = (self.origin.modern(), self.may_become_task()) else {
             return Ok(());
         };
-        let new = self.record.as_task(client.revision, self.round.answers_json());
+        let answers = Some(self.round.answers_json());
+        let new = NewCall { is_task: true, answers, ..self.record.new_call(client.revision) };
         let (row, _) = self.server.services.mcp.begin_call(&self.caller, new, None).await?;
         self.register(row.call_id.clone(), None);
         self.mode = CallMode::Task(row.call_id.clone());
         if let Some(reply) = self.reply.take() {
-            // The task goes on also if its client has just gone.
+            // The task continues if its client has just disconnected.
             reply.send(RunReply::Task(row.call_id)).ok();
         }
         Ok(())
     }
 }
 
-/// What ends the work from outside. A call that is not on record ends with its response.
+/// Waits for what ends the work from outside. A call that is not recorded ends with its response.
 async fn interruption<T>(
     server: &McpServer,
     origin: &RequestOrigin,
@@ -450,19 +436,5 @@ async fn interruption<T>(
         () = server.stop.cancelled() => WorkEnd::Left,
         () = cancel.cancelled() => WorkEnd::Cancelled,
         () = closed => WorkEnd::Cancelled,
-    }
-}
-
-async fn next<T>(receiver: Option<&mut mpsc::Receiver<T>>) -> Option<T> {
-    match receiver {
-        Some(receiver) => receiver.recv().await,
-        None => None,
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,19 +1,17 @@
 //! The methods, but for `initialize`, `tools/call` and `subscriptions/listen`, which are more than
 //! one answer. This file finds the method and makes the answer as the client's era has it; it has
-//! the methods of tasks (SEP-2663), of sessions, and those that a server behind the daemon answers:
-//! their results pass as they are.
+//! the methods of tools, prompts, completion, tasks (SEP-2663) and sessions, and those that a child
+//! server answers.
 
-mod discovery;
-mod prompts;
 mod resources;
 
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use serde::Serialize;
-use serde_json::{Value, json, value::RawValue};
-use svc_core::tools::{Failure, LogLevel};
-use svc_model::StreamName;
+use serde_json::{Map, Value, json, value::RawValue};
+use svc_core::tools::{Call, Failure, LogLevel};
+use svc_model::{StreamName, limits};
 use svc_store::CallRow;
 use svc_wire::mcp;
 use tokio::sync::mpsc;
@@ -21,34 +19,38 @@ use tokio::sync::mpsc;
 use super::{
     McpServer,
     call::{CallAnswer, CallRun, PendingAnswer, TaskView, WorkEnd, cancel_call, rpc_error_of},
-    era::{ModernClient, client_name},
-    origin::{RequestContext, RequestOrigin},
+    era::{ModernClient, client_name, discovery},
+    request::{RequestContext, RequestOrigin},
     rpc::{
         AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS,
-        RESOURCE_NOT_FOUND, RpcError, refuse_cursor, result_message, text_param,
+        OneMember, RESOURCE_NOT_FOUND, RpcError, object_or_empty, raw_json, refuse_cursor,
+        result_message, shortened, text_param,
     },
 };
 
-pub(super) use discovery::Introduction;
-use prompts::PromptMethods;
 pub(super) use resources::CallerResources;
 
-/// How long a list may be kept, in milliseconds. Clients that listen hear of a change at once.
+/// How long a client may keep a list, in milliseconds. A listening client hears of changes.
 const LIST_TTL_MS: u32 = 60_000;
-/// Every caller gets the same list.
 const PUBLIC_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Public };
-/// A caller's scopes decide what the list has.
+/// The caller's scopes decide what the list has.
 const PRIVATE_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Private };
-/// It may change with every event, and what a server's resource says with every read.
+/// A list that may change with every event, and the contents of a resource.
 const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private };
 
-/// Members of `ListToolsResult`.
 #[derive(Serialize)]
-struct ToolList {
-    tools: Vec<Box<RawValue>>,
+struct PromptMessages<'a> {
+    description: &'a str,
+    messages: Vec<Value>,
 }
 
-/// A request with one answer, and its circumstances.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Completion {
+    values: Vec<String>,
+    has_more: bool,
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct MethodCall<'a> {
     pub(crate) server: &'a McpServer,
@@ -57,22 +59,19 @@ pub(crate) struct MethodCall<'a> {
 }
 
 impl MethodCall<'_> {
-    /// The answer to any request but `initialize`, `tools/call`, `subscriptions/listen`, and those
-    /// about what a server has.
+    /// The answer to any request that neither its caller nor [`Self::relayed`] has answered.
     pub(crate) async fn answer(self) -> Result<String, RpcError> {
         let Self { server, context, request } = self;
         let caller = &context.caller;
         let resources = CallerResources { server, caller };
-        let prompts = PromptMethods { server, context };
         let (id, params) = (&request.id, &request.params);
         let method = request.method.as_str();
         let modern = context.origin.modern();
         let era = context.origin.answer_era();
         Ok(match (method, modern) {
             ("server/discover", Some(_)) => {
-                let client = client_name(params);
-                let introduction = Introduction { server, caller, client };
-                kept(id, era, introduction.discovery().await?, PRIVATE_LIST)
+                let discovery = discovery(server, caller, client_name(params)).await?;
+                kept(id, era, discovery, PRIVATE_LIST)
             }
             ("tasks/get" | "tasks/update" | "tasks/cancel", Some(client)) => {
                 self.task_method(client).await?
@@ -87,8 +86,8 @@ impl MethodCall<'_> {
                 result_message(id, &Empty {})
             }
             ("tools/list", _) => kept(id, era, self.list_tools().await?, PRIVATE_LIST),
-            ("prompts/list", _) => kept(id, era, prompts.list(params)?, self.list_of_servers()),
-            ("prompts/get", _) => prompts.get(request).await?,
+            ("prompts/list", _) => kept(id, era, self.list_prompts()?, self.list_of_servers()),
+            ("prompts/get", _) => self.get_prompt().await?,
             ("resources/list", _) => kept(id, era, resources.list(params).await?, NOT_KEPT),
             ("resources/templates/list", _) => {
                 kept(id, era, resources.templates(params)?, self.list_of_servers())
@@ -100,7 +99,7 @@ impl MethodCall<'_> {
                 kept(id, era, contents, NOT_KEPT)
             }
             ("completion/complete", _) => {
-                let completion = prompts.complete(params).await?;
+                let completion = self.complete().await?;
                 result_message(id, &EraResult::complete(era, completion, None))
             }
             _ => {
@@ -110,12 +109,12 @@ impl MethodCall<'_> {
         })
     }
 
-    /// Which servers a caller may use is its own matter.
+    /// Callers may use different child servers.
     fn list_of_servers(self) -> CacheHint {
         if self.server.sources.is_some() { PRIVATE_LIST } else { PUBLIC_LIST }
     }
 
-    async fn list_tools(self) -> Result<ToolList, RpcError> {
+    async fn list_tools(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
         let Self { server, context, request } = self;
         refuse_cursor(&request.params)?;
         if let RequestOrigin::Legacy(session) = &context.origin {
@@ -123,16 +122,15 @@ impl MethodCall<'_> {
             server.sessions.note_tools_seen(session, tools).await?;
         }
         let tools = server.catalogue.listed_to(&context.caller, context.exposure);
-        Ok(ToolList { tools: tools.iter().map(|tool| tool.listed(context.exposure)).collect() })
+        let tools = tools.iter().map(|tool| tool.listed(context.exposure));
+        Ok(OneMember::from([("tools", tools.collect())]))
     }
 
     async fn set_level(self) -> Result<(), RpcError> {
         let level = text_param(&self.request.params, "level")?;
-        let level: LogLevel = serde_json::from_value(level.into()).map_err(|_| {
-            RpcError::invalid_params(
-                "params.level: must be debug, info, notice, warning, error, critical, alert or emergency",
-            )
-        })?;
+        let rule = "params.level: must be debug, info, notice, warning, error, critical, alert or emergency";
+        let level: LogLevel =
+            serde_json::from_value(level.into()).map_err(|_| RpcError::invalid_params(rule))?;
         if let RequestOrigin::Legacy(session) = &self.context.origin {
             self.server.sessions.set_log_level(session, level).await?;
         }
@@ -165,13 +163,11 @@ impl MethodCall<'_> {
         Ok(())
     }
 
-    /// Answers a method of the tasks extension.
     async fn task_method(self, client: &ModernClient) -> Result<String, RpcError> {
         let Self { server, context, request } = self;
         if !client.has_tasks() {
-            return Err(RpcError::missing_capability(
-                &json!({ "extensions": { mcp::TASKS_EXTENSION: {} } }),
-            ));
+            let needed = json!({ "extensions": { mcp::TASKS_EXTENSION: {} } });
+            return Err(RpcError::missing_capability(&needed));
         }
         let id = request.params.get("taskId").and_then(Value::as_str);
         let id = id.ok_or_else(|| RpcError::invalid_params("params.taskId: must name a task"))?;
@@ -193,7 +189,7 @@ impl MethodCall<'_> {
         Ok(result_message(&request.id, &result))
     }
 
-    /// Hands the client's answers to the tool that waits for them.
+    /// Passes the client's answers to the tool that waits for them.
     async fn answer_task(self, row: &CallRow) -> Result<(), RpcError> {
         let Some(Value::Object(answers)) = self.request.params.get("inputResponses") else {
             let text = "params.inputResponses: must be an object";
@@ -203,8 +199,8 @@ impl MethodCall<'_> {
         Ok(running.give_answers(answers.clone()).await?)
     }
 
-    /// The answer to `resources/read`, `prompts/get` or `completion/complete`; `None` if it is
-    /// about nothing of a server's.
+    /// The answer of a child server to `resources/read`, `prompts/get` or `completion/complete`,
+    /// which passes as it is; `None` if no child server has what the request names.
     pub(crate) fn relayed(self) -> Result<Option<PendingAnswer>, RpcError> {
         let Self { server, context, request } = self;
         let (method, subject) = match request.method.as_str() {
@@ -229,7 +225,7 @@ impl MethodCall<'_> {
         let answer = async move {
             let call = run.call();
             let end = run.drive(false, target.result(&call)).await;
-            // The caller's token may have been taken back while the server was at work.
+            // The caller's token may have been revoked while the server worked.
             let permitted = run.still_permitted().await;
             match end {
                 WorkEnd::Outcome(outcome) => match permitted.and(outcome) {
@@ -243,9 +239,111 @@ impl MethodCall<'_> {
         let (answer, messages) = (answer.boxed(), Some(messages));
         Ok(Some(PendingAnswer { answer, messages, is_repeatable: true }))
     }
+
+    fn list_prompts(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
+        let Self { server, context, request } = self;
+        refuse_cursor(&request.params)?;
+        let mut prompts: Vec<Box<RawValue>> =
+            server.prompts.borrow().iter().map(raw_json).collect();
+        if let Some(sources) = &server.sources {
+            prompts.extend(sources.of_caller(&context.caller).prompts());
+        }
+        Ok(OneMember::from([("prompts", prompts)]))
+    }
+
+    async fn get_prompt(self) -> Result<String, RpcError> {
+        let Self { server, context, request } = self;
+        let name = text_param(&request.params, "name")?;
+        let prompts = Arc::clone(&server.prompts.borrow());
+        let prompt = prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
+            RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
+        })?;
+        let arguments = request.params.get("arguments").cloned();
+        let arguments = object_or_empty(arguments, "arguments")?;
+        prompt.check(&arguments)?;
+        // Without a reader of messages; in a session the client waits, so it cannot be asked.
+        let origin = match &context.origin {
+            RequestOrigin::Legacy(_) => RequestOrigin::Bare,
+            other => other.clone(),
+        };
+        let record = context.record(server, request, "prompts/get", prompt.name);
+        let caller = context.caller.clone();
+        let mut run = CallRun::attached(server, caller, origin, record, None)?;
+        let call = Call { params: None, ..run.call() };
+        let messages = match run.drive(false, (prompt.render)(call, arguments)).await {
+            WorkEnd::Outcome(Ok(messages)) => messages,
+            WorkEnd::Outcome(Err(Failure::NeedsInput)) => return Ok(run.input_required().message),
+            WorkEnd::Outcome(Err(failure)) => return Err(rpc_error_of(failure)),
+            WorkEnd::Cancelled | WorkEnd::Left => return Err(RpcError::internal()),
+        };
+        let members = PromptMessages { description: prompt.description, messages };
+        let result = EraResult::complete(context.origin.answer_era(), members, None);
+        Ok(result_message(&request.id, &result))
+    }
+
+    /// Values for an argument of a prompt, or for a variable of a resource template.
+    async fn complete(self) -> Result<OneMember<Completion>, RpcError> {
+        let object = |name: &str| {
+            let value = self.request.params.get(name).and_then(Value::as_object);
+            value.ok_or_else(|| {
+                RpcError::invalid_params(format!("params.{name}: must be an object"))
+            })
+        };
+        let (reference, argument) = (object("ref")?, object("argument")?);
+        let name = argument.get("name").and_then(Value::as_str);
+        let wrong = || RpcError::invalid_params("params.argument.name: must be a string");
+        let name = name.ok_or_else(wrong)?;
+        let value = argument.get("value").and_then(Value::as_str).unwrap_or_default();
+        let mut values = match reference.get("type").and_then(Value::as_str) {
+            Some("ref/prompt") => self.complete_prompt(reference, name, value).await?,
+            Some("ref/resource") => self.complete_resource(reference, name, value).await?,
+            _ => {
+                let text = "params.ref.type: must be ref/prompt or ref/resource";
+                return Err(RpcError::invalid_params(text));
+            }
+        };
+        let most = limits::MCP_COMPLETIONS as usize;
+        let has_more = values.len() > most;
+        values.truncate(most);
+        Ok(OneMember::from([("completion", Completion { values, has_more })]))
+    }
+
+    async fn complete_prompt(
+        self,
+        reference: &Map<String, Value>,
+        argument: &str,
+        value: &str,
+    ) -> Result<Vec<String>, RpcError> {
+        let name = text_param(reference, "name")?;
+        let Self { server, context, .. } = self;
+        let prompts = Arc::clone(&server.prompts.borrow());
+        let prompt = prompts.iter().find(|prompt| prompt.is_called(name));
+        let unknown = || RpcError::invalid_params("params.ref.name: there is no such prompt");
+        let complete = &prompt.ok_or_else(unknown)?.complete;
+        let (services, caller) = (server.services.clone(), context.caller.clone());
+        complete(services, caller, argument.to_owned(), value.to_owned()).await
+    }
+
+    async fn complete_resource(
+        self,
+        reference: &Map<String, Value>,
+        variable: &str,
+        value: &str,
+    ) -> Result<Vec<String>, RpcError> {
+        let Self { server, context: RequestContext { caller, .. }, .. } = self;
+        let template = text_param(reference, "uri")?;
+        for provider in &server.resources {
+            let values =
+                provider.complete(&server.services, caller, template, variable, value).await?;
+            if let Some(values) = values {
+                return Ok(values);
+            }
+        }
+        Err(RpcError::invalid_params("params.ref.uri: there is no such resource template"))
+    }
 }
 
-/// The message of a result that a client of the stateless revisions may keep.
+/// The message of a result that a stateless client may keep.
 fn kept(id: &RawValue, era: AnswerEra, members: impl Serialize, cache: CacheHint) -> String {
     result_message(id, &EraResult::complete(era, members, Some(cache)))
 }

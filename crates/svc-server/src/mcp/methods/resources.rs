@@ -4,13 +4,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::tools::Call;
 use svc_model::{Caller, StreamName};
-use svc_sources::SourceManager;
 
 use super::super::{
     McpServer,
     call::rpc_error_of,
     resources::{Resource, ResourceTemplate},
-    rpc::{RpcError, cursor, raw_json, refuse_cursor},
+    rpc::{OneMember, RpcError, cursor, raw_json, refuse_cursor},
 };
 
 const JSON: &str = "application/json";
@@ -23,18 +22,7 @@ pub(super) struct ResourceList {
     next_cursor: Option<String>,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ResourceTemplateList {
-    resource_templates: Vec<Box<RawValue>>,
-}
-
-#[derive(Serialize)]
-pub(super) struct ResourceContents {
-    contents: Vec<Value>,
-}
-
-/// The resources of the daemon and of servers behind it, as a caller has them.
+/// The resources of the daemon and of child servers that a caller may use.
 #[derive(Clone, Copy)]
 pub(crate) struct CallerResources<'a> {
     pub(crate) server: &'a McpServer,
@@ -51,7 +39,7 @@ impl CallerResources<'_> {
             resources.extend(page.iter().map(raw_json));
             next_cursor = next_cursor.or(next);
         }
-        // They are no more than a page.
+        // The resources of child servers fit into one page.
         if cursor.is_none() {
             resources.extend(self.of_servers());
         }
@@ -61,24 +49,28 @@ impl CallerResources<'_> {
     pub(super) fn templates(
         self,
         params: &Map<String, Value>,
-    ) -> Result<ResourceTemplateList, RpcError> {
+    ) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
         refuse_cursor(params)?;
         let own = self.server.resources.iter().flat_map(|provider| provider.templates());
         let mut resource_templates: Vec<Box<RawValue>> =
             own.map(|template| raw_json(&template)).collect();
         resource_templates.extend(self.templates_of_servers());
-        Ok(ResourceTemplateList { resource_templates })
+        Ok(OneMember::from([("resourceTemplates", resource_templates)]))
     }
 
-    /// `None` if there is none of that URI.
-    pub(super) async fn read(self, uri: &str) -> Result<Option<ResourceContents>, RpcError> {
+    pub(super) async fn read(self, uri: &str) -> Result<Option<OneMember<Vec<Value>>>, RpcError> {
         let Self { server, caller } = self;
         for provider in &server.resources {
             if let Some(contents) = provider.read(&server.services, caller, uri).await? {
-                return Ok(Some(ResourceContents { contents }));
+                return Ok(Some(OneMember::from([("contents", contents)])));
             }
         }
-        Ok(self.large_result(uri).await.map(|contents| ResourceContents { contents }))
+        let Some(sources) = &server.sources else { return Ok(None) };
+        let text = sources.results().read(caller, uri).await;
+        Ok(text.map(|text| {
+            let contents = vec![json!({ "uri": uri, "mimeType": JSON, "text": text })];
+            OneMember::from([("contents", contents)])
+        }))
     }
 
     /// The stream whose events change a resource that the caller may read; `None` if there is none.
@@ -94,7 +86,6 @@ impl CallerResources<'_> {
         watched.transpose().map_err(rpc_error_of)
     }
 
-    /// Resources of servers, and large results of theirs.
     fn of_servers(self) -> Vec<Box<RawValue>> {
         let Self { server, caller } = self;
         let Some(sources) = &server.sources else { return Vec::new() };
@@ -113,7 +104,6 @@ impl CallerResources<'_> {
         all
     }
 
-    /// Templates of resources of servers.
     fn templates_of_servers(self) -> Vec<Box<RawValue>> {
         let Self { server, caller } = self;
         let Some(sources) = &server.sources else { return Vec::new() };
@@ -127,42 +117,28 @@ impl CallerResources<'_> {
         std::iter::once(results).chain(sources.of_caller(caller).templates()).collect()
     }
 
-    /// The contents of a large result; `None` if there is none of that URI.
-    async fn large_result(self, uri: &str) -> Option<Vec<Value>> {
-        let text = self.server.sources.as_ref()?.results().read(self.caller, uri).await?;
-        Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": text })])
-    }
-
-    /// Gives up a subscription to a resource of a server.
     pub(super) async fn unwatch(self, uri: &str) {
         let Some(sources) = &self.server.sources else { return };
         sources.of_caller(self.caller).unwatch_resource(&self.call(), uri).await;
     }
 
-    /// Subscribes again to resources of servers: this daemon may know nothing of it yet. Nobody
-    /// waits for it.
+    /// Subscribes again in the background: a restarted daemon has no such subscription.
     pub(crate) fn watch_again(self, uris: Vec<String>) {
         let Self { server, .. } = self;
         let (Some(sources), false) = (&server.sources, uris.is_empty()) else { return };
         let (sources, call) = (sources.clone(), self.call());
         server.background.spawn(server.stop.clone().run_until_cancelled_owned(async move {
-            watch_all(&sources, &call, &uris).await;
+            for uri in &uris {
+                // What cannot be watched now is watched when its server is back.
+                let sources = sources.of_caller(&call.caller);
+                if let Some(Err(failure)) = sources.watch_resource(&call, uri, true).await {
+                    tracing::debug!(?failure, "a resource cannot be watched");
+                }
+            }
         }));
     }
 
-    /// The call that a server is asked for.
     fn call(self) -> Call {
         Call::alone(self.server.services.clone(), self.caller.clone())
-    }
-}
-
-async fn watch_all(sources: &SourceManager, call: &Call, uris: &[String]) {
-    for uri in uris {
-        // What cannot be watched now is watched when its server is back.
-        if let Some(Err(failure)) =
-            sources.of_caller(&call.caller).watch_resource(call, uri, true).await
-        {
-            tracing::debug!(?failure, "a resource cannot be watched");
-        }
     }
 }

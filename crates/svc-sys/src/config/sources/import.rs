@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Map, Value, json};
 use svc_install::{
     KnownClient,
-    document::{ConfigDocument, FileFormat},
+    document::{ConfigDocument, DocumentError, FileFormat},
     entries::{command_of, is_our_server, url_of},
 };
 
@@ -27,7 +27,7 @@ pub enum ImportedClient {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportFile {
     pub client: ImportedClient,
-    pub path: PathBuf,
+    path: PathBuf,
 }
 
 impl ImportedClient {
@@ -79,31 +79,33 @@ impl ImportedClient {
     }
 
     pub fn has_us(self, text: &str) -> bool {
-        let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
-        let document = ConfigDocument::parse(format, text).map(|document| document.value());
-        let document = document.unwrap_or_default();
-        let servers = document.get(self.key()).and_then(Value::as_object);
-        servers.into_iter().flatten().any(|(name, entry)| leads_to_us(name, entry))
+        let servers = self.servers(text).unwrap_or_default();
+        servers.iter().any(|(name, entry)| leads_to_us(name, entry))
     }
 
     /// Without entries that start this program.
     pub fn entries(self, text: &str) -> Result<Vec<(String, Value)>, String> {
-        let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
-        let document = ConfigDocument::parse(format, text).map_err(|error| error.to_string())?;
-        let document = document.value();
-        let servers = document.get(self.key()).and_then(Value::as_object);
-        let servers =
-            servers.into_iter().flatten().filter(|(name, entry)| !leads_to_us(name, entry));
-        Ok(servers.map(|(name, entry)| (name.clone(), self.converted(entry))).collect())
+        let servers = self.servers(text).map_err(|error| error.to_string())?;
+        let others = servers.into_iter().filter(|(name, entry)| !leads_to_us(name, entry));
+        Ok(others.map(|(name, entry)| (name, self.converted(entry))).collect())
     }
 
-    fn converted(self, entry: &Value) -> Value {
-        let Value::Object(entry) = entry else { return entry.clone() };
+    fn servers(self, text: &str) -> Result<Map<String, Value>, DocumentError> {
+        let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
+        let mut document = ConfigDocument::parse(format, text)?.value();
+        Ok(match document.get_mut(self.key()).map(Value::take) {
+            Some(Value::Object(servers)) => servers,
+            _ => Map::new(),
+        })
+    }
+
+    fn converted(self, entry: Value) -> Value {
+        let Value::Object(entry) = entry else { return entry };
         Value::Object(match self {
-            Self::ClaudeCode => entry.clone(),
-            Self::Codex => from_codex(entry),
-            Self::Gemini => from_gemini(entry),
-            Self::Opencode => from_opencode(entry),
+            Self::ClaudeCode => entry,
+            Self::Codex => from_codex(&entry),
+            Self::Gemini => from_gemini(&entry),
+            Self::Opencode => from_opencode(&entry),
         })
     }
 }
@@ -129,7 +131,7 @@ impl ImportFile {
     }
 
     pub(super) fn found(&self) -> Option<Result<Vec<FoundSource>, String>> {
-        Some(self.read()?.map(|entries| SourceDocument::from_client(entries).0))
+        Some(self.read()?.map(|entries| SourceDocument::from_members(entries, false).0))
     }
 
     pub fn path(&self) -> &Path {
@@ -231,14 +233,16 @@ fn mapped(value: &Value, change: fn(&str) -> String) -> Value {
     }
 }
 
+/// The members of an entry with the same name here, and those with another: theirs, ours.
 fn renamed(
     entry: &Map<String, Value>,
-    names: &[(&str, &str)],
+    same: &[&str],
+    other: &[(&str, &str)],
     change: fn(&str) -> String,
 ) -> Map<String, Value> {
-    let members = names.iter().filter_map(|(theirs, ours)| {
-        Some(((*ours).to_owned(), mapped(entry.get(*theirs)?, change)))
-    });
+    let names = same.iter().map(|name| (*name, *name)).chain(other.iter().copied());
+    let members = names
+        .filter_map(|(theirs, ours)| Some((ours.to_owned(), mapped(entry.get(theirs)?, change))));
     members.collect()
 }
 
@@ -248,20 +252,15 @@ fn millis(seconds: &Value) -> Option<Value> {
 }
 
 fn from_codex(entry: &Map<String, Value>) -> Map<String, Value> {
-    let same = [
-        ("command", "command"),
-        ("args", "args"),
-        ("env", "env"),
-        ("cwd", "cwd"),
+    let same = ["command", "args", "env", "cwd", "url", "enabled"];
+    let other = [
         ("env_vars", "env_inherit"),
-        ("url", "url"),
         ("http_headers", "headers"),
-        ("enabled", "enabled"),
         ("startup_timeout_ms", "startup_timeout"),
         ("enabled_tools", "tools"),
         ("disabled_tools", "exclude_tools"),
     ];
-    let mut ours = renamed(entry, &same, literal);
+    let mut ours = renamed(entry, &same, &other, literal);
     for (theirs, name) in
         [("startup_timeout_sec", "startup_timeout"), ("tool_timeout_sec", "timeout")]
     {
@@ -285,18 +284,9 @@ fn from_codex(entry: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn from_gemini(entry: &Map<String, Value>) -> Map<String, Value> {
-    let same = [
-        ("command", "command"),
-        ("args", "args"),
-        ("env", "env"),
-        ("cwd", "cwd"),
-        ("headers", "headers"),
-        ("timeout", "timeout"),
-        ("description", "description"),
-        ("includeTools", "tools"),
-        ("excludeTools", "exclude_tools"),
-    ];
-    let mut ours = renamed(entry, &same, with_bare_variables);
+    let same = ["command", "args", "env", "cwd", "headers", "timeout", "description"];
+    let other = [("includeTools", "tools"), ("excludeTools", "exclude_tools")];
+    let mut ours = renamed(entry, &same, &other, with_bare_variables);
     let kind = entry.get("type").and_then(Value::as_str);
     for (theirs, usual) in [("url", "sse"), ("httpUrl", "http")] {
         if let Some(url) = entry.get(theirs) {
@@ -308,14 +298,8 @@ fn from_gemini(entry: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn from_opencode(entry: &Map<String, Value>) -> Map<String, Value> {
-    let same = [
-        ("environment", "env"),
-        ("url", "url"),
-        ("headers", "headers"),
-        ("enabled", "enabled"),
-        ("timeout", "startup_timeout"),
-    ];
-    let mut ours = renamed(entry, &same, with_braced_variables);
+    let other = [("environment", "env"), ("timeout", "startup_timeout")];
+    let mut ours = renamed(entry, &["url", "headers", "enabled"], &other, with_braced_variables);
     if let Some(Value::Array(line)) = entry.get("command") {
         let mut words = line.iter().map(|word| mapped(word, with_braced_variables));
         ours.extend(words.next().map(|program| ("command".to_owned(), program)));

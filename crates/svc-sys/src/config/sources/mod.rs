@@ -1,19 +1,419 @@
 //! The files that name child MCP servers, and which entry counts. Nothing is started here.
 //!
-//! `document` reads one document, also of `svc serve --mcp-config`, `choices` keeps the approvals
-//! and switches of a person, `import` reads files of other clients, `plan` orders all of them.
-//! `vault` keeps secrets and logins.
+//! A [`SourceDocument`] is one document, also of `svc serve --mcp-config`, [`SourceChoices`] are
+//! the approvals and switches of a person, `import` reads files of other clients, `plan` orders all
+//! of them. `vault` keeps secrets and logins.
 
-mod choices;
-mod document;
 mod import;
 mod plan;
 mod vault;
 
-pub use choices::{ApprovedEntry, SourceChoices, content_hash};
-pub use document::{FlagSources, FoundSource, HandedDocument, SourceDocument};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead as _, Read as _};
+use std::path::{Path, PathBuf};
+
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use svc_install::file::FolderLock;
+use svc_model::limits::{SOURCE_FILE_BYTES, SOURCE_FILE_SERVERS};
+use svc_model::new_secret;
+use svc_model::source::{BUILTIN_CORE, SourceEntry, SourceProblem, source_name};
+
+use crate::{bounded_file, private_file};
+
 pub use import::{ImportFile, ImportedClient};
 pub use plan::{
     PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder, project_files,
 };
 pub use vault::{KeptSecrets, MAX_SOURCE_SECRET, SecretBearer, SourceVault};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundSource {
+    /// In the form of names of tools; as written if it has none.
+    pub name: String,
+    pub entry: Result<SourceEntry, SourceProblem>,
+    pub warnings: Vec<String>,
+    pub written: Value,
+}
+
+/// In the order of the document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceDocument(pub Vec<FoundSource>);
+
+struct Members(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct OrderedServers;
+        impl<'de> Visitor<'de> for OrderedServers {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        source.deserialize_map(OrderedServers)
+    }
+}
+
+#[derive(Deserialize)]
+struct Servers {
+    #[serde(rename = "mcpServers")]
+    servers: Option<Members>,
+}
+
+impl SourceDocument {
+    /// Reads `{"mcpServers": {…}}`.
+    pub fn parse_json(text: &str) -> Result<Self, String> {
+        let servers: Servers = serde_json::from_str(text)
+            .map_err(|error| format!("is not {{\"mcpServers\": {{…}}}}: {error}"))?;
+        let Members(members) = servers.servers.ok_or_else(|| "has no mcpServers".to_owned())?;
+        if members.len() > SOURCE_FILE_SERVERS {
+            let count = members.len();
+            return Err(format!(
+                "names {count} servers, and none counts: at most {SOURCE_FILE_SERVERS} may be named"
+            ));
+        }
+        Ok(Self::from_members(members, false))
+    }
+
+    pub(in crate::config) fn from_config<'a>(
+        entries: impl Iterator<Item = (&'a String, &'a Value)>,
+    ) -> Self {
+        let entries = entries.map(|(name, value)| {
+            let mut value = value.clone();
+            if name == BUILTIN_CORE
+                && let Value::Object(core) = &mut value
+            {
+                core.entry("type").or_insert_with(|| json!("builtin"));
+                core.entry("name").or_insert_with(|| json!(BUILTIN_CORE));
+                core.entry("enabled").or_insert_with(|| json!(false));
+            }
+            (name.clone(), value)
+        });
+        Self::from_members(entries.collect(), true)
+    }
+
+    /// `trusted`: from the program's own configuration.
+    fn from_members(members: Vec<(String, Value)>, trusted: bool) -> Self {
+        let (mut all, mut names): (Vec<FoundSource>, _) = (Vec::new(), HashSet::new());
+        for (written_name, written) in members {
+            let (mut warnings, mut entry) = match SourceEntry::parse(&written, trusted) {
+                Ok((entry, warnings)) => (warnings, Ok(entry)),
+                Err(problem) => (Vec::new(), Err(problem)),
+            };
+            let name = match source_name(&written_name) {
+                Ok(name) => name,
+                Err(problem) => {
+                    entry = Err(problem);
+                    written_name.clone()
+                }
+            };
+            if name == BUILTIN_CORE && !trusted {
+                entry = Err(SourceProblem::new("", "`core` is the built-in server's name"));
+            }
+            if name != written_name {
+                warnings.push(format!("its name is written {written_name:?}"));
+            }
+            if !names.insert(name.clone()) {
+                let problem = format!("is the same name as another's in this file: {name}");
+                entry = Err(SourceProblem::new("", problem));
+            }
+            all.push(FoundSource { name, entry, warnings, written });
+        }
+        Self(all)
+    }
+
+    /// `None` if there is no file.
+    pub fn load(path: &Path) -> Option<Result<(Self, String), String>> {
+        match bounded_file::read_text(path, SOURCE_FILE_BYTES) {
+            Ok(text) => text.map(|text| Self::parse_json(&text).map(|document| (document, text))),
+            Err(error) => Some(Err(format!("cannot be read: {error}"))),
+        }
+    }
+}
+
+/// Largest file of a flag, in bytes: it may be a client's settings.
+const MAX_FLAG_FILE: u64 = 4 * 1024 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagSources {
+    /// The file, or `--mcp-config` for a document on the command line.
+    pub from: String,
+    /// The folder of that file, or the working folder.
+    pub base: String,
+    pub document: SourceDocument,
+}
+
+impl FlagSources {
+    /// `value` is a document, the name of a file with one, or `-` for a document on the next
+    /// line of standard input.
+    pub fn read(value: &str) -> Result<Self, String> {
+        let mut line = String::new();
+        if value == "-" {
+            let mut stdin = io::stdin().lock().take(MAX_FLAG_FILE);
+            let read = stdin.read_line(&mut line);
+            read.map_err(|error| format!("--mcp-config: standard input cannot be read: {error}"))?;
+        }
+        if value.trim_start().starts_with('{') || !line.is_empty() {
+            let handed = HandedDocument::parse(&line);
+            let (base, text) = match &handed {
+                Some(handed) => (handed.0.clone(), handed.1.get()),
+                None => (current_folder(), if line.is_empty() { value } else { line.as_str() }),
+            };
+            let document = SourceDocument::parse_json(text)
+                .map_err(|problem| format!("--mcp-config: the document {problem}"))?;
+            return Ok(Self { from: "--mcp-config".to_owned(), base, document });
+        }
+        let path =
+            std::path::absolute(value).map_err(|error| format!("--mcp-config {value}: {error}"))?;
+        let text = read_named(&path)
+            .map_err(|error| format!("--mcp-config {value}: the file cannot be read: {error}"))?
+            .ok_or_else(|| format!("--mcp-config {value}: there is no such file"))?;
+        let document = SourceDocument::parse_json(&text)
+            .map_err(|problem| format!("--mcp-config {value}: the file {problem}"))?;
+        let from = path.display().to_string();
+        Ok(Self { base: folder_of(&from), from, document })
+    }
+}
+
+/// A document of `--mcp-config` for the standard input of a background daemon, with the working
+/// folder of the command: the daemon has another.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandedDocument(String, Box<RawValue>);
+
+impl HandedDocument {
+    /// One line with the document and the working folder; the unchanged text if it is no document.
+    pub fn line(document: &str) -> String {
+        // JSON strings have no raw line feed.
+        let document = document.replace(['\n', '\r'], " ");
+        let handed = RawValue::from_string(document.clone());
+        let handed = handed.and_then(|it| serde_json::to_string(&Self(current_folder(), it)));
+        handed.unwrap_or(document) + "\n"
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        line.starts_with('[').then(|| serde_json::from_str(line).ok()).flatten()
+    }
+}
+
+fn current_folder() -> String {
+    std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")).display().to_string()
+}
+
+fn folder_of(file: &str) -> String {
+    Path::new(file).parent().unwrap_or(Path::new("/")).display().to_string()
+}
+
+/// The text of a named file; `None` if there is none. It may be a pipe of a shell, which has its
+/// name among the open files of this process; other pipes and devices are refused, as they may
+/// never end.
+fn read_named(path: &Path) -> io::Result<Option<String>> {
+    let is_handed_over =
+        ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
+    if !is_handed_over {
+        return bounded_file::read_text(path, MAX_FLAG_FILE);
+    }
+    let bytes = bounded_file::read_open(File::open(path)?, MAX_FLAG_FILE)?;
+    bounded_file::text_of(bytes).map(Some)
+}
+
+/// Decisions of a person, kept in `sources.json` in the data folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceChoices {
+    /// By path, the hash of the approved content.
+    approved: BTreeMap<PathBuf, String>,
+    /// By path, the id of the last approval, which pins the definitions of the file's servers.
+    approvals: BTreeMap<PathBuf, String>,
+    /// By name; overrides the entry.
+    enabled: BTreeMap<String, bool>,
+}
+
+pub fn content_hash(text: &str) -> String {
+    hex::encode(Sha256::digest(text))
+}
+
+impl SourceChoices {
+    pub fn file(home: &Path) -> PathBuf {
+        home.join("sources.json")
+    }
+
+    /// A damaged file decides nothing: it approves no file of a project.
+    pub fn load(home: &Path) -> io::Result<Self> {
+        let text = private_file::read_settings(&Self::file(home))?;
+        let Some(text) = text else { return Ok(Self::default()) };
+        serde_json::from_str(&text).map_err(io::Error::other)
+    }
+
+    /// Serialised by a lock.
+    pub fn change(home: &Path, change: impl FnOnce(&mut Self)) -> io::Result<()> {
+        private_file::prepare_home(home)?;
+        let _lock = FolderLock::take(home)?;
+        let mut choices = Self::load(home)?;
+        change(&mut choices);
+        choices.save(home)
+    }
+
+    pub fn save(&self, home: &Path) -> io::Result<()> {
+        private_file::prepare_home(home)?;
+        let text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
+        private_file::replace(&Self::file(home), format!("{text}\n").as_bytes())
+    }
+
+    pub fn is_approved(&self, path: &Path, content: &str) -> bool {
+        self.approved.get(path).is_some_and(|hash| *hash == content_hash(content))
+    }
+
+    /// Approves this content, and the definitions of its servers at their next connection.
+    pub fn approve(&mut self, path: PathBuf, content: &str) {
+        self.approvals.insert(path.clone(), new_secret().split_at(16).0.to_owned());
+        self.approved.insert(path, content_hash(content));
+    }
+
+    /// Keeps an approval after an edit of our own, with its id.
+    pub fn go_on(&mut self, path: PathBuf, content: &str) {
+        self.approved.insert(path, content_hash(content));
+    }
+
+    /// The id of the last approval; empty for those of earlier versions.
+    pub fn approval(&self, path: &Path) -> &str {
+        self.approvals.get(path).map_or("", String::as_str)
+    }
+
+    pub fn switch(&self, name: &str) -> Option<bool> {
+        self.enabled.get(name).copied()
+    }
+
+    pub fn set_switch(&mut self, name: &str, enabled: bool) {
+        self.enabled.insert(name.to_owned(), enabled);
+    }
+
+    pub fn forget(&mut self, name: &str) {
+        self.enabled.remove(name);
+    }
+}
+
+/// For approval: what a server runs or calls, and which variables and secrets of the daemon it
+/// gets.
+#[derive(Debug, Serialize)]
+pub struct ApprovedEntry {
+    name: String,
+    /// The program with its arguments, or the URL.
+    target: String,
+    variables: Vec<String>,
+}
+
+impl ApprovedEntry {
+    pub fn new(name: &str, entry: &Value) -> Self {
+        let words = entry["args"].as_array().into_iter().flatten();
+        let words = entry["command"].as_str().into_iter().chain(words.filter_map(Value::as_str));
+        let target = match entry["url"].as_str() {
+            Some(url) => url.to_owned(),
+            None => words.collect::<Vec<_>>().join(" "),
+        };
+        Self { name: name.to_owned(), target, variables: variables_in(&entry.to_string()) }
+    }
+
+    pub fn runs(&self) -> String {
+        if self.variables.is_empty() {
+            self.target.clone()
+        } else {
+            format!("{}; it is given {}", self.target, self.variables.join(", "))
+        }
+    }
+}
+
+impl fmt::Display for ApprovedEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.runs())
+    }
+}
+
+/// The names in `${NAME}` and `${NAME:-default}`, each once.
+fn variables_in(text: &str) -> Vec<String> {
+    let parts = text.split("${").skip(1);
+    let names = parts.filter_map(|part| part.split(['}', ':']).next());
+    let names: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_entries_leave_the_others_valid() {
+        let text = r#"{"mcpServers":{"b.c":{"command":"x"},"a":{"command":3},"b_c":{"command":"y"},"core":{"command":"z"},
+            "ci":{"type":"builtin","name":"core","roots":["/"],"allow_private":true},
+            "x__y":{"command":"x"},"ok":{"command":"x","colour":1}}}"#;
+        let document = SourceDocument::parse_json(text).expect("is a document");
+        let all: Vec<_> =
+            document.0.iter().map(|found| (found.name.as_str(), found.entry.is_ok())).collect();
+        assert_eq!(
+            all,
+            [
+                ("b_c", true),
+                ("a", false),
+                ("b_c", false),
+                ("core", false),
+                ("ci", false),
+                ("x__y", false),
+                ("ok", true)
+            ]
+        );
+        let many: Vec<String> =
+            (0..=SOURCE_FILE_SERVERS).map(|n| format!(r#""s{n}":{{}}"#)).collect();
+        let many = format!(r#"{{"mcpServers":{{{}}}}}"#, many.join(","));
+        let problem = SourceDocument::parse_json(&many).expect_err("has too many");
+        assert!(problem.contains("257 servers"), "{problem}");
+        for bad in ["", "[]", "{}", r#"{"mcpServers":[]}"#, r#"{"mcpServers":null}"#] {
+            SourceDocument::parse_json(bad).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn error_of_a_flag_names_it() {
+        for value in ["/no/such/file", "{", "{}"] {
+            let error = FlagSources::read(value).expect_err(value);
+            assert!(error.contains("--mcp-config"), "{error}");
+        }
+    }
+
+    #[test]
+    fn handed_document_keeps_its_folder_and_order() {
+        let document = "{\"mcpServers\":{\"b\":{\"command\":\"x\"},\n\"a\":{\"command\":\"y\"}}}";
+        let line = HandedDocument::line(document);
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        let HandedDocument(folder, text) = HandedDocument::parse(&line).expect("is one");
+        assert_eq!(folder, current_folder());
+        assert_eq!(text.get(), document.replace('\n', " "));
+        // Not a document: refused by its reader.
+        assert!(HandedDocument::parse(&HandedDocument::line("{")).is_none());
+    }
+
+    #[test]
+    fn approved_entry_shows_its_target_and_variables() {
+        let headers = json!({ "A": "Bearer ${WT}", "B": "${X:-y}${WT}" });
+        let entry = json!({ "url": "https://e/mcp", "headers": headers });
+        assert_eq!(
+            ApprovedEntry::new("wiki", &entry).to_string(),
+            "wiki: https://e/mcp; it is given WT, X"
+        );
+        let entry = json!({ "command": "npx", "args": ["-y", "a"] });
+        assert_eq!(ApprovedEntry::new("a", &entry).to_string(), "a: npx -y a");
+    }
+}

@@ -10,11 +10,10 @@ use svc_model::source::{SecretDestination, SourceEntry, SourceProblem};
 
 use super::super::FileConfig;
 use super::{
-    FlagSources, FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash,
-    document::folder_of,
+    FlagSources, FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash, folder_of,
 };
 use crate::bounded_file;
-use crate::project_folder::project_root;
+use crate::git_repository::project_root;
 
 /// Names servers for callers of its project.
 const PROJECT_FILE: &str = ".mcp.json";
@@ -135,7 +134,11 @@ impl SourceFiles {
             SourceChoices::default()
         });
         // The strongest first.
-        let mut layers: Vec<Layer> = self.flags.iter().rev().map(Layer::from_flag).collect();
+        let of_flag = |flag: &FlagSources| Layer {
+            base: flag.base.clone(),
+            ..Layer::own(flag.from.clone(), flag.document.0.clone())
+        };
+        let mut layers: Vec<Layer> = self.flags.iter().rev().map(of_flag).collect();
         if !self.strict {
             if let Some(folder) = folder {
                 layers.extend(project_layers(folder, &choices, &mut problems));
@@ -232,11 +235,6 @@ impl Layer {
         problems.push(problem);
         Self::own(from, found)
     }
-
-    fn from_flag(flag: &FlagSources) -> Self {
-        let base = flag.base.clone();
-        Self { base, ..Self::own(flag.from.clone(), flag.document.0.clone()) }
-    }
 }
 
 fn layer_of_file(
@@ -247,15 +245,12 @@ fn layer_of_file(
 ) -> Option<Layer> {
     match SourceDocument::load(path)? {
         Ok((document, text)) => Some(Layer {
-            from: path.display().to_string(),
-            base: folder_of(&path.display().to_string()),
             project: project.map(str::to_owned),
             folder: project.and(path.parent()).map(|up| up.display().to_string()),
             is_approved: is_approved(&text),
             is_own: false,
-            approval: None,
             content: project.map(|_| content_hash(&text)),
-            found: document.0,
+            ..Layer::own(path.display().to_string(), document.0)
         }),
         Err(problem) => {
             problems.push(format!("{} {problem}", path.display()));

@@ -50,15 +50,13 @@ pub struct SourceVault {
 }
 
 #[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
 struct VaultContent {
     /// By server, by name: set before an entry had the server's name. Only for the person's own
     /// entry.
-    #[serde(default)]
     secrets: BTreeMap<String, SecretValues>,
     /// By server, by id of the destination, by name.
-    #[serde(default)]
     bound: BTreeMap<String, BTreeMap<String, SecretValues>>,
-    #[serde(default)]
     logins: BTreeMap<String, Value>,
 }
 

@@ -1,0 +1,388 @@
+//! What outlives a connection of an MCP client: sessions, subscriptions, and long calls, with their
+//! messages in the log.
+
+use std::sync::Arc;
+
+use svc_model::{
+    CallId, Caller, McpSessionId, NewEvent, Reader, StreamName, StreamVisibility, Timestamp, limits,
+};
+use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize};
+use svc_wire::mcp::Revision;
+
+use super::{Error, Page, PageBounds, core::Core};
+
+#[derive(Debug, Clone)]
+pub struct Mcp {
+    core: Core,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewMcpSession {
+    pub transport: McpTransport,
+    /// The revision that was negotiated.
+    pub revision: Revision,
+    /// JSON: the client's name and version.
+    pub client: Option<String>,
+    /// JSON: the client's capabilities.
+    pub capabilities: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewCall {
+    /// The session of the call, and the transport of its messages.
+    pub session: Option<(McpSessionId, McpTransport)>,
+    /// Names the credential of the call.
+    pub credential: String,
+    /// The session that the tool acts for.
+    pub acts_for: Option<String>,
+    pub revision: Revision,
+    /// JSON: the id of the request.
+    pub rpc_id: String,
+    pub tool: String,
+    /// JSON: the request's `params`.
+    pub params: String,
+    /// The client gets the result as a task.
+    pub is_task: bool,
+    /// JSON: what the client has answered so far.
+    pub answers: Option<String>,
+    pub started_at: Timestamp,
+}
+
+#[derive(Debug, Clone)]
+pub struct CallEnd {
+    /// A final state.
+    pub state: CallState,
+    /// The message to the client: a JSON-RPC message, or the result or error of a task. `None` if
+    /// the client asked for no response.
+    pub message: Option<String>,
+}
+
+/// Kind of the events of an `mcp/` stream.
+const MESSAGE: &str = "message";
+
+impl Mcp {
+    pub(super) fn new(core: Core) -> Self {
+        Self { core }
+    }
+
+    pub async fn open_mcp_session(
+        &self,
+        caller: &Caller,
+        new: NewMcpSession,
+    ) -> Result<McpSessionRow, Error> {
+        let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                budget.check_rows(tx, &caller, 1).await?;
+                let row = McpSessionRow {
+                    session_id: McpSessionId::new(&ids, tx.now()),
+                    principal,
+                    transport: new.transport,
+                    revision: new.revision,
+                    client: new.client,
+                    capabilities: new.capabilities,
+                    log_level: None,
+                    tools: None,
+                    client_session: None,
+                    last_seen_at: tx.now(),
+                };
+                tx.mcp().insert_session(&row).await?;
+                if new.transport == McpTransport::Sse {
+                    let stream = StreamName::new("mcp", &row.session_id);
+                    tx.streams().open(&stream, &StreamVisibility::Answers).await?;
+                }
+                Ok(row)
+            })
+        });
+        write.await
+    }
+
+    /// An open session of this caller; `None` if there is none of that id, or another caller owns
+    /// it.
+    pub async fn mcp_session(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<Option<McpSessionRow>, Error> {
+        let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
+        let row = self.core.store.mcp().session(&id).await?;
+        // An idle session has expired, even before the sweep closes it.
+        let alive = |seen| self.core.now().since(seen) < limits::MCP_SESSION_IDLE;
+        Ok(row.filter(|row| row.principal == Some(caller.principal()) && alive(row.last_seen_at)))
+    }
+
+    /// Sets what `initialize` says of a session that was opened before it.
+    pub async fn describe_mcp_session(
+        &self,
+        id: &McpSessionId,
+        revision: Revision,
+        client: Option<String>,
+        capabilities: String,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        let write = self.core.change(move |tx| {
+            Box::pin(async move {
+                tx.mcp().describe_session(&id, revision, client.as_deref(), &capabilities).await
+            })
+        });
+        write.await
+    }
+
+    pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+        let id = id.clone();
+        self.core.change(move |tx| Box::pin(async move { tx.mcp().touch_session(&id).await })).await
+    }
+
+    /// Sets the lowest level of log messages that the client gets.
+    pub async fn set_mcp_log_level(
+        &self,
+        id: &McpSessionId,
+        level: &'static str,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .change(move |tx| Box::pin(async move { tx.mcp().set_log_level(&id, level).await }))
+            .await
+    }
+
+    /// Sets the list of tools that the client has seen.
+    pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .change(move |tx| Box::pin(async move { tx.mcp().set_tools(&id, tools).await }))
+            .await
+    }
+
+    /// Ends a session, but not its calls.
+    pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .change(move |tx| {
+                Box::pin(async move {
+                    tx.mcp().close_session(&id).await?;
+                    let stream = StreamName::new("mcp", &id);
+                    if tx.streams().state(&stream).await?.is_some_and(|state| !state.closed) {
+                        tx.streams().close(&stream).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
+        let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
+        let closed = self.core.store.sweeps().close_idle_mcp_sessions(before).await?;
+        if closed > 0 {
+            tracing::info!(mcp.sessions = closed, "ended idle MCP sessions");
+        }
+        Ok(())
+    }
+
+    pub async fn subscribe_resource(
+        &self,
+        caller: &Caller,
+        id: &McpSessionId,
+        uri: String,
+        stream: String,
+    ) -> Result<(), Error> {
+        let (id, caller, budget) = (id.clone(), caller.clone(), self.core.budget.clone());
+        let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
+            Box::pin(async move {
+                budget.check_rows(tx, &caller, 1).await?;
+                Ok(tx.mcp().insert_subscription(&id, &uri, &stream).await?)
+            })
+        });
+        write.await
+    }
+
+    pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .change(move |tx| {
+                Box::pin(async move { tx.mcp().delete_subscription(&id, &uri).await })
+            })
+            .await
+    }
+
+    /// The URIs that a session is subscribed to, with their streams.
+    pub async fn resource_subscriptions(
+        &self,
+        id: &McpSessionId,
+    ) -> Result<Vec<(String, String)>, Error> {
+        Ok(self.core.store.mcp().subscriptions(id).await?)
+    }
+
+    /// Puts a call on record before its tool is run. `first` is the first message to the client, if
+    /// there is one.
+    pub async fn begin_call(
+        &self,
+        caller: &Caller,
+        new: NewCall,
+        first: Option<String>,
+    ) -> Result<(CallRow, StreamName), Error> {
+        let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
+        let write = self.core.store.on_behalf_of(caller).write(move |tx| {
+            Box::pin(async move {
+                let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
+                let row = CallRow {
+                    call_id: CallId::new(&ids, tx.now()),
+                    session_id: new.session.map(|(id, _)| id),
+                    principal,
+                    credential: Some(new.credential),
+                    acts_for: new.acts_for,
+                    revision: Some(new.revision),
+                    rpc_id: new.rpc_id,
+                    tool: new.tool,
+                    params: new.params,
+                    is_task: new.is_task,
+                    state: CallState::Working,
+                    asks: None,
+                    answers: new.answers,
+                    started_at: new.started_at,
+                    updated_at: tx.now(),
+                };
+                let stream = row.stream(transport);
+                tx.mcp().insert_call(&row).await?;
+                tx.streams().open(&stream, &StreamVisibility::Answers).await?;
+                if let Some(first) = first {
+                    tx.append(&stream, vec![message(first)]).await?;
+                }
+                Ok((row, stream))
+            })
+        });
+        write.await
+    }
+
+    /// Sends the client a message during a call.
+    pub async fn say(
+        &self,
+        caller: &Caller,
+        stream: &StreamName,
+        text: String,
+    ) -> Result<(), Error> {
+        let writes = self.core.store.on_behalf_of(caller);
+        writes.append(stream.clone(), vec![message(text)]).await?;
+        Ok(())
+    }
+
+    /// Ends a call. Idempotent: returns false if the call has ended.
+    pub async fn end_call(
+        &self,
+        id: &CallId,
+        stream: &StreamName,
+        end: CallEnd,
+    ) -> Result<bool, Error> {
+        let (id, stream) = (id.clone(), stream.clone());
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(row) = tx.mcp().call(&id).await? else { return Ok(false) };
+                if row.state.is_terminal() {
+                    return Ok(false);
+                }
+                tx.mcp().update_call(&id, end.state, None, row.answers.as_deref()).await?;
+                let open = tx.streams().state(&stream).await?.is_some_and(|state| !state.closed);
+                if let Some(text) = end.message.filter(|_| open) {
+                    tx.append(&stream, vec![message(text)]).await?;
+                }
+                // The stream of a whole session goes on.
+                if open && stream == StreamName::new("mcp", &id) {
+                    tx.streams().close(&stream).await?;
+                }
+                Ok(true)
+            })
+        });
+        write.await
+    }
+
+    /// Records what a task asks its client, or that it continues; and stores the answers.
+    pub async fn ask_in_call(
+        &self,
+        id: &CallId,
+        asks: Option<String>,
+        answers: Option<String>,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .change(move |tx| {
+                Box::pin(async move {
+                    let state =
+                        if asks.is_some() { CallState::InputRequired } else { CallState::Working };
+                    if tx.mcp().call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
+                        tx.mcp()
+                            .update_call(&id, state, asks.as_deref(), answers.as_deref())
+                            .await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
+        let Some(id) = CallId::parse(id) else { return Ok(None) };
+        let row = self.core.store.mcp().call(&id).await?;
+        Ok(row.filter(|row| row.principal == Some(caller.principal())))
+    }
+
+    /// Calls that have not ended, the oldest first: at a start, those that the last stop or crash
+    /// interrupted.
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
+        Ok(self.core.store.mcp().open_calls().await?)
+    }
+
+    pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
+        Ok(self.core.store.mcp().session(id).await?.map(|row| row.transport))
+    }
+
+    pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
+        let Some(view) = self.core.store.streams().view(stream).await? else { return Ok(None) };
+        let (events, size) = (self.core.store.events(), PageSize::rows(1));
+        let last = events.of_stream(view.id, stream, view.head - 1, None, size).await?.events;
+        Ok(last.into_iter().next().map(|event| event.data))
+    }
+
+    /// A page of the streams that the caller may read, the latest made first, without streams of
+    /// responses.
+    pub async fn readable_streams(
+        &self,
+        caller: &Caller,
+        cursor: Option<&str>,
+        limit: u32,
+    ) -> Result<Page<String>, Error> {
+        let reader = Reader::for_tool(caller);
+        let read = async |before: Option<i64>, limit| {
+            let before = before.unwrap_or(i64::MAX);
+            self.core.store.streams().latest(&reader, before, limit).await
+        };
+        let page =
+            Page::read(PageBounds::new(cursor, Some(limit)), read, |row: &(i64, String)| row.0)
+                .await?;
+        Ok(page.map(|(_, name)| name))
+    }
+
+    /// Names of streams with this prefix that the caller may read, without streams of responses.
+    pub async fn stream_names(
+        &self,
+        caller: &Caller,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<String>, Error> {
+        let reader = Reader::for_tool(caller);
+        Ok(self.core.store.streams().names(&reader, prefix, limit).await?)
+    }
+
+    /// A key of the daemon's own, made at the first use and kept in the database.
+    pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+        let mut fresh = [0_u8; 32];
+        svc_model::random_bytes(&mut fresh);
+        self.core
+            .change(move |tx| Box::pin(async move { tx.settings().secret(name, &fresh).await }))
+            .await
+    }
+}
+
+fn message(text: String) -> NewEvent {
+    NewEvent { kind: MESSAGE.into(), data: text.into(), producer_id: None }
+}

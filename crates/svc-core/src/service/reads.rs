@@ -1,0 +1,425 @@
+//! Heavy reads (pages of lists, searches, and their rendering), and the cache of recent ones.
+//!
+//! Heavy reads run on threads outside the runtime, a few at a time, round robin over principals. So
+//! a light read or a write waits behind no heavy read, and a heavy read behind at most one of each
+//! other principal.
+//!
+//! A read costs several hand-overs to a thread of the store. Agents poll the same things, so the
+//! cache serves a result until the next commit.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZero,
+    panic::resume_unwind,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::available_parallelism,
+};
+
+use serde::Serialize;
+use svc_model::{Principal, json_bytes, limits};
+use svc_store::Store;
+use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
+
+use super::Error;
+
+/// Results of one kind of read, by key. All of them are from one version of the database.
+#[derive(Debug)]
+pub(super) struct ReadCache<V>(Mutex<Known<V>>);
+
+#[derive(Debug)]
+struct Known<V> {
+    version: u64,
+    results: HashMap<String, Arc<V>>,
+    bytes: usize,
+}
+
+impl<V> Default for ReadCache<V> {
+    fn default() -> Self {
+        Self(Mutex::new(Known { version: 0, results: HashMap::new(), bytes: 0 }))
+    }
+}
+
+impl<V: Serialize + Send + Sync> ReadCache<V> {
+    /// The result of `read` for `key`, from the cache if nothing was committed since. The result
+    /// must depend on the key and on the database alone. Errors are not cached.
+    pub(super) async fn get<F: Future<Output = Result<V, Error>> + Send>(
+        &self,
+        store: &Store,
+        key: impl Serialize + Send,
+        read: impl FnOnce() -> F + Send,
+    ) -> Result<Arc<V>, Error> {
+        let key = serde_json::to_string(&key).expect("a key has a JSON form");
+        let before = store.version();
+        if let Some(version) = before
+            && let Some(result) = self.known(version, &key)
+        {
+            return Ok(result);
+        }
+        // Boxed: a hit does not carry the future of a query.
+        let result = Arc::new(Box::pin(read()).await?);
+        // The version is the same before and after, so no commit was visible in between and the
+        // result is of that version.
+        if let Some(version) = before
+            && store.version() == before
+        {
+            self.keep(version, key, &result);
+        }
+        Ok(result)
+    }
+
+    fn known(&self, version: u64, key: &str) -> Option<Arc<V>> {
+        let known = self.lock();
+        known.results.get(key).filter(|_| known.version == version).cloned()
+    }
+
+    fn keep(&self, version: u64, key: String, result: &Arc<V>) {
+        let bytes = key.len() + weight(&**result);
+        let mut known = self.lock();
+        // Another reader may have stored a later version.
+        if version < known.version {
+            return;
+        }
+        if version > known.version || known.bytes + bytes > limits::READS_BYTES {
+            *known = Known { version, results: HashMap::new(), bytes: 0 };
+        }
+        if bytes <= limits::READS_BYTES {
+            known.bytes += bytes;
+            known.results.insert(key, Arc::clone(result));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn weight<V: Serialize>(result: &V) -> usize {
+    const BESIDE: usize = 512;
+    BESIDE + json_bytes(result)
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ReadScheduler(Arc<Mutex<Turns>>);
+
+#[derive(Debug)]
+struct Turns {
+    /// Bound on concurrent reads. One principal has at most one less, if the bound is above one.
+    most: usize,
+    running: HashMap<Principal, usize>,
+    waiting: HashMap<Principal, VecDeque<oneshot::Sender<ReadTurn>>>,
+    /// Principals that wait, in the order of their turns.
+    order: VecDeque<Principal>,
+}
+
+/// A slot for one read, released on drop.
+#[derive(Debug)]
+struct ReadTurn {
+    turns: ReadScheduler,
+    principal: Principal,
+}
+
+impl Drop for ReadTurn {
+    fn drop(&mut self) {
+        let next = self.turns.lock().end(&self.principal);
+        if let Some((principal, waiting)) = next {
+            self.turns.give(principal, waiting);
+        }
+    }
+}
+
+impl Turns {
+    fn new(most: usize) -> Self {
+        Self { most, running: HashMap::new(), waiting: HashMap::new(), order: VecDeque::new() }
+    }
+
+    fn has_room(&self, principal: &Principal) -> bool {
+        let own = self.running.get(principal).copied().unwrap_or(0);
+        self.running.values().sum::<usize>() < self.most && own < self.most.saturating_sub(1).max(1)
+    }
+
+    fn begin(&mut self, principal: &Principal) {
+        *self.running.entry(principal.clone()).or_default() += 1;
+    }
+
+    fn end(&mut self, principal: &Principal) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
+        if let Some(running) = self.running.get_mut(principal) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(principal);
+            }
+        }
+        self.next()
+    }
+
+    /// Starts the turn of the next principal that may have one. The principal moves to the end of
+    /// the order if it has more reads waiting.
+    fn next(&mut self) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
+        loop {
+            let place = self.order.iter().position(|principal| self.has_room(principal))?;
+            let principal = self.order.remove(place)?;
+            let Some(queue) = self.waiting.get_mut(&principal) else { continue };
+            queue.retain(|waiting| !waiting.is_closed());
+            let next = queue.pop_front();
+            if queue.is_empty() {
+                self.waiting.remove(&principal);
+            } else {
+                self.order.push_back(principal.clone());
+            }
+            if let Some(waiting) = next {
+                self.begin(&principal);
+                return Some((principal, waiting));
+            }
+        }
+    }
+
+    fn wait(&mut self, principal: &Principal) -> oneshot::Receiver<ReadTurn> {
+        let (sender, receiver) = oneshot::channel();
+        let queue = self.waiting.entry(principal.clone()).or_default();
+        if queue.is_empty() {
+            self.order.push_back(principal.clone());
+        }
+        queue.push_back(sender);
+        receiver
+    }
+}
+
+impl Default for ReadScheduler {
+    fn default() -> Self {
+        let cores = available_parallelism().map_or(2, NonZero::get);
+        Self::new(cores.clamp(2, 4))
+    }
+}
+
+impl ReadScheduler {
+    fn new(most: usize) -> Self {
+        Self(Arc::new(Mutex::new(Turns::new(most))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Turns> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over a turn that has begun. If the reader is gone, dropping the turn starts the next
+    /// one.
+    fn give(&self, principal: Principal, waiting: oneshot::Sender<ReadTurn>) {
+        waiting.send(ReadTurn { turns: self.clone(), principal }).ok();
+    }
+
+    async fn take(&self, principal: &Principal) -> Option<ReadTurn> {
+        let waiting = {
+            let mut turns = self.lock();
+            if turns.has_room(principal) && !turns.waiting.contains_key(principal) {
+                turns.begin(principal);
+                return Some(ReadTurn { turns: self.clone(), principal: principal.clone() });
+            }
+            turns.wait(principal)
+        };
+        // No sender is dropped while its receiver waits.
+        waiting.await.ok()
+    }
+
+    /// Runs a read in the principal's turn, on a thread outside the runtime. A reader that is
+    /// cancelled before its turn takes none; later the read runs to its end.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        principal: &Principal,
+        read: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let turn = self.take(principal).await;
+        let runtime = Handle::current();
+        let reading = spawn_blocking(move || {
+            let outcome = runtime.block_on(read);
+            drop(turn);
+            outcome
+        });
+        match reading.await {
+            Ok(outcome) => outcome,
+            // Nothing aborts the task: it panicked, or the runtime ends.
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use futures_util::FutureExt as _;
+    use svc_model::StreamName;
+    use svc_store::{
+        StoreError,
+        testing::{TestStore, append, event},
+    };
+
+    use super::*;
+
+    fn name() -> StreamName {
+        StreamName::new("task", "t")
+    }
+
+    /// The head of the stream; `read` counts the reads that reached the database.
+    async fn head(reads: &ReadCache<i64>, store: &Store, read: &AtomicU32) -> i64 {
+        let look = async || {
+            read.fetch_add(1, Relaxed);
+            let view = store.streams().view(&name()).await.map_err(Error::from)?;
+            Ok(view.map_or(0, |view| view.head))
+        };
+        *reads.get(store, 0, look).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_read_between_two_commits_is_served_from_the_cache() {
+        let test = TestStore::open().await;
+        let (store, reads, read) = (&test.store, ReadCache::default(), AtomicU32::new(0));
+        append(store, &name(), vec![event("frame", "{}")]).await;
+        for _ in 0..3 {
+            assert_eq!(head(&reads, store, &read).await, 1);
+        }
+        assert_eq!(read.load(Relaxed), 1);
+        append(store, &name(), vec![event("frame", "{}")]).await;
+        assert_eq!(head(&reads, store, &read).await, 2);
+        // A failed write is no commit.
+        let failed: Result<(), StoreError> =
+            store.write(|_| Box::pin(async { Err(StoreError::NoStream) })).await;
+        failed.unwrap_err();
+        assert_eq!(head(&reads, store, &read).await, 2);
+        let refused: Result<Arc<i64>, Error> = reads
+            .get(store, 7, async || {
+                Err(Error::not_found(crate::service::ResourceKind::Memory, "7"))
+            })
+            .await;
+        refused.unwrap_err();
+        assert_eq!(*reads.get(store, 7, async || Ok(7)).await.unwrap(), 7);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_cached_read_is_never_older_than_an_acknowledged_commit() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        append(store, &name(), vec![event("frame", "{}")]).await;
+        let (reads, acknowledged, told) =
+            (ReadCache::default(), Arc::new(AtomicU32::new(1)), AtomicU32::new(0));
+        let (writer, ours) = (store.clone(), Arc::clone(&acknowledged));
+        let writing = tokio::spawn(async move {
+            for _ in 0..300 {
+                let places = writer.append(name(), vec![event("frame", "{}")]).await.unwrap();
+                ours.store(u32::try_from(places.last).unwrap(), Relaxed);
+                if places.last % 8 == 0 {
+                    tokio::time::sleep(std::time::Duration::from_micros(300)).await;
+                }
+            }
+        });
+        let mut last = 0;
+        while !writing.is_finished() {
+            let least = i64::from(acknowledged.load(Relaxed));
+            let seen = head(&reads, store, &told).await;
+            assert!(seen >= least, "{seen} after {least} was acknowledged");
+            assert!(seen >= last, "{seen} after {last} was told");
+            last = seen;
+            tokio::task::yield_now().await;
+        }
+        writing.await.unwrap();
+        assert_eq!(head(&reads, store, &told).await, 301);
+    }
+
+    #[tokio::test]
+    async fn the_cache_stays_within_its_bound_of_bytes() {
+        let test = TestStore::open().await;
+        let (store, reads) = (&test.store, ReadCache::default());
+        let piece = "x".repeat(limits::READS_BYTES / 8);
+        for number in 0..100 {
+            let piece = piece.clone();
+            reads.get(store, number, async || Ok(piece)).await.unwrap();
+            let known = reads.lock();
+            assert!(known.bytes <= limits::READS_BYTES && known.results.len() < 8);
+        }
+        reads.get(store, 100, async || Ok("x".repeat(limits::READS_BYTES))).await.unwrap();
+        assert!(!reads.lock().results.contains_key("100"));
+    }
+
+    fn principal(key: &str) -> Principal {
+        Principal::Session(key.into())
+    }
+
+    #[test]
+    fn principals_take_turns_and_none_takes_every_slot() {
+        let turns = ReadScheduler::new(2);
+        let (greedy, other) = (principal("greedy"), principal("other"));
+        let first = turns.take(&greedy).now_or_never().flatten().unwrap();
+        let mut second = Box::pin(turns.take(&greedy));
+        let mut third = Box::pin(turns.take(&greedy));
+        assert!(second.as_mut().now_or_never().is_none(), "one of two is left to others");
+        assert!(third.as_mut().now_or_never().is_none());
+        // Another principal does not wait, although two reads have waited longer.
+        let own = turns.take(&other).now_or_never().flatten().unwrap();
+        let mut next = Box::pin(turns.take(&other));
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(first);
+        let second = second.as_mut().now_or_never().flatten().unwrap();
+        drop(own);
+        let next = next.as_mut().now_or_never().flatten().unwrap();
+        assert!(third.as_mut().now_or_never().is_none());
+        drop((second, next));
+        assert!(third.as_mut().now_or_never().flatten().is_some());
+    }
+
+    #[test]
+    fn with_one_turn_principals_alternate() {
+        let turns = ReadScheduler::new(1);
+        let (greedy, other) = (principal("greedy"), principal("other"));
+        let mut running = turns.take(&greedy).now_or_never().flatten();
+        let mut waiting: Vec<_> = [&greedy, &greedy, &greedy, &other, &other]
+            .into_iter()
+            .map(|principal| (principal, Box::pin(turns.take(principal))))
+            .collect();
+        for (_, take) in &mut waiting {
+            assert!(take.as_mut().now_or_never().is_none());
+        }
+        let mut order = Vec::new();
+        while !waiting.is_empty() {
+            drop(running.take());
+            let place = waiting
+                .iter_mut()
+                .position(|(_, take)| {
+                    running = take.as_mut().now_or_never().flatten();
+                    running.is_some()
+                })
+                .expect("somebody has the turn");
+            order.push(waiting.remove(place).0.to_string());
+        }
+        let (greedy, other) = (greedy.to_string(), other.to_string());
+        assert_eq!(order, [&greedy, &other, &greedy, &other, &greedy].map(String::clone));
+    }
+
+    #[test]
+    fn a_cancelled_reader_takes_no_turn() {
+        let turns = ReadScheduler::new(1);
+        let (greedy, other) = (principal("greedy"), principal("other"));
+        let running = turns.take(&greedy).now_or_never().flatten();
+        let mut gone = Box::pin(turns.take(&greedy));
+        let mut waiting = Box::pin(turns.take(&other));
+        assert!(gone.as_mut().now_or_never().is_none());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(running);
+        assert!(waiting.as_mut().now_or_never().flatten().is_some());
+        let state = turns.lock();
+        assert!(state.waiting.is_empty() && state.order.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_read_runs_outside_the_runtime_and_its_panic_reaches_the_reader() {
+        let turns = ReadScheduler::new(1);
+        let own = std::thread::current().id();
+        let read = async { std::thread::current().id() };
+        assert_ne!(turns.run(&principal("a"), read).await, own);
+        let one = principal("a");
+        let failed = turns.run(&one, async { panic!("as a test wants") });
+        let failed: Result<(), _> = std::panic::AssertUnwindSafe(failed).catch_unwind().await;
+        failed.unwrap_err();
+        assert_eq!(turns.run(&principal("b"), async { 7 }).await, 7, "the turn came back");
+    }
+}

@@ -1,0 +1,298 @@
+//! Child MCP servers on record: their lists, states, processes, and the events of their streams.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use svc_model::{
+    NewEvent, Ownership, ProcessIdentity, StreamName, StreamVisibility, Timestamp,
+    source::SourceState,
+};
+use svc_store::{
+    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError, WriteTx,
+};
+
+use super::{
+    Error,
+    core::{Core, open_and_append},
+    projects::project_root,
+};
+
+#[derive(Debug, Clone)]
+pub struct Sources {
+    core: Core,
+}
+
+/// Identifies a server: two projects may each have one of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceKey {
+    pub name: String,
+    /// The folder of the project's file that names it: the project's root, or a folder below it.
+    /// Empty if no project's file names it.
+    pub project: String,
+}
+
+impl SourceKey {
+    pub fn project(&self) -> Option<&str> {
+        Some(self.project.as_str()).filter(|project| !project.is_empty())
+    }
+
+    /// Root of the project whose file names it; empty for none.
+    fn project_root(&self) -> String {
+        self.project().map(project_root).unwrap_or_default()
+    }
+
+    /// The stream of the server's events. Servers of one name in several projects have one stream
+    /// each.
+    pub fn stream(&self) -> StreamName {
+        match self.project() {
+            None => StreamName::new("source", &self.name),
+            Some(project) => {
+                use sha2::{Digest as _, Sha256};
+                let hash = hex::encode(&Sha256::digest(project)[..4]);
+                StreamName::new("source", format!("{}@{hash}", self.name))
+            }
+        }
+    }
+}
+
+/// What a server listed, each list as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceLists {
+    /// Fingerprint of the entry that the lists belong to.
+    pub fingerprint: String,
+    pub tools: String,
+    pub resources: String,
+    pub templates: String,
+    pub prompts: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceStatus {
+    pub state: SourceState,
+    /// Why it does not work.
+    pub reason: Option<String>,
+    /// What would help.
+    pub next_action: Option<String>,
+    pub attempt: Option<u32>,
+    pub next_at: Option<Timestamp>,
+}
+
+impl SourceStatus {
+    pub fn from_state(state: SourceState) -> Self {
+        Self { state, reason: None, next_action: None, attempt: None, next_at: None }
+    }
+}
+
+/// A call of a server's tool that has ended.
+#[derive(Debug, Clone, Serialize)]
+pub struct CallEvent {
+    /// The tool, under the server's name for it.
+    pub tool: String,
+    pub duration_ms: u64,
+    /// `ok`, `error`, `unavailable`, `timeout` or `cancelled`.
+    pub outcome: &'static str,
+    pub session: Option<String>,
+}
+
+impl Sources {
+    pub(super) fn new(core: Core) -> Self {
+        Self { core }
+    }
+
+    /// What the servers listed when they last worked.
+    pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>, Error> {
+        let rows = self.core.store.sources().lists().await?;
+        Ok(rows.into_iter().map(split_list).collect())
+    }
+
+    pub async fn store_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
+        let row = list_row(key, lists);
+        self.core.change(move |tx| Box::pin(async move { tx.sources().put_list(&row).await })).await
+    }
+
+    /// The definitions of servers that a person has approved, with the changes that were announced.
+    /// The fingerprint names the entry that they belong to.
+    pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
+        let rows = self.core.store.sources().pins().await?;
+        let pin = |SourcePinRow { list, told }| {
+            let (key, lists) = split_list(list);
+            (key, lists, serde_json::from_str(&told).unwrap_or_default())
+        };
+        Ok(rows.into_iter().map(pin).collect())
+    }
+
+    /// Stores the definitions that a person has approved, and announces new changes to everybody.
+    pub async fn store_pin(
+        &self,
+        key: SourceKey,
+        lists: SourceLists,
+        told: Vec<String>,
+        news: Vec<String>,
+    ) -> Result<(), Error> {
+        let event =
+            (!news.is_empty()).then(|| NewEvent::new("source.changed", &change_event(&key, &news)));
+        let list = list_row(key, lists);
+        let row = SourcePinRow { list, told: json!(told).to_string() };
+        let write = self.core.change(move |tx| {
+            Box::pin(async move {
+                tx.sources().put_pin(&row).await?;
+                match event {
+                    Some(event) => tell_team(tx, event).await,
+                    None => Ok(()),
+                }
+            })
+        });
+        write.await
+    }
+
+    /// Stores the state of a server, and announces it to everybody.
+    pub async fn store_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
+        let event = NewEvent::new("source.state", &state_event(&key, &status));
+        let SourceStatus { state, reason, next_action, attempt, next_at } = status;
+        let state = state.as_str().to_owned();
+        let SourceKey { name, project } = key;
+        let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
+        let write = self.core.change(move |tx| {
+            Box::pin(async move {
+                tx.sources().put_state(&row).await?;
+                tell_team(tx, event).await
+            })
+        });
+        write.await
+    }
+
+    /// Records a process before it gets a request. `mark` is in its environment.
+    pub async fn note_process(
+        &self,
+        key: SourceKey,
+        instance: String,
+        mark: String,
+        process: ProcessIdentity,
+    ) -> Result<(), Error> {
+        let ProcessIdentity { pid, started } = process;
+        let SourceKey { name, project } = key;
+        let row = SourceProcessRow { mark, pid, started, name, project, instance };
+        self.core
+            .change(move |tx| Box::pin(async move { tx.sources().insert_process(&row).await }))
+            .await
+    }
+
+    /// Deletes the row of a process of which nothing is left.
+    pub async fn forget_process(&self, mark: String) -> Result<(), Error> {
+        self.core
+            .change(move |tx| Box::pin(async move { tx.sources().delete_process(&mark).await }))
+            .await
+    }
+
+    /// The marks of processes that an earlier daemon started and did not see end.
+    pub async fn orphaned_marks(&self) -> Result<Vec<String>, Error> {
+        let rows = self.core.store.sources().processes().await?;
+        Ok(rows.into_iter().map(|row| row.mark).collect())
+    }
+
+    pub async fn open_stream(
+        &self,
+        stream: StreamName,
+        visibility: StreamVisibility,
+    ) -> Result<(), Error> {
+        self.core
+            .change(move |tx| {
+                Box::pin(async move { tx.streams().open(&stream, &visibility).await })
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Notifies subscribers of a resource that it has changed.
+    pub async fn append_resource_update(
+        &self,
+        stream: StreamName,
+        uri: String,
+    ) -> Result<(), Error> {
+        let event = NewEvent::new("resource.updated", &json!({ "uri": uri }));
+        self.core.store.append(stream, vec![event]).await?;
+        Ok(())
+    }
+
+    /// Appends events of one kind to the stream of a server.
+    pub async fn tell(
+        &self,
+        key: SourceKey,
+        kind: &'static str,
+        data: Vec<impl Serialize>,
+    ) -> Result<(), Error> {
+        let events: Vec<_> = data.iter().map(|data| NewEvent::new(kind, data)).collect();
+        if events.is_empty() {
+            return Ok(());
+        }
+        // The output of a server may be about anybody's calls, so its stream is the operator's;
+        // that of a project's own server is the project's.
+        let project = match key.project() {
+            Some(folder) => self.core.projects.of_folder(folder).await?,
+            None => String::new(),
+        };
+        let visibility = StreamVisibility::shared(&Ownership::from_row("operator", project));
+        let write = self.core.change(move |tx| {
+            Box::pin(async move { open_and_append(tx, &key.stream(), &visibility, events).await })
+        });
+        write.await
+    }
+}
+
+async fn tell_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
+    let team = StreamName::fixed(StreamName::TEAM);
+    open_and_append(tx, &team, &StreamVisibility::Team, vec![event]).await
+}
+
+/// The event is public. The reason of a project's own server may quote the project, so the event
+/// leaves it out.
+fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
+    let is_of_project = key.project().is_some();
+    let status = &if is_of_project {
+        SourceStatus { reason: None, next_action: None, ..status.clone() }
+    } else {
+        status.clone()
+    };
+    let mut event = Map::new();
+    event.insert("name".to_owned(), json!(key.name));
+    event.insert("state".to_owned(), json!(status.state));
+    let optional = [
+        ("project", key.project().map(|_| json!(key.project_root()))),
+        ("reason", status.reason.as_ref().map(|reason| json!(reason))),
+        ("next_action", status.next_action.as_ref().map(|action| json!(action))),
+        ("attempt", status.attempt.map(|attempt| json!(attempt))),
+        ("next_at", status.next_at.map(|at| json!(at))),
+    ];
+    for (name, value) in optional {
+        event.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    Value::Object(event)
+}
+
+/// Bounds of the changes in one event: their number, and the characters of a name.
+const CHANGES_TOLD: usize = 20;
+const CHANGE_CHARS: usize = 80;
+
+/// The event is public: it names what has changed, and not how.
+fn change_event(key: &SourceKey, changes: &[String]) -> Value {
+    let names = changes.iter().take(CHANGES_TOLD);
+    let names = names.map(|name| name.chars().take(CHANGE_CHARS).collect::<String>());
+    let mut event = json!({ "name": key.name, "tools": names.collect::<Vec<_>>() });
+    if key.project().is_some() {
+        event["project"] = json!(key.project_root());
+    }
+    event
+}
+
+fn list_row(key: SourceKey, lists: SourceLists) -> SourceListRow {
+    let SourceLists { fingerprint, tools, resources, templates, prompts } = lists;
+    let SourceKey { name, project } = key;
+    SourceListRow { name, project, fingerprint, tools, resources, templates, prompts }
+}
+
+fn split_list(row: SourceListRow) -> (SourceKey, SourceLists) {
+    let SourceListRow { name, project, fingerprint, tools, resources, templates, prompts } = row;
+    let lists = SourceLists { fingerprint, tools, resources, templates, prompts };
+    (SourceKey { name, project }, lists)
+}

@@ -1,0 +1,139 @@
+//! Looks at JSON texts and values without building a tree or a text: U+0000, length, and memory.
+
+use std::{borrow::Cow, io};
+
+use serde::Serialize;
+
+/// The escape of U+0000. JSON has no other way to write it.
+const ESCAPE: &[u8] = b"\\u0000";
+
+/// The error for a caller. No database keeps U+0000 in every text, so it is refused in texts of
+/// callers, and replaced in the output of programs.
+pub const NUL_REFUSED: &str = "a text must not have the character U+0000";
+
+/// Whether a text in this JSON has U+0000.
+pub fn json_has_nul(json: &str) -> bool {
+    next_escape(json.as_bytes(), 0).is_some()
+}
+
+/// The JSON with U+FFFD for each U+0000.
+pub fn json_without_nul(json: &str) -> Cow<'_, str> {
+    let Some(mut at) = next_escape(json.as_bytes(), 0) else { return json.into() };
+    let (mut clean, mut start) = (String::with_capacity(json.len()), 0);
+    loop {
+        clean.push_str(&json[start..at]);
+        clean.push_str("\\ufffd");
+        start = at + ESCAPE.len();
+        match next_escape(json.as_bytes(), start) {
+            Some(next) => at = next,
+            None => break,
+        }
+    }
+    clean.push_str(&json[start..]);
+    clean.into()
+}
+
+/// The index of the next escape whose backslash is not itself escaped.
+fn next_escape(json: &[u8], from: usize) -> Option<usize> {
+    let found = memchr::memmem::find_iter(&json[from..], ESCAPE).map(|at| from + at);
+    found.into_iter().find(|at| {
+        let before = json[..*at].iter().rev().take_while(|byte| **byte == b'\\').count();
+        before.is_multiple_of(2)
+    })
+}
+
+/// Bytes of a value's JSON, without making it.
+pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
+    let mut count = CountedBytes(0);
+    // Counting cannot fail, and every value has a JSON form.
+    serde_json::to_writer(&mut count, value).ok();
+    count.0
+}
+
+struct CountedBytes(usize);
+
+impl io::Write for CountedBytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes of an object with members: the first node of its map has room for eleven.
+const OBJECT: usize = 640;
+/// Bytes of one value of a list or of an object. A list that grows has room for twice as many.
+const VALUE: usize = 64;
+
+/// Approximate bytes of memory of a tree of this text, which may be many times its length. One
+/// pass, without an allocation.
+pub fn json_weight(text: &str) -> usize {
+    let (mut objects, mut values, mut rest) = (0_usize, 0_usize, text.as_bytes());
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'"' => rest = after_text(rest),
+            b'{' => objects += 1,
+            b',' | b'[' => values += 1,
+            _ => {}
+        }
+    }
+    text.len() + objects * OBJECT + values * VALUE
+}
+
+/// The bytes after the string whose inside begins here.
+fn after_text(mut rest: &[u8]) -> &[u8] {
+    while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
+        let is_end = rest[at] == b'"';
+        // An escape takes one more byte at least, and none of what follows it is an end.
+        rest = rest.get(at + if is_end { 1 } else { 2 }..).unwrap_or_default();
+        if is_end {
+            return rest;
+        }
+    }
+    &[]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_character_counts() {
+        for (json, clean) in [
+            (r#"{"a":"\u0000"}"#, r#"{"a":"\ufffd"}"#),
+            (r#"{"a\u0000":"b\\\u0000c\u0000"}"#, r#"{"a\ufffd":"b\\\ufffdc\ufffd"}"#),
+            (r#"["\u0000\u0000"]"#, r#"["\ufffd\ufffd"]"#),
+            (r#"{"a":"\\u0000"}"#, r#"{"a":"\\u0000"}"#),
+            (r#"{"a":"\\\\u0000 \u0001 u0000"}"#, r#"{"a":"\\\\u0000 \u0001 u0000"}"#),
+        ] {
+            assert_eq!(json_has_nul(json), json != clean, "{json}");
+            assert_eq!(json_without_nul(json), clean);
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_text() {
+        let value = serde_json::json!({ "text": "a \"b\"\n\u{1}é", "list": [1, null, true] });
+        assert_eq!(json_bytes(&value), value.to_string().len());
+    }
+
+    #[test]
+    fn objects_and_lists_weigh_and_texts_do_not() {
+        for (text, weight) in [
+            ("\"a, b {[\"", 9),
+            // Without an end, and with half an escape.
+            (r#""a,{"#, 4),
+            (r#"[",\"#, 4 + VALUE),
+            (r#""\"{,""#, 6),
+            ("[1,2]", 5 + 2 * VALUE),
+            (r#"{"a":1}"#, 7 + OBJECT),
+            (r#"{"a":{"b":"{"},"c":2}"#, 21 + 2 * OBJECT + VALUE),
+        ] {
+            assert_eq!(json_weight(text), weight, "{text}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What the operator administers, tokens and projects; tokens of clients' processes, on the Unix
+//! socket alone; and the daemon's proof that it knows a token: over TCP a client demands it before
+//! it sends the token.
+
+use axum::{Extension, extract::Path, http::StatusCode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo};
+use svc_model::{
+    Caller, LocalProcess, MovedFolder, PROCESS_TOKENS_PATH, PageQuery, Project, ProofQuestion,
+    TokenFingerprint,
+};
+
+use super::{
+    App, Code, Problem,
+    api::{Api, Operation},
+    body::{Json, JsonResult, PageResult, Query},
+    entry::{DAEMON_PROOF, OwnAuthority},
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_mint = Operation::new("Make a session token (operator)").body::<NewToken>();
+    let on_list = Operation::new("Session tokens, the latest first (operator, read_all)");
+    let on_revoke = Operation::new("Take a session token back (operator)");
+    let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
+    let on_trade = Operation::new(
+        "Get a token for the client's process that started the one that asks (Unix socket, without a token)",
+    );
+    let on_trade = on_trade.body::<NewProcessToken>();
+    let on_projects = Operation::new("Projects with their folders, by name (operator, read_all)");
+    let on_move =
+        Operation::new("Let a folder follow the remote that its repository has now (operator)");
+    let on_move = on_move.body::<FolderToMove>();
+    let on_proof = Operation::new("Prove that this daemon knows a token, before the token is sent")
+        .open()
+        .body::<ProofRequest>()
+        .answer::<ProofAnswer>(
+            200,
+            "The proof; 404 if no such token is good here, 403 if `Host` is not an address of this daemon",
+        );
+    let on_move = on_move.answer::<MovedFolder>(200, "Where it is now");
+    api.post(PROCESS_TOKENS_PATH, on_trade.answer::<ProcessToken>(201, "Shown once"), trade)
+        .post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
+        .get("/v1/tokens", on_list.page_of::<TokenInfo>("A page of tokens"), tokens)
+        .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
+        .post("/v1/token/rotate", on_rotate.answer::<Rotated>(200, "Counts at once"), rotate)
+        .get("/v1/projects", on_projects.page_of::<Project>("A page of projects"), projects)
+        .post("/v1/projects/move", on_move, move_folder)
+        .post(DAEMON_PROOF, on_proof, prove)
+}
+
+async fn mint(
+    app: App,
+    caller: Caller,
+    Json(input): Json<NewToken>,
+) -> Result<(StatusCode, Json<MintedToken>), Problem> {
+    let folder = input.project.as_deref();
+    let of_servers =
+        app.sources.as_ref().map(|sources| sources.in_folder(folder).scopes()).unwrap_or_default();
+    let minted = app.services.access.mint_token(&caller, input, &of_servers).await?;
+    Ok((StatusCode::CREATED, Json(minted)))
+}
+
+/// Over TCP the daemon cannot see which process asks.
+async fn trade(
+    app: App,
+    process: Option<Extension<LocalProcess>>,
+    Json(input): Json<NewProcessToken>,
+) -> Result<(StatusCode, Json<ProcessToken>), Problem> {
+    let Some(Extension(process)) = process else {
+        let why = "process tokens are given on the Unix socket in the data folder alone: svc.sock";
+        return Err(Problem::new(Code::Forbidden, why));
+    };
+    Ok((StatusCode::CREATED, Json(app.services.access.trade(process, input).await?)))
+}
+
+async fn tokens(app: App, caller: Caller, Query(page): Query<PageQuery>) -> PageResult<TokenInfo> {
+    Ok(Json(app.services.access.list_tokens(&caller, &page).await?))
+}
+
+async fn revoke(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<TokenInfo> {
+    Ok(Json(app.services.access.revoke_token(&caller, &id).await?))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Rotated {
+    token: String,
+}
+
+async fn rotate(app: App, caller: Caller) -> JsonResult<Rotated> {
+    Ok(Json(Rotated { token: app.services.access.rotate_operator_token(&caller).await? }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct FolderToMove {
+    /// An absolute folder of the daemon's machine.
+    folder: String,
+}
+
+async fn projects(app: App, caller: Caller, Query(page): Query<PageQuery>) -> PageResult<Project> {
+    Ok(Json(app.services.projects.list(&caller, &page).await?))
+}
+
+async fn move_folder(
+    app: App,
+    caller: Caller,
+    Json(input): Json<FolderToMove>,
+) -> JsonResult<MovedFolder> {
+    Ok(Json(app.services.projects.move_folder(&caller, &input.folder).await?))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ProofRequest {
+    /// The first 16 hexadecimal digits of the token's SHA-256.
+    token: String,
+    /// 64 hexadecimal digits, made up for this request.
+    nonce: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ProofAnswer {
+    /// In hexadecimal digits, HMAC-SHA256 of `svc daemon proof 1`, the nonce and the request's
+    /// `Host`, with line feeds between them; the key is the SHA-256 of the token.
+    proof: String,
+}
+
+async fn prove(
+    app: App,
+    authority: Option<Extension<OwnAuthority>>,
+    Json(request): Json<ProofRequest>,
+) -> JsonResult<ProofAnswer> {
+    let token = TokenFingerprint::parse(&request.token)
+        .ok_or_else(|| Problem::invalid("token", "must be 16 hexadecimal digits"))?;
+    let Some(Extension(OwnAuthority(authority))) = authority else {
+        let why = "the request's Host is not the address at which this daemon was reached: see --allowed-host";
+        return Err(Problem::new(Code::Forbidden, why));
+    };
+    let question = ProofQuestion { nonce: &request.nonce, authority: &authority };
+    if !question.has_nonce() {
+        return Err(Problem::invalid("nonce", "must be 64 hexadecimal digits"));
+    }
+    let hash = app.services.access.good_token(&token).await?;
+    let hash = hash.ok_or_else(|| Problem::new(Code::NotFound, "no such token is good here"))?;
+    Ok(Json(ProofAnswer { proof: question.answer(&hash) }))
+}

@@ -1,0 +1,161 @@
+//! Requests that hooks and plugins keep open: a hook holds a prompt of its session, and a plugin is
+//! given texts for the sessions of its process. Both are told a line of JSON at a time.
+
+use axum::{extract::Path, response::Response};
+use futures_util::stream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use svc_core::service::{
+    handovers::{PluginHold, PluginReport},
+    prompts::{HeldPrompt, HeldPromptState, PROMPT_PULSE},
+};
+use svc_model::{Caller, MessageId};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    App, Problem,
+    api::{Api, Operation},
+    body::{Json, JsonResult, json_lines},
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_prompt = Operation::new("Hold a prompt of one's own session, for its hook").answer_with(
+        200,
+        "A line each second: open, answer or over; the last two end it",
+        "application/x-ndjson",
+    );
+    let on_printed = Operation::new("Say that the answer to a held prompt is printed");
+    let on_texts =
+        Operation::new("Be given texts for the sessions of one's own process, for a plugin");
+    let on_texts = on_texts.answer_with(
+        200,
+        "A line each second, open, and one for each text: give, or look; over ends it",
+        "application/x-ndjson",
+    );
+    let on_report = Operation::new("Say what became of a text that a plugin was given");
+    let on_report = on_report.body::<HandoverReport>().answer::<ReportedHandover>(200, "Noted");
+    api.post("/v1/prompts/{id}/hold", on_prompt, hold_prompt)
+        .post("/v1/prompts/{id}/printed", on_printed.answer::<PrintedPrompt>(200, "Noted"), printed)
+        .post("/v1/handovers/hold", on_texts, hold_texts)
+        .post("/v1/handovers/{id}/report", on_report, report)
+}
+
+/// What a hold is told.
+trait Hold: Send + 'static {
+    /// The next line, and whether it is the last.
+    fn next_line(&mut self) -> impl Future<Output = (Value, bool)> + Send;
+}
+
+fn state(word: &str) -> Value {
+    json!({ "state": word })
+}
+
+/// `open` at once, then the lines of the hold, until the last one or the daemon's stop.
+fn hold_response(stop: CancellationToken, hold: impl Hold) -> Response {
+    json_lines(stream::unfold((hold, true, false), move |(mut hold, is_first, is_over)| {
+        let stop = stop.clone();
+        async move {
+            if is_over {
+                return None;
+            }
+            let (line, is_last) = if is_first {
+                (state("open"), false)
+            } else {
+                stop.run_until_cancelled(hold.next_line()).await?
+            };
+            Some((format!("{line}\n"), (hold, false, is_last)))
+        }
+    }))
+}
+
+async fn hold_prompt(
+    app: App,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let prompt = app.services.prompts.hold(&caller, &id).await?;
+    Ok(hold_response(app.stop.clone(), prompt))
+}
+
+impl Hold for HeldPrompt {
+    async fn next_line(&mut self) -> (Value, bool) {
+        match self.next().await {
+            HeldPromptState::Open => (state("open"), false),
+            // The hook prints the answer while this connection is open.
+            HeldPromptState::Answered(answer) => {
+                (json!({ "state": "answer", "answer": answer }), false)
+            }
+            HeldPromptState::Printed | HeldPromptState::Over => (state("over"), true),
+        }
+    }
+}
+
+/// A prompt whose answer is printed.
+#[derive(Serialize, JsonSchema)]
+struct PrintedPrompt {
+    request_id: String,
+}
+
+async fn printed(app: App, caller: Caller, Path(id): Path<String>) -> JsonResult<PrintedPrompt> {
+    app.services.prompts.printed(&caller, &id).await?;
+    Ok(Json(PrintedPrompt { request_id: id }))
+}
+
+async fn hold_texts(app: App, caller: Caller) -> Result<Response, Problem> {
+    Ok(hold_response(app.stop.clone(), app.services.handovers.hold(&caller)?))
+}
+
+impl Hold for PluginHold {
+    async fn next_line(&mut self) -> (Value, bool) {
+        match timeout(PROMPT_PULSE, self.next()).await {
+            Ok(Some(word)) => (json!(word), false),
+            Ok(None) => (state("over"), true),
+            Err(_) => (state("open"), false),
+        }
+    }
+}
+
+/// What a plugin says of a hand-over.
+#[derive(Deserialize, JsonSchema)]
+struct HandoverReport {
+    /// What became of the text, or of the question where it is.
+    state: ReportedState,
+    /// Of `shows`: the messages that are in the session.
+    #[serde(default)]
+    messages: Vec<MessageId>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ReportedState {
+    Taken,
+    Refused,
+    Unknown,
+    Shows,
+    Unreadable,
+}
+
+/// A text of which a plugin has told.
+#[derive(Serialize, JsonSchema)]
+struct ReportedHandover {
+    handover_id: String,
+}
+
+async fn report(
+    app: App,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(input): Json<HandoverReport>,
+) -> JsonResult<ReportedHandover> {
+    let report = match input.state {
+        ReportedState::Taken => PluginReport::Taken,
+        ReportedState::Refused => PluginReport::Refused,
+        ReportedState::Unknown => PluginReport::Unknown,
+        ReportedState::Shows => PluginReport::Shows(input.messages),
+        ReportedState::Unreadable => PluginReport::Unreadable,
+    };
+    app.services.handovers.report(&caller, &id, report)?;
+    Ok(Json(ReportedHandover { handover_id: id }))
+}

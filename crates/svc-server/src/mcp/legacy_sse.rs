@@ -1,0 +1,194 @@
+//! The transport of 2024-11-05: `GET /sse` opens a session and its one stream, `POST /messages`
+//! sends to it.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Request as HttpRequest, State},
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderMap, StatusCode};
+use svc_core::service::{Error, mcp::NewMcpSession, process::RequestSender};
+use svc_model::{Caller, Seq, StreamName};
+use svc_store::McpTransport;
+use svc_sys::telemetry;
+use svc_wire::mcp::Revision;
+
+use super::{
+    McpServer,
+    call::{CallReply, PendingAnswer},
+    era::{self, client_name, initialize_result, introduction},
+    methods::MethodCall,
+    request::{
+        RequestContext, RequestOrigin, handle_one_way, meter_of, parse_messages, parts_of,
+        read_body, refusal, sender_of,
+    },
+    rpc::{
+        ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
+        result_message,
+    },
+    server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
+    stream::{AnswerForms, LogCursor, sse_session_response},
+};
+use crate::web::{self, Code, Problem};
+
+/// `GET /sse`: opens a session, or resumes one.
+pub(super) async fn open(
+    State(server): State<McpServer>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (session, after) = match session_to_resume(&server, &caller, &headers).await? {
+        Some(resumed) => resumed,
+        None => {
+            let new = NewMcpSession {
+                transport: McpTransport::Sse,
+                revision: Revision::V2024_11_05,
+                client: None,
+                capabilities: "{}".to_owned(),
+            };
+            (server.sessions.open(&caller, new).await?, 0)
+        }
+    };
+    Ok(sse_session_response(&server, &caller, session, after).await?)
+}
+
+async fn session_to_resume(
+    server: &McpServer,
+    caller: &Caller,
+    headers: &HeaderMap,
+) -> Result<Option<(Arc<McpSession>, Seq)>, Error> {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let Some(LogCursor { stream, after }) = last.and_then(LogCursor::parse) else {
+        return Ok(None);
+    };
+    let session = server.sessions.find(caller, stream).await?;
+    let session = session.filter(|session| session.transport == McpTransport::Sse);
+    Ok(session.map(|session| (session, after)))
+}
+
+/// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before
+/// this response is sent.
+pub(super) async fn post_message(
+    State(server): State<McpServer>,
+    Extension(caller): Extension<Caller>,
+    request: HttpRequest,
+) -> Result<Response, Problem> {
+    let (parts, body) = parts_of(request);
+    let query = parts.uri.query().unwrap_or_default();
+    let id = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "session_id");
+    let Some((_, id)) = id else {
+        let why = "session_id: is missing; GET /sse gives the address to POST to";
+        return Err(Problem::malformed(why));
+    };
+    let session = server.sessions.find(&caller, &id).await?;
+    let session =
+        session.filter(|session| session.transport == McpTransport::Sse).ok_or_else(|| {
+            Problem::new(Code::NotFound, "there is no such session: begin with GET /sse")
+        })?;
+    let body = read_body(&server, &parts.headers, body).await?;
+    let messages = match web::parse_body(body, parse_messages).await {
+        Ok(ClientBody::Single(message)) => vec![Ok(message)],
+        Ok(ClientBody::Batch(batch)) => batch,
+        Err(UnreadableMessage { id, error }) => {
+            return Ok(refusal(id.as_deref(), &error, AnswerForms::from_headers(&parts.headers)));
+        }
+    };
+    let posted = PostedToSession {
+        server: &server,
+        caller: &caller,
+        headers: &parts.headers,
+        sender: sender_of(&parts.extensions),
+        session: &session,
+    };
+    for message in messages {
+        let answer = match message {
+            Ok(ClientMessage::Request(request)) => posted.answer(request).await,
+            Ok(message) => {
+                handle_one_way(&server, Some(&session), message).await;
+                None
+            }
+            Err(UnreadableMessage { id, error }) => Some(error_message(id.as_deref(), &error)),
+        };
+        let Some(answer) = answer else { continue };
+        let stream = StreamName::new("mcp", &session.id);
+        server.services.mcp.say(&caller, &stream, answer).await?;
+    }
+    Ok((StatusCode::ACCEPTED, "Accepted").into_response())
+}
+
+#[derive(Clone, Copy)]
+struct PostedToSession<'a> {
+    server: &'a McpServer,
+    caller: &'a Caller,
+    headers: &'a HeaderMap,
+    sender: RequestSender,
+    session: &'a Arc<McpSession>,
+}
+
+impl PostedToSession<'_> {
+    /// The answer to a request; `None` for a recorded call, which puts its answer into the stream.
+    async fn answer(self, request: ClientRequest) -> Option<String> {
+        let Self { server, headers, .. } = self;
+        let id = request.id.clone();
+        let name = era::subject_name(headers, &request.method, &request.params);
+        let mut meter = meter_of(server, &request.method, name.as_deref(), RequestEra::Legacy);
+        let answer = match self.answer_request(request, &mut meter).await {
+            Ok(None) => return None,
+            answer => answer,
+        };
+        let outcome = match &answer {
+            Ok(_) => RequestOutcome::Result,
+            Err(_) => RequestOutcome::Error,
+        };
+        meter.count(&server.metrics, outcome);
+        answer.unwrap_or_else(|error| Some(error_message(Some(&id), &error)))
+    }
+
+    async fn answer_request(
+        self,
+        request: ClientRequest,
+        meter: &mut RequestMeter,
+    ) -> Result<Option<String>, RpcError> {
+        let Self { server, caller, headers, sender, session } = self;
+        if request.method == "initialize" {
+            let NewMcpSession { revision, client, capabilities, .. } =
+                introduction(&request.params, McpTransport::Sse)?;
+            server.sessions.describe(session, revision, client, capabilities).await?;
+            let name = client_name(&request.params);
+            let result = initialize_result(server, caller, name, revision).await?;
+            return Ok(Some(result_message(&request.id, &result)));
+        }
+        let origin = RequestOrigin::Legacy(Arc::clone(session));
+        let context = RequestContext::from_http(server, caller, headers, sender, origin).await?;
+        let method = MethodCall { server, context: &context, request: &request };
+        if request.method != "tools/call" {
+            if let Some(pending) = method.relayed()? {
+                return Ok(Some(self.answer_with_messages(pending).await));
+            }
+            return Ok(Some(method.answer().await?));
+        }
+        match server.call_tool(context, headers, request, meter).await? {
+            CallReply::Recorded(_) => Ok(None),
+            CallReply::Pending(pending) => Ok(Some(self.answer_with_messages(pending).await)),
+        }
+    }
+
+    /// Waits for an answer, and puts messages before it into the session's stream.
+    async fn answer_with_messages(self, pending: PendingAnswer) -> String {
+        let PendingAnswer { mut answer, messages, .. } = pending;
+        let stream = StreamName::new("mcp", &self.session.id);
+        let Some(mut messages) = messages else { return answer.await.message };
+        loop {
+            let message = tokio::select! {
+                biased;
+                Some(message) = messages.recv() => message,
+                answer = &mut answer => return answer.message,
+            };
+            if let Err(error) = self.server.services.mcp.say(self.caller, &stream, message).await {
+                tracing::warn!(error = telemetry::chain(&error), "a message to a client is lost");
+            }
+        }
+    }
+}

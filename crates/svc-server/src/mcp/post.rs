@@ -1,0 +1,280 @@
+//! `POST /mcp`: one message, or a batch as in the revisions before 2025-06-18.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Request as HttpRequest, State},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::FutureExt as _;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::value::RawValue;
+use svc_core::service::process::RequestSender;
+use svc_model::Caller;
+use svc_store::McpTransport;
+use svc_wire::mcp::Revision;
+use tracing::Instrument as _;
+
+use super::{
+    McpServer,
+    call::{CallAnswer, CallReply, PendingAnswer, RecordedCall},
+    era::{self, client_name, initialize_result, introduction},
+    methods::MethodCall,
+    request::{
+        METHOD, NAME, RequestContext, RequestOrigin, SESSION_ID, SessionSearch, echo,
+        handle_one_way, meter_of, parse_messages, parts_of, read_body, refusal, request_origin,
+        sender_of, session_of,
+    },
+    rpc::{
+        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, RpcError, UnreadableMessage,
+        error_message, result_message,
+    },
+    server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
+    stream::{AnswerForms, CallLog, pending_response, whole_response},
+    streams::listen,
+};
+use crate::web::{self, Problem};
+
+pub(super) async fn post_message(
+    State(server): State<McpServer>,
+    Extension(caller): Extension<Caller>,
+    request: HttpRequest,
+) -> Result<Response, Problem> {
+    let (parts, body) = parts_of(request);
+    let (headers, sender) = (&parts.headers, sender_of(&parts.extensions));
+    let forms = AnswerForms::from_headers(headers);
+    let body = read_body(&server, headers, body).await?;
+    let posted = PostedMessages { server: &server, caller: &caller, headers, sender, forms };
+    Ok(match web::parse_body(body, parse_messages).await {
+        Err(UnreadableMessage { id, error }) => refusal(id.as_deref(), &error, forms),
+        Ok(ClientBody::Single(ClientMessage::Request(request))) => {
+            posted.answer_request(request).await
+        }
+        Ok(ClientBody::Single(message)) => Box::pin(posted.accept_one_way(message)).await,
+        Ok(ClientBody::Batch(batch)) => Box::pin(posted.answer_batch(batch)).await,
+    })
+}
+
+#[derive(Clone, Copy)]
+struct PostedMessages<'a> {
+    server: &'a McpServer,
+    caller: &'a Caller,
+    headers: &'a HeaderMap,
+    sender: RequestSender,
+    forms: AnswerForms,
+}
+
+impl PostedMessages<'_> {
+    async fn answer_request(self, request: ClientRequest) -> Response {
+        let Self { server, headers, forms, .. } = self;
+        let method = request.method.clone();
+        let name = era::subject_name(headers, &method, &request.params);
+        let mut meter = meter_of(server, &method, name.as_deref(), RequestEra::Bare);
+        let span = tracing::debug_span!(
+            "mcp",
+            mcp.method = method,
+            mcp.name = name.as_deref().unwrap_or_default(),
+            mcp.era = tracing::field::Empty,
+        );
+        let id = request.id.clone();
+        let response = self.respond(request, &mut meter).instrument(span).await;
+        let mut response = response.unwrap_or_else(|error| {
+            meter.count(&server.metrics, RequestOutcome::Error);
+            refusal(Some(&id), &error, forms)
+        });
+        echo(&mut response, &METHOD, &method);
+        if let Some(name) = &name {
+            echo(&mut response, &NAME, name);
+        }
+        response
+    }
+
+    /// Finds the era of a request, and answers it. Rare paths, and those that wait, are boxed: the
+    /// future of a call that is answered at once has no room for them.
+    async fn respond(
+        self,
+        request: ClientRequest,
+        meter: &mut RequestMeter,
+    ) -> Result<Response, RpcError> {
+        let Self { server, caller, headers, sender, forms } = self;
+        let origin = request_origin(server, caller, headers, &request).await;
+        let is_initialize = request.method == "initialize";
+        meter.era = match &origin {
+            Ok(RequestOrigin::Bare) if is_initialize => RequestEra::Legacy,
+            Ok(origin) => origin.era(),
+            Err(_) => RequestEra::Unknown,
+        };
+        tracing::Span::current().record("mcp.era", meter.era.as_str());
+        let origin = origin?;
+        if is_initialize && origin.modern().is_none() {
+            let response = Box::pin(self.initialize(&request)).await?;
+            meter.count(&server.metrics, RequestOutcome::Result);
+            return Ok(response);
+        }
+        if let (Some(client), "subscriptions/listen") = (origin.modern(), request.method.as_str()) {
+            SessionSearch { server, caller, headers, origin: &origin }.named().await?;
+            let response = Box::pin(listen(server, caller, client, &request)).await?;
+            meter.count(&server.metrics, RequestOutcome::Result);
+            return Ok(response);
+        }
+        let context = RequestContext::from_http(server, caller, headers, sender, origin).await?;
+        let method = MethodCall { server, context: &context, request: &request };
+        if request.method != "tools/call" {
+            if let Some(pending) = method.relayed()? {
+                let meter = Some(meter.clone());
+                let response = pending_response(server, request.id, pending, forms, meter);
+                return Ok(Box::pin(response).await);
+            }
+            let answer = Box::pin(method.answer()).await?;
+            meter.count(&server.metrics, RequestOutcome::Result);
+            return Ok(whole_response(answer, 200, forms));
+        }
+        let id = request.id.clone();
+        match server.call_tool(context, headers, request, meter).await? {
+            CallReply::Pending(pending) => {
+                Ok(pending_response(server, id, pending, forms, Some(meter.clone())).await)
+            }
+            CallReply::Recorded(call) => Box::pin(self.recorded_response(id, call)).await,
+        }
+    }
+
+    /// The response of a recorded call: its stream, or the answer at the end of it.
+    async fn recorded_response(
+        self,
+        id: Box<RawValue>,
+        call: RecordedCall,
+    ) -> Result<Response, RpcError> {
+        let Self { server, forms, .. } = self;
+        let RecordedCall { id: call, stream, session, is_repeatable } = call;
+        let log = CallLog::open(server, call, stream, session, 0).await?;
+        if forms.events {
+            return Ok(log.response(server));
+        }
+        let rpc_id = id.clone();
+        let answer = async move {
+            let Some(message) = log.answer().await else {
+                return CallAnswer::error(&rpc_id, &was_cancelled());
+            };
+            CallAnswer { message, status: 200, outcome: RequestOutcome::Result }
+        };
+        let pending = PendingAnswer { answer: answer.boxed(), messages: None, is_repeatable };
+        Ok(pending_response(server, id, pending, forms, None).await)
+    }
+
+    async fn initialize(self, request: &ClientRequest) -> Result<Response, RpcError> {
+        let Self { server, caller, forms, .. } = self;
+        let new = introduction(&request.params, McpTransport::Http)?;
+        let revision = new.revision;
+        let session = server.sessions.open(caller, new).await?;
+        let client = client_name(&request.params);
+        let result = initialize_result(server, caller, client, revision).await?;
+        let answer = result_message(&request.id, &result);
+        let mut response = whole_response(answer, 200, forms);
+        if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
+            response.headers_mut().insert(SESSION_ID.clone(), id);
+        }
+        Ok(response)
+    }
+
+    async fn answer_batch(self, batch: Vec<Result<ClientMessage, UnreadableMessage>>) -> Response {
+        let Self { server, forms, .. } = self;
+        let session = match self.session_of_batch().await {
+            Ok(session) => session,
+            Err(error) => return refusal(None, &error, forms),
+        };
+        let mut answers = Vec::new();
+        for message in batch {
+            match message {
+                Err(UnreadableMessage { id, error }) => {
+                    answers.push(error_message(id.as_deref(), &error));
+                }
+                Ok(ClientMessage::Request(request)) => {
+                    let id = request.id.clone();
+                    let origin = session.clone().map_or(RequestOrigin::Bare, RequestOrigin::Legacy);
+                    let answer = Box::pin(self.answer_alone(origin, request)).await;
+                    answers.push(answer.unwrap_or_else(|error| error_message(Some(&id), &error)));
+                }
+                Ok(message) => handle_one_way(server, session.as_deref(), message).await,
+            }
+        }
+        if answers.is_empty() {
+            return StatusCode::ACCEPTED.into_response();
+        }
+        whole_response(format!("[{}]", answers.join(",")), 200, forms)
+    }
+
+    /// The session of a batch; an error if its revision has no batches.
+    async fn session_of_batch(self) -> Result<Option<Arc<McpSession>>, RpcError> {
+        let Self { server, caller, headers, .. } = self;
+        let none = || RpcError::new(INVALID_REQUEST, "this revision has no batches").status(400);
+        if era::names_modern(headers, None) {
+            return Err(none());
+        }
+        let version = era::check_legacy_revision(headers)?;
+        let session = session_of(server, caller, headers).await?;
+        let revision = session.as_ref().map(|session| session.client().revision).or(version);
+        let has_batches = revision.is_none_or(|revision| revision < Revision::V2025_06_18);
+        if has_batches { Ok(session) } else { Err(none()) }
+    }
+
+    /// Answers a request with one message and none before it.
+    async fn answer_alone(
+        self,
+        origin: RequestOrigin,
+        request: ClientRequest,
+    ) -> Result<String, RpcError> {
+        let Self { server, caller, headers, sender, .. } = self;
+        let context = RequestContext::from_http(server, caller, headers, sender, origin).await?;
+        let method = MethodCall { server, context: &context, request: &request };
+        if request.method != "tools/call" {
+            if let Some(pending) = method.relayed()? {
+                return Ok(pending.answer.await.message);
+            }
+            return method.answer().await;
+        }
+        let mut meter = RequestMeter::start("tools/call", "", RequestEra::Legacy);
+        match server.call_tool(context, headers, request, &mut meter).await? {
+            CallReply::Pending(pending) => Ok(pending.answer.await.message),
+            CallReply::Recorded(RecordedCall { id, stream, session, .. }) => {
+                let log = CallLog::open(server, id, stream, session, 0).await?;
+                log.answer().await.ok_or_else(was_cancelled)
+            }
+        }
+    }
+
+    /// Handles a notification or a response.
+    async fn accept_one_way(self, message: ClientMessage) -> Response {
+        let Self { server, caller, headers, forms, .. } = self;
+        let (method, params) = match &message {
+            ClientMessage::Notification { method, params } => (Some(method.clone()), Some(params)),
+            ClientMessage::Request(_) | ClientMessage::Response { .. } => (None, None),
+        };
+        let session = if era::names_modern(headers, params) {
+            if params.is_none() {
+                let error = RpcError::new(INVALID_REQUEST, "nothing was asked that this answers");
+                return refusal(None, &error.status(400), forms);
+            }
+            // A modern message has no session, even if it names one.
+            Ok(None)
+        } else {
+            match era::check_legacy_revision(headers) {
+                Ok(_) => session_of(server, caller, headers).await,
+                Err(error) => Err(error),
+            }
+        };
+        match session {
+            Ok(session) => handle_one_way(server, session.as_deref(), message).await,
+            Err(error) => return refusal(None, &error, forms),
+        }
+        let mut response = StatusCode::ACCEPTED.into_response();
+        if let Some(method) = method {
+            echo(&mut response, &METHOD, &method);
+        }
+        response
+    }
+}
+
+fn was_cancelled() -> RpcError {
+    RpcError::new(INVALID_REQUEST, "the call was cancelled")
+}

@@ -1,0 +1,586 @@
+//! Responses: whole answers, answers that are not there yet, and streams of server-sent events.
+//!
+//! [`McpResponseBody`] is the one mechanism of all streams: it ends them, keeps them alive and
+//! reports their errors. A body is pulled by its connection, so a reader that does not read costs
+//! its cursor and nothing else, and nobody waits for it.
+//!
+//! A client of a session reads three kinds of stream: that of a call on record, the standalone
+//! stream of `GET /mcp`, and the one stream of a session of 2024-11-05. Each message of the log has
+//! an id to resume from.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use futures_util::{FutureExt as _, future::OptionFuture, stream};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+use svc_core::service::{self, log::StreamFollower};
+use svc_model::{CallId, Caller, Event, Seq, StreamName, limits};
+use svc_sys::telemetry;
+use svc_wire::{
+    mcp::Revision,
+    sse::{self, KEEP_ALIVE, MEDIA_TYPE as EVENTS},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    McpServer,
+    call::{CallAnswer, PendingAnswer},
+    notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
+    server::{McpMetrics, McpSession, RequestMeter},
+};
+use crate::web::{Accept, KeepAliveTimer};
+
+const JSON: &str = "application/json";
+
+/// The forms of an answer that a client reads, by its `Accept` headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AnswerForms {
+    json: bool,
+    /// Whether an answer that takes time may come as a stream of events.
+    pub(crate) events: bool,
+}
+
+impl AnswerForms {
+    /// Every client is served, whatever the headers say. Events go only to a client that names them
+    /// or excludes JSON: one that accepts anything, such as `curl`, gets JSON however long the
+    /// answer takes.
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
+        let accept = Accept::from_headers(headers);
+        let [json, events] =
+            [JSON, EVENTS].map(|form| accept.weight(form).map(|weight| weight > 0.0));
+        if json == Some(true) || events == Some(true) {
+            let json = json == Some(true);
+            return Self { json, events: events == Some(true) && (accept.names(EVENTS) || !json) };
+        }
+        // A list with neither form counts as no list, but for the forms that it excludes.
+        let json = json.is_none() || events.is_some();
+        Self { json, events: !json }
+    }
+}
+
+/// Where a stream's messages come from.
+pub(crate) trait MessageSource: Send + 'static {
+    /// Waits for the next part of the body; `None` at the end. Cancel safe.
+    fn next(&mut self) -> impl Future<Output = Result<Option<String>, service::Error>> + Send;
+
+    /// The last part of the body when the server stops.
+    fn last_words(&mut self) -> Option<String> {
+        None
+    }
+
+    fn keep_alive(&mut self) -> &'static str {
+        KEEP_ALIVE
+    }
+}
+
+/// A body that gives the parts of its source.
+pub(crate) struct McpResponseBody<S> {
+    source: S,
+    /// Precedes what the source gives.
+    first: Option<String>,
+    /// The end of what the stream belongs to.
+    closed: CancellationToken,
+    stop: CancellationToken,
+    pulse: KeepAliveTimer,
+    is_over: bool,
+}
+
+impl<S: MessageSource> McpResponseBody<S> {
+    pub(crate) fn new(server: &McpServer, first: Option<String>, source: S) -> Self {
+        Self {
+            source,
+            first,
+            closed: CancellationToken::new(),
+            stop: server.stop.clone(),
+            pulse: server.beat.pulse(),
+            is_over: false,
+        }
+    }
+
+    pub(crate) fn events(self) -> Response {
+        let mut response = self.response();
+        sse::announce(response.headers_mut());
+        response
+    }
+
+    /// The response of one JSON text in parts.
+    fn json(self) -> Response {
+        let mut response = self.response();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        response
+    }
+
+    fn response(self) -> Response {
+        let parts = stream::unfold(self, |mut body| async move {
+            let part = body.next().await?;
+            Some((Ok::<_, Infallible>(part), body))
+        });
+        Response::new(Body::from_stream(parts))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first.into());
+        }
+        if self.is_over {
+            return None;
+        }
+        let part = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => {
+                self.is_over = true;
+                self.source.last_words()?.into()
+            }
+            () = self.closed.cancelled() => return None,
+            next = self.source.next() => match next {
+                Ok(part) => part?.into(),
+                Err(error) => {
+                    // The client resumes with its last id, and gets the error if it persists.
+                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                    return None;
+                }
+            },
+            () = self.pulse.due() => Bytes::from_static(self.source.keep_alive().as_bytes()),
+        };
+        self.pulse.spoke();
+        Some(part)
+    }
+}
+
+/// One message as an event without an id.
+pub(crate) fn event(message: &str) -> String {
+    sse::message("message", message)
+}
+
+/// A whole answer: JSON, or one event where the client reads nothing else.
+pub(crate) fn whole_response(answer: String, status: u16, forms: AnswerForms) -> Response {
+    let text = if forms.json { answer } else { event(&answer) };
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    let headers = response.headers_mut();
+    if forms.json {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+    } else {
+        sse::announce(headers);
+    }
+    response
+}
+
+/// White space before JSON, which tells clients and proxies that the call goes on.
+const JSON_KEEP_ALIVE: &str = "\n";
+
+/// The whole answer if it is there soon, else a stream that ends with the answer. `meter` counts
+/// the answer in both cases, unless the client disconnects before.
+pub(crate) async fn pending_response(
+    server: &McpServer,
+    id: Box<RawValue>,
+    mut pending: PendingAnswer,
+    forms: AnswerForms,
+    meter: Option<RequestMeter>,
+) -> Response {
+    let mut first = None;
+    let next = pending.messages.as_mut().map(mpsc::UnboundedReceiver::recv);
+    tokio::select! {
+        biased;
+        Some(Some(message)) = OptionFuture::from(next), if forms.events => first = Some(message),
+        answer = &mut pending.answer => {
+            // A message from just before the answer must not be lost.
+            let message = pending.messages.as_mut().and_then(|messages| messages.try_recv().ok());
+            first = message.filter(|_| forms.events);
+            if first.is_none() {
+                if let Some(meter) = meter {
+                    meter.count(&server.metrics, answer.outcome);
+                }
+                return whole_response(answer.message, answer.status, forms);
+            }
+            pending.answer = Box::pin(std::future::ready(answer));
+        }
+        () = tokio::time::sleep(limits::MCP_PATIENCE) => {}
+    }
+    let (events, is_repeatable) = (forms.events, pending.is_repeatable);
+    let pending = Some(pending);
+    let meter = meter.map(|meter| (meter, server.metrics.clone()));
+    let source = AnswerSource { id, pending, meter, events, is_repeatable };
+    if !events {
+        return McpResponseBody::new(server, Some(JSON_KEEP_ALIVE.to_owned()), source).json();
+    }
+    let first = first.map_or_else(|| ": at work\n\n".to_owned(), |message| event(&message));
+    McpResponseBody::new(server, Some(first), source).events()
+}
+
+struct AnswerSource {
+    id: Box<RawValue>,
+    /// `None` once the answer was given.
+    pending: Option<PendingAnswer>,
+    meter: Option<(RequestMeter, McpMetrics)>,
+    /// As events, else as one JSON text.
+    events: bool,
+    /// Whether the request may be made again.
+    is_repeatable: bool,
+}
+
+impl AnswerSource {
+    /// The last part of the body: the messages that are left, and the answer.
+    fn finish(&mut self, answer: CallAnswer) -> String {
+        if let Some((meter, metrics)) = self.meter.take() {
+            meter.count(&metrics, answer.outcome);
+        }
+        let pending = self.pending.take();
+        if !self.events {
+            return answer.message;
+        }
+        let mut text = String::new();
+        if let Some(mut messages) = pending.and_then(|pending| pending.messages) {
+            while let Ok(message) = messages.try_recv() {
+                text.push_str(&event(&message));
+            }
+        }
+        text.push_str(&event(&answer.message));
+        text
+    }
+}
+
+impl MessageSource for AnswerSource {
+    async fn next(&mut self) -> Result<Option<String>, service::Error> {
+        let Some(pending) = &mut self.pending else { return Ok(None) };
+        let next = pending.messages.as_mut().map(mpsc::UnboundedReceiver::recv);
+        let answer = tokio::select! {
+            biased;
+            Some(Some(message)) = OptionFuture::from(next) => {
+                let part = if self.events { event(&message) } else { JSON_KEEP_ALIVE.to_owned() };
+                return Ok(Some(part));
+            }
+            answer = &mut pending.answer => answer,
+        };
+        Ok(Some(self.finish(answer)))
+    }
+
+    fn last_words(&mut self) -> Option<String> {
+        // No client can resume this stream, and half an answer is useless.
+        let answer = (&mut self.pending.as_mut()?.answer).now_or_never();
+        let answer = answer.unwrap_or_else(|| CallAnswer::lost(&self.id, self.is_repeatable));
+        Some(self.finish(answer))
+    }
+
+    fn keep_alive(&mut self) -> &'static str {
+        if self.events { KEEP_ALIVE } else { JSON_KEEP_ALIVE }
+    }
+}
+
+pub(crate) struct CallLog {
+    follow: StreamFollower,
+    call: CallId,
+    session: Arc<McpSession>,
+    /// Requests of the tool to close the connection, so that the client resumes.
+    hang_ups: Option<watch::Receiver<u64>>,
+}
+
+/// The id of an event: the stream, and how far the client has read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogCursor<'a> {
+    /// A call, or a session.
+    pub(crate) stream: &'a str,
+    /// A seq, or of a standalone stream a position of the log.
+    pub(crate) after: i64,
+}
+
+impl<'a> LogCursor<'a> {
+    pub(crate) fn parse(id: &'a str) -> Option<Self> {
+        let (stream, after) = id.trim().rsplit_once('.')?;
+        let after = after.parse().ok().filter(|after| *after >= 0)?;
+        Some(Self { stream, after })
+    }
+}
+
+fn push_event(text: &mut String, stream: &str, event: &Event) {
+    sse::push_message(text, format_args!("{stream}.{}", event.seq), "message", &event.data);
+}
+
+/// The first event of a stream, which gives the client an id before there is a message.
+fn priming_event(stream: &str, after: i64) -> String {
+    format!("retry: {}\nid: {stream}.{after}\ndata: \n\n", limits::MCP_RETRY_MS)
+}
+
+/// Whether clients know priming events. One client of an earlier revision breaks at them.
+fn is_primed(revision: Revision) -> bool {
+    revision >= Revision::V2025_11_25
+}
+
+/// Distinguishes a message, which has a method, from an answer.
+#[derive(Deserialize)]
+struct MethodProbe {
+    method: Option<IgnoredAny>,
+}
+
+impl CallLog {
+    pub(crate) async fn open(
+        server: &McpServer,
+        call: CallId,
+        stream: StreamName,
+        session: Arc<McpSession>,
+        after: Seq,
+    ) -> Result<Self, service::Error> {
+        let follow = server.services.log.follow(stream, after).await?;
+        let mut hang_ups = server.running.get(&call).map(|running| running.hang_ups);
+        // Earlier requests were for earlier connections.
+        hang_ups.iter_mut().for_each(watch::Receiver::mark_unchanged);
+        Ok(Self { follow, call, session, hang_ups })
+    }
+
+    pub(crate) fn response(self, server: &McpServer) -> Response {
+        let primed = is_primed(self.session.client().revision);
+        let first = primed.then(|| priming_event(self.call.as_str(), self.follow.cursor()));
+        let closed = self.session.closed.clone();
+        let source = CallLogSource { log: self, retry_given: primed };
+        McpResponseBody { closed, ..McpResponseBody::new(server, first, source) }.events()
+    }
+
+    /// The answer at the end of the stream; `None` if the call was cancelled.
+    pub(crate) async fn answer(mut self) -> Option<String> {
+        let mut last = None;
+        while let Ok(Some(mut events)) = self.follow.next().await {
+            last = events.pop().map(|event| event.data).or(last);
+        }
+        let last = last?;
+        let probe: MethodProbe = serde_json::from_str(&last).ok()?;
+        probe.method.is_none().then(|| last.to_string())
+    }
+}
+
+struct CallLogSource {
+    log: CallLog,
+    /// Whether the client was told when to resume.
+    retry_given: bool,
+}
+
+impl MessageSource for CallLogSource {
+    async fn next(&mut self) -> Result<Option<String>, service::Error> {
+        let hung_up = self.log.hang_ups.as_mut().map(watch::Receiver::changed);
+        let events = tokio::select! {
+            biased;
+            events = self.log.follow.next() => events?,
+            Some(Ok(())) = OptionFuture::from(hung_up) => None,
+        };
+        let Some(events) = events else { return Ok(None) };
+        let mut text = String::new();
+        for event in &events {
+            if !std::mem::replace(&mut self.retry_given, true) {
+                text = format!("retry: {}\n", limits::MCP_RETRY_MS);
+            }
+            push_event(&mut text, self.log.call.as_str(), event);
+        }
+        Ok(Some(text))
+    }
+}
+
+/// The notices of a session, which may change its subscriptions at any time.
+struct SessionNotices {
+    server: McpServer,
+    session: Arc<McpSession>,
+    queue: Box<NoticeQueue>,
+    subscriptions: watch::Receiver<Option<i64>>,
+    /// The subscriptions have changed since they were last read.
+    due: bool,
+    /// The position of the log before the first new subscription.
+    since: Option<i64>,
+}
+
+impl SessionNotices {
+    async fn new(
+        server: &McpServer,
+        caller: &Caller,
+        session: &Arc<McpSession>,
+        from: Option<i64>,
+    ) -> Result<Self, service::Error> {
+        let subscriptions = session.subscriptions.subscribe();
+        let _ = session.take_unread_subscriptions();
+        let watched = watched_resources(server, session).await?;
+        let (tools, prompts, resources) = (true, true, true);
+        let filter = NoticeFilter { tools, prompts, resources, watched, tasks: Vec::new() };
+        let queue = Box::new(NoticeQueue::new(server, caller, filter, from).await?);
+        let (server, session) = (server.clone(), Arc::clone(session));
+        Ok(Self { server, session, queue, subscriptions, due: false, since: None })
+    }
+
+    async fn next(&mut self) -> Result<Notice, service::Error> {
+        loop {
+            if self.due {
+                let watched = Box::pin(watched_resources(&self.server, &self.session)).await?;
+                Box::pin(self.queue.watch(watched, self.since)).await?;
+                (self.due, self.since) = (false, None);
+            }
+            tokio::select! {
+                biased;
+                Ok(()) = self.subscriptions.changed() => {
+                    self.due = true;
+                    let since = self.session.take_unread_subscriptions();
+                    self.since = self.since.into_iter().chain(since).min();
+                }
+                notice = self.queue.next() => return notice,
+            }
+        }
+    }
+
+    fn keep_alive(&self) -> &'static str {
+        self.server.sessions.touch(&self.session);
+        KEEP_ALIVE
+    }
+}
+
+async fn watched_resources(
+    server: &McpServer,
+    session: &McpSession,
+) -> Result<WatchedResources, service::Error> {
+    let mut watched = WatchedResources::new();
+    for (uri, stream) in server.services.mcp.resource_subscriptions(&session.id).await? {
+        watched.entry(stream).or_default().insert(uri);
+    }
+    Ok(watched)
+}
+
+/// The first part of the ids of a session's standalone stream, unique among calls and sessions.
+pub(crate) fn standalone_stream_of(session: &McpSession) -> &str {
+    session.id.as_str()
+}
+
+/// The ids of a session's standalone stream are positions of the log, so resuming is a query.
+pub(crate) async fn standalone_response(
+    server: &McpServer,
+    caller: &Caller,
+    session: Arc<McpSession>,
+    from: Option<i64>,
+) -> Result<Response, service::Error> {
+    let mut number = 0;
+    session.streams.send_modify(|count| {
+        *count += 1;
+        number = *count;
+    });
+    let mut notices = SessionNotices::new(server, caller, &session, from).await?;
+    if session
+        .client()
+        .tools
+        .is_some_and(|tools| tools != server.catalogue.fingerprint(server.exposure))
+    {
+        // The list changed while the client was away, perhaps by a restart.
+        notices.queue.push(Notice::ToolsChanged);
+    }
+    let position = match from {
+        Some(position) => position,
+        None => server.services.log.log_head().await?,
+    };
+    let first = if is_primed(session.client().revision) {
+        priming_event(standalone_stream_of(&session), position)
+    } else {
+        ": listening\n\n".to_owned()
+    };
+    let source = StandaloneSource { latest: session.streams.subscribe(), number, notices };
+    let closed = session.closed.clone();
+    Ok(McpResponseBody { closed, ..McpResponseBody::new(server, Some(first), source) }.events())
+}
+
+struct StandaloneSource {
+    /// Number of the session's latest standalone stream.
+    latest: watch::Receiver<u64>,
+    number: u64,
+    notices: SessionNotices,
+}
+
+impl MessageSource for StandaloneSource {
+    async fn next(&mut self) -> Result<Option<String>, service::Error> {
+        let number = self.number;
+        let notice = tokio::select! {
+            biased;
+            // A message goes to the latest stream alone, since the others may be half dead. The
+            // session holds the sender, so the wait does not fail.
+            _ = self.latest.wait_for(|latest| *latest != number) => return Ok(None),
+            notice = self.notices.next() => notice?,
+        };
+        let mut text = event(&notice.message(None));
+        if let Notice::ResourceUpdated { position: Some(position), .. } = notice {
+            let stream = standalone_stream_of(&self.notices.session);
+            text.insert_str(0, &format!("id: {stream}.{position}\n"));
+        }
+        Ok(Some(text))
+    }
+
+    fn keep_alive(&mut self) -> &'static str {
+        self.notices.keep_alive()
+    }
+}
+
+/// The stream of a session of 2024-11-05: the address to POST to, then the session's messages.
+pub(crate) async fn sse_session_response(
+    server: &McpServer,
+    caller: &Caller,
+    session: Arc<McpSession>,
+    after: Seq,
+) -> Result<Response, service::Error> {
+    let follow = server.services.log.follow(StreamName::new("mcp", &session.id), after).await?;
+    let notices = SessionNotices::new(server, caller, &session, None).await?;
+    let first = sse::message("endpoint", &format!("/messages?session_id={}", session.id));
+    let (source, closed) = (SseSessionSource { follow, notices }, session.closed.clone());
+    Ok(McpResponseBody { closed, ..McpResponseBody::new(server, Some(first), source) }.events())
+}
+
+struct SseSessionSource {
+    follow: StreamFollower,
+    notices: SessionNotices,
+}
+
+impl MessageSource for SseSessionSource {
+    async fn next(&mut self) -> Result<Option<String>, service::Error> {
+        tokio::select! {
+            biased;
+            events = self.follow.next() => {
+                let Some(events) = events? else { return Ok(None) };
+                let mut text = String::new();
+                for event in &events {
+                    push_event(&mut text, self.notices.session.id.as_str(), event);
+                }
+                Ok(Some(text))
+            }
+            notice = self.notices.next() => Ok(Some(event(&notice?.message(None)))),
+        }
+    }
+
+    fn keep_alive(&mut self) -> &'static str {
+        self.notices.keep_alive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_is_served_in_a_form_that_it_does_not_exclude() {
+        for (accept, json, events) in [
+            (None, true, false),
+            (Some("*/*"), true, false),
+            (Some("text/*, application/json"), true, true),
+            (Some("application/json"), true, false),
+            (Some("text/event-stream"), false, true),
+            (Some("application/json, text/event-stream"), true, true),
+            (Some("application/json, text/event-stream;q=0"), true, false),
+            (Some("application/json;q=0, */*"), false, true),
+            (Some("text/html"), true, false),
+            (Some("application/json;q=0"), false, true),
+            (Some("text/event-stream;q=0"), true, false),
+            (Some("*/*;q=0"), true, false),
+        ] {
+            let headers: HeaderMap = accept
+                .map(|accept| (header::ACCEPT, accept.parse().unwrap()))
+                .into_iter()
+                .collect();
+            assert_eq!(
+                AnswerForms::from_headers(&headers),
+                AnswerForms { json, events },
+                "{accept:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Files of lines that outlive their writers. A spool of a process has that one writer; others read
+//! it, also after the process was killed. [`HookSpool`] has many writers.
+//!
+//! The one writer creates the file by [`create_new_held`](crate::private_file::create_new_held) and
+//! so holds a lock on it as long as it lives. A line counts once it has its line feed. Lines have
+//! no zero bytes: those are blocks that the disk did not have at a power cut.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::private_file::{self, if_there};
+
+const BLOCK: usize = 64 * 1024;
+
+/// Opens the file of a writer that has ended, and takes its lock: exclusive, or shared with other
+/// readers. `None` while the writer, or an exclusive reader, holds it. `NotFound` if there is no
+/// file.
+pub fn take_over(path: &Path, alone: bool) -> io::Result<Option<File>> {
+    let file = private_file::open(path)?;
+    let locked = if alone { file.try_lock() } else { file.try_lock_shared() };
+    match locked {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Whole lines of the bytes from `at` to `end`: as many as fit into `size` bytes, but at least one
+/// if there is one.
+pub fn whole_lines(file: &File, at: u64, end: u64, size: usize) -> io::Result<Vec<u8>> {
+    let available = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
+    let mut size = size;
+    loop {
+        let mut block = vec![0; size.min(available)];
+        file.read_exact_at(&mut block, at)?;
+        if let Some(last) = memchr::memrchr(b'\n', &block) {
+            block.truncate(last + 1);
+            return Ok(block);
+        }
+        if block.len() == available {
+            return Ok(Vec::new());
+        }
+        // A line longer than `size`.
+        size = size.saturating_mul(2);
+    }
+}
+
+/// The end of the last whole line after `start`, or `start`. A crash leaves a torn line, a power
+/// cut zero bytes.
+pub fn last_line_end(file: &File, start: u64) -> io::Result<u64> {
+    let mut end = first_hole(file, start)?;
+    let mut block = vec![0; BLOCK];
+    while end > start {
+        let size = usize::try_from(end - start).unwrap_or(usize::MAX).min(BLOCK);
+        let at = end - size as u64;
+        file.read_exact_at(&mut block[..size], at)?;
+        if let Some(last) = memchr::memrchr(b'\n', &block[..size]) {
+            return Ok(at + last as u64 + 1);
+        }
+        end = at;
+    }
+    Ok(start)
+}
+
+/// The first zero byte, or the end of the file.
+fn first_hole(file: &File, start: u64) -> io::Result<u64> {
+    let length = file.metadata()?.len();
+    let mut block = vec![0; BLOCK];
+    let mut at = start;
+    while at < length {
+        let size = usize::try_from(length - at).unwrap_or(usize::MAX).min(BLOCK);
+        file.read_exact_at(&mut block[..size], at)?;
+        if let Some(hole) = memchr::memchr(0, &block[..size]) {
+            return Ok(at + hole as u64);
+        }
+        at += size as u64;
+    }
+    Ok(length.max(start))
+}
+
+/// Member of a line: the client's process.
+pub const SPOOLED_PROCESS: &str = "process";
+/// Member of a line: the session, if the output was not printed.
+pub const SPOOLED_UNPRINTED: &str = "unprinted";
+
+/// Largest file, in bytes; further events are dropped.
+const MAX_SPOOL: u64 = 16 * 1024 * 1024;
+/// Bytes at the end that a hook reads.
+const LATEST: u64 = 64 * 1024;
+
+/// `hooks.spool`: a file beside the database with events of hooks that the daemon did not get, or
+/// whose output was not printed, a line for each.
+///
+/// The next daemon takes them in. The next hook of a session names those without printed output
+/// itself: its own event would count as a sign that the output was seen.
+#[derive(Debug)]
+pub struct HookSpool {
+    path: PathBuf,
+    /// Lines that a daemon has begun to take in.
+    taken: PathBuf,
+}
+
+impl HookSpool {
+    /// The file need not exist.
+    pub fn in_home(home: &Path) -> Self {
+        Self { path: home.join("hooks.spool"), taken: home.join("hooks.spool.taken") }
+    }
+
+    /// Appends and syncs a line, which has no line feed. `false` if the spool is full.
+    pub fn append(&self, line: &str) -> io::Result<bool> {
+        let file = open_locked(&self.path)?;
+        if file.metadata()?.len() + line.len() as u64 > MAX_SPOOL {
+            return Ok(false);
+        }
+        append_line(file, &self.path, line)?;
+        Ok(true)
+    }
+
+    pub fn latest(&self) -> io::Result<Vec<String>> {
+        let Some(mut file) = if_there(private_file::open(&self.path))? else {
+            return Ok(Vec::new());
+        };
+        let start = file.metadata()?.len().saturating_sub(LATEST);
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        // The first line may be incomplete.
+        let whole = usize::from(start > 0);
+        Ok(String::from_utf8_lossy(&bytes).lines().skip(whole).map(str::to_owned).collect())
+    }
+
+    /// Moves the lines into a file of their own, and returns them.
+    ///
+    /// They stay there until [`Self::remove_taken`], so that the next daemon finds them if this one
+    /// is killed meanwhile.
+    pub fn take(&self) -> io::Result<Vec<String>> {
+        if !self.taken.try_exists()? {
+            let Some(file) = if_there(private_file::open(&self.path))? else {
+                return Ok(Vec::new());
+            };
+            file.lock()?;
+            fs::rename(&self.path, &self.taken)?;
+        }
+        // A torn line after a full disk or a power cut leaves the others valid.
+        let mut bytes = Vec::new();
+        private_file::open(&self.taken)?.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
+    }
+
+    pub fn remove_taken(&self) -> io::Result<()> {
+        if_there(fs::remove_file(&self.taken)).map(drop)
+    }
+}
+
+fn open_locked(path: &Path) -> io::Result<File> {
+    loop {
+        let file = private_file::append(path)?;
+        file.lock()?;
+        // It may have been renamed or removed before the lock.
+        if is_at(&file, path) {
+            return Ok(file);
+        }
+    }
+}
+
+/// Appends and syncs a line. A torn line before it is ended first, else it
+/// would corrupt this one.
+fn append_line(mut file: File, path: &Path, line: &str) -> io::Result<()> {
+    let length = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if length > 0 {
+        private_file::open(path)?.read_exact_at(&mut last, length - 1)?;
+    }
+    let end = if last == [b'\n'] { "" } else { "\n" };
+    file.write_all(format!("{end}{line}\n").as_bytes())?;
+    file.sync_data()?;
+    if length == 0 { private_file::sync_folder_of(path) } else { Ok(()) }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (there.dev(), there.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spool_is_taken_over_when_its_writer_has_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("spool");
+        assert_eq!(take_over(&path, true).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let writer = private_file::create_new_held(&path, b"1\n").unwrap();
+        assert!(take_over(&path, true).unwrap().is_none());
+        assert!(take_over(&path, false).unwrap().is_none());
+        drop(writer);
+        let readers = [(); 2].map(|()| take_over(&path, false).unwrap());
+        assert!(readers.iter().all(Option::is_some));
+        assert!(take_over(&path, true).unwrap().is_none());
+        drop(readers);
+        assert!(take_over(&path, true).unwrap().is_some());
+    }
+
+    #[test]
+    fn whole_lines_within_the_size_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("spool");
+        let file = private_file::create_new_held(&path, b"1\n22\nlong line\ntorn").unwrap();
+        for (at, end, size, expected) in [
+            (0, 15, 5, "1\n22\n"),
+            (0, 15, 4, "1\n"),
+            (0, 15, 64, "1\n22\nlong line\n"),
+            (5, 15, 1, "long line\n"),
+            (5, 14, 1, ""),
+            (15, 19, 64, ""),
+            (19, 19, 64, ""),
+        ] {
+            let lines = whole_lines(&file, at, end, size).unwrap();
+            assert_eq!(String::from_utf8(lines).unwrap(), expected, "{at} {end} {size}");
+        }
+        whole_lines(&file, 15, 99, 64).expect_err("the file is shorter");
+    }
+
+    #[test]
+    fn last_whole_line_stands_before_what_a_crash_or_a_power_cut_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let long = "x".repeat(2 * BLOCK);
+        for (number, (text, start, expected)) in [
+            ("h\n1\n2 cut o", 2, 4),
+            ("h\n1\n\0\0\n3\n", 2, 4),
+            ("h\n", 2, 2),
+            ("h\ntorn", 2, 2),
+            (&*format!("h\n1\n{long}"), 2, 4),
+            (&*format!("h\n{long}\n"), 2, 2 * BLOCK as u64 + 3),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let path = folder.path().join(number.to_string());
+            let file = private_file::create_new_held(&path, text.as_bytes()).unwrap();
+            assert_eq!(last_line_end(&file, start).unwrap(), expected, "{number}");
+        }
+    }
+
+    fn hook_spool() -> (tempfile::TempDir, HookSpool) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let spool = HookSpool::in_home(folder.path());
+        (folder, spool)
+    }
+
+    #[test]
+    fn taken_lines_stay_until_they_are_removed() {
+        let (_folder, spool) = hook_spool();
+        assert_eq!(spool.take().unwrap(), Vec::<String>::new());
+        assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
+        assert_eq!(spool.take().unwrap(), ["1", "2"]);
+        assert!(spool.append("3").unwrap());
+        // The daemon was killed: it takes the same lines again.
+        assert_eq!(spool.take().unwrap(), ["1", "2"]);
+        spool.remove_taken().unwrap();
+        assert_eq!(spool.take().unwrap(), ["3"]);
+        spool.remove_taken().unwrap();
+        spool.remove_taken().unwrap();
+        assert_eq!(spool.take().unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn torn_line_takes_no_other_along() {
+        let (folder, spool) = hook_spool();
+        assert!(spool.append("1").unwrap());
+        let torn = "1\n\0\0{\"half";
+        fs::write(folder.path().join("hooks.spool"), torn).expect("writes");
+        assert!(spool.append("2").unwrap());
+        assert_eq!(spool.take().unwrap(), ["1", "\0\0{\"half", "2"]);
+    }
+
+    #[test]
+    fn last_lines_are_read_whole() {
+        let (_folder, spool) = hook_spool();
+        assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
+        assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
+        assert_eq!(spool.latest().unwrap(), ["1", "2"]);
+        let line = "x".repeat(1000);
+        assert!((0..100).all(|_| spool.append(&line).unwrap()));
+        let latest = spool.latest().unwrap();
+        assert_eq!(latest.len(), 65);
+        assert!(latest.iter().all(|found| *found == line));
+        assert_eq!(spool.take().unwrap().len(), 102);
+        assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn many_writers_and_a_taker_lose_nothing() {
+        let (_folder, spool) = hook_spool();
+        let mut lines = Vec::new();
+        std::thread::scope(|scope| {
+            let spool = &spool;
+            let writers: Vec<_> = (0..4)
+                .map(|writer| {
+                    scope.spawn(move || {
+                        for number in 0..200 {
+                            assert!(spool.append(&format!("{writer}-{number}")).unwrap());
+                        }
+                    })
+                })
+                .collect();
+            while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                lines.extend(spool.take().unwrap());
+                spool.remove_taken().unwrap();
+            }
+        });
+        lines.extend(spool.take().unwrap());
+        assert_eq!(lines.len(), 800);
+    }
+
+    #[test]
+    fn full_spool_takes_no_more() {
+        let (_folder, spool) = hook_spool();
+        let line = "x".repeat(1024 * 1024 - 1);
+        assert_eq!((0..20).filter(|_| spool.append(&line).unwrap()).count(), 16);
+    }
+}

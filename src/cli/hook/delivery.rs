@@ -1,0 +1,213 @@
+//! How an event gets to the daemon: the one request of a hook, the wait of a prompt for a daemon
+//! that is not ready, and the spool, which keeps what no daemon took.
+
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use svc_client::{Client, ClientError};
+use svc_model::limits;
+use svc_server::daemon::{live_file, stays_stopped};
+use svc_sys::config::Flags;
+use svc_sys::private_file;
+use svc_sys::spool::{HookSpool, SPOOLED_UNPRINTED};
+use svc_wire::json_rpc::JsonRpcWriter;
+
+use super::io::{HookLog, PrintFormat};
+use crate::cli::context::Context;
+use crate::cli::{ALREADY_RUNNING, daemon};
+
+/// Why an event has no answer, with a text for the log.
+pub(super) enum DeliveryError {
+    /// Nothing was sent: no daemon is there.
+    NotSent(String),
+    /// It may have been sent: there was no answer, or an internal error of the daemon.
+    Unanswered(String),
+    Refused(String),
+}
+
+/// Delivers an event of the client's process. The daemon's answer may be empty.
+pub(super) fn deliver(
+    context: &Context,
+    process: u32,
+    arguments: &Value,
+) -> Result<Value, DeliveryError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
+    runtime.block_on(request(context, process, arguments))
+}
+
+async fn request(
+    context: &Context,
+    process: u32,
+    arguments: &Value,
+) -> Result<Value, DeliveryError> {
+    let target = context
+        .agent_discovery()
+        .and_then(|discovery| discovery.agent_target(process))
+        .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
+    let params = json!({ "name": "hook_event", "arguments": arguments });
+    let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();
+    let reply = Client::new(target)
+        .exchange(Method::POST, "/mcp", Some(body.into()))
+        .await
+        .map_err(|error| match error {
+            ClientError::Connection { sent: false, .. }
+            | ClientError::NotRunning { .. }
+            | ClientError::Foreign(_)
+            | ClientError::Unproven { .. } => DeliveryError::NotSent(error.to_string()),
+            error => DeliveryError::Unanswered(error.to_string()),
+        })?;
+    if reply.status == StatusCode::SERVICE_UNAVAILABLE {
+        return Err(DeliveryError::Unanswered("the daemon is not ready".to_owned()));
+    }
+    if reply.status.is_server_error() {
+        return Err(DeliveryError::Unanswered(reply.problem().to_string()));
+    }
+    if !reply.status.is_success() {
+        return Err(DeliveryError::Refused(reply.problem().to_string()));
+    }
+    let response: Value =
+        reply.json().map_err(|error| DeliveryError::Refused(error.to_string()))?;
+    answer_in(response)
+}
+
+fn answer_in(mut response: Value) -> Result<Value, DeliveryError> {
+    let result = &response["result"];
+    if result["isError"] == true || result.is_null() {
+        let error = &result["structuredContent"]["error"];
+        let message = error["message"].as_str().or_else(|| response["error"]["message"].as_str());
+        let message = message.unwrap_or("the answer is none").to_owned();
+        // Possible after the daemon stored the event.
+        let is_the_daemons =
+            ["internal_error", "unavailable"].iter().any(|kind| error["type"] == **kind);
+        return Err(if is_the_daemons {
+            DeliveryError::Unanswered(message)
+        } else {
+            DeliveryError::Refused(message)
+        });
+    }
+    Ok(response["result"]["structuredContent"].take())
+}
+
+/// How long a prompt waits with `--format spec`: a script wants an answer in any case.
+const SCRIPT_WAIT: Duration = Duration::from_secs(30);
+/// How often the daemon is looked for: it cannot notify a process that may have ended.
+const POLL: Duration = Duration::from_millis(25);
+
+/// How long a prompt may wait for a daemon that is not ready; `None` if one is, or if none is to be
+/// started here.
+pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<Duration> {
+    // A daemon at a URL is not ours to start.
+    let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
+    if !is_local || live_file(&context.paths).is_some() || stays_stopped(&context.paths) {
+        return None;
+    }
+    if format == PrintFormat::Spec {
+        return Some(SCRIPT_WAIT);
+    }
+    // With a mistake in the configuration no daemon starts.
+    let config = context.config(&Flags::default()).ok()?;
+    Some(Duration::from_secs(config.hooks_cold_wait.value)).filter(|wait| !wait.is_zero())
+}
+
+/// Delivers an event as soon as a daemon takes it. Calls `not_sent(true)` whenever it is certain
+/// that no daemon has the event.
+pub(super) fn deliver_when_ready(
+    context: &Context,
+    process: u32,
+    arguments: &Value,
+    mut not_sent: impl FnMut(bool),
+) -> Result<Value, DeliveryError> {
+    let mut daemon: Option<Child> = None;
+    loop {
+        not_sent(false);
+        let problem = match deliver(context, process, arguments) {
+            Err(DeliveryError::NotSent(problem)) => problem,
+            delivered => return delivered,
+        };
+        not_sent(true);
+        let failed = |why: &str| DeliveryError::NotSent(format!("{problem}; {why}"));
+        if let Some(daemon) = &mut daemon {
+            if has_failed(daemon) {
+                return Err(failed("it did not start: see svc.log"));
+            }
+        } else {
+            let started = start_daemon(context);
+            daemon = started.map_err(|error| failed(&format!("{error:#}")))?;
+            if daemon.is_none() {
+                return Err(failed("it is to stay stopped"));
+            }
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Whether a daemon ended at its start for another reason than that one runs already.
+fn has_failed(daemon: &mut Child) -> bool {
+    let ended = daemon.try_wait().ok().flatten();
+    ended.is_some_and(|status| status.code() != Some(i32::from(ALREADY_RUNNING)))
+}
+
+/// An event that the daemon may not have.
+pub(super) struct PendingEvent {
+    /// The client's session.
+    pub(super) session: String,
+    /// The arguments for a later delivery; they have the event's time.
+    pub(super) arguments: Value,
+}
+
+/// Keeps the arguments of an event that the daemon does not have.
+pub(super) fn keep(home: &Path, line: &Value, log: &HookLog) {
+    let line = line.to_string();
+    let kept =
+        private_file::prepare_home(home).and_then(|()| HookSpool::in_home(home).append(&line));
+    match kept {
+        Ok(true) => {}
+        Ok(false) => log.note("spool", "an event was dropped: too many events wait for the daemon"),
+        Err(error) => log.note("spool", &format!("an event was dropped: {error}")),
+    }
+}
+
+/// Keeps an event that the daemon may have answered, with a note that the answer was not printed.
+pub(super) fn keep_unprinted(home: &Path, event: &PendingEvent, log: &HookLog) {
+    // An event that did arrive counts once, by its id.
+    let mut line = event.arguments.clone();
+    line[SPOOLED_UNPRINTED] = json!(event.session);
+    keep(home, &line, log);
+}
+
+/// Notes that the answer which the daemon may have given to a waiter was not printed.
+pub(super) fn note_unprinted(home: &Path, session: &str, id: &str, log: &HookLog) {
+    keep(home, &json!({ "id": id, SPOOLED_UNPRINTED: session }), log);
+}
+
+/// A line of an event whose answer was not printed.
+#[derive(Debug, Deserialize)]
+struct UnprintedEvent {
+    id: String,
+    /// The client's session.
+    unprinted: String,
+}
+
+/// The ids of a session's events whose answers were not printed.
+pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
+    let lines = HookSpool::in_home(home).latest().unwrap_or_default();
+    let noted = lines.iter().filter_map(|line| serde_json::from_str::<UnprintedEvent>(line).ok());
+    let own = noted.filter(|event| event.unprinted == session);
+    own.map(|event| event.id).take(limits::HOOKS_LOST).collect()
+}
+
+/// Starts a daemon without waiting for it; `None` if it is to stay stopped. Of daemons that are
+/// started concurrently, one stays.
+pub(super) fn start_daemon(context: &Context) -> anyhow::Result<Option<Child>> {
+    if stays_stopped(&context.paths) {
+        return Ok(None);
+    }
+    daemon::start_unattended(context).map(Some)
+}

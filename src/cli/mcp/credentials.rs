@@ -1,0 +1,198 @@
+//! Logins to servers, and their secrets. The daemon runs the flow of a login, and a person confirms
+//! it in a browser; the value of a secret comes from standard input and is never shown.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal as _, Read as _};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+use svc_model::source::source_name;
+use svc_sys::config::Flags;
+use svc_sys::config::sources::{MAX_SOURCE_SECRET, SecretBearer, SourceVault};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use super::super::mcp_config::is_variable;
+use super::super::open::open_browser;
+use super::super::{Context, ExitResult, UsageError, output};
+use super::server_file::tell_daemon;
+use super::show::path_of;
+
+pub(super) async fn log_in(
+    context: &Context,
+    name: &str,
+    no_browser: bool,
+    port: Option<u16>,
+) -> ExitResult {
+    let client = context.client()?;
+    let begun: Value = client.post(&path_of(name, "/login")?, &json!({ "port": port })).await?;
+    let url = begun.get("authorization_url").and_then(Value::as_str).unwrap_or_default();
+    if context.json {
+        output::json(&begun)?;
+    } else {
+        output::note(&format!("open this in a browser to log in to {name}:"));
+        output::line(url)?;
+    }
+    if !no_browser {
+        open_browser(context, url);
+    }
+    let mut pasted = None;
+    let may_paste = std::io::stdin().is_terminal();
+    if may_paste {
+        output::note("if the browser runs elsewhere, paste the address to which it was redirected");
+    }
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let wait = path_of(name, "/login/wait")?;
+    loop {
+        let body = json!({ "redirect": pasted.take() });
+        let waiting = client.post::<Value>(&wait, &body);
+        let told = tokio::select! {
+            told = waiting => told?,
+            line = lines.next_line(), if may_paste => {
+                pasted = line?.filter(|line| !line.trim().is_empty());
+                continue;
+            }
+        };
+        let reason = told.get("reason").and_then(Value::as_str).unwrap_or_default();
+        match told.get("state").and_then(Value::as_str) {
+            Some("done") => break,
+            Some("failed") => bail!("{name}: {reason}"),
+            _ => {}
+        }
+    }
+    if !context.json {
+        output::line(&format!("logged in to {name}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn log_out(context: &Context, name: &str) -> ExitResult {
+    let told: Value = context.client()?.post(&path_of(name, "/logout")?, &json!({})).await?;
+    let line = match (told["logged_out"] == true, told["revoked"] == true) {
+        (false, _) => format!("there was no login to {name}"),
+        (true, true) => format!("logged out of {name}, and its tokens are revoked"),
+        (true, false) => format!(
+            "logged out of {name}: its tokens are deleted here, but were not revoked at the issuer"
+        ),
+    };
+    context.print_line(&told, &line)
+}
+
+fn vault(context: &Context) -> SourceVault {
+    SourceVault::new(&context.paths.home)
+}
+
+/// The entry that the name resolves to in the current folder.
+fn bearer_of(context: &Context, name: &str) -> anyhow::Result<Option<SecretBearer>> {
+    let here = std::env::current_dir().ok();
+    let plan = context.config(&Flags::default())?.sources.plan(here.as_deref());
+    let bearer = plan.meant(name).and_then(|planned| {
+        let destination = planned.secret_destination()?;
+        Some(SecretBearer { server: name.to_owned(), destination, is_own: planned.is_own })
+    });
+    Ok(bearer)
+}
+
+fn checked(name: &str, key: &str) -> Result<String, UsageError> {
+    if !is_variable(key) {
+        return Err(UsageError(format!(
+            "{key:?}: a name has letters, digits and _, and begins with no digit"
+        )));
+    }
+    source_name(name).map_err(|problem| UsageError(problem.to_string()))
+}
+
+fn typed(key: &str) -> anyhow::Result<String> {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+    let input = std::io::stdin();
+    let before = tcgetattr(&input)?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    output::note(&format!("{key}, which is not shown:"));
+    tcsetattr(&input, OptionalActions::Flush, &silent)?;
+    let mut line = String::new();
+    let read = input.read_line(&mut line);
+    tcsetattr(&input, OptionalActions::Flush, &before)?;
+    read?;
+    Ok(line)
+}
+
+fn value_of(key: &str) -> anyhow::Result<String> {
+    let text = if std::io::stdin().is_terminal() {
+        typed(key)?
+    } else {
+        let most = u64::try_from(MAX_SOURCE_SECRET + 2).unwrap_or(u64::MAX);
+        let mut text = String::new();
+        std::io::stdin().take(most).read_to_string(&mut text).context("standard input")?;
+        text
+    };
+    let value = text.strip_suffix('\n').unwrap_or(&text);
+    let value = value.strip_suffix('\r').unwrap_or(value);
+    if value.is_empty() {
+        bail!("there is no value on standard input");
+    }
+    if value.len() > MAX_SOURCE_SECRET {
+        bail!("the value is longer than {MAX_SOURCE_SECRET} bytes");
+    }
+    Ok(value.to_owned())
+}
+
+pub(super) async fn set_secret(context: &Context, name: &str, key: &str) -> ExitResult {
+    let name = checked(name, key)?;
+    let value = value_of(key)?;
+    let bearer = bearer_of(context, &name)?;
+    vault(context).set_secret(&name, bearer.as_ref(), key, &value)?;
+    tell_daemon(context).await;
+    let text = match bearer {
+        Some(bearer) => format!("stored {key} of {name} for {}", bearer.destination),
+        None => format!("stored {key} of {name} for the {name} of your own configuration"),
+    };
+    done(context, &name, key, &text)
+}
+
+pub(super) fn list_secrets(context: &Context, name: &str) -> ExitResult {
+    let name = checked(name, "_")?;
+    let kept = vault(context).kept()?;
+    let here = bearer_of(context, &name)?;
+    let given = here.as_ref().map(|bearer| kept.given_to(bearer)).unwrap_or_default();
+    let all = kept.of_server(&name);
+    let keys: BTreeSet<&str> = all.iter().map(|(key, _)| key.as_str()).collect();
+    if context.json {
+        let bound = all.iter().map(|(key, destination)| {
+            let destination = destination.as_ref().map(ToString::to_string);
+            json!({ "key": key, "for": destination })
+        });
+        let bound: Vec<_> = bound.collect();
+        output::json(
+            &json!({ "name": name, "secrets": keys, "count": keys.len(), "bound": bound }),
+        )?;
+    } else if keys.is_empty() {
+        output::note(&format!("{name} has no secrets; `svc mcp secret set {name} KEY` stores one"));
+    } else {
+        for key in keys {
+            output::line(key)?;
+        }
+        for (key, destination) in &all {
+            if let Some(other) = destination.as_ref().filter(|_| !given.contains_key(key)) {
+                output::note(&format!(
+                    "{key} was set for {other}: the {name} of this folder does not get it"
+                ));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn unset_secret(context: &Context, name: &str, key: &str) -> ExitResult {
+    let name = checked(name, key)?;
+    if !vault(context).unset_secret(&name, key)? {
+        bail!("{name} has no secret {key}");
+    }
+    tell_daemon(context).await;
+    done(context, &name, key, &format!("deleted {key} of {name}"))
+}
+
+fn done(context: &Context, name: &str, key: &str, text: &str) -> ExitResult {
+    context.print_line(&json!({ "name": name, "key": key }), text)
+}

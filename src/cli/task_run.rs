@@ -1,0 +1,398 @@
+//! `svc task run -- CMD…` and `svc task resend`: the command line of [`svc_host::runner`], and the
+//! output of both.
+//!
+//! The command goes on when the daemon is away or refuses; it is never started without a daemon.
+//! Its bytes are printed as they are: the command is the person's own, and without svc it would
+//! write them to the same terminal.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use clap::Args;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use svc_client::{Client, ClientError, Discovery};
+use svc_host::runner::{
+    EventSender, LeftoverSpool, OutputFrame, Run, RunNotice, RunObserver, RunReport, RunnerChild,
+    SendOutcome, Signals, SpoolHeader, TaskDocument,
+};
+use svc_model::FrameKind;
+use svc_sys::server_process::find_program;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _, Stderr, Stdout};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::context::members;
+use super::{Context, ExitResult, UsageError, exit, output, terminal};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  svc task run -- cargo test
+  svc task run --title nightly --agent ci -- make all
+
+Its output is also printed here, and svc exits with the command's code (128 + the signal's number if one ended it, 127 \
+if it cannot be started, in which case there is no task, or one that failed if it has an idempotency key and only the \
+start itself showed it).
+
+The command keeps running when the daemon goes away: its output waits in a file under the data folder and is sent when \
+the daemon is back. `svc task cancel` ends the command.
+
+With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
+
+/// How long to retry at the end while the daemon is away, unless `SVC_TASK_RUN_PATIENCE_SECONDS`
+/// says otherwise.
+const PATIENCE: Duration = Duration::from_hours(1);
+/// Longest title from a command line, in characters.
+const TITLE: usize = 200;
+const CANNOT_START: u8 = 127;
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct RunArgs {
+    /// A title for people [default: the command]
+    #[arg(long)]
+    title: Option<String>,
+    /// Who does it
+    #[arg(long)]
+    agent: Option<String>,
+    /// On whose behalf; only the operator may choose
+    #[arg(long)]
+    from: Option<String>,
+    /// If a task has this key already, run nothing and exit as its command did (0 while it runs)
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    /// Do not print the task's id on standard error
+    #[arg(short, long)]
+    quiet: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
+    let patience = patience(context, PATIENCE)?;
+    let discovery = context.discovery()?;
+    check_reachable(&discovery).await.context("the command was not started")?;
+    let header = header(&args);
+    let mode = match (context.json, args.quiet) {
+        (true, _) => PrintMode::Json,
+        (false, true) => PrintMode::Quiet,
+        (false, false) => PrintMode::Announced,
+    };
+    let printer = Arc::new(RunPrinter::new(mode));
+    let run = Run::prepare(&context.paths.spool, &header, discovery.clone(), printer)?;
+    let has_key = args.idempotency_key.is_some();
+    if has_key {
+        let path = context.env.os("PATH").unwrap_or_default();
+        if let Err(error) = find_program(&args.command[0], path) {
+            run.discard();
+            return Ok(not_started(context, &args, &error));
+        }
+        // Only one run with a key may start its command, so the task is created first.
+        match claim(&discovery, &header).await {
+            Ok(None) => {}
+            Ok(Some(task)) => {
+                run.discard();
+                return report_existing_run(context, &task);
+            }
+            Err(error) => {
+                run.discard();
+                return Err(error.context("the command was not started"));
+            }
+        }
+    }
+    // Installed before the command starts: from then on signals are forwarded to the command.
+    let signals = Signals::new()?;
+    let child = match RunnerChild::spawn(&args.command) {
+        Ok(child) => child,
+        Err(error) if has_key => {
+            let outcome = run.record_failed_start(&error, CANNOT_START, STARTING).await?;
+            note_unrecorded(&outcome);
+            return Ok(not_started(context, &args, &error));
+        }
+        Err(error) => {
+            run.discard();
+            return Ok(not_started(context, &args, &error));
+        }
+    };
+    conclude(run.attend(child, signals, patience).await?)
+}
+
+fn not_started(context: &Context, args: &RunArgs, error: &io::Error) -> ExitCode {
+    let text = format!("cannot start {}: {error}", args.command[0].display());
+    exit::note_failure(&text, context.json);
+    ExitCode::from(CANNOT_START)
+}
+
+fn note_unrecorded(outcome: &SendOutcome) {
+    if let SendOutcome::NoTask(problem)
+    | SendOutcome::TaskClosed(problem)
+    | SendOutcome::Refused(problem)
+    | SendOutcome::GaveUp(problem) = outcome
+    {
+        output::note(&format!("svc: the end of the task is not recorded: {problem}"));
+    }
+}
+
+/// Reports the existing task of the key, with the exit code of its run.
+fn report_existing_run(context: &Context, task: &TaskDocument) -> ExitResult {
+    output::note(&format!(
+        "svc: task {} already has this idempotency key and is {}; nothing was run",
+        task.id(),
+        task.status(),
+    ));
+    if context.json {
+        output::ndjson(&json!({ "kind": "task", "data": task.0 }))?;
+    }
+    Ok(ExitCode::from(task.exit_code()))
+}
+
+fn conclude(report: RunReport) -> ExitResult {
+    if let SendOutcome::NoTask(problem) = report.outcome {
+        bail!("{problem}; the command was stopped");
+    }
+    if let Some(path) = report.leftover {
+        let path = path.display();
+        output::note(&format!(
+            "svc: not everything reached the daemon; the rest is in {path}: `svc task resend {path}`"
+        ));
+    }
+    Ok(ExitCode::from(report.exit.shell_code()))
+}
+
+fn header(args: &RunArgs) -> SpoolHeader {
+    let run = format!("run_{}", &svc_model::new_secret()[..24]);
+    let line: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+    let title = args.title.clone().unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
+    let create = members([
+        ("title", Some(title).filter(|title| !title.trim().is_empty())),
+        ("agent", args.agent.clone()),
+        ("from", args.from.clone()),
+        ("idempotency_key", Some(args.idempotency_key.clone().unwrap_or_else(|| run.clone()))),
+    ]);
+    let mut create = Value::from(create);
+    if args.idempotency_key.is_some() {
+        // Identifies the task as this run's and not an earlier run's.
+        create["metadata"] = json!({ "run": run });
+    }
+    SpoolHeader { version: SpoolHeader::VERSION, run, create }
+}
+
+/// How long the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
+///
+/// `default` if that is not set.
+pub(super) fn patience(context: &Context, default: Duration) -> anyhow::Result<Duration> {
+    const NAME: &str = "SVC_TASK_RUN_PATIENCE_SECONDS";
+    match context.env.text(NAME)? {
+        None => Ok(default),
+        Some(text) => match text.trim().parse() {
+            Ok(seconds) => Ok(Duration::from_secs(seconds)),
+            Err(_) => Err(UsageError(format!("{NAME}={text}: not a number of seconds")).into()),
+        },
+    }
+}
+
+/// How long to wait for a daemon that is starting.
+const STARTING: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether a task could be created now: a failure should come before the command has done anything.
+async fn check_reachable(discovery: &Discovery) -> anyhow::Result<()> {
+    let is_starting = |error: &ClientError| error.status() == Some(StatusCode::SERVICE_UNAVAILABLE);
+    ask_daemon(discovery, Method::GET, "/v1/tasks?limit=1", None, is_starting).await.map(drop)
+}
+
+/// Creates the task of a run with a key. Returns the existing task if it belongs to another run.
+async fn claim(
+    discovery: &Discovery,
+    header: &SpoolHeader,
+) -> anyhow::Result<Option<TaskDocument>> {
+    let body = Bytes::from(serde_json::to_vec(&header.create)?);
+    let is_transient = ClientError::is_transient;
+    let task = ask_daemon(discovery, Method::POST, "/v1/tasks", Some(body), is_transient).await?;
+    // If the response to a first attempt was lost, the existing task belongs to this run.
+    let is_ours = task["metadata"] == header.create["metadata"];
+    Ok((!is_ours).then_some(TaskDocument(task)))
+}
+
+/// Retries after a failure that `may_pass`, for as long as a daemon may take to start.
+async fn ask_daemon(
+    discovery: &Discovery,
+    method: Method,
+    path: &str,
+    body: Option<Bytes>,
+    may_pass: fn(&ClientError) -> bool,
+) -> anyhow::Result<Value> {
+    let deadline = Instant::now() + STARTING;
+    loop {
+        let client = Client::new(discovery.target()?);
+        match client.request(method.clone(), path, body.clone()).await {
+            Ok(reply) => return Ok(reply.json()?),
+            Err(error) if may_pass(&error) && Instant::now() < deadline => sleep(PAUSE).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Prints a run. After an output was closed it is not written to again.
+#[derive(Debug)]
+struct RunPrinter {
+    mode: PrintMode,
+    stdout: Mutex<Option<Stdout>>,
+    stderr: Mutex<Option<Stderr>>,
+    muted: CancellationToken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PrintMode {
+    /// The command's output, and the task's id on standard error.
+    Announced,
+    Quiet,
+    /// Events, one per line.
+    Json,
+}
+
+impl RunPrinter {
+    pub(super) fn new(mode: PrintMode) -> Self {
+        Self {
+            mode,
+            stdout: Mutex::new(Some(tokio::io::stdout())),
+            stderr: Mutex::new(Some(tokio::io::stderr())),
+            muted: CancellationToken::new(),
+        }
+    }
+
+    async fn json(&self, kind: &str, data: impl serde::Serialize) {
+        if self.mode == PrintMode::Json {
+            let line = json!({ "kind": kind, "data": data }).to_string();
+            let line = format!("{}\n", terminal::json(&line));
+            self.copy(&self.stdout, line.as_bytes()).await;
+        }
+    }
+
+    /// Writes the bytes unchanged, and waits until they are written.
+    async fn copy<W>(&self, output: &Mutex<Option<W>>, bytes: &[u8])
+    where
+        W: AsyncWrite + Unpin + Send,
+    {
+        let mut output = output.lock().await;
+        let Some(writer) = &mut *output else { return };
+        let work = async {
+            writer.write_all(bytes).await?;
+            writer.flush().await
+        };
+        let written = tokio::select! {
+            written = work => written.is_ok(),
+            () = self.muted.cancelled() => false,
+        };
+        if !written {
+            *output = None;
+        }
+    }
+}
+
+impl RunObserver for RunPrinter {
+    async fn output(&self, pipe: FrameKind, bytes: &[u8]) {
+        if self.mode == PrintMode::Json {
+            return;
+        }
+        match pipe {
+            FrameKind::Stdout => self.copy(&self.stdout, bytes).await,
+            FrameKind::Stderr => self.copy(&self.stderr, bytes).await,
+        }
+    }
+
+    async fn task_made(&self, task: &TaskDocument) {
+        if self.mode == PrintMode::Announced {
+            output::note(&format!("svc: task {}", task.id()));
+        }
+        self.json("task", &task.0).await;
+    }
+
+    async fn frame_recorded(&self, frame: &OutputFrame) {
+        self.json("frame", frame).await;
+    }
+
+    async fn ended(&self, end: &Value) {
+        self.json("terminal", end).await;
+    }
+
+    fn mute(&self) {
+        self.muted.cancel();
+    }
+
+    fn notice(&self, notice: RunNotice) {
+        output::note(&format!("svc: {}", sentence(notice)));
+    }
+}
+
+fn sentence(notice: RunNotice) -> String {
+    match notice {
+        RunNotice::DaemonAway { problem } => {
+            let problem = problem.unwrap_or_else(|| "the daemon is away".to_owned());
+            format!("{problem}; the output is kept until the daemon accepts it")
+        }
+        RunNotice::DaemonBack => "the daemon is back".to_owned(),
+        RunNotice::TaskRefused { problem } => {
+            format!(
+                "the daemon accepts no more output of this task: {problem}; the command keeps running"
+            )
+        }
+        RunNotice::SpoolFailed { problem } => {
+            format!("{problem}; the task misses output, but the command keeps running")
+        }
+        RunNotice::EndNotRecorded { problem } => {
+            format!("{problem}; the task's end is not recorded")
+        }
+        RunNotice::NeedsTerminal => {
+            "the command waits for the terminal, which a task does not have; \
+             give it its input by a pipe, or </dev/null"
+                .to_owned()
+        }
+    }
+}
+
+/// How long to retry while the daemon is away: a person waits, and the file stays.
+const RESEND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sends a spool file that a run left behind, and removes it.
+///
+/// With `new` the run becomes a new task. A repetition finds the same task again.
+pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitResult {
+    let LeftoverSpool { mut header, reader, written, lock: _lock } = LeftoverSpool::open(file)?;
+    if new {
+        header.create["idempotency_key"] = json!(format!("{}-new", header.run));
+    }
+    let sender = EventSender {
+        discovery: context.discovery()?,
+        create: header.create,
+        reader,
+        patience: patience(context, RESEND_PATIENCE)?,
+        accept_begun: true,
+        observer: Arc::new(RunPrinter::new(PrintMode::Quiet)),
+    };
+    let (outcome, task) = sender.run_to_end(written).await;
+    match outcome {
+        SendOutcome::Complete => {}
+        SendOutcome::TaskClosed(problem) => bail!(
+            "{problem}; `svc task resend --new {}` records the whole run as a new task",
+            file.display()
+        ),
+        SendOutcome::NoTask(problem) | SendOutcome::Refused(problem) => {
+            bail!("{problem}; {} is left as it is", file.display())
+        }
+        SendOutcome::GaveUp(problem) => {
+            bail!("{problem}; {} is left as it is, try again later", file.display())
+        }
+    }
+    std::fs::remove_file(file)?;
+    let id = task.as_ref().map(TaskDocument::id).unwrap_or_default();
+    let line = format!("task {id} has all lines; removed {}", file.display());
+    context.print_line(&json!({ "task_id": id, "removed": file }), &line)
+}
