@@ -30,6 +30,8 @@ use super::{Context, ExitResult, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
+/// Hooks that were refused before this time are not reported.
+const LATELY: Duration = Duration::from_hours(1);
 /// How long before writes are refused the check warns.
 const SOON: Duration = Duration::from_hours(30 * 24);
 /// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
@@ -92,6 +94,7 @@ pub(super) async fn run(context: &Context) -> ExitResult {
     findings.extend(changed_servers(context).await);
     findings.extend(moved_remotes(context).await);
     findings.extend(sessions(context).await);
+    findings.extend(refused_hooks(context));
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -541,6 +544,27 @@ async fn sessions(context: &Context) -> Vec<Finding> {
 fn process_of(peer: &Value) -> Option<ProcessIdentity> {
     let pid = u32::try_from(peer["pid"].as_u64()?).ok()?;
     Some(ProcessEntry::read(pid)?.identity(pid))
+}
+
+/// Hooks that the daemon refused, as another process of the project has the session: such a session
+/// is shown nowhere else.
+fn refused_hooks(context: &Context) -> Option<Finding> {
+    let log = std::fs::read_to_string(context.paths.home.join("hooks.log")).ok()?;
+    let since = SystemClock.now().minus(LATELY);
+    let is_recent = |line: &&str| {
+        let at = line.split(' ').next().and_then(Timestamp::parse);
+        at.is_some_and(|at| at >= since)
+    };
+    // The event's name, then the daemon's error, which begins with `session` for another's session.
+    let said = log.lines().filter(is_recent).filter_map(|line| line.split_once(": "));
+    let refused: Vec<&str> =
+        said.map(|(_, why)| why).filter(|why| why.starts_with("session")).collect();
+    let why = refused.last()?;
+    let detail =
+        format!("{} hooks were refused in the last hour, the last with: {why}", refused.len());
+    let advice = "such a session is not shown: begin a new conversation, or go on with this one \
+        after the process that has it has ended";
+    Some(warn("sessions", detail, advice))
 }
 
 fn unread_record(peer: &Value) -> Option<Finding> {

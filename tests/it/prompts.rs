@@ -1,6 +1,5 @@
 //! Prompts that a client shows the person who started it, answered from elsewhere.
 
-use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -305,31 +304,6 @@ fn a_daemon_that_is_killed_leaves_the_prompt_to_the_terminal() {
     d.restart();
     let request = until(SOON, || open(&d));
     assert_eq!(request["options"], json!([]));
-}
-
-#[test]
-fn a_prompt_that_is_held_again_has_its_options_again() {
-    let mut d = Daemon::start();
-    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
-    let hook = asking.ask("interactive");
-    let first = held(&d);
-    d.kill9();
-    hook.output();
-    d.restart();
-    let id = text(&first, "request_id");
-    let said = thread::scope(|threads| {
-        let d = &d;
-        let hold = format!("/v1/prompts/{id}/hold");
-        let line = threads.spawn(move || format!("{:?}", d.post(&hold, &json!({}))));
-        let request = held(d);
-        assert_eq!(request["options"], first["options"]);
-        let path = answer_path(&request);
-        threads.spawn(move || d.post(&path, &json!({ "option_id": "allow" })));
-        let printed = format!("/v1/prompts/{id}/printed");
-        until(SOON, || (d.post(&printed, &json!({})).status() == 200).then_some(()));
-        line.join().expect("it ends")
-    });
-    assert!(said.contains("\"option_id\":\"allow\""), "{said}");
 }
 
 #[test]

@@ -357,8 +357,9 @@ fn session_is_taken_over_only_with_its_secret() {
     let mut c = FakeClient::start(&d.home, "agent-c", "q", "");
     let mut elsewhere = resume("s-a");
     elsewhere["cwd"] = json!("/nowhere/q");
-    assert_eq!(c.hook(&elsewhere), "");
     not_yours(&mut c, "hook_event", &told(&resume("s-a"), Some(&secret)));
+    assert_eq!(c.hook(&elsewhere), "");
+    assert_ne!(c.ok("get_session", &json!({}))["session_id"], "s-a");
     // Without the file.
     let aside = d.home.path("aside");
     fs::rename(&file, &aside).expect("it moves");

@@ -138,7 +138,7 @@ impl FleetAgent {
         let session = agent.order.session();
         let name = agent.order.name();
         let own = json!({ "display_name": name, "backend": "claude-code", "session_id": session });
-        let peer = agent.tool("peer_register", own)?;
+        let peer = agent.tool("peer_register", &own)?;
         peer["peer_id"].as_str().context("a peer has an id")?.clone_into(&mut agent.peer);
         Ok(agent)
     }
@@ -238,13 +238,13 @@ impl FleetAgent {
         Ok(())
     }
 
-    fn tool(&mut self, name: &str, arguments: Value) -> anyhow::Result<Value> {
+    fn tool(&mut self, name: &str, arguments: &Value) -> anyhow::Result<Value> {
         let answer: Value = match &mut self.way {
             Way::Programs(bridge) => {
                 bridge.ask("tools/call", &json!({ "name": name, "arguments": arguments }))?
             }
             Way::Direct(target, caller) => {
-                let request = target.request("POST", "/mcp", &tool_call(name, &arguments));
+                let request = target.request("POST", "/mcp", &tool_call(name, arguments));
                 serde_json::from_slice(wire::body(&caller.ask(&request)?))?
             }
         };
@@ -261,7 +261,7 @@ impl FleetAgent {
         if matches!(self.way, Way::Direct(..)) {
             message["from_peer"] = self.peer.clone().into();
         }
-        let sent = self.tool("peer_send", message)?;
+        let sent = self.tool("peer_send", &message)?;
         let id = sent["id"].as_str().context("a message has an id")?;
         self.account.sent.push((id.to_owned(), begun));
         Ok(())
@@ -274,7 +274,7 @@ impl FleetAgent {
             "action": words.text(8), "prediction": words.text(8), "probability": 0.7,
         });
         self.account.records += 1;
-        self.tool("start_ghap", record).map(drop)
+        self.tool("start_ghap", &record).map(drop)
     }
 
     fn end_record(&mut self, words: &mut Words) -> anyhow::Result<()> {
@@ -282,7 +282,7 @@ impl FleetAgent {
             "session_id": self.order.session(), "status": "confirmed", "result": words.text(8),
             "lesson": { "what_worked": words.text(8), "takeaway": words.text(8) },
         });
-        self.tool("resolve_ghap", end).map(drop)
+        self.tool("resolve_ghap", &end).map(drop)
     }
 
     /// A task that prints lines until the end: `svc task run`, or a thread that appends them.

@@ -25,7 +25,7 @@ pub enum ClientError {
     /// The socket or its listener belongs to another user.
     #[error("{0}: no token was sent; run as the user who runs the daemon")]
     Foreign(String),
-    /// The listener at the URL did not prove to know the token.
+    /// The listener at the URL did not prove that it knows the token.
     #[error("no token was sent to {url}: {problem}")]
     Unproven {
         url: String,
@@ -75,7 +75,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the token is not, or no longer, one of the daemon's.
+    /// Whether the daemon refuses the token.
     pub fn is_refused_token(&self) -> bool {
         self.status() == Some(StatusCode::UNAUTHORIZED)
             || matches!(self, Self::Unproven { is_unknown_token: true, .. })

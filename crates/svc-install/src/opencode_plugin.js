@@ -91,6 +91,8 @@ const follow = (path, onWord) =>
 /** Holds a prompt until the daemon has an answer to it, or it is over; gives the answer. */
 const hold = (id) =>
   new Promise((resolve) => {
+    // The daemon may hold the earlier connection for a moment.
+    let conflicts = 5
     const begin = async () => {
       let isOver = false
       const status = await follow(`/v1/prompts/${id}/hold`, (word) => {
@@ -98,7 +100,8 @@ const hold = (id) =>
         isOver ||= word.state !== "open"
       })
       // A daemon that was away offers the options again to whoever holds the prompt again.
-      if (isOver || (status && status !== 200 && status < 429)) return resolve()
+      const isRefused = status && status !== 200 && status < 429 && !(status === 409 && conflicts-- > 0)
+      if (isOver || isRefused) return resolve()
       setTimeout(begin, 1000).unref?.()
     }
     void begin()

@@ -35,6 +35,9 @@ pub enum SessionStanding {
     /// The caller's hook proves to be its client's, but the earlier process lives.
     Occupied,
     Foreign,
+    /// It is another process's, of another project, which has it by its client's own id. A session is
+    /// a process and that id, so a hook of the caller's client means one of its own.
+    Elsewhere,
     /// Nobody may begin it: the daemon gives such ids, or it is the operator's.
     Reserved,
 }
@@ -91,6 +94,14 @@ impl SessionStanding {
                     (false, true) => Self::Occupied,
                     (false, false) => Self::Foreign,
                 }
+            }
+            Some(Principal::Session(key))
+                if !row.same_project
+                    && !is_reserved_name(id)
+                    && !is_daemons_session_id(id)
+                    && !own_session_ids(key).iter().any(|own| own == id) =>
+            {
+                Self::Elsewhere
             }
             _ => Self::Foreign,
         }
@@ -347,7 +358,9 @@ mod tests {
 
     #[test]
     fn a_session_is_its_owners() {
-        use SessionStanding::{Absent, Adoptable, Foreign, Occupied, Own, Reserved, Unclaimed};
+        use SessionStanding::{
+            Absent, Adoptable, Elsewhere, Foreign, Occupied, Own, Reserved, Unclaimed,
+        };
         let a = session("a");
         let of_b = || known(Some(session("b")));
         let of_operator = || known(Some(Principal::Operator));
@@ -367,9 +380,9 @@ mod tests {
             ("another's, who is gone", Some(gone.clone()), false, Absent),
             ("proven, and who has it lives", Some(proven.clone()), false, Occupied),
             ("proven, and who had it is gone", Some(gone_and_proven.clone()), false, Adoptable),
-            ("of another project", Some(elsewhere(&gone)), false, Foreign),
-            ("of another project, living", Some(elsewhere(&proven)), false, Foreign),
-            ("of another project, and proven", Some(elsewhere(&gone_and_proven)), false, Foreign),
+            ("of another project", Some(elsewhere(&gone)), false, Elsewhere),
+            ("of another project, living", Some(elsewhere(&proven)), false, Elsewhere),
+            ("of another project, and proven", Some(elsewhere(&gone_and_proven)), false, Elsewhere),
             ("a living owner's in one's own process", Some(here(of_b())), false, Foreign),
             ("the operator's", Some(of_operator()), false, Foreign),
             ("the operator is never gone", Some(operator_gone), false, Foreign),
@@ -461,7 +474,7 @@ mod tests {
                 || (id == "a" && owner == Some(Principal::Operator));
             prop_assert_eq!(standing == SessionStanding::Own, is_own);
             let is_refused =
-                matches!(standing, SessionStanding::Foreign | SessionStanding::Occupied);
+                matches!(standing, SessionStanding::Foreign | SessionStanding::Occupied | SessionStanding::Elsewhere);
             prop_assert_eq!(is_refused, !is_own);
         }
     }

@@ -63,7 +63,7 @@ pub struct RunVerdict {
     pub summary: String,
 }
 
-/// What the status of a command says of the runner in it.
+/// What the exit status of a command line says about its runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Succeeded,

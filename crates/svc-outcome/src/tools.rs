@@ -21,6 +21,7 @@ pub(super) struct Runner {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the command")]
 pub(super) struct NamedRunner {
     pub(super) runner: Runner,
     /// Whether a status of 0 means that the runner ended with 0.

@@ -33,7 +33,7 @@ pub enum CodexSocketError {
     Connect(#[from] ConnectError),
     #[error("the app-server's WebSocket failed")]
     Protocol(#[from] Box<WebSocketError>),
-    #[error("the app-server said what is no JSON")]
+    #[error("the app-server sent something that is not JSON")]
     Unreadable(#[from] serde_json::Error),
     #[error("the app-server did not take a frame in time")]
     Slow,

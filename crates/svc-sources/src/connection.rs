@@ -451,7 +451,7 @@ impl SourceConnection {
             };
             match answer {
                 Ok(answers) => {
-                    connection.reply(&id, Ok(answers.get("answer").unwrap_or(&Value::Null)))
+                    connection.reply(&id, Ok(answers.get("answer").unwrap_or(&Value::Null)));
                 }
                 Err(failure) => {
                     connection.reply(&id, Err((INTERNAL_ERROR, &refusal(method, failure))));

@@ -19,6 +19,10 @@ use svc_sys::{bounded_file, private_file};
 
 use super::super::{Context, ExitResult, output};
 
+/// The text of a file before and after entries were added, and the names that it had already, each
+/// with whether the entry is the same.
+type InsertedEntries = (String, String, Vec<(String, bool)>);
+
 pub(super) struct ServerFile {
     pub(super) path: PathBuf,
     pub(super) is_toml: bool,
@@ -105,12 +109,8 @@ impl ServerFile {
         })
     }
 
-    /// Adds the entries whose names the file does not have. Returns the text of the file before and
-    /// after, and the names that it has, each with whether the entry is the same.
-    fn insert_missing(
-        &self,
-        entries: &[(String, Value)],
-    ) -> anyhow::Result<(String, String, Vec<(String, bool)>)> {
+    /// Adds the entries whose names the file does not have.
+    fn insert_missing(&self, entries: &[(String, Value)]) -> anyhow::Result<InsertedEntries> {
         self.edit(|file, document| {
             let before = file.text().to_owned();
             let (mut there, mut is_changed) = (Vec::new(), false);
@@ -235,7 +235,7 @@ pub(super) async fn import(context: &Context, client: ImportedClient, is_move: b
         Some(Ok(entries)) => entries,
     };
     let (mut good, mut bad): (Vec<(String, Value)>, Vec<String>) = (Vec::new(), Vec::new());
-    // The servers that config.toml has now: the name in the client's file, and in config.toml.
+    // The servers in config.toml: the name in the client's file, and in config.toml.
     let mut taken: Vec<(String, String)> = Vec::new();
     for (written, entry) in entries {
         let checked = source_name(&written).and_then(|name| {

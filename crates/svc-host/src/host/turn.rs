@@ -1,4 +1,4 @@
-//! What waits for an agent, the turn that it is in, and what it waits for.
+//! An agent's queued inputs, its current turn, and its open requests.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Component, Path, PathBuf};

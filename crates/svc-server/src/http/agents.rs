@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, Listing, MaybeJson, PageResult, Query, json_lines},
+    body::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, json_lines},
 };
 use crate::web::KeepAliveTimer;
 
@@ -87,14 +87,18 @@ struct InstanceFilter {
 }
 
 /// Instances by name: a page of them if one is asked for, else all.
-async fn agents(app: App, _: Caller, list: Listing<InstanceFilter>) -> PageResult<InstanceView> {
+async fn agents(
+    app: App,
+    _: Caller,
+    list: ListRequest<InstanceFilter>,
+) -> PageResult<InstanceView> {
     let status = list.filter.status;
     let mut agents = app.services.agents.instances(false).await?;
     agents.retain(|view| status.is_none_or(|status| view.status == status));
     Ok(Json(Page::part_or_all(agents, &list.page)?))
 }
 
-async fn list(app: App, caller: Caller, list: Listing<AgentFilter>) -> PageResult<AgentView> {
+async fn list(app: App, caller: Caller, list: ListRequest<AgentFilter>) -> PageResult<AgentView> {
     Ok(Json(app.services.agents.agents(&caller, &list.filter, &list.page).await?))
 }
 
@@ -195,7 +199,7 @@ async fn history(
 async fn requests(
     app: App,
     caller: Caller,
-    list: Listing<RequestFilter>,
+    list: ListRequest<RequestFilter>,
 ) -> PageResult<RequestRow> {
     Ok(Json(app.services.agents.requests(&caller, &list.filter, &list.page).await?))
 }

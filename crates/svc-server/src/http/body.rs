@@ -33,7 +33,7 @@ pub(super) struct MaybeJson<T>(pub(super) Option<T>);
 
 pub(super) struct Query<T>(pub(super) T);
 
-pub(super) struct Listing<F> {
+pub(super) struct ListRequest<F> {
     pub(super) filter: F,
     pub(super) page: PageQuery,
 }
@@ -105,7 +105,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-impl<F: DeserializeOwned + Send> FromRequestParts<App> for Listing<F> {
+impl<F: DeserializeOwned + Send> FromRequestParts<App> for ListRequest<F> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {

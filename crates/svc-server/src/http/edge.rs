@@ -60,7 +60,7 @@ pub struct Edge(Arc<SharedEdge>);
 struct SharedEdge {
     rules: EntryRules,
     cors: CorsLayer,
-    /// Set when the daemon is ready. Until then the response is 503; MCP clients wait.
+    /// Set when the daemon is ready. Until then the response is 503, never 404; MCP clients wait.
     serving: SetOnce<Serving>,
     draining: AtomicBool,
     /// Requests without a response, on all connections.

@@ -35,6 +35,7 @@ pub struct EntryRules {
     pub allowed_origins: Vec<String>,
     /// This user's programs are the operator without a token. On loopback only.
     pub no_auth: bool,
+    /// The name of the page, which no unauthenticated response contains.
     pub page_host: Option<String>,
     /// Users whose programs forward the requests of others.
     pub proxy_users: Vec<u32>,

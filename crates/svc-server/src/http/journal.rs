@@ -24,7 +24,7 @@ use svc_store::{SearchFilter, VerdictWeek};
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, Listing, MaybeJson, PageResult, Query},
+    body::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -60,7 +60,11 @@ pub(super) fn routes(api: Api) -> Api {
         .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
 }
 
-async fn sessions(app: App, caller: Caller, list: Listing<SessionFilter>) -> PageResult<Session> {
+async fn sessions(
+    app: App,
+    caller: Caller,
+    list: ListRequest<SessionFilter>,
+) -> PageResult<Session> {
     Ok(Json(app.services.team.sessions(&caller, &list.filter, &list.page).await?))
 }
 
@@ -136,7 +140,7 @@ async fn wait(
     }))
 }
 
-async fn ghaps(app: App, caller: Caller, list: Listing<GhapFilter>) -> PageResult<Ghap> {
+async fn ghaps(app: App, caller: Caller, list: ListRequest<GhapFilter>) -> PageResult<Ghap> {
     Ok(Json(app.services.journal.ghaps(&caller, &list.filter, &list.page).await?))
 }
 

@@ -18,7 +18,7 @@ use svc_store::ListedMessage;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, Listing, MaybeJson, PageResult, Query},
+    body::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -69,7 +69,7 @@ async fn list(
     app: App,
     caller: Caller,
     Query(Living { live }): Query<Living>,
-    list: Listing<PeerFilter>,
+    list: ListRequest<PeerFilter>,
 ) -> JsonResult<PeersAt<Arc<Page<Peer>>>> {
     let as_of = app.services.now();
     let page = app.services.team.peers(&caller, &list.filter, live, &list.page).await?;
@@ -125,9 +125,9 @@ async fn inbox(
     app: App,
     caller: Caller,
     Path(id): Path<String>,
-    list: Listing<Peek>,
+    list: ListRequest<Peek>,
 ) -> PageResult<Message> {
-    let Listing { filter: Peek { peek }, page } = list;
+    let ListRequest { filter: Peek { peek }, page } = list;
     Ok(Json(if peek {
         app.services.team.peek_messages(&caller, &id, &page).await?
     } else if page.cursor.is_some() {
@@ -140,7 +140,7 @@ async fn inbox(
 async fn messages(
     app: App,
     caller: Caller,
-    list: Listing<MessageFilter>,
+    list: ListRequest<MessageFilter>,
 ) -> PageResult<ListedMessage> {
     Ok(Json(app.services.team.messages(&caller, list.filter, &list.page).await?))
 }

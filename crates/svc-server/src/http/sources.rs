@@ -20,7 +20,7 @@ use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceMa
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, Listing, PageResult, Query},
+    body::{Json, JsonResult, ListRequest, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -133,7 +133,7 @@ struct OfProject {
 struct OfApproval {
     /// The operator's: see the servers of this project's files too. A session sees those of its own
     /// project.
-    #[expect(dead_code, reason = "ServerRequest reads it; here it is for the description")]
+    #[expect(dead_code, reason = "SourceRequest reads it; here it is for the description")]
     project: Option<String>,
     /// The file that waits. By default what is in force of that name, else the file that waits.
     from: Option<String>,
@@ -169,7 +169,7 @@ struct SourceLog {
 }
 
 /// A request about one child server.
-struct ServerRequest {
+struct SourceRequest {
     app: App,
     caller: Caller,
     name: String,
@@ -177,7 +177,7 @@ struct ServerRequest {
     folder: Option<String>,
 }
 
-impl FromRequestParts<App> for ServerRequest {
+impl FromRequestParts<App> for SourceRequest {
     type Rejection = Response;
 
     async fn from_request_parts(head: &mut Parts, app: &App) -> Result<Self, Response> {
@@ -192,7 +192,7 @@ impl FromRequestParts<App> for ServerRequest {
     }
 }
 
-impl ServerRequest {
+impl SourceRequest {
     /// The servers in the files for the folder, from the files' present content.
     fn servers(&self) -> Result<FolderSources, Problem> {
         Ok(manager(&self.app)?.in_folder(self.folder.as_deref()))
@@ -266,7 +266,7 @@ fn listed(
     Ok(Json(SourceList { page, problems }))
 }
 
-async fn list(app: App, caller: Caller, list: Listing<OfProject>) -> JsonResult<SourceList> {
+async fn list(app: App, caller: Caller, list: ListRequest<OfProject>) -> JsonResult<SourceList> {
     listed(&app, &caller, folder_of(&caller, &list.filter), &list.page)
 }
 
@@ -276,18 +276,18 @@ async fn reload(app: App, caller: Caller) -> JsonResult<SourceList> {
     listed(&app, &caller, None, &PageQuery::default())
 }
 
-async fn get(server: ServerRequest) -> JsonResult<SourceView> {
+async fn get(server: SourceRequest) -> JsonResult<SourceView> {
     server.view()
 }
 
-async fn log(server: ServerRequest) -> JsonResult<SourceLog> {
+async fn log(server: SourceRequest) -> JsonResult<SourceLog> {
     reads_everything(&server.caller)?;
     let log = server.servers()?.log(&server.name).ok_or_else(|| server.unknown())?;
     Ok(Json(SourceLog { log }))
 }
 
 async fn changes(
-    server: ServerRequest,
+    server: SourceRequest,
     Query(OfApproval { from, .. }): Query<OfApproval>,
 ) -> JsonResult<SourceChanges> {
     reads_everything(&server.caller)?;
@@ -297,7 +297,7 @@ async fn changes(
 }
 
 async fn approve(
-    server: ServerRequest,
+    server: SourceRequest,
     Query(OfApproval { from, .. }): Query<OfApproval>,
     Json(body): Json<SourceApproval>,
 ) -> JsonResult<SourceView> {
@@ -318,7 +318,7 @@ async fn approve(
     }
 }
 
-async fn reconnect(server: ServerRequest) -> JsonResult<SourceView> {
+async fn reconnect(server: SourceRequest) -> JsonResult<SourceView> {
     operators_own(&server.caller)?;
     let (Json(view), name) = (server.view()?, &server.name);
     if !server.servers()?.reconnect(name) {
@@ -328,15 +328,15 @@ async fn reconnect(server: ServerRequest) -> JsonResult<SourceView> {
     server.view()
 }
 
-async fn enable(server: ServerRequest) -> JsonResult<SourceView> {
+async fn enable(server: SourceRequest) -> JsonResult<SourceView> {
     switch(&server, true)
 }
 
-async fn disable(server: ServerRequest) -> JsonResult<SourceView> {
+async fn disable(server: SourceRequest) -> JsonResult<SourceView> {
     switch(&server, false)
 }
 
-fn switch(server: &ServerRequest, enabled: bool) -> JsonResult<SourceView> {
+fn switch(server: &SourceRequest, enabled: bool) -> JsonResult<SourceView> {
     operators_own(&server.caller)?;
     server.view()?;
     manager(&server.app)?.switch(&server.name, enabled).map_err(|error| {
@@ -346,7 +346,7 @@ fn switch(server: &ServerRequest, enabled: bool) -> JsonResult<SourceView> {
     server.view()
 }
 
-async fn log_in(server: ServerRequest, Json(body): Json<LoginBody>) -> JsonResult<LoginPage> {
+async fn log_in(server: SourceRequest, Json(body): Json<LoginBody>) -> JsonResult<LoginPage> {
     let (key, name) = (server.key()?, &server.name);
     let open = manager(&server.app)?.login(&key).begin(body.port.filter(|port| *port > 0)).await;
     let OpenLogin { authorization_url, redirect: redirect_uri } =
@@ -354,7 +354,7 @@ async fn log_in(server: ServerRequest, Json(body): Json<LoginBody>) -> JsonResul
     Ok(Json(LoginPage { authorization_url, redirect_uri }))
 }
 
-async fn await_login(server: ServerRequest, Json(body): Json<LoginWait>) -> JsonResult<LoginState> {
+async fn await_login(server: SourceRequest, Json(body): Json<LoginWait>) -> JsonResult<LoginState> {
     let (key, name) = (server.key()?, &server.name);
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(MAX_LOGIN_WAIT).min(MAX_LOGIN_WAIT));
     let login = manager(&server.app)?.login(&key);
@@ -372,7 +372,7 @@ async fn await_login(server: ServerRequest, Json(body): Json<LoginWait>) -> Json
     Ok(Json(LoginState { state, reason }))
 }
 
-async fn log_out(server: ServerRequest) -> JsonResult<LogoutState> {
+async fn log_out(server: SourceRequest) -> JsonResult<LogoutState> {
     let key = server.key()?;
     let outcome = manager(&server.app)?.login(&key).end().await.map_err(|error| {
         tracing::error!(error = %error, "a login cannot be forgotten");
@@ -381,7 +381,11 @@ async fn log_out(server: ServerRequest) -> JsonResult<LogoutState> {
     Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
 }
 
-async fn list_tools(app: App, caller: Caller, list: Listing<ToolFilter>) -> PageResult<Descriptor> {
+async fn list_tools(
+    app: App,
+    caller: Caller,
+    list: ListRequest<ToolFilter>,
+) -> PageResult<Descriptor> {
     let limit = check::limit(list.page.limit)? as usize;
     let after: Option<String> = check::cursor(list.page.cursor.as_deref())?;
     let mut open = app.tools.open_to(&caller);

@@ -40,7 +40,7 @@ pub struct Parts {
     pub doctor: Option<Doctor>,
     pub metrics: Metrics,
     pub identity: Identity,
-    /// Says when a silent stream sends a comment.
+    /// Timer for the comments of idle streams.
     pub beat: KeepAlive,
     pub stop: CancellationToken,
 }

@@ -20,7 +20,7 @@ use super::{
     App, Problem,
     api::{Api, Operation},
     body::{
-        Json, JsonBytes, JsonResult, Listing, Object, PageResult, Query, parse, parse_object,
+        Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Query, parse, parse_object,
         text_of,
     },
     events::{last_event_id, sse_response},
@@ -60,7 +60,7 @@ async fn create(
     Ok((status, Json(created.task)))
 }
 
-async fn list(app: App, caller: Caller, list: Listing<TaskFilter>) -> PageResult<Task> {
+async fn list(app: App, caller: Caller, list: ListRequest<TaskFilter>) -> PageResult<Task> {
     Ok(Json(app.services.tasks.tasks(&caller, &list.filter, &list.page).await?))
 }
 

@@ -322,7 +322,7 @@ struct ServerCapabilities {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompts: Option<OneMember<bool>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    extensions: Option<OneMember<Empty>>,
+    extensions: Option<OneMember<Value>>,
 }
 
 #[derive(Serialize)]
@@ -351,7 +351,7 @@ pub(crate) async fn discovery(
     caller: &Caller,
     client: Option<&str>,
 ) -> Result<DiscoverMembers, RpcError> {
-    let extensions = OneMember::from([(TASKS_EXTENSION, Empty {})]);
+    let extensions = OneMember::from([(TASKS_EXTENSION, json!({}))]);
     Ok(DiscoverMembers {
         supported_versions: Revision::MODERN.into_iter().map(Revision::as_str).collect(),
         capabilities: ServerCapabilities::new(server, Some(extensions)),
@@ -389,7 +389,7 @@ async fn instructions(
 }
 
 impl ServerCapabilities {
-    fn new(server: &McpServer, extensions: Option<OneMember<Empty>>) -> Self {
+    fn new(server: &McpServer, extensions: Option<OneMember<Value>>) -> Self {
         let list_changed = true;
         let has_prompts = !server.prompts.borrow().is_empty();
         Self {

@@ -39,17 +39,17 @@ pub(super) async fn open(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (session, after) = match session_to_resume(&server, &caller, &headers).await? {
-        Some(resumed) => resumed,
-        None => {
-            let new = NewMcpSession {
-                transport: McpTransport::Sse,
-                revision: Revision::V2024_11_05,
-                client: None,
-                capabilities: "{}".to_owned(),
-            };
-            (server.sessions.open(&caller, new).await?, 0)
-        }
+    let resumed = session_to_resume(&server, &caller, &headers).await?;
+    let (session, after) = if let Some(resumed) = resumed {
+        resumed
+    } else {
+        let new = NewMcpSession {
+            transport: McpTransport::Sse,
+            revision: Revision::V2024_11_05,
+            client: None,
+            capabilities: "{}".to_owned(),
+        };
+        (server.sessions.open(&caller, new).await?, 0)
     };
     Ok(sse_session_response(&server, &caller, session, after).await?)
 }
@@ -135,6 +135,7 @@ impl PostedToSession<'_> {
         let name = era::subject_name(headers, &request.method, &request.params);
         let mut meter = meter_of(server, &request.method, name.as_deref(), RequestEra::Legacy);
         let answer = match self.answer_request(request, &mut meter).await {
+            // The call is on record, and is counted when it ends.
             Ok(None) => return None,
             answer => answer,
         };

@@ -159,6 +159,7 @@ impl PostedMessages<'_> {
             CallAnswer { message, status: 200, outcome: RequestOutcome::Result }
         };
         let pending = PendingAnswer { answer: answer.boxed(), messages: None, is_repeatable };
+        // The call itself is counted when it ends.
         Ok(pending_response(server, id, pending, forms, None).await)
     }
 
@@ -233,6 +234,7 @@ impl PostedMessages<'_> {
             }
             return method.answer().await;
         }
+        // Requests of a batch are not counted.
         let mut meter = RequestMeter::start("tools/call", "", RequestEra::Legacy);
         match server.call_tool(context, headers, request, &mut meter).await? {
             CallReply::Pending(pending) => Ok(pending.answer.await.message),

@@ -52,7 +52,7 @@ fn two_minutes() -> u64 {
     120_000
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct BashResult {
     /// What it wrote, to standard output and error output.
@@ -123,9 +123,9 @@ pub(super) struct Shell {
 #[derive(Debug)]
 struct BackgroundCommand {
     owner: String,
-    /// The session with which it ends.
+    /// The command is killed when this session ends.
     session: Option<String>,
-    /// Number of the next command.
+    /// Number of the next command, in the order of their starts.
     number: u64,
     output: Arc<Mutex<CommandOutput>>,
     end: watch::Receiver<Option<CommandEnd>>,
@@ -409,7 +409,7 @@ async fn follow(
                     Ok(read @ 1..) => lock(&output).add(&buffer[..read]),
                     Ok(0) | Err(_) => is_open = false,
                 },
-                // The shell's own messages before it has read its first line.
+                // Errors that the shell prints before it reads its first line.
                 read = stderr.read(&mut errors), if has_errors => match read {
                     Ok(read @ 1..) => lock(&for_errors).add(&errors[..read]),
                     Ok(0) | Err(_) => has_errors = false,

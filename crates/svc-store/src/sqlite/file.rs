@@ -25,6 +25,8 @@ use crate::{LastBackup, StoreError};
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// The kernel releases the lock when the process ends for whatever reason, so a lock is never stale.
+/// The file stays: if it were removed, two processes could hold locks on two files of one name.
 #[derive(Debug)]
 pub struct DatabaseLock {
     _file: File,

@@ -49,7 +49,8 @@ pub(crate) fn owned_parameter(
     Ok(ToSqlOutput::Owned(owned.map_err(|error| sqlx::Error::Encode(error.into()))?))
 }
 
-/// A list as a parameter for `json_each`.
+/// A list as a parameter for `json_each`. Lists go as one JSON text, because each row or parameter
+/// of a list would cost a switch between threads.
 ///
 /// # Panics
 /// If `value` does not serialise; texts, numbers and ids always do.

@@ -71,7 +71,7 @@ pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
 /// Codex.
 pub fn socket(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<PathBuf> {
     match backend {
-        CLAUDE => ClaudeSession::read(process, session_id)?.inbox,
+        CLAUDE => ClaudeSession::read(process, client_session_id(session_id))?.inbox,
         CODEX => codex_control_socket(process),
         _ => None,
     }

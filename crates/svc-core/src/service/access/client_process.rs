@@ -41,7 +41,8 @@ impl ClientProcess {
         }
         let now = ProcessEntry::read(peer).map(|entry| entry.started);
         let Some(peer_started) = started.filter(|_| now == started) else {
-            // The id may belong to another process by now.
+            // The connection may have been passed to any process, and the id may belong to another one
+            // by now.
             return forbidden("the process that connected has ended");
         };
         let mut between = Vec::new();

@@ -148,13 +148,13 @@ impl Access {
     async fn token_of(&self, client: ClientProcess) -> Result<CachedToken, Error> {
         let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
         let process = client.process.clone();
-        let row = match self.core.store.tokens().of_process(&process, read_at).await? {
-            Some(row) => row,
-            None => {
-                let (name, cwd) = (&client.name, client.cwd());
-                let fresh = Box::pin(self.subject_of_unseen(&process, name, cwd)).await?;
-                Box::pin(self.insert_row_of(client.process, fresh)).await?
-            }
+        let known = self.core.store.tokens().of_process(&process, read_at).await?;
+        let row = if let Some(row) = known {
+            row
+        } else {
+            let (name, cwd) = (&client.name, client.cwd());
+            let fresh = Box::pin(self.subject_of_unseen(&process, name, cwd)).await?;
+            Box::pin(self.insert_row_of(client.process, fresh)).await?
         };
         let seen = self.cached(row, read_at).await?;
         self.tokens.cache(revocations, &seen, |known| {

@@ -66,6 +66,7 @@ pub(super) async fn attended_for(
     let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
     rows.retain(|row| match &owned.owner {
         Some(Principal::Operator) => true,
+        // No session asks itself.
         Some(Principal::Session(key)) => row.owner.as_deref() != Some(&**key) && is_near(row),
         None => false,
     });

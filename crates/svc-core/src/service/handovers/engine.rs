@@ -352,42 +352,39 @@ impl Handovers {
             marks: waiting.iter().map(mark).collect(),
             record: open.record.clone(),
         };
-        match way.record_shows(session, &question).await {
-            Some(ShownMessages { mut read, waiting: mut kept, begun }) => {
-                seen.unreadable = None;
-                let is_alive =
-                    session.is_some_and(|session| seen.process.as_ref() == Some(&session.process));
-                if !is_alive && !way.traits().keeps_queue {
-                    kept.clear();
-                }
-                if is_alive {
-                    // Its hook has shown these, and its record does not say otherwise.
-                    let is_told = |message: &&Message| {
-                        message.state == DeliveryState::Injected && !begun.contains(&message.id)
-                    };
-                    read.extend(waiting.iter().filter(is_told).map(|message| message.id.clone()));
-                }
-                if is_alive && seen.may_keep(&begun, status) {
-                    kept.extend(begun);
-                }
-                self.apply_record(open, is_alive, (read, kept)).await?;
-                if self.core.store.handovers().messages(id).await?.is_empty() {
-                    watch.remove(id);
-                    return Ok(None);
-                }
-                again(Instant::now() + SILENCE)
+        let shown = way.record_shows(session, &question).await;
+        let Some(ShownMessages { mut read, waiting: mut kept, begun }) = shown else {
+            let first = *seen.unreadable.get_or_insert_with(Instant::now);
+            let patience = if session.is_some() { UNREADABLE } else { GONE };
+            if first.elapsed() < patience {
+                return again((Instant::now() + WAY_POLL).min(first + patience));
             }
-            None => {
-                let first = *seen.unreadable.get_or_insert_with(Instant::now);
-                let patience = if session.is_some() { UNREADABLE } else { GONE };
-                if first.elapsed() < patience {
-                    return again((Instant::now() + WAY_POLL).min(first + patience));
-                }
-                self.end_unknown(open).await?;
-                watch.remove(id);
-                Ok(None)
-            }
+            self.end_unknown(open).await?;
+            watch.remove(id);
+            return Ok(None);
+        };
+        seen.unreadable = None;
+        let is_alive =
+            session.is_some_and(|session| seen.process.as_ref() == Some(&session.process));
+        if !is_alive && !way.traits().keeps_queue {
+            kept.clear();
         }
+        if is_alive {
+            // Its hook has shown these, and its record does not say otherwise.
+            let is_told = |message: &&Message| {
+                message.state == DeliveryState::Injected && !begun.contains(&message.id)
+            };
+            read.extend(waiting.iter().filter(is_told).map(|message| message.id.clone()));
+        }
+        if is_alive && seen.may_keep(&begun, status) {
+            kept.extend(begun);
+        }
+        self.apply_record(open, is_alive, (read, kept)).await?;
+        if self.core.store.handovers().messages(id).await?.is_empty() {
+            watch.remove(id);
+            return Ok(None);
+        }
+        again(Instant::now() + SILENCE)
     }
 
     /// Stores what the client's record says: messages that were read become `injected`, those that
@@ -418,7 +415,8 @@ impl Handovers {
                     // The client's person lets the text in, or not.
                     return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
                 }
-                // Otherwise the way may bring them to the client's next process.
+                // If the process is gone and showed none of them, the way has not failed: it may bring
+                // them to the client's next process.
                 let has_failed = is_alive || !shown.is_empty();
                 free(tx, &peer, &open.handover_id, &messages, has_failed).await
             })

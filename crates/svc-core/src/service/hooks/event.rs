@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use svc_model::{
-    Caller, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash,
+    Caller, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash, client_session_id,
     hook::{
         self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookPrompt,
         HookReply, HookTiming, ReplyParts,
@@ -84,8 +84,13 @@ impl Hooks {
         check::key("session_id", Some(&event.session_id))?;
         let mut is_own = self.team.owns(caller, &event.session_id).await?;
         if !is_own {
-            event.session_id =
-                self.team.session_of_hook(caller, &event.session_id, call.secret).await?;
+            event.session_id = if call.names_folder {
+                let there = self.in_folder(caller, event.cwd.as_deref()).await?;
+                self.team.session_of_hook(&there, &event.session_id, call.secret).await?
+            } else {
+                // A call of a model begins no session beside another's.
+                self.team.session_of_client(caller, &event.session_id).await?
+            };
             is_own = self.team.owns(caller, &event.session_id).await?;
         }
         let told = self.earlier_words.take_off(&caller.principal(), &mut event);
@@ -137,7 +142,10 @@ impl Hooks {
         event: &HookEvent,
         known: &KnownSession,
     ) -> Option<SessionSecrets> {
-        let is_due = caller.process().is_some() && (event.is_start() || known.session.is_none());
+        let is_clients_id = client_session_id(&event.session_id) == event.session_id;
+        let is_due = caller.process().is_some()
+            && is_clients_id
+            && (event.is_start() || known.session.is_none());
         self.core.session_secrets().filter(|_| is_due).cloned()
     }
 
@@ -239,18 +247,21 @@ impl Hooks {
         known: &KnownSession,
         names_folder: bool,
     ) -> Result<Caller, Error> {
-        if !caller.is_client_process() {
-            return Ok(caller.clone());
-        }
-        let projects = &self.core.projects;
         let folder = event.cwd.as_deref().filter(|_| names_folder);
-        let has = known.session.as_ref().filter(|_| known.is_own);
-        let project = match (has.and_then(|session| session.project.clone()), folder) {
-            (Some(project), _) => project,
-            (None, Some(folder)) => projects.of_folder(folder).await?,
-            (None, None) => return Ok(caller.clone()),
+        let own = known.session.as_ref().filter(|_| known.is_own && caller.is_client_process());
+        match own.and_then(|session| session.project.as_deref()) {
+            Some(project) => self.core.projects.caller_in(caller, project, folder).await,
+            None => self.in_folder(caller, folder).await,
+        }
+    }
+
+    /// The caller in the project of a folder that its client's hook names.
+    async fn in_folder(&self, caller: &Caller, folder: Option<&str>) -> Result<Caller, Error> {
+        let Some(folder) = folder.filter(|_| caller.is_client_process()) else {
+            return Ok(caller.clone());
         };
-        projects.caller_in(caller, &project, folder).await
+        let project = self.core.projects.of_folder(folder).await?;
+        self.core.projects.caller_in(caller, &project, Some(folder)).await
     }
 
     async fn profile(

@@ -74,9 +74,10 @@ impl Hooks {
         match self.team.standing(caller, session_id).await? {
             SessionStanding::Own => {}
             // The hook of its start makes it the caller's, and runs beside this one.
-            SessionStanding::Unclaimed | SessionStanding::Adoptable | SessionStanding::Absent => {
-                return Err(unknown());
-            }
+            SessionStanding::Unclaimed
+            | SessionStanding::Adoptable
+            | SessionStanding::Absent
+            | SessionStanding::Elsewhere => return Err(unknown()),
             standing => return Err(team::refusal(caller, session_id, standing)),
         }
         let credential = self.access.credential_name(caller);

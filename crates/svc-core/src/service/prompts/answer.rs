@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 use svc_model::{
     AgentRequestId, Caller, NOT_BLANK, ProcessIdentity,
     agent::RequestOptionKind,
-    hook::{ClientPrompt, PromptAnswer, RefusedAnswer},
+    hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer},
     limits,
 };
 use svc_store::{RequestAnswerRow, RequestRow, WriteTx};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    HeldPromptState, PromptHold, Prompts,
+    HeldPrompt, HeldPromptState, PromptHold, Prompts,
     settle::{self, NewPrompt, PromptEnd},
 };
 use crate::service::{Error, check};
@@ -54,6 +54,35 @@ pub enum PromptOutcome {
 }
 
 impl Prompts {
+    /// Holds an open prompt of the caller's session, for its hook. opencode's outlives a hold that
+    /// broke, and can be answered here again when it is held again.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the caller has no such prompt; [`Error::Conflict`] if it is over, or
+    /// another hook holds it.
+    pub async fn hold(&self, caller: &Caller, id: &str) -> Result<HeldPrompt, Error> {
+        let row = self.own(caller, id).await?;
+        if row.closed_at.is_some() {
+            return Err(Error::Conflict(format!("request {id} is over")));
+        }
+        let hold = self.held.hold(&row.request_id);
+        let hold =
+            hold.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
+        let held = HeldPrompt { prompts: self.clone(), hold };
+        let asked = settle::asked(&row).filter(|it| matches!(it, ClientPrompt::Opencode(_)));
+        if let (AttendedPrompts::Answer, true, Some(asked)) =
+            (self.attended, row.options.is_empty(), asked)
+        {
+            let id = row.request_id;
+            let again = self
+                .core
+                .store
+                .write(move |tx| Box::pin(async move { take_up(tx, &id, &asked, true).await }));
+            again.await?;
+        }
+        Ok(held)
+    }
+
     /// Gives an answer to the client that shows a prompt.
     ///
     /// # Errors
@@ -309,7 +338,7 @@ impl Prompts {
 }
 
 /// Offers a prompt again that the client asks again: an earlier answer did not arrive.
-pub(super) async fn take_up(
+async fn take_up(
     tx: &mut WriteTx,
     id: &AgentRequestId,
     asked: &ClientPrompt,

@@ -165,34 +165,6 @@ impl Prompts {
         self.attended = attended;
     }
 
-    /// Holds an open prompt of the caller's session, for its hook. After a hold that broke it can be
-    /// answered here again.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] if the caller has no such prompt; [`Error::Conflict`] if it is over, or
-    /// another hook holds it.
-    pub async fn hold(&self, caller: &Caller, id: &str) -> Result<HeldPrompt, Error> {
-        let row = self.own(caller, id).await?;
-        if row.closed_at.is_some() {
-            return Err(Error::Conflict(format!("request {id} is over")));
-        }
-        let hold = self.held.hold(&row.request_id);
-        let hold =
-            hold.ok_or_else(|| Error::Conflict(format!("another hook holds request {id}")))?;
-        let held = HeldPrompt { prompts: self.clone(), hold };
-        let asked = settle::asked(&row);
-        if let (AttendedPrompts::Answer, true, Some(asked)) =
-            (self.attended, row.options.is_empty(), asked)
-        {
-            let id = row.request_id;
-            let again = self.core.store.write(move |tx| {
-                Box::pin(async move { answer::take_up(tx, &id, &asked, true).await })
-            });
-            again.await?;
-        }
-        Ok(held)
-    }
-
     /// Notes that the hook of a prompt has printed its answer.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ pub(in crate::service) async fn open(
         tool: Some(prompt.tool()),
         options: if is_held { prompt.options() } else { Vec::new() },
         opened_at,
-        ..new_row(request_id, session.to_owned(), owned, (prompt.kind(), prompt.title()), kept)
+        ..new_row(request_id, session.to_owned(), owned, (prompt.kind(), prompt.title()), &kept)
     };
     if shown.is_some() {
         tx.requests().describe(&row).await?;
@@ -95,7 +95,7 @@ fn new_row(
     session_key: String,
     owned: Ownership,
     (kind, title): (RequestKind, String),
-    kept: KeptPrompt,
+    kept: &KeptPrompt,
 ) -> RequestRow {
     RequestRow {
         request_id,
@@ -438,7 +438,7 @@ async fn open_dialog(
     let row = RequestRow {
         cwd: peer.peer.path,
         opened_at: now,
-        ..new_row(AgentRequestId::new(ids, now), session, owned, words, kept)
+        ..new_row(AgentRequestId::new(ids, now), session, owned, words, &kept)
     };
     tx.requests().insert(&row).await?;
     append_team_event(tx, "request.opened", &row, json!({})).await
@@ -481,7 +481,7 @@ mod tests {
                     text: false,
                 }],
                 opened_at,
-                ..new_row(id, "s".to_owned(), owned, words, kept)
+                ..new_row(id, "s".to_owned(), owned, words, &kept)
             };
             let insert = test
                 .store

@@ -397,6 +397,7 @@ fn named<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 fn subject(ghap: &Ghap) -> Prompt {
     let text = format!("{}\n{}", ghap.goal, ghap.hypothesis);
+    // Goals read like chores, so that flag is cleared.
     Prompt { is_chore: false, ..Prompt::read(&text) }
 }
 

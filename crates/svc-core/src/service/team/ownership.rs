@@ -6,7 +6,8 @@ use serde_json::json;
 use svc_model::{
     Caller, KnownOwner, MachineId, Ownership, Peer, Principal, ProcessIdentity, ProcessState,
     SessionContact, SessionStanding, StreamName, StreamVisibility, TokenHash, client_session_id,
-    is_own_session, limits, own_session_ids, session_id_in_process,
+    is_daemons_session_id, is_own_session, is_reserved_name, limits, own_session_ids,
+    session_id_in_process,
 };
 use svc_store::{StoreError, SubjectHolders, WriteTx};
 use svc_sys::process_list;
@@ -72,8 +73,8 @@ impl Team {
     }
 
     /// The id of the session that a hook of a caller's client calls `client_id`, where that is not
-    /// the caller's. Unless it becomes the caller's by this hook, it is the id of a session of
-    /// another process: then the caller's session has an id of its own.
+    /// the caller's. If a process of another project has a session of that id, the caller's has an
+    /// id of its own.
     pub(in crate::service) async fn session_of_hook(
         &self,
         caller: &Caller,
@@ -88,12 +89,11 @@ impl Team {
             return Ok(session_id);
         }
         let by_hook = SessionContact::Hook(secret);
-        Ok(match self.standing_by(caller, client_id, by_hook).await? {
-            SessionStanding::Absent | SessionStanding::Occupied | SessionStanding::Foreign => {
-                session_id_in_process(client_id, process)
-            }
-            _ => session_id,
-        })
+        let standing = self.standing_by(caller, client_id, by_hook).await?;
+        // What a process that has ended told late begins nothing.
+        let is_running = || self.core.state_of(&self.core.here(process)) == ProcessState::Running;
+        let is_apart = standing == SessionStanding::Elsewhere && is_running();
+        Ok(if is_apart { session_id_in_process(client_id, process) } else { session_id })
     }
 
     /// Whether a session is this caller's. The operator may act in every session on record.
@@ -241,9 +241,13 @@ async fn standing(
         let client_id = client_session_id(session_id);
         if client_id != session_id && !caller.is_operator() {
             let own = caller.process().map(|process| session_id_in_process(client_id, process));
-            return Ok(match own {
-                Some(own) if own == session_id => SessionStanding::Unclaimed,
-                _ => SessionStanding::Reserved,
+            let is_own = own.as_deref() == Some(session_id);
+            let may_begin =
+                is_own && !is_daemons_session_id(client_id) && !is_reserved_name(client_id);
+            return Ok(if may_begin {
+                SessionStanding::Unclaimed
+            } else {
+                SessionStanding::Reserved
             });
         }
         let is_subject = !caller.is_operator() && tx.tokens().is_subject(session_id).await?;

@@ -158,6 +158,7 @@ impl Team {
                 }
                 let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
                 budget.check_rows(tx, &caller, more).await?;
+                // Only the operator changes the session of the operator's calls that name none.
                 if caller.is_operator() {
                     tx.settings().put(CURRENT, &start.session_id).await?;
                 }
@@ -171,10 +172,11 @@ impl Team {
     /// token that a person minted is for one session.
     async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String, Error> {
         check::key("session_id", Some(named))?;
-        match self.standing(caller, named).await? {
-            SessionStanding::Own => Ok(named.to_owned()),
-            SessionStanding::Unclaimed if caller.process().is_some() => Ok(named.to_owned()),
-            standing => Err(refusal(caller, named, standing)),
+        let session_id = self.session_of_client(caller, named).await?;
+        match self.standing(caller, &session_id).await? {
+            SessionStanding::Own => Ok(session_id),
+            SessionStanding::Unclaimed if caller.process().is_some() => Ok(session_id),
+            standing => Err(refusal(caller, &session_id, standing)),
         }
     }
 

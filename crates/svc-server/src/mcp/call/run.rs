@@ -180,6 +180,7 @@ impl CallRun {
         arguments: Map<String, Value>,
     ) -> Option<CallAnswer> {
         let is_slow = tool.pace() == Pace::Slow;
+        // Any other call is counted with its request.
         let meter = matches!(self.mode, CallMode::Logged(..))
             .then(|| RequestMeter::start("tools/call", &self.record.name, RequestEra::Legacy));
         let work = tool.call(self.call(), arguments);
