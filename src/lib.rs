@@ -6,7 +6,7 @@
 //!
 //! # A command prints
 //!
-//! A terminal obeys what it is sent, so a text that others wrote must not reach it as it is.
+//! A terminal interprets what it is sent, so text of others must not reach it unchanged.
 //!
 //! 1. `src/cli/output/write.rs` prints. Its functions send each text through
 //!    `src/cli/terminal.rs`, which shows control characters as symbols. A function prints one
@@ -14,8 +14,8 @@
 //! 2. `exact` prints bytes for programs: completion scripts, unit files, the protocol of
 //!    `svc stdio`. `styled` prints text that is harmless already and has the daemon's own colours.
 //!    `tests/it/tidy/mod.rs` lists the files that use either.
-//! 3. `src/cli/top/team.rs` makes texts harmless when they come in, so `svc top` draws no others.
-//!    In JSON the symbols are JSON's own escapes, so a program reads the same text. `svc task run`
-//!    copies the bytes of its own command.
+//! 3. `src/cli/top/team.rs` sanitises text when it comes in, so `svc top` draws no other. In JSON
+//!    the symbols are JSON's own escapes, so a program reads the same text. `svc task run` copies
+//!    the bytes of its own command.
 
 pub mod cli;

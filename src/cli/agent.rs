@@ -143,7 +143,7 @@ pub(super) struct StartArgs {
 
 pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult {
     let command = match command {
-        // Standard input is read once.
+        // Standard input is read once, as the text may go to the daemon and then to a host.
         AgentCommand::Send { agent, input, steer } => {
             AgentCommand::Send { agent, input: text(input)?, steer }
         }
@@ -153,8 +153,8 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult 
         matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
     };
     match via_daemon(context, command.clone()).await {
-        // A daemon that was named by URL may be on another machine: the hosts of this one do not
-        // stand in.
+        // A daemon that was named by URL may run on another machine, so local hosts are no
+        // substitute.
         Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
             via_hosts(context, command, error).await
         }

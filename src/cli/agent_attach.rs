@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::events::note;
 use super::{Context, ExitResult, output};
 
-/// Attempts to reach a daemon that restarts, and the wait between two attempts.
+/// Most attempts to reach a daemon that restarts, and the delay between two attempts.
 const ATTEMPTS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(500);
 

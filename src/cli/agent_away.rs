@@ -31,7 +31,7 @@ pub(super) async fn list(
         return Err(away);
     }
     let mut agents: Vec<Value> = found.iter().map(view).collect();
-    // The order of the daemon's list: the latest first.
+    // As in the daemon's list: the latest first.
     agents.sort_by_key(|agent| std::cmp::Reverse(output::cell(agent, "started_at")));
     let printed = agent_list::print_hosts(context, args, &agents)?;
     output::note(&format!("svc: {ONLY_HOSTS}"));
@@ -102,7 +102,8 @@ pub(super) async fn attach(context: &Context, named: &str, away: anyhow::Error) 
                 let batch = match news? {
                     Some(HostNews::Events(batch)) => batch,
                     Some(HostNews::Delta(words)) => {
-                        // The history has finished entries only.
+                        // The history that was printed has finished entries only, so no delta
+                        // repeats it.
                         printer.speak(&serde_json::to_value(words)?)?;
                         continue;
                     }
@@ -153,7 +154,7 @@ const fn input_of(input: String, mode: SendMode) -> SendInput {
     SendInput { input, idempotency_key: None, mode, message_id: None, from: None }
 }
 
-/// An agent in the daemon's form. A host that does not respond leaves most members empty.
+/// An agent as the daemon renders it. Most members are empty for a host that does not respond.
 fn view(found: &FoundHost) -> Value {
     let socket = found.client.socket().to_string_lossy();
     match &found.said {
@@ -181,8 +182,8 @@ async fn find_answering(
     }
 }
 
-/// The living host that a text names: by the agent's id, the beginning of the id, or its session
-/// key, also without `agent:` and `:main`. Without a text, the host that was started last.
+/// The living host that `named` identifies: by the agent's id, a prefix of the id, or its session
+/// key, with or without `agent:` and `:main`. Without a name: the host that was started last.
 async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Result<FoundHost> {
     let mut found = living_hosts(context).await;
     if found.is_empty() {
@@ -225,7 +226,6 @@ fn is_named(info: &AgentInfo, named: &str) -> bool {
         || short.strip_suffix(":main") == Some(&*named)
 }
 
-/// A host whose socket exists.
 pub(super) struct FoundHost {
     /// The agent's id, from the name of the socket.
     pub(super) id: AgentId,
@@ -233,8 +233,8 @@ pub(super) struct FoundHost {
     pub(super) said: Result<HostStatus, HostError>,
 }
 
-/// All hosts with a listening socket, in the order of their agents' ids. They are asked
-/// concurrently, so that one which does not respond delays no other.
+/// All hosts with a listening socket, sorted by agent id. They are asked concurrently, so one that
+/// does not respond delays no other.
 pub(super) async fn living_hosts(context: &Context) -> Vec<FoundHost> {
     let mut asked = JoinSet::new();
     for entry in fs::read_dir(&context.paths.agents).into_iter().flatten().flatten() {
@@ -249,7 +249,7 @@ pub(super) async fn living_hosts(context: &Context) -> Vec<FoundHost> {
         });
     }
     let mut found = asked.join_all().await;
-    // A host that was killed leaves its socket.
+    // A host that was killed leaves its socket behind.
     found.retain(|host| !matches!(host.said, Err(HostError::Absent)));
     found.sort_by(|one, other| one.id.cmp(&other.id));
     found

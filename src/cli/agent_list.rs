@@ -1,5 +1,5 @@
-//! Prints agents: `svc agent list` with hosted agents and attended sessions, and one agent with its
-//! end, its history and what became of an input.
+//! `svc agent list` prints hosted agents and attended sessions; `svc agent status` prints one agent
+//! with its end, its history and the delivery of an input.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -111,12 +111,12 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> ExitResult 
     let is_of_hosts = args.hosted
         || args.filter.state.is_some()
         || args.filter.instance.is_some()
-        // Only the first page has the agents that the daemon runs.
+        // Only the first page has the agents that the daemon hosts.
         || args.cursor.is_some();
     let peers = peers(&client, args, is_living).await?;
     let mut agents: Vec<Value> =
         output::items(&hosts, "hosts").iter().map(|agent| hosted(agent, &peers)).collect();
-    // Living agents come first, whatever the order of the page is.
+    // Living agents first, whatever the order of the page.
     agents.sort_by_key(|agent| agent["status"] == "offline");
     if !is_of_hosts {
         let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
@@ -138,7 +138,7 @@ pub(super) fn print_hosts(context: &Context, args: &AgentListArgs, agents: &[Val
             .all(|member| wanted[*member].is_null() || agent[*member] == wanted[*member])
             && is_project(agent["project"].as_str().unwrap_or_default(), project.as_deref())
     };
-    // The host of an ended agent stays for some seconds.
+    // The socket of an ended agent's host stays for some seconds.
     let is_shown =
         |row: &Value| args.all || args.filter.state.is_some() || row["status"] != "offline";
     let rows = agents.iter().filter(is_wanted).map(|agent| hosted(agent, &[])).filter(is_shown);
@@ -185,7 +185,7 @@ fn is_attended(peer: &Value) -> bool {
 }
 
 fn hosted(agent: &Value, peers: &[Value]) -> Value {
-    // For a host that does not respond only the id may be known.
+    // If a host does not respond, the id may be all that is known.
     let key = agent["session_key"].as_str().or(agent["id"].as_str()).unwrap_or_default();
     let own = peers.iter().find(|peer| is_hosted(peer) && peer["agent"] == agent["session_key"]);
     let short = key.strip_prefix("agent:").unwrap_or(key);
@@ -195,7 +195,7 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
         "starting" | "running" | "stopping" => "busy",
         "requires_action" | "limited" => "waiting",
         "done" | "error" | "lost" => "offline",
-        // `idle`, `unreachable`, and the states of a later daemon.
+        // `idle`, `unreachable`, and states that a later version may add.
         other => other,
     };
     let mut row = agent.as_object().cloned().unwrap_or_default();
@@ -228,7 +228,7 @@ fn common(key: &str, name: &str, kind: &str, status: &str) -> Map<String, Value>
 /// Adds columns for members that the two kinds of rows name differently.
 fn name_columns(page: &mut Value) {
     for agent in page["agents"].as_array_mut().into_iter().flatten() {
-        // Of one that has ended no status has a beginning.
+        // The status of an ended agent has no start time.
         for (column, names) in
             [("folder", ["worktree", "path"]), ("since", ["since", "started_at"])]
         {

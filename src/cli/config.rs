@@ -65,7 +65,7 @@ fn check(context: &Context, named: Option<PathBuf>) -> ExitResult {
     let is_named = named.is_some();
     let file = named.unwrap_or_else(|| context.paths.config_file.clone());
     if is_named && !file.exists() {
-        // A daemon may run without the file; a person who names one wants it read.
+        // A daemon runs without the file, but a person who names a file wants it read.
         return Err(UsageError(format!("there is no file {}", file.display())).into());
     }
     let file = std::path::absolute(file)?;
@@ -82,7 +82,7 @@ fn check(context: &Context, named: Option<PathBuf>) -> ExitResult {
     }
     let problems = parsed.server_problems();
     if !problems.is_empty() {
-        // A daemon starts in spite of these problems; a person who checks the file wants to see
+        // A daemon starts in spite of these problems, but a person who checks the file wants to see
         // them.
         let text = problems.join("; ");
         return Err(UsageError(format!("{}: {text}", file.display())).into());

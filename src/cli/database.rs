@@ -1,5 +1,5 @@
-//! The database while no daemon uses it: its lock, `svc backup` and `svc restore`, which check the
-//! file in both directions, and `svc migrate`.
+//! The database while no daemon uses it: its lock; `svc backup` and `svc restore`, which both check
+//! the file; and `svc migrate`.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -69,7 +69,7 @@ pub(super) fn backup(context: &Context, args: &BackupArgs) -> ExitResult {
     let (from, to) = (&context.paths.db, &args.path);
     private_file::check_folder(&context.paths.home)?;
     anyhow::ensure!(from.exists(), "there is no database at {}", from.display());
-    // A dangling link counts as taken, too.
+    // A dangling link also counts as an existing file.
     let is_taken = fs::symlink_metadata(to).is_ok();
     anyhow::ensure!(!is_taken, "{} exists already: name a new file", to.display());
     let copied = private_file::check_above_file(to)
@@ -215,7 +215,7 @@ fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runti
     let flags = Flags { store_url: Some(url.to_owned()), ..Flags::default() };
     let server = PostgresOptions::configured(&context.config(&flags)?)?;
     let server = server.with_context(|| format!("{url} is no address of a database"))?;
-    // The schema that both sides have is this program's.
+    // The copy needs the same schema on both sides: the one of this program.
     let server = PostgresOptions { migrate: true, ..server };
     private_file::prepare_home(&context.paths.home)?;
     let (is_shown, mut last) = (!context.json && io::stderr().is_terminal(), Instant::now());

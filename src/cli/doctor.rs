@@ -30,9 +30,9 @@ use super::{Context, ExitResult, install, output};
 
 /// Free space below which the check warns, in bytes. Below a tenth of it the check fails.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// Hooks that were refused before this time are not reported.
+/// Older refusals of hooks are not reported.
 const LATELY: Duration = Duration::from_hours(1);
-/// How long before writes are refused the check warns.
+/// How long before writes will be refused the check begins to warn.
 const SOON: Duration = Duration::from_hours(30 * 24);
 /// A write-ahead log of this size, in bytes, means that a read transaction is kept open.
 const LARGE_WAL: u64 = 128 * 1024 * 1024;
@@ -179,7 +179,7 @@ fn servers(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// What a running daemon answers.
+/// The response of a running daemon; `None` on any error.
 async fn ask(context: &Context, path: &str) -> Option<Value> {
     context.client().ok()?.get(path).await.ok()
 }
@@ -401,7 +401,8 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     findings
 }
 
-/// The database to which the history of `svc.db` was moved: a daemon does not start on the file.
+/// The database to which the history of `svc.db` moves or has moved. No daemon starts on the file
+/// then.
 async fn moved(context: &Context) -> Option<Finding> {
     let place = svc_store::gone_to(&context.paths.db).await.ok()??;
     let advice =
@@ -474,7 +475,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
     findings
 }
 
-/// Who listens at the configured address, if it is not the daemon of this data folder.
+/// The program that listens at the configured address, if it is not the daemon of this data folder.
 async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     const CHECK: &str = "address";
     let ours = svc_server::daemon::live_file(&context.paths);
@@ -483,7 +484,7 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     let advice = "to use this address, end that program; otherwise choose another with --listen or in config.toml";
     let health = match probe(Endpoint::Tcp(url.clone())).await {
         Ok(health) => health,
-        // Nobody listens, or not with HTTP.
+        // Nobody listens, or the listener does not speak HTTP.
         Err(ClientError::NotRunning { .. }) => return None,
         Err(error) => {
             return Some(warn(CHECK, format!("the program at {url} is not svc: {error}"), advice));
@@ -527,8 +528,8 @@ async fn clients(context: &Context) -> Vec<Finding> {
     }
 }
 
-/// Sessions whose clients' own records or sockets do not count, and clients that take connections
-/// from everybody on this machine. Only a running daemon knows the sessions.
+/// Sessions whose client record or socket is not trusted, and clients that take connections from
+/// every user of this machine. Only a running daemon knows the sessions.
 async fn sessions(context: &Context) -> Vec<Finding> {
     let page = ask(context, "/v1/peers?live=true&limit=500").await.unwrap_or_default();
     let mut findings = Vec::new();
@@ -546,8 +547,8 @@ fn process_of(peer: &Value) -> Option<ProcessIdentity> {
     Some(ProcessEntry::read(pid)?.identity(pid))
 }
 
-/// Hooks that the daemon refused, as another process of the project has the session: such a session
-/// is shown nowhere else.
+/// Hooks that the daemon refused because another process of the project holds the session. Such a
+/// session is shown nowhere else.
 fn refused_hooks(context: &Context) -> Option<Finding> {
     let log = std::fs::read_to_string(context.paths.home.join("hooks.log")).ok()?;
     let since = SystemClock.now().minus(LATELY);
@@ -555,7 +556,8 @@ fn refused_hooks(context: &Context) -> Option<Finding> {
         let at = line.split(' ').next().and_then(Timestamp::parse);
         at.is_some_and(|at| at >= since)
     };
-    // The event's name, then the daemon's error, which begins with `session` for another's session.
+    // A line has the event's name, then the daemon's error. The error begins with `session` if
+    // another process holds the session.
     let said = log.lines().filter(is_recent).filter_map(|line| line.split_once(": "));
     let refused: Vec<&str> =
         said.map(|(_, why)| why).filter(|why| why.starts_with("session")).collect();

@@ -118,7 +118,8 @@ async fn tail(context: &Context, select: &Select) -> ExitResult {
                 if context.json {
                     output::ndjson(&item)?;
                 } else if item["kind"] != "delta" {
-                    // A delta is output of an unfinished entry, whose event follows.
+                    // A delta is output of an unfinished entry; the event of the whole entry
+                    // follows.
                     output::styled_line(&feed.line(&context.screen.at_present(), &item))?;
                 }
             }
@@ -382,7 +383,7 @@ fn other(stream: &str, kind: &str, data: &Value) -> String {
         "memory.deleted" => format!("a memory was deleted (session {})", after_slash(stream)),
         "value.stored" => format!("a value was stored (session {})", after_slash(stream)),
         "source.state" => format!("MCP server {} is {}", cell("name"), cell("state")),
-        // An event of a later daemon.
+        // An event that a later version may add.
         _ => format!("{stream} {}: {}", kind.replace('.', " "), facts(data)),
     }
 }
@@ -449,8 +450,8 @@ fn task(screen: &Screen, task: &Value) -> String {
 pub(super) fn ending(task: &Value) -> String {
     let mut words = vec![output::cell(task, "status")];
     for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
-        // The error has the reason. The signal may be the daemon's own, for a task that cannot go
-        // on.
+        // The error has the reason. The signal may be the daemon's own, sent to end a task that
+        // cannot continue.
         let is_explained = key == "signal" && task["error"].is_string();
         if !is_explained && task.get(key).is_some_and(|value| !value.is_null()) {
             words.push(format!("{label} {}", output::cell(task, key)));

@@ -53,8 +53,8 @@ pub(super) fn code(result: ExitResult, is_json: bool) -> ExitCode {
     if is_json {
         document(&problem(&error, &text, is_usage));
     } else if has_lines {
-        // Only the person's own file may be quoted over several lines, and its lines are sanitised
-        // one by one. An error of the daemon may quote others.
+        // Only the person's own file may be quoted over several lines, which are sanitised one by
+        // one. An error of the daemon may quote text of others.
         output::notes(&format!("error: {text}"));
     } else {
         // The command line's own text may contain colours.

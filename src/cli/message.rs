@@ -1,5 +1,4 @@
-//! `svc message`: messages between participants, what becomes of them, and one message for a
-//! person.
+//! `svc message`: messages between participants and their delivery.
 
 use std::io::Read as _;
 use std::process::ExitCode;
@@ -258,7 +257,7 @@ pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
     std::io::stdin()
         .read_to_string(&mut text)
         .context("cannot read the message from standard input")?;
-    // The last line feed belongs to the pipe, as in a shell's `$(…)`.
+    // Drops trailing line feeds, as a shell's `$(…)` does.
     Ok(text.trim_end_matches('\n').to_owned())
 }
 
@@ -272,7 +271,7 @@ async fn show(context: &Context, client: &Client, message: &Value) -> anyhow::Re
 }
 
 fn rows(screen: &Screen, message: &Value, from: String, to: String) -> Vec<(&'static str, String)> {
-    // The value of a field must not contain colour codes.
+    // A colour code must not become part of a field's value.
     let screen = &Screen { color: false, ..*screen };
     let kind = match message["type"].as_str() {
         Some("query") => "question".to_owned(),
@@ -331,14 +330,14 @@ pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
         "next_turn" if receiver["waiting_for"]["kind"] == "limit" => {
             "it reads the message when its usage limit is over"
         }
-        // In a terminal OpenCode has no hook at the end of a turn that delivers messages.
+        // OpenCode in a terminal has no hook at the end of a turn that could deliver messages.
         "next_turn" if receiver["backend"] == "opencode" && receiver["agent"].is_null() => {
             "it reads the message with its next tool call, or when somebody types there"
         }
         "next_turn" => "it reads the message in its next turn",
         "when_back" => "it gets the message when it is back",
         "never" => "its agent has ended, and the message cannot be delivered",
-        // A state of a later daemon.
+        // A state that a later version may add.
         other => other,
     }
 }

@@ -61,10 +61,10 @@ pub fn command() -> clap::Command {
 
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // First, since a client waits for each hook. It has exit codes of its own.
+    // Hooks come first, since a client waits for each. They have exit codes of their own.
     match arguments.next() {
         Some(first) if first == "hook" => return hook::run_alone(arguments),
-        // The launcher with which the daemon starts child servers.
+        // The launcher through which the daemon starts child servers.
         Some(first) if first == server_process::LAUNCHER => {
             return server_process::launch_server(arguments);
         }
@@ -72,7 +72,7 @@ pub fn run() -> ExitCode {
         None => {
             return exit::code(commands::without_command(GlobalFlags::default()), false);
         }
-        // Before the command line is set up: the processes of a hosted agent should stay small.
+        // Before the command line is set up, so that the processes of hosted agents stay small.
         Some(first) if first == "agent" => {
             if let Some(code) = svc_host::host::run_if_asked(arguments) {
                 return code;

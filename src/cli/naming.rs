@@ -1,4 +1,4 @@
-//! Errors for names that match nothing or several things: similar names and candidates.
+//! Errors for a name that matches nothing or several things, with similar names or candidates.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use svc_client::{Client, ClientError, ClientProblem, with_query};
 
 use super::output::{self, cell, items, visible};
 
-/// Most similar names, and most candidates, that are listed.
+/// Most similar names and most candidates in an error.
 const NEAR: usize = 3;
 const CANDIDATES: usize = 20;
 
@@ -27,7 +27,7 @@ impl AdvisedError {
     }
 }
 
-/// The items of all pages of a list that are `wanted`, at most `most` of them.
+/// The items on all pages of a list for which `wanted` is true, at most `most` of them.
 pub(super) async fn all_items(
     client: &Client,
     path: &str,
@@ -49,7 +49,7 @@ pub(super) async fn all_items(
 }
 
 /// Names of participants by a member of their documents, for lists. Empty if the daemon does not
-/// respond: the list shows ids then.
+/// respond; the list then shows ids.
 pub(super) async fn peer_names(client: &Client, key: &str) -> HashMap<String, String> {
     let page: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
     let named = items(&page, "peers").iter().filter(|peer| peer[key].is_string());
@@ -72,7 +72,7 @@ pub(super) async fn peer_found<T>(
     }
     let is_of_message = |problem: &ClientProblem| problem.detail.starts_with("there is no message");
     if !is_ambiguous_error && error.problem().is_some_and(is_of_message) {
-        // The peer exists; something else was not found.
+        // The peer exists; the error is about something else.
         return Err(error.into());
     }
     let Ok(page) = client.get::<Value>("/v1/peers?limit=500").await else {
@@ -97,7 +97,8 @@ pub(super) async fn peer_found<T>(
     Err(AdvisedError::new(error, &advice).into())
 }
 
-/// The response for the message `name`, or an error that lists the messages whose ids begin so.
+/// The response for the message `name`, or an error that lists the messages whose ids have this
+/// prefix.
 pub(super) async fn message_found<T>(
     client: &Client,
     name: &str,
@@ -155,8 +156,8 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
     let (head, rest) = detail.split_once(": ")?;
     let (list, advice) = rest.rsplit_once("; ")?;
     let mut text = format!("{}; {}:", visible(head), visible(advice));
-    // The text in brackets may contain commas, too. A comma that ends a candidate is followed by an
-    // id.
+    // The text in parentheses may contain commas too. A comma that ends a candidate is followed by
+    // an id.
     let is_id = |text: &str| {
         let word = text.split(' ').next().unwrap_or_default();
         text.contains(" (") && word.len() > 4 && !word.contains([',', '(', ')'])
@@ -191,7 +192,8 @@ pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) ->
     AdvisedError { text, source }
 }
 
-/// Whether a document has this name, or an id that begins so with or without its prefix.
+/// Whether a document has this name, or an id with this prefix, with or without the id's own
+/// prefix.
 fn is_named(thing: &Value, id_field: &str, name: &str) -> bool {
     let id = cell(thing, id_field);
     let digits = id.split_once('_').map_or("", |(_, digits)| digits);
@@ -199,7 +201,7 @@ fn is_named(thing: &Value, id_field: &str, name: &str) -> bool {
     id.starts_with(name) || digits.starts_with(name) || own_name == Some(name)
 }
 
-/// An error with one candidate a line. Without candidates the daemon's text has to do.
+/// An error with one candidate a line. Without candidates, the daemon's text.
 fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> AdvisedError {
     if rows.is_empty() {
         return AdvisedError { text: visible(&source.to_string()), source };
@@ -215,8 +217,7 @@ fn choice(source: ClientError, name: &str, kind: &str, rows: &[String]) -> Advis
     AdvisedError { text, source }
 }
 
-/// Names that are similar to this one, of the closest kind of match only; living participants
-/// first.
+/// Similar names, from the closest kind of match only; living participants first.
 fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
     let wanted = name.to_lowercase();
     let kinds: [&dyn Fn(&str) -> bool; 4] = [

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use svc_sys::config::Env;
 use svc_sys::process_list;
 
-/// The running program, by the path with which the person runs it: after an upgrade a link on the
-/// PATH leads to the new version, and the present target may be gone.
+/// The path by which the person runs this program: after an upgrade, a link on the PATH leads to
+/// the new version, while the target of today may be gone.
 pub(super) fn own_name(env: &Env) -> anyhow::Result<PathBuf> {
     let running = std::env::current_exe().context("cannot tell where this program is")?;
     Ok(lasting_name(&running, std::env::args_os().next().as_deref(), env.os("PATH")))
@@ -26,7 +26,7 @@ fn lasting_name(running: &Path, invoked: Option<&OsStr>, paths: Option<&OsStr>) 
     [find("svc", paths), invoked]
         .into_iter()
         .flatten()
-        // The parent chose the invoked path, so it counts only if it leads to this program.
+        // The parent process chose the invoked path, so it counts only if it leads to this program.
         .filter(|path| real.is_some() && std::fs::canonicalize(path).ok() == real)
         .find_map(|path| std::path::absolute(path).ok())
         .unwrap_or_else(|| running.to_path_buf())
@@ -45,7 +45,7 @@ pub(super) fn client_or_own() -> u32 {
     client().unwrap_or_else(std::process::id)
 }
 
-/// The process that started this one, past the shell between them.
+/// The process that started this one, skipping a shell between them.
 pub(super) fn client() -> Option<u32> {
     process_list::client_of_this().map(|process| process.pid)
 }

@@ -76,7 +76,7 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> ExitResult {
     body["opts"] = opts.into();
     let client = context.client()?;
     if args.is_async && client.target().token_source != TokenSource::Env {
-        // Nobody waits here, so the operator's inbox gets the reply.
+        // Nobody waits here, so the reply goes to the operator's inbox.
         present(&client).await?;
         body["opts"]["from_peer_id"] = PeerId::OPERATOR.into();
     }
@@ -103,7 +103,7 @@ async fn note_namesake(client: &Client, name: &str, mode: &Value) {
     if !mode.is_null() && mode != "spawn-only" {
         return;
     }
-    // The work was accepted; if this list fails only the note is lost.
+    // The work was accepted; if this request fails, only the note is missing.
     let page: Value = client.get("/v1/peers?live=true&limit=500").await.unwrap_or_default();
     let mut peers = output::items(&page, "peers").iter();
     let namesake = peers.find(|peer| peer["display_name"] == name && peer["agent"].is_string());

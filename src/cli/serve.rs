@@ -22,12 +22,12 @@ pub(super) const NO_AUTH: &str = "no_auth is on: every program of your user, and
     everything; other users and pages of other web sites are refused";
 
 pub(super) fn run(config: &Config, env: &Env) -> ExitResult {
-    // Every file that is created from here on is readable by its owner only.
+    // Every file that is created from here on is readable only by its owner.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let paths = &config.paths;
     private_file::prepare_home(&paths.home)?;
     telemetry::init(&LogOptions {
-        // A pool warns of each connection that a server ends; the store says that once.
+        // The pool warns about each connection that the server closes; the store reports that once.
         filter: format!("sqlx_core::pool=error,{}", config.log_level.value),
         json: match config.log_format.value {
             LogFormat::Json => true,
@@ -213,8 +213,8 @@ impl ServeArgs {
             }
         }
         for value in &self.mcp_config {
-            // The daemon in the background has another working folder. Documents go to its standard
-            // input.
+            // The background daemon has another working folder, so paths are made absolute.
+            // Documents go to its standard input.
             let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
             let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
             out.extend(["--mcp-config".into(), value]);

@@ -117,7 +117,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> ExitResul
     let client = context.client()?;
     match command {
         SessionCommand::List(mut query) => {
-            // Without the flag, open and closed sessions.
+            // Without the flag the list has open and closed sessions.
             query.filter.open = query.filter.open.filter(|open| *open);
             let mut page: Value = client.get(&with_object("/v1/sessions", &query)).await?;
             if !context.json {
@@ -310,7 +310,7 @@ fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
         let at = cell("updatedAt");
         rows.push(vec![Some(shown), cell("state"), cell("label"), cell("kind"), cell("cwd"), at]);
         let is_child = |it: &&Value| output::cell(it, "parentSessionKey") == key;
-        // The parents form no cycle, so each session is printed once.
+        // Parents form no cycle, so each session is printed once. Deeper levels are left out.
         if depth < 8 {
             open.extend(sessions.iter().filter(is_child).rev().map(|child| (depth + 1, child)));
         }

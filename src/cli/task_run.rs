@@ -1,9 +1,9 @@
 //! `svc task run -- CMD…` and `svc task resend`: the command line of [`svc_host::runner`], and the
 //! output of both.
 //!
-//! The command goes on when the daemon is away or refuses; it is never started without a daemon.
-//! Its bytes are printed as they are: the command is the person's own, and without svc it would
-//! write them to the same terminal.
+//! Once started, the command continues if the daemon goes away or refuses; without a daemon it is
+//! never started. Its bytes are printed unchanged: the command is the person's own, and without svc
+//! it would write them to the same terminal.
 
 use std::ffi::OsString;
 use std::io;
@@ -107,7 +107,7 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
             }
         }
     }
-    // Installed before the command starts: from then on signals are forwarded to the command.
+    // Installed before the command starts, as signals are forwarded to the command from then on.
     let signals = Signals::new()?;
     let child = match RunnerChild::spawn(&args.command) {
         Ok(child) => child,
@@ -178,7 +178,7 @@ fn header(args: &RunArgs) -> SpoolHeader {
     ]);
     let mut create = Value::from(create);
     if args.idempotency_key.is_some() {
-        // Identifies the task as this run's and not an earlier run's.
+        // Distinguishes this run's task from an earlier run's.
         create["metadata"] = json!({ "run": run });
     }
     SpoolHeader { version: SpoolHeader::VERSION, run, create }
@@ -216,7 +216,7 @@ async fn claim(
     let body = Bytes::from(serde_json::to_vec(&header.create)?);
     let is_transient = ClientError::is_transient;
     let task = ask_daemon(discovery, Method::POST, "/v1/tasks", Some(body), is_transient).await?;
-    // If the response to a first attempt was lost, the existing task belongs to this run.
+    // If the response to the first attempt was lost, the existing task belongs to this run.
     let is_ours = task["metadata"] == header.create["metadata"];
     Ok((!is_ours).then_some(TaskDocument(task)))
 }

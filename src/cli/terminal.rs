@@ -1,10 +1,10 @@
-//! Sanitises text for a terminal: replaces characters that a terminal interprets or a person does
-//! not see by symbols.
+//! Sanitises text for a terminal: replaces characters that a terminal interprets, or that a person
+//! does not see, with symbols.
 //!
 //! Control characters get Unicode's control pictures (`␛` for escape, `␊` for a line feed, `␡` for
 //! delete). 8-bit controls, characters without width and those that change the direction of a line
-//! become escapes, such as `\u{202e}`; a joiner between characters that it joins is text. In JSON
-//! all of them become JSON's own escapes, so a program reads the same text. `output` sends all text
+//! become escapes such as `\u{202e}`; a joiner between characters that it joins stays. In JSON all
+//! of them become JSON's own escapes, so a program reads the original text. `output` sends all text
 //! through this module.
 
 use std::borrow::Cow;
@@ -27,9 +27,9 @@ pub(super) fn cell(text: &str) -> Cow<'_, str> {
     shown(text, |_| false)
 }
 
-/// A JSON document of the same meaning.
+/// Sanitises a JSON document without changing its meaning.
 pub(super) fn json(document: &str) -> Cow<'_, str> {
-    // Outside strings JSON has no other controls than these.
+    // Outside of strings, JSON has no control characters but these.
     let stays = |c: char| c == '\n' || !is_unsafe(c);
     if document.chars().all(stays) {
         return Cow::Borrowed(document);
@@ -85,7 +85,7 @@ fn shown(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
 }
 
 fn is_unsafe(c: char) -> bool {
-    // These two choose between two glyphs of one character, and do no more.
+    // The two variation selectors only choose between two glyphs of one character.
     let is_choice_of_picture = matches!(c, '\u{fe0e}' | '\u{fe0f}');
     matches!(c, '\n' | '\t') || (is_invisible(c) && !is_choice_of_picture)
 }

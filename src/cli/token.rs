@@ -146,8 +146,8 @@ async fn list(context: &Context, all: bool, limit: u32, cursor: Option<&str>) ->
     let client = context.client()?;
     let mut cursor = cursor.map(str::to_owned);
     let mut tokens: Vec<Value> = Vec::new();
-    // A page may have no valid token. No page is larger than what is missing, so that the cursor
-    // passes over none.
+    // A page may have no valid token. No page is larger than the missing number, so that the cursor
+    // skips no token.
     loop {
         let missing = limit.saturating_sub(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         let missing = missing.to_string();

@@ -1,4 +1,4 @@
-//! `svc tools`: the tools that models call, called by hand.
+//! `svc tools`: lists and calls the tools that models use.
 
 use std::process::ExitCode;
 
@@ -235,7 +235,7 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult 
         session = Some(value.map_err(|_| UsageError(format!("--session {id:?}: not an id")))?);
     }
     if !pairs.is_empty() {
-        // The tool's schema says which types the values have.
+        // The tool's schema has the types of the values.
         let tool = find(client, &args.name).await?;
         for (key, value) in pairs {
             let value = read(value)?;
@@ -254,7 +254,7 @@ async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Resu
     let stream = client.open("/mcp", request).await?;
     if !stream.status.is_success() {
         let reply = stream.collect().await?;
-        // An error of the protocol is a response as well; one of the HTTP layer is not.
+        // A protocol error is a response as well; an HTTP error is not.
         return match reply.json::<Value>() {
             Ok(answer) if answer.get("jsonrpc").is_some() => Ok(answer),
             _ => Err(ClientError::Problem(Box::new(reply.problem())).into()),
@@ -405,7 +405,7 @@ fn add(
     text: String,
 ) -> Result<(), UsageError> {
     let property = schema.get("properties").and_then(|all| all.get(key));
-    // An unknown argument is sent unchanged: the daemon refuses it and lists the known ones.
+    // An unknown argument is sent unchanged; the daemon refuses it and lists the known ones.
     let Some(property) = property else {
         arguments.insert(key.to_owned(), Value::String(text));
         return Ok(());
@@ -446,7 +446,7 @@ fn typed(property: &Value, key: &str, text: String) -> Result<Value, UsageError>
     });
     match value {
         Some(value) if fits => Ok(value),
-        // Of any type: a value that is no JSON is a text.
+        // The type is open: a value that is not JSON is a text.
         None if !["integer", "number", "boolean", "object"].contains(&kind) => {
             Ok(Value::String(text))
         }

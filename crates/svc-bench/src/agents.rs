@@ -21,7 +21,7 @@ use super::{
     report::{self, Figure, Goal},
 };
 
-/// Bytes of a line, with its line end.
+/// Bytes of a line, including its line feed.
 const LINE: usize = 100;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -63,14 +63,14 @@ fn stop(daemon: &Daemon, id: &str) -> anyhow::Result<()> {
     daemon.target.call("POST", &format!("/v1/hosts/{id}/stop"), "{\"force\":true}").map(drop)
 }
 
-/// Microseconds on a clock that all processes share.
+/// Microseconds on the monotonic clock, which all processes share.
 pub(crate) fn clock_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
 }
 
-/// Prints lines that begin with the time: how many a second, and how many, are the two numbers,
-/// which are read if they are not given. The agent's program.
+/// The program of the agent: prints lines that begin with the time. The two numbers are the lines
+/// per second and the number of lines; they are read from standard input if they are not given.
 pub(crate) fn print_lines(numbers: &[u64]) -> anyhow::Result<()> {
     let mut order = String::new();
     if numbers.is_empty() {
@@ -90,8 +90,8 @@ pub(crate) fn print_lines(numbers: &[u64]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The latency of each line in a stream, until `count` lines have come. The rest is not parsed: the
-/// event at the end of the turn repeats the whole text.
+/// The latency of each line in a stream, until `count` lines have arrived. The rest of the stream
+/// is not parsed, as the event at the end of the turn repeats the whole text.
 fn latencies(mut reader: impl std::io::Read, count: u64) -> anyhow::Result<Vec<u64>> {
     let (mut found, mut pending, mut block) = (Vec::new(), Vec::new(), vec![0; 64 * 1024]);
     while (found.len() as u64) < count {
@@ -170,7 +170,7 @@ fn watcher(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From a pipe to the synced spool, unthrottled.
+/// Throughput from a pipe to the synced spool, unthrottled.
 fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     let count: u32 = if bench.quick { 20_000 } else { 500_000 };
     let mut rates = Vec::new();
@@ -213,7 +213,8 @@ fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Time until a host's program runs and its socket responds, and the host's memory then.
+/// Time until the program of a host runs and its socket responds, and the host's memory at that
+/// point.
 fn host(bench: &mut Bench) -> anyhow::Result<()> {
     let folder = bench.sandbox.path("hosts");
     let starts = if bench.quick { 3 } else { 25 };
@@ -259,7 +260,7 @@ fn host(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Memory of a host, CPU and memory of the idle daemon, and its restart.
+/// Memory of a host, CPU and memory of the idle daemon, and the daemon's restart.
 fn idle(bench: &mut Bench, daemon: Daemon) -> anyhow::Result<()> {
     let agents: u32 = if bench.quick { 5 } else { 100 };
     let rest = Duration::from_secs(if bench.quick { 1 } else { 10 });
@@ -321,7 +322,7 @@ fn share_of(daemon: &Daemon, time: Duration) -> f64 {
     100.0 * spent.as_secs_f64() / time.as_secs_f64()
 }
 
-/// Private memory of a process, which no other has.
+/// Memory of a process that it shares with no other process.
 pub(crate) fn private_mib(pid: u64) -> anyhow::Result<f64> {
     mapped_mib(pid, "Private_")
 }

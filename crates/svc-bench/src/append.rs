@@ -58,7 +58,7 @@ pub(crate) fn run_inproc(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `append/64`, and `append/64x16` for sixteen events in each request.
+/// The name of a figure: `append/64`, or `append/64x16` for sixteen events per request.
 pub(crate) fn name(what: &str, connections: usize, events: usize) -> String {
     match events {
         1 => format!("{what}/{connections}"),
@@ -66,7 +66,7 @@ pub(crate) fn name(what: &str, connections: usize, events: usize) -> String {
     }
 }
 
-/// A bare loop over the same tables.
+/// A bare group commit on the same tables.
 pub(crate) fn bare_loop(
     runtime: &Runtime,
     bench: &Bench,
@@ -107,7 +107,7 @@ pub(crate) fn make_streams(
     Ok(names)
 }
 
-/// Appends an event to the stream of a number.
+/// Appends an event to the stream with this number.
 pub(crate) trait Append: Clone + Send + 'static {
     fn append(&self, stream: usize) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
@@ -144,7 +144,7 @@ impl Append for Bare {
     }
 }
 
-/// Lets `producers` append for a window, each waiting for its acknowledgements.
+/// Lets `producers` append for a window; each waits for its acknowledgements.
 pub(crate) async fn produce(
     producers: usize,
     window: Window,
@@ -158,7 +158,7 @@ pub(crate) async fn produce(
     while let Some(done) = tasks.join_next().await {
         slice.join(done.context("a producer panicked")??);
     }
-    // Lets a checkpoint or a late commit of this contender end before the next one begins.
+    // A checkpoint or a late commit of this contender must end before the next contender begins.
     tokio::time::sleep(Duration::from_millis(10)).await;
     Ok(slice)
 }
@@ -213,7 +213,8 @@ pub(crate) fn run_http(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Large batches over HTTP; the baseline is a bare loop in process with equal batches.
+/// Large batches over HTTP; the baseline is a bare loop in this process with batches of the same
+/// size.
 fn compare_batches(bench: &mut Bench, daemon: &Daemon, tasks: &[String]) -> anyhow::Result<()> {
     const PRODUCERS: usize = 64;
     let runtime = runtime()?;
@@ -227,7 +228,7 @@ fn compare_batches(bench: &mut Bench, daemon: &Daemon, tasks: &[String]) -> anyh
             runtime.block_on(produce(PRODUCERS, bench.window(), bare.clone()))
         }),
     )?;
-    // The loop ends with its last appender.
+    // The loop ends when its last appender is dropped.
     drop(bare);
     group.finish()?;
     bench.add(figure.goal(Goal::ratio(0.75)));
@@ -238,7 +239,7 @@ pub(crate) fn make_tasks(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Vec<S
     (0..if bench.quick { 8 } else { TASKS }).map(|_| daemon.make_task()).collect()
 }
 
-/// One round of svc, with `events` in each request.
+/// One round of svc with `events` per request.
 pub(crate) fn append(
     daemon: &Daemon,
     tasks: &[String],
@@ -266,7 +267,7 @@ pub(crate) fn slice(
     })
 }
 
-/// Adds the CPU time of the process to the count of a window.
+/// Adds the process's CPU time to the count of a window.
 pub(crate) async fn measured(
     process: &Process,
     window: Window,
@@ -283,7 +284,7 @@ pub(crate) async fn measured(
 }
 
 const CALLERS: usize = 64;
-/// The goal, as a share of the rate of plain appends.
+/// The goal: the share of the rate of plain appends.
 const SHARE: f64 = 0.7;
 
 pub(crate) fn run_check_in(bench: &mut Bench) -> anyhow::Result<()> {

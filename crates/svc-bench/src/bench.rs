@@ -33,7 +33,7 @@ pub(crate) struct Bench {
     pub(crate) rounds: usize,
     pub(crate) window_of: WindowOf,
     pub(crate) mcp_peer: Option<SocketAddr>,
-    /// The version of each peer, or why it does not take part.
+    /// The version of each peer, or why the peer is missing.
     pub(crate) peers: Vec<String>,
     pub(crate) disk: Disk,
     pub(crate) results: Vec<Figure>,
@@ -45,7 +45,7 @@ impl Bench {
         Self::within(Sandbox::new(svc_program(settings.svc.as_deref())?)?, settings)
     }
 
-    /// Like `new`, in an existing folder with its program.
+    /// As `new`, in an existing folder with its program.
     pub(crate) fn within(sandbox: Sandbox, settings: &Settings) -> anyhow::Result<Self> {
         let window_of =
             |warm, measure| (Duration::from_millis(warm), Duration::from_millis(measure));
@@ -66,14 +66,14 @@ impl Bench {
         })
     }
 
-    /// Before each round: shows its name, and waits until the disk is idle.
+    /// Begins a round: shows its name and waits until the disk is idle.
     pub(crate) fn begin_round(&mut self, name: &str) -> anyhow::Result<()> {
         report::show_step(name);
         if self.quick { Ok(()) } else { self.disk.settle(&self.sandbox) }
     }
 
-    /// Measures svc and a baseline in turns. Each operation counts `weight` times: a request may
-    /// carry many events.
+    /// Measures svc and a baseline alternately. Each operation counts `weight` times, as a request
+    /// may carry several events.
     pub(crate) fn in_turns(
         &mut self,
         (name, unit, weight): (&str, &'static str, u64),
@@ -93,7 +93,7 @@ impl Bench {
         Window::after(self.window_of.0, self.window_of.1)
     }
 
-    /// A data folder whose one task has very many events. Created on first use.
+    /// A data folder with one task of very many events. Created at the first use.
     pub(crate) fn big_home(&mut self) -> anyhow::Result<BigHome> {
         if let Some(home) = &self.big_home {
             return Ok(home.clone());
@@ -104,7 +104,7 @@ impl Bench {
         Ok(home)
     }
 
-    /// Removes what a scenario left, except the data folder with very many events.
+    /// Removes what a scenario left, except the data folder of very many events.
     pub(crate) fn clear(&self) -> anyhow::Result<()> {
         let kept = self.big_home.as_ref().map(|home| home.name);
         self.sandbox.clear(kept)
@@ -115,8 +115,8 @@ impl Bench {
     }
 }
 
-/// The program to measure: the one that is named, else the `svc` beside this program, else the one
-/// on `PATH`.
+/// The program to measure: the named one, else the `svc` beside this program, else the one on
+/// `PATH`.
 pub(crate) fn svc_program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = named {
         // Child processes have another working folder.

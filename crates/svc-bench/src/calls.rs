@@ -1,6 +1,6 @@
-//! Calls of tools. `mcp-call`: of read-only ones; the baseline is an axum handler that reads JSON
-//! and responds with as many bytes. `child-call`: of a child MCP server's through the daemon; the
-//! baseline is the same call on the server's own pipes.
+//! Calls of tools. `mcp-call`: calls of read-only tools; the baseline is an axum handler that
+//! parses JSON and responds with as many bytes. `child-call`: calls of a child MCP server's tools
+//! through the daemon; the baseline is the same call over the server's own pipes.
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
@@ -52,7 +52,7 @@ pub(crate) fn run_mcp_call(bench: &mut Bench) -> anyhow::Result<()> {
             bench.add(figure.goal_if(connections == CONNECTIONS, Goal::ratio(0.6)));
         }
     }
-    // The same in the other eras, without a goal.
+    // The same with the other protocol revisions, without a goal.
     let (tool, arguments) = &tools[0];
     let call = Call::new(&daemon, tool, arguments);
     for (era, request) in [("legacy", call.legacy()?), ("modern", call.modern())] {
@@ -193,7 +193,7 @@ impl DirectChild {
 
 impl Drop for DirectChild {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -287,7 +287,7 @@ pub(crate) fn serve(is_large: bool) -> anyhow::Result<()> {
                 json!({ "content": [{ "type": "text", "text": message["params"]["arguments"].to_string() }] })
             }
         };
-        // In one write: a noise may come in between.
+        // One write, as other output may come between two.
         let answer = format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "result": result }));
         out.write_all(answer.as_bytes())?;
         out.flush()?;
@@ -320,7 +320,7 @@ pub(crate) fn run_child_call(bench: &mut Bench) -> anyhow::Result<()> {
     let mut caller = Caller::open(daemon.target.address, &Protocol::HTTP)?;
     let mut times: [Vec<Duration>; 2] = Default::default();
     bench.begin_round("child-call")?;
-    // In turns, so that other load of the machine affects both alike.
+    // Alternately, so that other load of the machine affects both equally.
     for _ in 0..if bench.quick { 200 } else { 5000 } {
         times[0].push(timed(|| direct.ask(&plain).map(drop))?);
         times[1].push(timed(|| caller.ask(&through).map(drop))?);

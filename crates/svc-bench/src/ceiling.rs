@@ -1,4 +1,4 @@
-//! Bare loops on `rusqlite`: what this machine's disk and `SQLite` allow without svc.
+//! Bare loops on `rusqlite`: the limits of this machine's disk and of `SQLite` without svc.
 
 use std::{
     path::Path,
@@ -35,7 +35,7 @@ struct Job {
     reply: oneshot::Sender<i64>,
 }
 
-/// An event of a commit: its stream, its number there, and its data.
+/// An event of a commit: its stream, its number in the stream, and its data.
 pub(crate) type BareEvent = (i64, i64, Arc<str>);
 
 impl GroupCommit {
@@ -67,7 +67,7 @@ impl GroupCommit {
         })
     }
 
-    /// Like `start`, with another way to commit events.
+    /// As `start`, with another way to commit events.
     pub(crate) fn spawn(
         streams: i64,
         commit: impl FnMut(&[BareEvent]) -> anyhow::Result<()> + Send + 'static,
@@ -96,7 +96,7 @@ impl GroupCommit {
 pub(crate) struct Appender(mpsc::Sender<Job>);
 
 impl Appender {
-    /// Appends events to a stream, and returns when they are on the disk.
+    /// Appends events to a stream; returns when they are on the disk.
     pub(crate) async fn append(
         &self,
         stream: i64,
@@ -138,8 +138,7 @@ fn write(
     Ok(())
 }
 
-/// Reads a stream from its beginning to its end and copies each row's text. Returns the number of
-/// rows and the duration.
+/// Reads a whole stream and copies each row's text. Returns the number of rows and the duration.
 pub(crate) fn read_stream(path: &Path, stream: &str) -> anyhow::Result<(u64, Duration)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;

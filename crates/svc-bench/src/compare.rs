@@ -1,10 +1,10 @@
-//! `compare`: runs two builds of svc in turns, and decides for each line whether the second is
-//! worse.
+//! `compare`: runs two builds of svc alternately, and decides for each line whether the second
+//! build is worse.
 //!
-//! Each turn measures both programs, and every other turn begins with the second. A line's change
-//! is the median of the turns' ratios, as the machine's speed drifts between turns and not within
-//! one. Scenarios that measure in process are run by the `svc-bench` beside each of the two
-//! programs, if there is one.
+//! Each turn measures both programs; every other turn begins with the second one. A line's change
+//! is the median of the turns' ratios, as the machine's speed drifts between turns but hardly
+//! within one. Scenarios that run in process are measured by the `svc-bench` beside each of the two
+//! programs, if it exists.
 
 use std::{
     fmt::Write as _,
@@ -214,7 +214,7 @@ fn run_other(
 fn compared(rounds: &[Vec<Vec<MeasuredFigure>>; 2]) -> Vec<ComparedLine> {
     let mut lines: Vec<ComparedLine> = Vec::new();
     for figure in rounds[0].first().into_iter().flatten() {
-        // A figure without a unit is a quality and no speed.
+        // A figure without a unit is a quality and not a speed.
         let is_seen = lines.iter().any(|line| line.name == figure.name);
         if figure.unit.is_empty() || is_seen {
             continue;
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(names, ["x", "x p99"]);
         assert!(lines.iter().all(|line| line.verdict == Verdict::Worse), "{lines:?}");
         assert!(lines.iter().all(|line| (line.worse_by - 1.0 / 9.0).abs() < 1e-9), "{lines:?}");
-        // For bytes and times less is better.
+        // For bytes and times, less is better.
         let rounds = [turns(&[100.0; 3], "MiB"), turns(&[90.0; 3], "MiB")];
         let lines = compared(&rounds);
         assert_eq!(lines[0].verdict, Verdict::NotWorse);

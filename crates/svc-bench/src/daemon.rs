@@ -21,9 +21,9 @@ use super::{
 
 /// Bytes of data of each event.
 pub(crate) const DATA_BYTES: usize = 200;
-/// Digits at the beginning of each line, where a measurement may put a time.
+/// Digits at the beginning of each line, into which a measurement may write a time.
 pub(crate) const STAMP_DIGITS: usize = 16;
-/// The beginning of a stream of svc.
+/// The bytes with which svc begins an event stream.
 pub(crate) const PREAMBLE: &str = "retry: 1000\n\n";
 
 #[derive(Debug)]
@@ -34,8 +34,8 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon and waits until it is ready. `name` is that of its data folder, which may
-    /// exist.
+    /// Starts a daemon and waits until it is ready. `name` is the name of its data folder, which
+    /// may exist already.
     pub(crate) fn start(sandbox: &Sandbox, name: &str) -> anyhow::Result<Self> {
         Self::start_with(sandbox, name, &[])
     }
@@ -61,7 +61,7 @@ impl Daemon {
         Ok(Self { process, target: Target { address, token: Some(token) }, home })
     }
 
-    /// Like `start_with`, with a limit of open files if `files` is given.
+    /// As `start_with`, with a limit of open files if `files` is given.
     pub(crate) fn start_limited(
         sandbox: &Sandbox,
         name: &str,
@@ -126,7 +126,7 @@ pub(crate) fn body(events: usize) -> String {
     if events == 1 { one } else { format!("[{}]", vec![one; events].join(",")) }
 }
 
-/// A frame as a producer sends it, with `stamp` at the beginning of its line.
+/// A frame as a producer sends it; its line begins with `stamp`.
 pub(crate) fn event_body(stamp: u64) -> String {
     format!(r#"{{"kind":"frame","data":{{"line":"{}","kind":"stdout"}}}}"#, line(stamp))
 }
@@ -163,7 +163,7 @@ fn rendered() -> String {
 
 /// A frame's data as the daemon stores it.
 fn frame_data(line: &str) -> String {
-    // As long as any id of svc.
+    // An id of the length of all ids of svc.
     let task_id = TaskId::from(format!("{}{}", TaskId::PREFIX, "0".repeat(26)));
     let ts = Timestamp::from_millis(0);
     let (kind, truncated, partial) = (FrameKind::Stdout, false, false);
@@ -196,7 +196,7 @@ fn is_healthy(address: SocketAddr, request: &[u8]) -> bool {
 const PRODUCERS: u64 = 2;
 const BATCH: u64 = 1000;
 
-/// A data folder whose one task has very many events.
+/// A data folder with one task of very many events.
 #[derive(Debug, Clone)]
 pub(crate) struct BigHome {
     pub(crate) name: &'static str,

@@ -1,9 +1,9 @@
-//! One stream and its subscribers. `fanout`: many, unthrottled; the baselines are axum's events and
-//! bare sockets. `fanout-paced`: the latency at a moderate rate. `mixed`: beside many producers,
-//! every acknowledgement durable. `replay`: one that reads a long stream; the baseline is a bare
-//! read.
+//! One stream and its subscribers. `fanout`: many subscribers, unthrottled; the baselines are
+//! axum's event streams and bare sockets. `fanout-paced`: the latency at a moderate rate. `mixed`:
+//! subscribers beside many producers, with every acknowledgement durable. `replay`: one subscriber
+//! that reads a long stream; the baseline is a bare read.
 //!
-//! No subscriber loses an event. svc's publisher goes on as fast as it is acknowledged, and
+//! No subscriber loses an event. svc's publisher continues as fast as it gets acknowledgements, and
 //! subscribers that fall behind catch up from the log; the other publishers wait for their slowest
 //! subscriber.
 
@@ -56,7 +56,7 @@ pub(crate) fn run_fanout(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// svc, with a publisher over HTTP that waits for no subscriber.
+/// svc, with a publisher over HTTP that does not wait for subscribers.
 fn saturated(
     daemon: &Daemon,
     subscribers: usize,
@@ -78,7 +78,7 @@ fn saturated(
     })
 }
 
-/// Another server, which publishes by itself.
+/// Another server, which is its own publisher.
 fn other(
     server: &Server,
     subscribers: usize,
@@ -96,7 +96,7 @@ fn other(
     })
 }
 
-/// A thousand events a second, one in each request, to a hundred subscribers.
+/// A thousand events a second, one per request, to a hundred subscribers.
 pub(crate) fn run_paced(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "fanout-paced")?;
     let subscribers = if bench.quick { 10 } else { 100 };
@@ -118,7 +118,7 @@ fn paced(daemon: &Daemon, subscribers: usize, (warm, measure): WindowOf) -> anyh
     let task = daemon.make_task()?;
     load::runtime()?.block_on(async {
         let (address, target) = (daemon.target.address, daemon.target.clone());
-        // Opening the subscriptions takes a while, and the window begins after it.
+        // Opening the subscriptions takes some time; the window begins after it.
         let opening = Duration::from_millis(100 + subscribers as u64);
         let window = Window::after(warm + opening, measure);
         let timing = Timing::new(window);
@@ -151,7 +151,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// As many as the run allows.
+    /// As many producers and subscribers as the run allows.
     pub(crate) fn new(bench: &Bench) -> Self {
         let (producers, subscribers) = if bench.quick { (16, 10) } else { (64, 100) };
         Self { producers, subscribers }
@@ -246,7 +246,7 @@ pub(crate) fn run_replay(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Reads the whole stream, and checks that it was complete.
+/// Reads the whole stream and checks that it is complete.
 pub(crate) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
     let size = daemon::frame_size();
     let mut socket = TcpStream::connect(daemon.target.address)?;
@@ -268,11 +268,11 @@ pub(crate) fn replay(daemon: &Daemon, home: &BigHome) -> anyhow::Result<Slice> {
     Ok(Slice { cpu, ..Slice::counted(home.frames, length) })
 }
 
-/// A reader that requests everything and reads nothing, until it is dropped.
+/// A reader that requests the whole stream but reads nothing, until it is dropped.
 fn stalled_reader(daemon: &Daemon, home: &BigHome) -> anyhow::Result<TcpStream> {
     let mut socket = TcpStream::connect(daemon.target.address)?;
     socket.write_all(&daemon.follow_request(&home.task, 1))?;
-    // Until the sockets' buffers are full.
+    // By then the sockets' buffers are full.
     std::thread::sleep(Duration::from_millis(200));
     Ok(socket)
 }

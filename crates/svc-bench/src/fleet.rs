@@ -1,5 +1,5 @@
-//! `fleet`: how many agents one daemon carries, and what each costs: processor time, memory, disk.
-//! A page watches, by its stream of events, and people at `svc top`.
+//! `fleet`: how many agents one daemon can carry, and the cost of each in CPU time, memory and
+//! disk. A page watches through its event stream, and people watch with `svc top`.
 
 use std::{
     collections::HashMap,
@@ -179,7 +179,7 @@ impl Fleet {
                 all.push(figures);
                 Ok(in_time)
             }
-            // The first one has to work.
+            // The first step has to work.
             Err(error) if all.is_empty() => Err(error),
             Err(error) => {
                 report::show_step("");
@@ -248,7 +248,7 @@ impl Fleet {
         let mut process = self.sandbox.launch(&format!("agent-{number}"), &mut command)?;
         let (mut input, output) = process.pipes()?;
         let (sender, lines) = mpsc::channel();
-        // It ends with the agent.
+        // The thread ends with the agent.
         thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 sender.send(line).ok();
@@ -357,7 +357,7 @@ fn folder_bytes(folder: &Path) -> u64 {
             Ok(meta) if meta.is_dir() && entry.file_name() == "spool" => 0,
             Ok(meta) if meta.is_dir() => folder_bytes(&entry.path()),
             Ok(meta) if meta.is_file() && !is_database => meta.len(),
-            // A file may go meanwhile.
+            // A file may disappear meanwhile.
             _ => 0,
         }
     });
@@ -424,7 +424,7 @@ impl FleetWatch {
         page.write_all(&request)?;
         let arrivals = Arrivals::default();
         let (reader, noted) = (page.try_clone()?, Arc::clone(&arrivals));
-        // It ends with the connection.
+        // The thread ends with the connection.
         thread::spawn(move || read_page(reader, &noted));
         let tops = (0..TOPS)
             .map(|number| start_top(sandbox, daemon, number))
@@ -452,7 +452,7 @@ impl FleetWatch {
 
 impl Drop for FleetWatch {
     fn drop(&mut self) {
-        // It may have ended before.
+        // The connection may have ended before.
         self.page.shutdown(std::net::Shutdown::Both).ok();
     }
 }

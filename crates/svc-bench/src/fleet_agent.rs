@@ -1,5 +1,6 @@
 //! An agent of `fleet`: the process of a client, which runs `svc hook` at each event of its turns,
-//! has `svc stdio` for its calls of tools, and may have a task. Or it makes the same calls itself.
+//! uses `svc stdio` for its tool calls, and may have a task. An agent may also make the same calls
+//! directly.
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
@@ -28,21 +29,21 @@ const TURN: u64 = 20;
 /// Time between two tool calls: a turn takes a minute.
 const PACE: Duration = Duration::from_secs(3);
 const TOOL_RUN: Duration = Duration::from_millis(300);
-/// Tool calls between two messages: two minutes.
+/// Tool calls between two messages: two turns, which take two minutes.
 const BETWEEN_MESSAGES: u64 = 2 * TURN;
-/// Tool calls between the beginnings of two records: ten minutes.
+/// Tool calls between the starts of two records: ten turns, which take ten minutes.
 const BETWEEN_RECORDS: u64 = 10 * TURN;
-/// Tool calls from the beginning of a record to its end.
+/// Tool calls from the start of a record to its end.
 const RECORD: u64 = TURN / 2;
 pub(crate) const LINES: u64 = 10;
-/// Agents of a project, who are neighbours.
+/// Agents in a project; they are neighbours.
 const NEIGHBOURS: usize = 5;
-/// One agent of this many has a task.
+/// One of this many agents has a task.
 const TASK_EVERY: usize = 5;
-/// A word of each message, by which a hook's output shows that it has one.
+/// A word in each message, by which a hook's output is recognised as having one.
 const MARK: &str = "fleetmessage";
 
-/// What an agent is to do. It comes on standard input: it may have a token.
+/// The order for an agent. It is passed on standard input, as it may contain a token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct FleetOrder {
     pub(crate) svc: PathBuf,
@@ -50,38 +51,38 @@ pub(crate) struct FleetOrder {
     pub(crate) work: PathBuf,
     pub(crate) number: usize,
     pub(crate) agents: usize,
-    /// How many times as fast as an agent everything happens.
+    /// The factor by which everything is faster than for a real agent.
     pub(crate) speed: u32,
-    /// The daemon, for an agent that runs no programs.
+    /// The daemon's address and token, for an agent that runs no programs.
     pub(crate) direct: Option<(SocketAddr, String)>,
 }
 
-/// When an agent works, on the clock of all processes, in microseconds.
+/// When an agent works, in microseconds on the clock that all processes share.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct FleetTimes {
     pub(crate) begin: u64,
-    /// What begins from here on until the end counts.
+    /// Operations that begin from here until the end are counted.
     pub(crate) from: u64,
     pub(crate) until: u64,
 }
 
-/// What an agent has seen within the times that count.
+/// What an agent has measured in the period that counts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FleetAccount {
-    /// Times of hooks, or of the calls in their place, in microseconds.
+    /// Durations of hooks, or of the calls in their place, in microseconds.
     pub(crate) hooks: Vec<u32>,
-    /// Messages: id, and when sending began.
+    /// Messages: the id, and when sending began.
     pub(crate) sent: Vec<(String, u64)>,
     pub(crate) handed_over: u64,
     pub(crate) records: u64,
     pub(crate) late_ms: u64,
     pub(crate) hooks_cpu_ms: u64,
-    /// Processor time of `svc stdio` and of `svc task run`, in milliseconds.
+    /// CPU time of `svc stdio` and of `svc task run`, in milliseconds.
     pub(crate) programs_cpu_ms: u64,
     pub(crate) programs_mib: f64,
 }
 
-/// Reads its order and its times, works, and prints its account.
+/// Reads the order and the times, works, and prints the account.
 pub(crate) fn work() -> anyhow::Result<()> {
     let mut input = io::stdin().lines();
     let mut next = || input.next().context("no order")?.map_err(anyhow::Error::from);
@@ -112,16 +113,16 @@ enum Way {
 struct FleetAgent {
     order: FleetOrder,
     way: Way,
-    /// `svc task run`.
+    /// The process of `svc task run`.
     runner: Option<Child>,
     peer: String,
     account: FleetAccount,
-    /// Processor time of ended children, and of programs, when counting began.
+    /// CPU time of ended children, and of programs, at the time when counting began.
     before: (Duration, Duration),
 }
 
 impl FleetAgent {
-    /// Begins the session, as a client does: its MCP server, then the hook of its start.
+    /// Begins the session as a client does: first its MCP server, then the hook for the start.
     fn start(order: FleetOrder) -> anyhow::Result<Self> {
         std::fs::create_dir_all(order.folder())?;
         let way = match &order.direct {
@@ -145,11 +146,11 @@ impl FleetAgent {
 
     fn run(&mut self, times: FleetTimes) -> anyhow::Result<()> {
         let pace = micros(PACE / self.order.speed);
-        // The agents are spread over the time of a tool call.
+        // Spreads the agents over the interval between two tool calls.
         let share = (self.order.number as u64 * 7919) % 1000;
         let begin = times.begin + pace * share / 1000;
         if let Way::Direct(target, caller) = &mut self.way {
-            // The daemon closes connections that are silent while many others come.
+            // The daemon closes silent connections while many others arrive.
             sleep_until(begin);
             *caller = Caller::open(target.address, &Protocol::HTTP)?;
         }
@@ -193,7 +194,7 @@ impl FleetAgent {
             "tool_input": { "command": words.text(6), "description": words.text(4) },
         });
         self.hook("PreToolUse", event.clone())?;
-        // The calls of tools that the daemon serves take the place of others.
+        // Calls of the daemon's tools take the place of other tool calls.
         let offset = number * 7;
         if call % BETWEEN_MESSAGES == offset % BETWEEN_MESSAGES {
             self.send(&words.text(40))?;
@@ -285,10 +286,11 @@ impl FleetAgent {
         self.tool("resolve_ghap", &end).map(drop)
     }
 
-    /// A task that prints lines until the end: `svc task run`, or a thread that appends them.
+    /// Begins a task that prints lines until the end: by `svc task run`, or by a thread that
+    /// appends them.
     fn begin_task(&mut self, times: FleetTimes) -> anyhow::Result<()> {
         let rate = LINES * u64::from(self.order.speed);
-        // It outlives the count of its memory.
+        // Enough lines for the task to outlive the measurement of its memory.
         let count = rate * (times.until.saturating_sub(clock_us()) / 1_000_000 + 2);
         match &self.way {
             Way::Programs(_) => {
@@ -305,7 +307,7 @@ impl FleetAgent {
                 let path = format!("/v1/tasks/{task}/events");
                 let append = target.request("POST", &path, &daemon::event_body(0));
                 let mut caller = Caller::open(target.address, &Protocol::HTTP)?;
-                // It ends with this process at the latest.
+                // The thread ends with this process at the latest.
                 thread::spawn(move || {
                     for _ in 0..count {
                         caller.ask(&append)?;
@@ -361,7 +363,7 @@ impl FleetOrder {
         self.work.join(format!("p{}", self.number / NEIGHBOURS))
     }
 
-    /// The name of the next agent in its project, if it is not alone there.
+    /// The name of the next agent in the project, unless this agent is alone.
     fn neighbour(&self) -> Option<String> {
         let first = self.number - self.number % NEIGHBOURS;
         let next = first + (self.number + 1) % NEIGHBOURS;
@@ -369,7 +371,7 @@ impl FleetOrder {
         (next != self.number).then(|| format!("fleet-{next}"))
     }
 
-    /// A command of the program, with pipes.
+    /// A command that runs svc, with pipes.
     fn program(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.svc);
         command.args(arguments).env_clear().env("SVC_HOME", &self.home).current_dir(self.folder());
@@ -378,7 +380,7 @@ impl FleetOrder {
     }
 }
 
-/// `svc stdio`, as a client has it.
+/// `svc stdio`, as a client uses it.
 struct Bridge {
     child: Child,
     input: ChildStdin,
@@ -408,7 +410,7 @@ impl Bridge {
             let mut line = String::new();
             anyhow::ensure!(self.output.read_line(&mut line)? > 0, "svc stdio has ended");
             let answer: Value = serde_json::from_str(&line)?;
-            // Notifications come in between.
+            // Notifications may come before the response.
             if answer["id"] == id {
                 return Ok(answer);
             }

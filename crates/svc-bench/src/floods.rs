@@ -1,9 +1,9 @@
-//! `floods`: the latency of a session's appends during a flood of its own daemon, and during the
-//! same flood of another daemon on the same machine; the memory of the flooded daemon, and its
+//! `floods`: the latency of a session's appends during a flood of its own daemon, compared with the
+//! same flood of another daemon on the same machine. Also the memory of the flooded daemon, and its
 //! refusals.
 //!
-//! The other daemon uses the same share of the processors and the disk. So the ratio of the two is
-//! the effect of one principal on another through the daemon that both use.
+//! The other daemon uses the same share of the processors and the disk. So the ratio is the effect
+//! that one principal has on another through their shared daemon.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -28,10 +28,10 @@ use super::{
 };
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
-/// Rounds of a flood: each has a window during the other daemon's flood, and one during the
-/// daemon's own.
+/// Rounds of a flood. Each has one window during a flood of the other daemon, and one during a
+/// flood of the daemon itself.
 const ROUNDS: usize = 3;
-/// Limit of open files of a daemon that is flooded with connections.
+/// Limit of open files of a daemon that gets a flood of connections.
 const FEW_FILES: u32 = 300;
 const HOLDERS: usize = 3;
 /// How often a thread polls the connections that it holds.
@@ -53,16 +53,16 @@ enum Flood {
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     readers: usize,
-    /// Events of a page, and bytes of each.
+    /// Events per page, and bytes per event.
     events: (usize, usize),
     loops: usize,
-    /// Tasks of a page, and bytes of each.
+    /// Tasks per page, and bytes per task.
     tasks: (usize, usize),
     memories: usize,
     bodies: usize,
     connections: usize,
     peers: usize,
-    /// Appends of a window, and its longest duration.
+    /// Appends per window, and the longest duration of a window.
     window: (usize, Duration),
 }
 
@@ -91,10 +91,10 @@ impl Sizes {
     };
 }
 
-/// Bytes of a body without a token: within the bound of a body, and beyond the bound for senders
+/// Bytes of a body without a token: within the bound for bodies, but beyond the bound for senders
 /// without a credential.
 const BODY_BYTES: usize = 990_000;
-/// Bytes of a broadcast: the bound of a body.
+/// Bytes of a broadcast: the largest body.
 const BROADCAST_BYTES: usize = 1_000_000;
 
 impl Flood {
@@ -122,13 +122,13 @@ impl Flood {
         }
     }
 
-    /// Whether the flood is one of connections: then the neighbour connects anew for each append,
-    /// over the socket.
+    /// Whether this is a flood of connections. If so, the neighbour opens a new connection for each
+    /// append, over the socket.
     const fn is_of_connections(self) -> bool {
         matches!(self, Self::Bodies | Self::HalfOpen)
     }
 
-    /// The noise of a child server, as its command line names it.
+    /// The kind of noise that a child server makes, as its command line names it.
     const fn noise(self) -> Option<&'static str> {
         match self {
             Self::ChildStderr => Some("stderr"),
@@ -138,7 +138,7 @@ impl Flood {
     }
 }
 
-/// A daemon that is ready to be flooded.
+/// A daemon that is prepared for a flood.
 struct Ground {
     daemon: Daemon,
     greedy: Target,
@@ -146,7 +146,7 @@ struct Ground {
     noise: PathBuf,
 }
 
-/// A flood that goes on until it is dropped.
+/// A flood that lasts until it is dropped.
 struct RequestInProgress {
     _crowd: Crowd,
     noise: Option<PathBuf>,
@@ -155,7 +155,7 @@ struct RequestInProgress {
 impl Drop for RequestInProgress {
     fn drop(&mut self) {
         if let Some(noise) = &self.noise {
-            // It may not have been created.
+            // The file may not exist yet.
             std::fs::remove_file(noise).ok();
         }
     }
@@ -260,7 +260,7 @@ impl Ground {
             }
             Flood::HalfOpen => held(address, b"GET /health HTT", sizes.connections),
             Flood::TaskPages => {
-                // The flooding session has `read_all`, so each page is full.
+                // The flooding session has the scope `read_all`, so each page is full.
                 let input = json!({ "session": "greedy-reader", "scopes": ["read_all"] });
                 let reader = mint(&self.daemon, &input)?;
                 loops(address, &[reader.request("GET", "/v1/tasks?limit=500", "")], sizes.loops)
@@ -290,7 +290,7 @@ impl Ground {
     }
 }
 
-/// Threads that send these requests one after the other, and read the responses.
+/// Threads that repeat these requests and read the responses.
 fn loops(address: SocketAddr, requests: &[Vec<u8>], count: usize) -> Vec<Work> {
     let one = |number: usize| -> Work {
         let request = requests[number % requests.len()].clone();
@@ -322,8 +322,8 @@ fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
             Ok(got) if got > 0 => buffer.extend_from_slice(&piece[..got]),
             _ => return false,
         }
-        // Parses only bytes that end like a response: parsing a long response for each chunk is
-        // slow.
+        // Parses only if the last bytes look like the end of a response, as parsing a long response
+        // after each chunk is slow.
         let ends = buffer.ends_with(b"}") || buffer.ends_with(b"\r\n");
         if ends && matches!(wire::http_answer(buffer), Ok(Some(_)) | Err(_)) {
             return true;
@@ -331,8 +331,8 @@ fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Threads that send a request on each of `count` connections and read nothing. A connection that
-/// is refused is opened again.
+/// Threads that send a request on each of `count` connections and never read. A refused connection
+/// is opened again.
 fn held(address: SocketAddr, request: &[u8], count: usize) -> Vec<Work> {
     let holder = |number: usize| -> Work {
         let mine = count / HOLDERS + usize::from(number < count % HOLDERS);
@@ -365,8 +365,8 @@ impl HeldConnection {
         Some(Self { socket, sent: 0, is_answered: false })
     }
 
-    /// Sends what fits in the socket, and peeks at the response. `false` if the connection ended or
-    /// was refused.
+    /// Sends as much as fits into the socket, and peeks at the response. `false` if the connection
+    /// ended or was refused.
     fn go_on(&mut self, request: &[u8], answers: &Answers) -> bool {
         let mut is_open = true;
         while self.sent < request.len() {
@@ -375,7 +375,7 @@ impl HeldConnection {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // A response that came before the error still counts.
+                    // A response that arrived before the error still counts.
                     is_open = false;
                     break;
                 }
@@ -398,7 +398,7 @@ impl HeldConnection {
 
 enum Neighbour {
     Kept(Box<Caller>, Vec<u8>),
-    /// On a new one each time, over the daemon's socket.
+    /// On a new connection each time, over the daemon's socket.
     Anew(PathBuf, Vec<u8>),
 }
 
@@ -425,7 +425,7 @@ impl Neighbour {
         }
     }
 
-    /// Appends `count` times, or as often as possible within `time`, and at least once.
+    /// Appends `count` times, or as often as possible within `time`, but at least once.
     fn measure(&mut self, (count, time): (usize, Duration)) -> anyhow::Result<Slice> {
         let (mut slice, began) = (Slice::default(), Instant::now());
         for _ in 0..count {

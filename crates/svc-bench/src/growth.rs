@@ -1,4 +1,5 @@
-//! `growth`: what each operation takes as the history grows, at three sizes of one data folder.
+//! `growth`: the duration of each operation as the history grows, at three sizes of one data
+//! folder.
 
 use std::{
     path::PathBuf,
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &GrowthArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (mut lines, mut memory): (Vec<GrowthLine>, Vec<RestingMemory>) = Default::default();
     let mut before = HistorySize::default();
-    // The daemon makes the folder, with its token.
+    // The daemon creates the folder with its token.
     Daemon::start(&sandbox, "growth")?.process.stop()?;
     for size in SIZES.map(|size| size.share(args.share)) {
         let path = sandbox.path("growth").join("svc.db");
@@ -150,7 +151,7 @@ fn measure(
 ) -> anyhow::Result<(f64, f64)> {
     let mut caller = Caller::open(target.address, &Protocol::HTTP)?;
     let mut elapsed = Vec::with_capacity(times);
-    // A tenth is the warm-up.
+    // A tenth of the requests is the warm-up.
     let warm = times / 10 + 1;
     for number in 0..times + warm {
         let request = request(target, number);

@@ -1,5 +1,5 @@
 //! A data folder with a history: records, memories, sessions, tasks, events and messages, written
-//! through the store. Texts have words as natural texts have them: few are frequent, most are rare.
+//! through the store. Words are distributed as in natural texts: few are frequent, most are rare.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -28,16 +28,16 @@ use super::report;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HistorySize {
-    /// Records, and as many memories.
+    /// Number of records, and of memories.
     pub(crate) records: usize,
-    /// Sessions, and as many tasks.
+    /// Number of sessions, and of tasks.
     pub(crate) sessions: usize,
     pub(crate) events: usize,
     pub(crate) messages: usize,
 }
 
 impl HistorySize {
-    /// A share of it, but enough of each.
+    /// A share of this size, but at least a minimum of each kind.
     pub(crate) fn share(self, share: f64) -> Self {
         let part = |whole: usize| ((whole as f64 * share) as usize).max(2 * OPEN);
         Self {
@@ -49,23 +49,22 @@ impl HistorySize {
     }
 }
 
-/// Projects that the rows belong to, in turn.
+/// Number of projects, to which rows are assigned in turn.
 pub(crate) const PROJECTS: usize = 20;
-/// Agents that tasks name, in turn.
+/// Number of agents, to which tasks are assigned in turn.
 const AGENTS: usize = 8;
-/// Tasks and sessions that are left open: those that were made last.
+/// Number of tasks and sessions that stay open: the latest ones.
 pub(crate) const OPEN: usize = 20;
-/// Different words of all texts.
+/// Number of distinct words in all texts.
 const WORDS: f64 = 40_000.0;
-/// Rows in one write.
 const BATCH: usize = 250;
-/// One event in this many tells the team of a peer; one in ten is of a session; the others are
-/// lines of tasks.
+/// One event in this many is a peer's status in the stream of the team; one in ten belongs to a
+/// session; the others are lines of tasks.
 const TEAM_EVERY: usize = 1_000;
 const SESSION_EVERY: usize = 10;
 const DAY_MS: i64 = 86_400_000;
 
-/// A sequence of words that is the same in each run.
+/// A pseudo-random sequence of words that is the same in each run.
 #[derive(Debug, Clone)]
 pub(crate) struct Words(u64);
 
@@ -81,7 +80,7 @@ impl Words {
         f64::from(u32::try_from(self.0 >> 32).unwrap_or(0)) / f64::from(u32::MAX)
     }
 
-    /// The frequency of a word is in inverse proportion to its rank.
+    /// The frequency of a word is inversely proportional to its rank.
     fn word(&mut self) -> String {
         let mut rank = (WORDS.powf(self.share()) - 1.0) as u32;
         let mut word = String::new();
@@ -106,7 +105,7 @@ pub(crate) fn project(number: usize) -> String {
     format!("/work/p{}", number % PROJECTS)
 }
 
-/// Adds what a history of size `to` has beyond one of size `from`.
+/// Adds the rows by which a history of size `to` exceeds one of size `from`.
 pub(crate) async fn fill(path: &Path, from: HistorySize, to: HistorySize) -> anyhow::Result<()> {
     let options = OpenOptions::for_file(path.to_owned())?;
     let (store, writer) = Store::open(&options, Arc::new(SystemClock)).await?;
@@ -151,7 +150,7 @@ pub(crate) async fn fill(path: &Path, from: HistorySize, to: HistorySize) -> any
         })
         .await?;
     }
-    // As the daemon's maintenance does by the time that there are so many records.
+    // The daemon's maintenance has done this by the time that there are so many records.
     while !store.upkeep().merge_indexes().await? {}
     writer.close(store).await?;
     Ok(())
@@ -161,7 +160,7 @@ fn store_now() -> Timestamp {
     svc_model::Clock::now(&SystemClock)
 }
 
-/// The numbers from `from` to `to`, in batches.
+/// The numbers from `from` to `to` in batches.
 fn parts(what: &'static str, from: usize, to: usize) -> impl Iterator<Item = Vec<usize>> {
     (from..to).step_by(BATCH).map(move |start| {
         report::show_step(&format!("preparing {what}: {start} of {to}"));
@@ -187,7 +186,7 @@ where
         .await
 }
 
-/// The time of a row: the last is now, the others go back evenly to a year ago.
+/// The time of a row: the last row is from now, the others go back evenly over a year.
 fn time(number: usize, all: usize, now: Timestamp) -> Timestamp {
     let ago = (all - number) as i64 * (365 * DAY_MS) / all.max(1) as i64;
     Timestamp::from_millis(now.as_millis() - ago)
@@ -333,7 +332,7 @@ async fn put_task(
     tx.tasks().update(&row).await
 }
 
-/// The events of a time: lines of a task, some of a session, and few that tell the team.
+/// The events of one step: lines of a task, some events of a session, and few events of the team.
 async fn put_events(
     tx: &mut svc_store::WriteTx,
     number: usize,
@@ -354,7 +353,7 @@ async fn put_events(
     tx.append(&task, lines).await?;
     let calls = vec![event("tool.used", r#"{"tool":"Bash"}"#); (count / SESSION_EVERY).max(1)];
     tx.append(&session, calls).await?;
-    // Tasks have fewer events than there are between two of the team.
+    // A task has fewer events than there are between two events of the team.
     if (number * count) / TEAM_EVERY != ((number + 1) * count) / TEAM_EVERY {
         tx.append(&team, vec![event("peer.status", r#"{"status":"idle"}"#)]).await?;
     }

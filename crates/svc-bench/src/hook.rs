@@ -1,6 +1,6 @@
-//! `hook`: the latency that a hook adds to each tool call of a client, from its start to its end,
-//! with and without a daemon, and the daemon's part of it. The baselines are a program that does
-//! nothing, and a shell hook with `curl` and `jq`.
+//! `hook`: the latency that a hook adds to each tool call of a client, from the hook's start to its
+//! end, with and without a daemon, and the daemon's share of it. The baselines are a program that
+//! does nothing, and a shell hook with `curl` and `jq`.
 
 use std::{
     io::Write as _,
@@ -22,7 +22,7 @@ use super::{
 
 const SESSION: &str = "bench";
 
-/// The shell hooks of an earlier system at a tool call: two calls of tools.
+/// The shell hook of an earlier system at a tool call: it calls two tools.
 const SHELL: &str = r#"
 call() {
     curl -sf -X POST "$URL/mcp" -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \
@@ -42,7 +42,7 @@ fn payload(event: &str, session_id: &str) -> Value {
     })
 }
 
-/// The call of the tool that a hook makes, of an event of a session.
+/// The tool call that a hook makes for an event of a session.
 pub(crate) fn call(event: &str, session_id: &str) -> String {
     let arguments = json!({ "client": "claude-code", "payload": payload(event, session_id) });
     tool_call("hook_event", &arguments)
@@ -60,7 +60,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     };
     let mut times: [Vec<Duration>; 3] = Default::default();
     bench.begin_round("hook")?;
-    // In turns, so that other load of the machine affects all alike.
+    // Alternately, so that other load of the machine affects all equally.
     for _ in 0..if bench.quick { 20 } else { 400 } {
         times[0].push(time(&mut Command::new("/bin/true"), &before)?);
         times[1].push(time(&mut hook(daemon.home()), &before)?);
@@ -117,7 +117,7 @@ fn time(command: &mut Command, input: &str) -> anyhow::Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// The median of the shell hook, in milliseconds; `None` where it cannot be run.
+/// The median of the shell hook in milliseconds; `None` if its programs are missing.
 fn shell(bench: &Bench, daemon: &Daemon) -> anyhow::Result<Option<f64>> {
     let lacks = |tool: &&str| Command::new(tool).arg("--version").output().is_err();
     if ["bash", "curl", "jq"].iter().any(lacks) {

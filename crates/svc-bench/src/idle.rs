@@ -1,6 +1,6 @@
-//! What a daemon costs that has nothing to do. `startup`: from `exec` to the first healthy
-//! response. `memory`: for itself and each idle subscriber. `mcp-memory`: for each silent MCP
-//! client, without a connection and with its stream open.
+//! The cost of an idle daemon. `startup`: time from `exec` to the first healthy response. `memory`:
+//! of the daemon and of each idle subscriber. `mcp-memory`: of each silent MCP client, without a
+//! connection and with an open stream.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{
 pub(crate) fn run_startup(bench: &mut Bench) -> anyhow::Result<()> {
     let big = bench.big_home()?;
     let (mut empty, mut existing) = (Vec::new(), Vec::new());
-    // A start takes milliseconds, so it needs more rounds than other figures.
+    // A start takes only milliseconds, so it needs more rounds than other figures.
     for round in 0..if bench.quick { 3 } else { 9 } {
         bench.begin_round("startup")?;
         empty.push(Daemon::time_start(&bench.sandbox, &format!("startup-{round}"))?);
@@ -46,13 +46,13 @@ pub(crate) fn run_memory(bench: &mut Bench) -> anyhow::Result<()> {
     let idle = daemon.process.resident_bytes()?;
     bench.add(Figure::new("memory/idle", "MiB", float(idle) / MEBIBYTE).goal(Goal::at_most(15.0)));
     let wanted = if bench.quick { 200 } else { 10_000 };
-    // Some descriptors are for files.
+    // Leaves descriptors for files.
     let subscribers = wanted.min(usize::try_from(files.saturating_sub(100))?);
     let task = daemon.make_task()?;
     let address = daemon.target.address;
     let before = daemon.process.resident_bytes()?;
     let (after, before) = load::runtime()?.block_on(async {
-        // Subscribers that are opened first, for the memory that all share.
+        // These subscribers are opened first, as their memory includes what all subscribers share.
         let subscribe =
             |_| (daemon.follow_request(&task, 1), Frames::new(PREAMBLE, 2, daemon::frame_size()));
         let _few = Subscribers::open(address, 16, subscribe).await?;
@@ -66,17 +66,17 @@ pub(crate) fn run_memory(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Raises the limit of open files of this process and its children as far as the system allows;
-/// returns it.
+/// Raises the limit of open files for this process and its children as far as the system allows.
+/// Returns the limit.
 pub(crate) fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // If it fails the returned limit shows it.
+    // If this fails, the returned limit shows it.
     setrlimit(Resource::Nofile, raised).ok();
     getrlimit(Resource::Nofile).current.unwrap_or(65_536)
 }
 
-/// Sessions that are opened first, for the memory that all share.
+/// Sessions that are opened first, as their memory includes what all sessions share.
 const FIRST: usize = 64;
 
 pub(crate) fn run_mcp_memory(bench: &mut Bench) -> anyhow::Result<()> {
@@ -93,7 +93,7 @@ pub(crate) fn run_mcp_memory(bench: &mut Bench) -> anyhow::Result<()> {
     let listen = |session: &String| {
         let headers = [(mcp::SESSION_ID, session.as_str()), ("accept", "text/event-stream")];
         let request = daemon.target.request_with("GET", "/mcp", &headers, "");
-        // The first byte of the body says that the stream is open.
+        // The first byte of the body shows that the stream is open.
         (request, Frames::new("\n", 1, daemon::frame_size()))
     };
     let address = daemon.target.address;
@@ -104,7 +104,7 @@ pub(crate) fn run_mcp_memory(bench: &mut Bench) -> anyhow::Result<()> {
         let threads = before.1.zip(daemon.process.threads());
         anyhow::Ok((daemon.process.resident_bytes()?, before.0, threads))
     })?;
-    // Such a client needs both.
+    // A client with a stream has both costs.
     let both = each + per(after, before, count);
     let name = format!("mcp-memory/session with a stream of {count}");
     bench.add(Figure::new(name, "KiB", both).goal(Goal::at_most(20.0)));
@@ -116,12 +116,12 @@ pub(crate) fn run_mcp_memory(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// What each of them added, in KiB.
+/// The memory that each one added, in KiB.
 fn per(after: u64, before: u64, count: usize) -> f64 {
     float(after.saturating_sub(before)) / float(count as u64) / 1024.0
 }
 
-/// Opens sessions on one connection, which is closed again.
+/// Opens sessions on one connection, and closes the connection.
 fn open_sessions(daemon: &Daemon, count: usize) -> anyhow::Result<Vec<String>> {
     let mut caller = Caller::open(daemon.target.address, &Protocol::HTTP)?;
     let request = initialize(&daemon.target);

@@ -1,8 +1,8 @@
-//! The measured server, and requests to it: by connections that send a request, wait for the
-//! response and repeat, and by blocking ones, for single requests and for publishers.
+//! The measured server and requests to it: connections that send a request, wait for the response
+//! and repeat; and blocking calls, for single requests and for publishers.
 //!
-//! The load has one thread, raw sockets and prepared requests. Generator and server share the
-//! machine, so the generator's CPU time is missing for the server, equally for every contender.
+//! The load runs on one thread with raw sockets and prepared requests. Generator and server share
+//! the machine, so the server lacks the generator's CPU time; this affects every contender equally.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -25,12 +25,12 @@ use super::{
     wire::{self, BadAnswer},
 };
 
-/// The length of the response at the start of the bytes, once it is complete.
+/// Returns the length of the response at the start of the bytes; `None` if it is incomplete.
 pub(crate) type Parse = fn(&[u8]) -> Result<Option<usize>, BadAnswer>;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Protocol {
-    /// The greeting, if there is one, and the end of the server's response to it.
+    /// The greeting, if the protocol has one, and the end of the server's response to it.
     pub(crate) hello: Option<(Vec<u8>, &'static [u8])>,
     pub(crate) parse: Parse,
 }
@@ -105,7 +105,7 @@ impl Connection {
     }
 }
 
-/// A runtime for load: one thread.
+/// A runtime of one thread, for load.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
@@ -116,7 +116,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Connects `count` times; `speech(n)` gives the greeting and the requests of connection `n`.
+    /// Opens `count` connections; `speech(n)` returns the greeting and the requests of connection
+    /// `n`.
     pub(crate) async fn open(
         address: SocketAddr,
         count: usize,
@@ -127,8 +128,8 @@ impl Load {
             let (protocol, requests) = speech(number);
             let mut connection = Connection::open(address, &protocol, requests.into()).await?;
             if protocol.hello.is_none() {
-                // The daemon keeps at most 64 connections that have shown no credential. The first
-                // request shows it.
+                // The daemon keeps at most 64 connections without a credential. The first request
+                // has the credential.
                 connection.ask().await?;
             }
             connections.push(connection);
@@ -136,7 +137,7 @@ impl Load {
         Ok(Self { connections })
     }
 
-    /// Loads the server on all connections. Counts the responses within the window.
+    /// Sends load on all connections. Counts the responses within the window.
     pub(crate) async fn run(&mut self, window: Window) -> anyhow::Result<Slice> {
         let mut tasks = JoinSet::new();
         for connection in self.connections.drain(..) {
@@ -173,7 +174,7 @@ pub(crate) struct Caller {
     socket: std::net::TcpStream,
     protocol: Protocol,
     buffer: Vec<u8>,
-    /// Responses that were not read yet.
+    /// Responses that have not been read yet.
     pub(crate) pending: usize,
 }
 
@@ -223,7 +224,7 @@ impl Caller {
     }
 }
 
-/// The next bytes of a connection, which must not end here.
+/// The next bytes of a connection. Fails if the connection ends.
 pub(crate) fn read_some<'a>(
     socket: &mut std::net::TcpStream,
     buffer: &'a mut [u8],
@@ -243,11 +244,11 @@ pub(crate) fn read_some<'a>(
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
-    /// The operator's token, if it needs one.
+    /// The operator's token, if the server needs one.
     pub(crate) token: Option<String>,
 }
 
-/// A call of a tool without a session.
+/// A tool call without a session.
 pub(crate) fn tool_call(name: &str, arguments: &Value) -> String {
     let params = json!({ "name": name, "arguments": arguments });
     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
@@ -284,14 +285,14 @@ impl Target {
         text.into_bytes()
     }
 
-    /// Sends one request on a connection of its own, and waits for the response.
+    /// Sends one request on a new connection and waits for the response.
     pub(crate) fn call(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
         let answer = self.ask(&self.request(method, path, body));
         let answer = answer.with_context(|| format!("{method} {path}"))?;
         Ok(serde_json::from_slice(wire::body(&answer))?)
     }
 
-    /// Sends a request on a connection of its own, and returns the response with its head.
+    /// Sends a request on a new connection; returns the response including its head.
     pub(crate) fn ask(&self, request: &[u8]) -> anyhow::Result<Vec<u8>> {
         Caller::open(self.address, &Protocol::HTTP)?.ask(request)
     }

@@ -1,14 +1,14 @@
 //! `svc-bench`: the load generator.
 //!
-//! Each figure is measured in turns with a baseline, on the same data, by the same generator: a
-//! bare loop, a handler that does nothing, and on request Redis, `PostgreSQL` or another MCP
-//! server. The machine's speed drifts, so the ratio of the two is the figure that means something;
-//! the goals are ratios wherever there is a baseline.
+//! Each figure is measured alternately with a baseline, on the same data and by the same generator.
+//! Baselines are a bare loop, a handler that does nothing, and on request Redis, `PostgreSQL` or
+//! another MCP server. The machine's speed drifts, so only the ratio of the two is meaningful; the
+//! goals are ratios wherever there is a baseline.
 //!
-//! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `report`
-//! sums up rounds and prints. `compare` runs two programs in turns. `load` and `subscribers` are
-//! the generator over the bytes of `wire`; `daemon` is svc under test, `server` and `ceiling` are
-//! baselines. Then one file for each kind of work.
+//! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, and
+//! `report` summarises rounds and prints. `compare` runs two programs alternately. `load` and
+//! `subscribers` are the generator, on top of the bytes of `wire`. `daemon` is svc under test;
+//! `server` and `ceiling` are baselines. Then there is one file per kind of work.
 
 mod agents;
 mod append;

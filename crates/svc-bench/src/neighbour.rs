@@ -1,5 +1,5 @@
-//! `neighbour`: the latency of a session's appends while another session tries to exhaust what all
-//! of them share; and the threads that flood a daemon until they are dropped.
+//! `neighbour`: the latency of a session's appends while another session tries to exhaust shared
+//! resources; and the threads that flood a daemon until they are dropped.
 
 use std::{
     collections::BTreeMap,
@@ -24,26 +24,27 @@ use super::{
     wire,
 };
 
-/// Connections of each kind of the flooding session.
+/// Connections of the flooding session for each kind of request.
 const CONNECTIONS: usize = 2;
 const PEERS: usize = 100;
-/// Text of a broadcast, in bytes.
+/// Text of a broadcast in bytes.
 const BROADCAST_BYTES: usize = 256 * 1024;
-/// Capabilities of an `initialize`, in bytes: beyond the budget of a session after some of them.
+/// Capabilities of an `initialize` in bytes; a few of them exceed a session's budget.
 const CAPABILITIES_BYTES: usize = 2_400_000;
 
-/// Appends of a window, some four seconds: long enough for a sustained flood.
+/// Appends per window, which takes about four seconds: long enough for a sustained flood.
 const WINDOW: usize = 12_000;
 
-/// More of one thing than any budget allows.
+/// More of one kind than any budget allows.
 const MOST_ACCEPTED: usize = 30_000;
 
-/// One thread that uses a core and sends nothing: the cost of any other program on the machine.
+/// One thread that keeps a core busy and sends nothing: the effect of any other program on the
+/// machine.
 fn spin_one_core() -> Crowd {
     Crowd::counting(vec![Box::new(|_: &Answers| std::hint::spin_loop())], &Arc::default())
 }
 
-/// A session that broadcasts, opens MCP sessions and creates tasks, all unthrottled.
+/// A session that sends broadcasts, opens MCP sessions and creates tasks, all unthrottled.
 fn greedy_crowd(session: &Target, answers: &Arc<Answers>) -> Crowd {
     let requests = greedy_requests(session);
     let mut works: Vec<Work> = Vec::new();
@@ -76,8 +77,8 @@ fn greedy_requests(session: &Target) -> [Vec<u8>; 3] {
     ]
 }
 
-/// Repeats each request until it is refused. Work within a session's budget costs what any work
-/// costs; measured is the cost of what exceeds it.
+/// Repeats each request until it is refused. Work within a session's budget has its normal cost;
+/// what is measured is the cost of exceeding the budget.
 fn exhaust_budget(session: &Target) -> anyhow::Result<()> {
     let mut connection = None;
     for request in greedy_requests(session) {
@@ -148,7 +149,7 @@ pub(crate) fn session(daemon: &Daemon, name: &str) -> anyhow::Result<Target> {
     mint(daemon, &json!({ "session": name }))
 }
 
-/// The daemon with a token that it mints for this input.
+/// The daemon as a target with a token that it mints for this input.
 pub(crate) fn mint(daemon: &Daemon, input: &Value) -> anyhow::Result<Target> {
     let minted = daemon.target.call("POST", "/v1/tokens", &input.to_string())?;
     let token = minted["token"].as_str().context("a token")?.to_owned();
@@ -169,7 +170,7 @@ fn measure(caller: &mut Caller, append: &[u8], count: usize) -> anyhow::Result<S
 /// Most characters of a refusal that are shown.
 const SAID_CHARS: usize = 120;
 
-/// What a thread repeats.
+/// The work that a thread repeats.
 pub(crate) type Work = Box<dyn FnMut(&Answers) + Send>;
 
 /// Threads that work until they are dropped.
@@ -184,12 +185,12 @@ pub(crate) struct Answers(Mutex<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     by_status: BTreeMap<u16, u64>,
-    /// The first words of a refusal, for each status.
+    /// The beginning of a refusal's text, for each status.
     said: BTreeMap<u16, String>,
 }
 
 impl Crowd {
-    /// Starts a thread for each of the works. Their responses are added to `answers`.
+    /// Starts a thread for each piece of work. Responses are added to `answers`.
     pub(crate) fn counting(works: Vec<Work>, answers: &Arc<Answers>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = works.into_iter().map(|mut work| {
@@ -209,7 +210,6 @@ impl Drop for Crowd {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
-            // The thread returns nothing.
             thread.join().ok();
         }
     }
@@ -230,7 +230,7 @@ impl Answers {
         }
     }
 
-    /// The number of refusals, and of all responses.
+    /// Number of refusals, and of all responses.
     pub(crate) fn refused(&self) -> (u64, u64) {
         let seen = self.seen();
         let sum = |least: u16| seen.by_status.range(least..).map(|(_, count)| count).sum();
@@ -254,7 +254,7 @@ impl Answers {
     }
 }
 
-/// The text of a refusal, of REST or of MCP.
+/// The text of a refusal from REST or MCP.
 fn words_of(body: &[u8]) -> String {
     let document: Value = serde_json::from_slice(body).unwrap_or_default();
     let words = [&document["detail"], &document["error"]["message"]];
@@ -275,7 +275,7 @@ pub(crate) fn ask(
         *connection = Some(opened);
     }
     let socket = connection.as_mut()?;
-    // The daemon may respond to a refused request before it has read all of the body.
+    // The daemon may respond to a refused request before it has read the whole body.
     let is_sent = socket.write_all(request).is_ok();
     let mut answer = vec![0; 64 * 1024];
     let got = socket.read(&mut answer).ok().filter(|got| *got >= 12)?;

@@ -1,8 +1,8 @@
 //! Slices of a measurement, their statistics, and the report for people and programs.
 //!
-//! Contenders are measured in turns (A, B, A, B, …): the machine's speed drifts by a third from
-//! minute to minute, so only the ratio of neighbours means something. A ratio here is the median of
-//! the rounds' ratios.
+//! Contenders are measured alternately (A, B, A, B, …): the machine's speed drifts by a third from
+//! minute to minute, so only the ratio of neighbouring measurements is meaningful. A ratio here is
+//! the median of the rounds' ratios.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -15,13 +15,13 @@ use serde::Serialize;
 pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) unit: &'static str,
-    /// svc: the median of the rounds.
+    /// The value of svc: the median of the rounds.
     pub(crate) value: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_us: Option<f64>,
-    /// CPU time of the server for one unit.
+    /// The server's CPU time per unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,10 +207,10 @@ pub(crate) struct BenchMachine {
     pub(crate) cores: usize,
     pub(crate) os: &'static str,
     pub(crate) arch: &'static str,
-    /// `release`, or `debug`, whose figures mean nothing.
+    /// `release`, or `debug`, whose figures are meaningless.
     pub(crate) build: &'static str,
-    /// Median time of one `fsync` of a small write in the folder of the databases: the lower bound
-    /// of one durable append.
+    /// Median duration of one `fsync` of a small write in the folder of the databases, which is the
+    /// lower bound of one durable append.
     pub(crate) fsync_us: f64,
     /// The versions of the peers, if peers were requested.
     pub(crate) peers: Vec<String>,
@@ -219,13 +219,13 @@ pub(crate) struct BenchMachine {
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) version: &'static str,
-    /// Whether sizes were small: then no figure means anything.
+    /// Whether sizes were small, so that no figure is meaningful.
     pub(crate) quick: bool,
     pub(crate) machine: BenchMachine,
     pub(crate) results: Vec<Figure>,
 }
 
-/// A disk as fast as those that the goals were set for takes a fifth of this.
+/// On a disk as fast as those for which the goals were set, an `fsync` takes a fifth of this.
 const SLOW_DISK_MICROS: f64 = 1000.0;
 const SLOW_DISK: &str =
     "the disk is slow, now or always: beside what does not wait for it, durable appends look bad";
@@ -257,7 +257,7 @@ impl Report {
         }
         lines.push(String::new());
         let mut rows: Vec<[String; 9]> = self.results.iter().map(row).collect();
-        // One figure of svc may have several baselines.
+        // A figure of svc may have several baselines, one per row.
         for number in (1..rows.len()).rev() {
             if self.results[number].name == self.results[number - 1].name {
                 rows[number][..4].fill(String::new());
@@ -322,7 +322,7 @@ fn row(figure: &Figure) -> [String; 9] {
     ]
 }
 
-/// Three to four significant digits; more would be noise.
+/// Three or four significant digits; more would be noise.
 pub(crate) fn number(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{:.2} M", value / 1e6),
@@ -332,7 +332,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// The interval of a measurement; before `from` is the warm-up.
+/// The interval of a measurement. The time before `from` is the warm-up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) from: Instant,
@@ -353,12 +353,11 @@ impl Window {
 /// The result of one contender in one round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slice {
-    /// Operations within the window.
     pub(crate) count: u64,
     pub(crate) length: Duration,
-    /// The latencies in nanoseconds, each at most four seconds. Empty if they were not measured.
+    /// Latencies in nanoseconds, capped at four seconds. Empty if they were not measured.
     pub(crate) latencies: Vec<u32>,
-    /// CPU time of the server in about that window, if the system reports it.
+    /// The server's CPU time during roughly this window, if the system reports it.
     pub(crate) cpu: Option<Duration>,
 }
 
@@ -390,12 +389,13 @@ pub(crate) struct Summary {
     pub(crate) p50_us: Option<f64>,
     /// 99th percentile in microseconds: the median of the rounds.
     pub(crate) p99_us: Option<f64>,
-    /// CPU microseconds of the server for each operation.
+    /// The server's CPU time per operation, in microseconds.
     pub(crate) cpu_us: Option<f64>,
 }
 
 impl Summary {
-    /// Sums up. Each operation counts `weight` times: a request may carry many events.
+    /// Summarises rounds. Each operation counts `weight` times, as a request may carry several
+    /// events.
     pub(crate) fn from_rounds(rounds: &[Slice], weight: u64) -> Self {
         let percentile = |share: f64| {
             let each: Vec<f64> =
@@ -421,7 +421,7 @@ pub(crate) fn ratio(ours: &[Slice], beside: &[Slice]) -> f64 {
     median(ours.iter().zip(beside).map(|(a, b)| a.rate() / b.rate().max(1e-9)).collect())
 }
 
-/// The median; the mean of the middle two, and 0 without values.
+/// The median; of an even number of values the mean of the middle two; 0 without values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -439,7 +439,7 @@ pub(crate) fn p50_p99(mut times: Vec<Duration>) -> (f64, f64) {
     (at(50).as_secs_f64() * 1e3, at(99).as_secs_f64() * 1e3)
 }
 
-/// The latency, in microseconds, that `share` of the operations did not exceed.
+/// The latency in microseconds that `share` of the operations do not exceed.
 pub(crate) fn percentile(slice: &Slice, share: f64) -> Option<f64> {
     let mut sorted = slice.latencies.clone();
     let rank = index(share, sorted.len())?;
@@ -462,7 +462,7 @@ pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// Replaces the line that was shown before.
+/// Shows a step; it replaces the line that was shown before.
 pub(crate) fn show_step(step: &str) {
     let mut stderr = io::stderr().lock();
     if stderr.is_terminal() {
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(row(&figure)[8], "MISS");
         let figure = Figure::new("rss", "MB", 15.0).goal(Goal::at_most(15.0));
         assert_eq!(figure.met, Some(true));
-        // A goal of a figure that was not measured is neither met nor missed.
+        // The goal of a figure that was not measured is neither met nor missed.
         assert_eq!(Figure::new("x", "MB", 1.0).goal(Goal::ratio(1.0)).met, None);
     }
 

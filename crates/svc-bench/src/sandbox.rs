@@ -1,4 +1,4 @@
-//! The folder of a run and the processes that it starts. Both are removed at the end.
+//! The folder of a run and the processes that it starts. The end of the run removes both.
 
 use std::{
     fs,
@@ -20,9 +20,9 @@ use super::report;
 /// The folder, which is removed on drop, and the processes that still run.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    /// Removed with the last sandbox in it.
+    /// Removed with the last sandbox in this folder.
     root: Arc<TempDir>,
-    /// The folder, below the root or the root itself.
+    /// The sandbox's folder: the root, or a folder below it.
     folder: PathBuf,
     svc: PathBuf,
     running: Running,
@@ -39,7 +39,7 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// A folder within this one, to measure another program in. Both are removed together.
+    /// A folder beside this one in which another program is measured. Both are removed together.
     pub(crate) fn sibling(&self, svc: PathBuf, name: &str) -> anyhow::Result<Self> {
         let folder = self.root.path().join(name);
         fs::create_dir(&folder)?;
@@ -70,8 +70,8 @@ impl Sandbox {
         self.folder.join(name)
     }
 
-    /// Lets other users traverse the folder without listing it: a server that runs as another user
-    /// has its data below it.
+    /// Lets other users traverse the folder without listing it, as a server that runs as another
+    /// user has its data below it.
     pub(crate) fn let_pass(&self) -> anyhow::Result<()> {
         let own = |folder: &&Path| folder.starts_with(self.root.path());
         for folder in self.folder.ancestors().take_while(own) {
@@ -80,13 +80,13 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Starts a process that ends with its owner at the latest. Its standard error goes to a file
-    /// that [`Process::complaint`] reads.
+    /// Starts a process that ends with its owner at the latest. Its standard error goes to a file,
+    /// which [`Process::complaint`] reads.
     pub(crate) fn start(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
         self.launch(name, command.stdin(Stdio::null()).stdout(Stdio::piped()))
     }
 
-    /// Like `start`, with the input and the output that the command has.
+    /// As `start`, but keeps the standard input and output that the command has.
     pub(crate) fn launch(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
         let stderr = self.path(&format!("{name}.stderr"));
         let child = command
@@ -98,7 +98,7 @@ impl Sandbox {
         Ok(Process { child, stderr, running: Arc::clone(&self.running) })
     }
 
-    /// Handles signals: without a handler the folder and the processes would be left behind.
+    /// Handles signals, which would otherwise leave the folder and the processes behind.
     fn listen_to_signals(&self) -> anyhow::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -137,13 +137,13 @@ impl Process {
         self.child.id()
     }
 
-    /// Its standard input and output, if they are pipes. Call it once.
+    /// The process's standard input and output, if they are pipes. May be called once.
     pub(crate) fn pipes(&mut self) -> anyhow::Result<(ChildStdin, ChildStdout)> {
         let pipes = self.child.stdin.take().zip(self.child.stdout.take());
         pipes.context("it has no pipes, or they were taken before")
     }
 
-    /// The next line on its standard output. Call it once: it takes the output.
+    /// The next line of standard output. May be called once, as it takes the output.
     pub(crate) fn first_line(&mut self) -> anyhow::Result<String> {
         let stdout = self.child.stdout.take().context("its output was taken before")?;
         let mut line = String::new();
@@ -161,7 +161,7 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends SIGTERM, and waits.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         if let Some(pid) = pid_of(&self.child) {
             kill_process(pid, Signal::TERM)?;
@@ -174,12 +174,11 @@ impl Process {
         Ok(())
     }
 
-    /// The CPU time so far, if the system reports it.
+    /// CPU time so far, if the system reports it.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         Some(cpu_times(self.id())?.0)
     }
 
-    /// CPU time since `before`.
     pub(crate) fn cpu_since(&self, before: Option<Duration>) -> Option<Duration> {
         Some(self.cpu()?.saturating_sub(before?))
     }
@@ -189,19 +188,19 @@ impl Process {
         self.status("Threads:")?.parse().ok()
     }
 
-    /// The value of this name in `/proc/<pid>/status`.
+    /// The value with this name in `/proc/<pid>/status`.
     fn status(&self, name: &str) -> Option<String> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
         text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
     }
 
-    /// Resets the peak of resident memory, if the system can.
+    /// Resets the peak of resident memory, if the system allows it.
     pub(crate) fn reset_peak(&self) {
-        // Without a reset the peak since the start has to do.
+        // Without the reset, the peak is the one since the start.
         fs::write(format!("/proc/{}/clear_refs", self.id()), "5").ok();
     }
 
-    /// The peak of resident memory, in bytes; the present value if the system reports no peak.
+    /// The peak of resident memory in bytes; the current value if the system reports no peak.
     pub(crate) fn peak_bytes(&self) -> anyhow::Result<u64> {
         let kib = self.status("VmHWM:");
         let kib = kib.and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok());
@@ -229,8 +228,7 @@ impl Drop for Process {
     }
 }
 
-/// The CPU time of a process so far, and that of its children that have ended, if the system
-/// reports them.
+/// CPU time of a process so far, and of its children that have ended, if the system reports it.
 pub(crate) fn cpu_times(pid: u32) -> Option<(Duration, Duration)> {
     // In clock ticks, which are hundredths of a second on every Linux.
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -241,18 +239,18 @@ pub(crate) fn cpu_times(pid: u32) -> Option<(Duration, Duration)> {
     Some((Duration::from_millis(own * 10), Duration::from_millis(children * 10)))
 }
 
-/// A port that was free a moment ago.
+/// A port that was free at the time of the call.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// The disk of the databases. Many disks have two speeds: a virtual one takes forty times as long
-/// for a while after others have written much, which would falsify the figures.
+/// The disk of the databases. Many disks have two speeds: for a while after others have written
+/// much, a virtual disk takes forty times as long, which would falsify the figures.
 #[derive(Debug)]
 pub(crate) struct Disk {
     best: f64,
     seen: Vec<f64>,
-    /// How much longer to wait for the disk in this run.
+    /// Remaining time that this run may wait for the disk.
     patience: Duration,
 }
 
@@ -262,7 +260,7 @@ impl Disk {
         Ok(Self { best, seen: vec![best], patience: Duration::from_mins(2) })
     }
 
-    /// Waits until it is about as fast as it ever was, or until `patience` is used up.
+    /// Waits until the disk is about as fast as it ever was, or until `patience` is used up.
     pub(crate) fn settle(&mut self, sandbox: &Sandbox) -> anyhow::Result<()> {
         const PAUSE: Duration = Duration::from_millis(250);
         loop {
@@ -277,7 +275,7 @@ impl Disk {
         }
     }
 
-    /// Median time of one `fsync` of a small write, over the rounds, in microseconds.
+    /// Median duration of one `fsync` of a small write over the rounds, in microseconds.
     pub(crate) fn median(&self) -> f64 {
         report::median(self.seen.clone())
     }

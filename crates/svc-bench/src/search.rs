@@ -1,4 +1,4 @@
-//! `retrieval`: the quality of the search, and its latency; the baselines are plain BM25 and a
+//! `retrieval`: the quality and the latency of the search. The baselines are plain BM25 and a
 //! keyword score.
 
 use std::time::Instant;
@@ -16,14 +16,14 @@ use super::{
     report::{self, Figure, Goal, Slice, Summary},
 };
 
-/// The goal: by how much the search surpasses plain BM25.
+/// The goal: the lead of the search over plain BM25.
 const AHEAD: f64 = 0.15;
-/// The goal: the largest share of prompts without a relevant record that get one.
+/// The goal: largest share of prompts without a relevant record that still get one.
 const FALSE_RATE: f64 = 0.05;
 
-/// The goal: the share of unsolicited records that are relevant.
+/// The goal: smallest share of unsolicited records that are relevant.
 const PRECISION: f64 = 0.75;
-/// The goal: the share of prompts with a relevant record that get one unsolicited.
+/// The goal: smallest share of prompts with a relevant record that get it unsolicited.
 const HELPED: f64 = 0.7;
 
 type Of = fn(&SearchScores) -> Estimate;
@@ -65,7 +65,7 @@ fn quality(
         let score = |system| runtime.block_on(fixture.score(&store, system, *of_part));
         let (bm25, keywords) = (score(SearchSystem::Bm25)?, score(SearchSystem::Keywords)?);
         let ahead = Goal::at_least(bm25.ndcg.value + AHEAD);
-        // A person who searches wants the nearest records, however far.
+        // A person who searches wants the nearest records, at any distance.
         let search: [(&str, Of, Option<Goal>); 2] =
             [("nDCG@5", |it| it.ndcg, Some(ahead)), ("recall@5", |it| it.recall, None)];
         let unasked: [(&str, Of, Option<Goal>); 4] = [
@@ -109,7 +109,7 @@ fn latency(
     report::show_step(&name);
     let (store, writer) = append::open(runtime, bench, &format!("retrieval-{records}"))?;
     runtime.block_on(fixture.fill_with(&store, records))?;
-    // As the daemon's maintenance does by the time that there are so many records.
+    // The daemon's maintenance has done this by the time that there are so many records.
     while !runtime.block_on(store.upkeep().merge_indexes())? {}
     let mut rounds = Vec::new();
     // The first round is the warm-up.

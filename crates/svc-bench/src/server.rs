@@ -1,5 +1,5 @@
-//! Baselines: the least that axum can do, and the least that a socket can do. Each is a process of
-//! its own, `svc-bench server <kind>`, like the daemon.
+//! Baselines: the minimum for axum, and the minimum for a socket. Each is a process of its own,
+//! `svc-bench server <kind>`, like the daemon.
 
 use std::{
     convert::Infallible,
@@ -153,7 +153,7 @@ fn router(kind: &Kind) -> anyhow::Result<Router> {
             Router::new().route("/events", get(events)).with_state(broadcast::Sender::new(RING))
         }
         Kind::Json { bytes } => {
-            // The JSON around the text counts, too.
+            // The size includes the JSON around the text.
             let text: Arc<str> = "x".repeat(bytes.saturating_sub(45)).into();
             Router::new().route("/mcp", post(answer_json)).with_state(text)
         }
@@ -215,7 +215,7 @@ async fn events(
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let receiver = sender.subscribe();
     if sender.receiver_count() == subscribers {
-        // In a thread of its own, so that it does not take turns with the subscribers.
+        // In its own thread, so that it does not compete with the subscribers' tasks.
         std::thread::spawn(move || publish(&sender, subscribers));
     }
     let events = stream::unfold(receiver, |mut receiver| async move {
@@ -230,7 +230,7 @@ async fn events(
 /// Publishes as long as all subscribers are connected.
 fn publish(sender: &broadcast::Sender<Published>, subscribers: usize) {
     let data = data();
-    // The latest subscriber has not sent its head yet.
+    // Gives the latest subscriber time to send its head.
     std::thread::sleep(Duration::from_millis(20));
     let mut id = 0;
     while sender.receiver_count() == subscribers {
@@ -265,7 +265,7 @@ fn raw() -> anyhow::Result<()> {
         socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")?;
         sockets.push(socket);
         if sockets.len() == subscribers {
-            // Ends when one of them disconnects; then all did.
+            // Ends when one of them disconnects, as they all disconnect together.
             write_frames(&mut sockets, batch as u64).ok();
             sockets.clear();
         }

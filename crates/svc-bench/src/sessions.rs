@@ -1,6 +1,6 @@
 //! `sessions`: a question from one hosted agent to another and its answer, through row, host, turn
-//! and reply. The baseline is pipes to the same program, with question and answer each synced to a
-//! file.
+//! and reply. The baseline is the same program at the end of pipes, with question and answer each
+//! synced to a file.
 
 use std::{
     fs::{self, File},
@@ -27,10 +27,10 @@ use super::{
 const TURN_END: &str = "END";
 /// The beginning of the last line of a question.
 const ASKED: &str = "Answer: ";
-/// Pairs that ask concurrently.
+/// Number of pairs that ask concurrently.
 const PAIRS: usize = 200;
 
-/// Answers each question. The agent's program.
+/// The program of the agent: answers each question.
 pub(crate) fn answer_questions() -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -59,7 +59,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let file = |number: usize| bench.sandbox.path(&format!("piped-{number}"));
     let piped = (0..pairs).map(|number| Piped::start(&own, &file(number)));
     let mut piped: Vec<Piped> = piped.collect::<anyhow::Result<_>>()?;
-    // A cost that grows with the number of pairs is a fault.
+    // Shows whether the cost grows with the number of pairs, which would be a fault.
     let some =
         [(10, Vec::new()), (100, Vec::new())].into_iter().filter(|(count, _)| *count < pairs);
     let most = (pairs, vec![Goal::at_least(2_000.0)]);
@@ -91,7 +91,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// All pairs ask concurrently, one question after the other.
+/// All pairs ask concurrently, each one question after the other.
 fn at_once<T: Send>(
     bench: &Bench,
     all: &mut [T],
@@ -126,8 +126,8 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
         }
         ask()?;
         let ended = Instant::now();
-        // A pair without an answer within the window is measured by its first question that ends
-        // after it.
+        // A pair without an answer within the window is measured by its first question that is
+        // answered after it.
         let is_within = begun >= window.from && ended <= window.until;
         if is_within || slice.count == 0 && ended > window.until {
             slice.add(ended - begun);
@@ -137,8 +137,8 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
 
 /// An agent that asks another one.
 struct Asking {
-    /// Opened with the first question: the daemon closes a silent connection while the others
-    /// start.
+    /// Opened with the first question, as the daemon closes a silent connection while the other
+    /// agents start.
     connection: Option<Caller>,
     target: Target,
     request: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Subscribers that only count, many on one thread; and publishers, which have threads of their own
-//! with blocking sockets, so that the subscribers' work does not delay them.
+//! Subscribers that only count, many on one thread; and publishers, which use their own threads and
+//! blocking sockets, so that the subscribers' work does not delay them.
 
 use std::{
     future::poll_fn,
@@ -28,14 +28,14 @@ use super::{
     wire::{BadAnswer, Body, FrameSize},
 };
 
-/// Bytes of one read at most. All subscribers share one buffer, which then stays in the cache.
+/// Most bytes of one read. All subscribers share one buffer, which therefore stays in the cache.
 const READ_BYTES: usize = 256 * 1024;
 
 pub(crate) trait Decoder: Send + 'static {
-    /// Parses the next bytes. Returns bytes for the server.
+    /// Parses the next bytes. Returns bytes to send to the server, if any.
     fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, BadAnswer>;
 
-    /// Whether the subscription is active: from here on nothing is missed.
+    /// Whether the subscription is active, so that no event from here on is missed.
     fn ready(&self) -> bool;
 
     fn events(&self) -> u64;
@@ -51,8 +51,8 @@ pub(crate) struct Subscribers {
 type Counters = Arc<[AtomicU64]>;
 
 impl Subscribers {
-    /// Connects `count` subscribers, each of which sends its first request and decodes the stream,
-    /// and waits until all subscriptions are active.
+    /// Opens `count` subscribers. Each sends its first request and decodes the stream. Waits until
+    /// all subscriptions are active.
     pub(crate) async fn open<D: Decoder>(
         address: SocketAddr,
         count: usize,
@@ -153,7 +153,7 @@ async fn follow<D: Decoder>(
     }
 }
 
-/// Counts frames of one length by their bytes.
+/// Counts frames of equal length by their bytes.
 #[derive(Debug)]
 pub(crate) struct Frames {
     body: Body,
@@ -163,7 +163,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// For a stream that begins with `preamble`, and then with the frame whose id is `first`.
+    /// For a stream that begins with `preamble`, followed by the frame with the id `first`.
     pub(crate) fn new(preamble: &str, first: u64, size: FrameSize) -> Self {
         Self { body: Body::default(), preamble: preamble.len() as u64, first, size }
     }
@@ -187,9 +187,9 @@ impl Decoder for Frames {
 /// Measures the latency of stamped events.
 #[derive(Debug, Clone)]
 pub(crate) struct Timing {
-    /// Stamps are nanoseconds since this.
+    /// Stamps are nanoseconds since this instant.
     pub(crate) epoch: Instant,
-    /// Events that were sent within this count.
+    /// Only events that were sent within this window count.
     pub(crate) window: Window,
     pub(crate) slice: Arc<Mutex<Slice>>,
 }
@@ -200,7 +200,7 @@ impl Timing {
         Self { epoch: Instant::now(), window, slice: Arc::new(Mutex::new(slice)) }
     }
 
-    /// Measures an event by the stamp that `line` begins with.
+    /// Measures an event by the stamp at the beginning of `line`.
     pub(crate) fn take(&self, line: &[u8]) -> Result<(), BadAnswer> {
         let stamp = line
             .get(..STAMP_DIGITS)
@@ -219,7 +219,7 @@ impl Timing {
     }
 }
 
-/// Measures each frame, and checks that none is missing or repeated.
+/// Measures each frame, and checks that no frame is missing or repeated.
 #[derive(Debug)]
 pub(crate) struct StampedFrames {
     body: Body,
@@ -294,7 +294,7 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes unthrottled on `connections`, with `events` in each request.
+    /// Publishes unthrottled on `connections`, with `events` per request.
     pub(crate) fn saturate(
         address: SocketAddr,
         request: &[u8],
@@ -318,8 +318,9 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Publishes one event each `period` until `until`, whether or not acknowledgements arrive:
-    /// `requests` makes one from its stamp, the nanoseconds since `epoch` at which it is sent.
+    /// Publishes one event per `period` until `until`, whether or not acknowledgements arrive.
+    /// `requests` builds a request from its stamp: the nanoseconds from `epoch` to the time of
+    /// sending.
     pub(crate) fn pace(
         address: SocketAddr,
         protocol: &Protocol,
@@ -328,7 +329,7 @@ impl Publisher {
         until: Instant,
         request: impl Fn(u64) -> Vec<u8> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        // Enough that a connection has its acknowledgement when its turn comes again.
+        // Enough connections that each has its acknowledgement before its next turn.
         let mut callers = Vec::new();
         for _ in 0..8 {
             callers.push(Caller::open(address, protocol)?);
@@ -343,8 +344,8 @@ impl Publisher {
                 while due < until && !stop.load(Relaxed) {
                     let early = due.saturating_duration_since(Instant::now());
                     std::thread::sleep(early);
-                    // A late wake-up is the machine's delay and is excluded; a delay by the server
-                    // counts.
+                    // A late wake-up is a delay of the machine and is excluded; a delay by the
+                    // server counts.
                     let sent = if early.is_zero() { due } else { Instant::now() };
                     let stamp = sent.saturating_duration_since(epoch).as_nanos();
                     let request = request(u64::try_from(stamp).unwrap_or(u64::MAX));
@@ -368,13 +369,13 @@ impl Publisher {
         Ok(Self { stop, threads: vec![thread], published })
     }
 
-    /// Stops it and returns how many events it published.
+    /// Stops the publisher; returns how many events it published.
     pub(crate) fn finish(mut self) -> anyhow::Result<u64> {
         self.stop.store(true, Relaxed);
         self.join()
     }
 
-    /// Waits for its own end and returns how many events it published.
+    /// Waits until the publisher ends by itself; returns how many events it published.
     pub(crate) fn join(&mut self) -> anyhow::Result<u64> {
         for thread in self.threads.drain(..) {
             thread.join().map_err(|_| anyhow::anyhow!("a publisher panicked"))??;
@@ -382,7 +383,7 @@ impl Publisher {
         Ok(self.published.load(Relaxed))
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the publisher has ended by itself.
     pub(crate) fn is_over(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }

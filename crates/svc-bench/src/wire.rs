@@ -1,6 +1,6 @@
-//! HTTP/1.1 and server-sent events as bytes: the part that is needed to load a known server.
+//! HTTP/1.1 and server-sent events as bytes: the subset that is needed to load a known server.
 //!
-//! No client library: it would use more of the two cores than the measured server.
+//! Uses no client library, which would need more of the two cores than the measured server.
 
 #[derive(Debug, thiserror::Error)]
 #[error("the server answered: {0}")]
@@ -12,7 +12,8 @@ impl BadAnswer {
     }
 }
 
-/// The length of the response at the start of `bytes`, once it is complete. It must be a success.
+/// The length of the response at the start of `bytes`, once it is complete. Fails if its status is
+/// no success.
 pub(crate) fn http_answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let Some(head) = head_end(bytes) else {
         return Ok(None);
@@ -72,11 +73,11 @@ fn content_length(head: &[u8]) -> Option<usize> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// Parses the body of an endless response piece by piece, chunked or not. Keeps nothing.
+/// Parses the body of an endless response in pieces, chunked or not. Stores nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     state: State,
-    /// Bytes of the body so far, without the chunks' framing.
+    /// Bytes of the body so far, without the framing of chunks.
     pub(crate) payload: u64,
 }
 
@@ -101,7 +102,7 @@ impl Body {
         !matches!(self.state, State::Head(_))
     }
 
-    /// Parses the next bytes and passes those of the body to `see`.
+    /// Parses the next bytes and passes the bytes of the body to `see`.
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -167,17 +168,17 @@ impl Body {
     }
 }
 
-/// The lengths of one stream's frames. All have data of one length, so that only the digits of the
-/// id differ, and frames are counted by arithmetic: scanning gigabytes a second would cost the
-/// server its core.
+/// The lengths of one stream's frames. All frames have data of equal length and differ only in the
+/// digits of the id, so frames are counted by arithmetic: scanning gigabytes a second would use up
+/// the server's core.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameSize {
-    /// All but the id's digits.
+    /// The length without the id's digits.
     pub(crate) fixed: u64,
 }
 
 impl FrameSize {
-    /// From a frame whose `id` is known.
+    /// Measures a frame with a known `id`.
     pub(crate) fn measure(frame_len: usize, id: u64) -> Self {
         Self { fixed: frame_len as u64 - digits(id) }
     }
@@ -186,7 +187,7 @@ impl FrameSize {
         self.fixed + digits(id)
     }
 
-    /// The number of whole frames in `bytes`, the first of which is `first`.
+    /// The number of whole frames in `bytes`, if the first frame has the id `first`.
     pub(crate) fn frames_in(self, first: u64, bytes: u64) -> u64 {
         let (mut id, mut left) = (first, bytes);
         loop {
@@ -199,7 +200,7 @@ impl FrameSize {
         }
     }
 
-    /// The length of `count` frames, the first of which is `first`.
+    /// The length of `count` frames, if the first frame has the id `first`.
     pub(crate) fn bytes_of(self, first: u64, count: u64) -> u64 {
         let (mut id, mut left, mut bytes) = (first, count, 0);
         while left > 0 {
@@ -216,7 +217,7 @@ fn digits(id: u64) -> u64 {
     u64::from(id.checked_ilog10().unwrap_or(0)) + 1
 }
 
-/// How many ids from `id` on have as many digits.
+/// Number of ids from `id` on that have the same number of digits.
 fn room(id: u64) -> u64 {
     10_u64.saturating_pow(u32::try_from(digits(id)).unwrap_or(u32::MAX)).saturating_sub(id).max(1)
 }

@@ -1,6 +1,6 @@
-//! Connects to a daemon. No connection is handed out that could carry a token to anybody but the
-//! daemon: on the Unix socket the kernel says whose process listens, and over TCP the daemon proves
-//! that it knows the token.
+//! Connects to a daemon. A connection is returned only if its peer is the daemon, so that no token
+//! goes to anybody else: on the Unix socket the kernel says whose process listens, and over TCP the
+//! daemon proves that it knows the token.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -22,14 +22,14 @@ use tokio::time::timeout;
 use super::discover::{DaemonTarget, Endpoint, Token, Url};
 use super::error::{ClientError, ClientProblem};
 
-/// Time limit of connecting, and of a proof.
+/// Time limit for connecting, and for a proof.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Largest proof, in bytes.
 const MAX_PROOF: usize = 64 * 1024;
 
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
-/// With the process of the daemon, which the kernel reports only on the socket.
+/// Returns the connection, and the daemon's process, which the kernel reports only on the socket.
 pub(super) async fn connect(target: &DaemonTarget) -> Result<(Sender, Option<i32>), ClientError> {
     match &target.endpoint {
         Endpoint::Socket(path) => {
@@ -46,7 +46,7 @@ pub(super) async fn connect(target: &DaemonTarget) -> Result<(Sender, Option<i32
                 }
                 Err(error) => return Err(broken(target, &error)),
             };
-            // For small messages Nagle adds 40 ms to each.
+            // With Nagle's algorithm each small message would take 40 ms longer.
             stream.set_nodelay(true).map_err(|error| broken(target, &error))?;
             let address = stream.peer_addr().map_err(|error| broken(target, &error))?;
             let mut sender = open(target, stream).await?;
@@ -64,12 +64,12 @@ async fn open(
 ) -> Result<Sender, ClientError> {
     let (sender, connection) =
         handshake(TokioIo::new(stream)).await.map_err(|error| broken(target, &error))?;
-    // Ends when the sender is dropped or the peer closes.
+    // The task ends when the sender is dropped or the peer closes the connection.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }
 
-/// Requires a proof that the peer knows the token. The question reveals nothing of it.
+/// Requires a proof that the peer knows the token. The question reveals nothing about the token.
 async fn prove(
     target: &DaemonTarget,
     url: &Url,
@@ -83,7 +83,7 @@ async fn prove(
         is_unknown_token,
     };
     let (hash, nonce) = (token_hash(token.expose()), new_secret());
-    // A name of this machine may have several addresses; the proof is for the connected one.
+    // The name of this machine may have several addresses; the proof is for the connected one.
     let authority =
         if url.is_address_or_localhost() { address.to_string() } else { url.authority() };
     let question = ProofQuestion { nonce: &nonce, authority: &authority };

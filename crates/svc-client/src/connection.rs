@@ -1,5 +1,5 @@
-//! One small HTTP/1.1 client: JSON in, JSON out, streams, and the JSON-RPC messages of an MCP
-//! server, in one document or in a stream of events.
+//! A small HTTP/1.1 client: JSON requests and responses, streams, and the JSON-RPC messages of an
+//! MCP server, either in one document or in a stream of events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use super::connect::{Sender, connect};
 use super::discover::DaemonTarget;
 use super::error::{ClientError, ClientProblem};
 
-/// Time limit of head and body of a response, each.
+/// Time limit for the head of a response, and again for its body.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Largest JSON response, in bytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
-/// A client of one daemon. Clones share one kept-alive connection and take turns on it.
+/// A client of one daemon. Clones share one kept-alive connection and use it in turns.
 #[derive(Debug, Clone)]
 pub struct Client {
     target: Arc<DaemonTarget>,
     idle: Arc<Mutex<Option<Sender>>>,
-    /// Process of the daemon, as the kernel reports it; 0 if unknown.
+    /// The daemon's pid as the kernel reports it; 0 if unknown.
     pid: Arc<AtomicI32>,
 }
 
@@ -49,7 +49,7 @@ pub struct HttpReply {
 /// A response whose body is still arriving.
 #[derive(Debug)]
 pub struct StreamingReply {
-    /// 2xx, unless it came from [`Client::open`].
+    /// 2xx, unless the reply is from [`Client::open`], which returns any status.
     pub status: StatusCode,
     pub headers: HeaderMap,
     body: Incoming,
@@ -57,7 +57,7 @@ pub struct StreamingReply {
 }
 
 impl Client {
-    /// Connects at the first request.
+    /// Does not connect until the first request.
     pub fn new(target: DaemonTarget) -> Self {
         Self { target: Arc::new(target), idle: Arc::default(), pid: Arc::default() }
     }
@@ -83,7 +83,7 @@ impl Client {
         self.request(Method::DELETE, path, None).await?.json()
     }
 
-    /// `body` is JSON. Any status but 2xx is an error.
+    /// Sends a request with a JSON body. Any status but 2xx is an error.
     pub async fn request(
         &self,
         method: Method,
@@ -97,10 +97,10 @@ impl Client {
         Err(ClientError::Problem(Box::new(reply.problem())))
     }
 
-    /// Returns the response, whatever its status.
+    /// Returns the response with any status.
     ///
-    /// The request is repeated on a new connection only if the kept-alive one was closed before
-    /// anything was written.
+    /// The request is repeated on a new connection only if the kept-alive one was closed before any
+    /// part of the request was written.
     pub async fn exchange(
         &self,
         method: Method,
@@ -111,7 +111,7 @@ impl Client {
         let mut idle = self.idle.lock().await;
         let response = loop {
             let kept = match idle.take() {
-                // Not ready: closed, or in the middle of a response that was abandoned.
+                // If the connection is not ready, it was closed, or a response on it was abandoned.
                 Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
                 None => None,
             };
@@ -137,7 +137,7 @@ impl Client {
         reply
     }
 
-    /// Opens a stream on a connection of its own. Only the head has a time limit.
+    /// Opens a stream on a new connection. Only the response's head has a time limit.
     pub async fn stream(
         &self,
         path: &str,
@@ -158,9 +158,10 @@ impl Client {
         Err(ClientError::Problem(Box::new(reply.problem())))
     }
 
-    /// Sends a request to an MCP server on a connection of its own, and returns any status.
+    /// Sends a request to an MCP server on a new connection, and returns a response with any
+    /// status.
     ///
-    /// Only connecting has a time limit: a tool may take as long as its caller allows. The
+    /// Only the connecting has a time limit: a tool may take as long as its caller allows. The
     /// connection closes when the response or this future is dropped.
     pub async fn open(
         &self,
@@ -226,7 +227,7 @@ impl Client {
         Ok(sender)
     }
 
-    /// Process of the daemon, once connected to its socket.
+    /// The daemon's pid; `None` before the first connection to the socket.
     pub fn pid(&self) -> Option<i32> {
         Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
     }
@@ -314,13 +315,14 @@ fn accept(kind: &'static str) -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(kind))])
 }
 
-/// Only seconds: no daemon sends a date. At most a minute.
+/// The delay in a `Retry-After` header, at most a minute. Only seconds are parsed, as no daemon
+/// sends a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(60)))
 }
 
-/// Silence after which a stream counts as broken: the daemon comments every 15 s.
+/// Silence after which a stream counts as broken: the daemon sends a comment every 15 s.
 const SILENCE: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
@@ -341,9 +343,9 @@ impl McpReply {
         Self(McpReplyBody::Document(Some(stream)))
     }
 
-    /// The next message, unchanged but for line breaks; `None` at the end.
+    /// The next message, unchanged except for line breaks; `None` at the end.
     ///
-    /// Skips comments, and events without data, which only carry an id.
+    /// Skips comments, and events that have only an id.
     pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
         match &mut self.0 {
             McpReplyBody::Document(stream) => {
@@ -378,7 +380,7 @@ impl McpReply {
         }
     }
 
-    /// The id to resume after.
+    /// The id after which the stream can be resumed.
     pub fn last_event_id(&self) -> Option<&str> {
         match &self.0 {
             McpReplyBody::Document(_) => None,
@@ -388,7 +390,7 @@ impl McpReply {
         }
     }
 
-    /// The last reconnection time of the stream.
+    /// The last reconnection time that the stream has sent.
     pub fn retry(&self) -> Option<Duration> {
         match &self.0 {
             McpReplyBody::Document(_) => None,
@@ -397,10 +399,10 @@ impl McpReply {
     }
 }
 
-/// JSON on one line.
+/// Puts JSON on one line.
 ///
-/// Strings escape line breaks, so one is between tokens and a space can replace it; every
-/// other byte stays.
+/// JSON strings escape line breaks, so a raw line break is between tokens and a space can replace
+/// it. Every other byte stays.
 pub fn one_line(text: String) -> String {
     let text = if text.contains(['\n', '\r']) { text.replace(['\n', '\r'], " ") } else { text };
     let trimmed = text.trim();
@@ -418,7 +420,7 @@ mod tests {
     #[tokio::test]
     async fn one_connection_serves_many_requests_and_a_closed_one_is_replaced() {
         let fine = || answer("200 OK", "", "{\"n\":1}");
-        // The first connection closes after two responses without notice.
+        // The first connection closes without notice after two responses.
         let home = tempfile::tempdir().expect("a folder");
         let fake = FakeDaemon::start(home.path(), vec![vec![fine(), fine()], vec![fine()]]);
         let client = Client::new(target(home.path()));
@@ -458,7 +460,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         FakeDaemon::start(home.path(), Vec::new());
         let client = Client::new(target(home.path()));
-        // The fake's listener goes away with its script.
+        // The fake daemon's listener is closed after its last script.
         let error = loop {
             match client.get::<Value>("/v1/x").await {
                 Err(error @ ClientError::NotRunning { .. }) => break error,

@@ -1,4 +1,4 @@
-//! Finding the daemon: where it listens, and the token that it knows.
+//! Finds the daemon: its address, and the token to use.
 
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,8 @@ use super::error::{ClientError, TokenSource};
 /// Largest `daemon.json`, in bytes.
 const MAX_DAEMON_FILE: u64 = 64 * 1024;
 
-/// The token is read again for every connection, as a restart may change it.
+/// Finds a daemon and its token. The token is read for every connection, as a restart may change
+/// it.
 #[derive(Debug, Clone)]
 pub struct Discovery {
     home: PathBuf,
@@ -29,7 +30,7 @@ pub struct DaemonTarget {
     pub endpoint: Endpoint,
     pub token: Option<Token>,
     pub token_source: TokenSource,
-    /// On the socket, in place of a token: the process of the client.
+    /// On the socket, in place of a token: the pid of the client's process.
     pub process: Option<u32>,
 }
 
@@ -37,8 +38,8 @@ pub struct DaemonTarget {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// `daemon.json`, written by the daemon once it listens and removed at its exit. For people: it
-/// says which process to look at, and never where to send a secret.
+/// `daemon.json`: the daemon writes it once it listens, and removes it at its exit. It is for
+/// people. It names the daemon's process, but never decides where a secret is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonFile {
     pub pid: i32,
@@ -46,21 +47,21 @@ pub struct DaemonFile {
     pub version: String,
     /// New at every start.
     pub boot_id: String,
-    /// RFC 3339.
+    /// Time in RFC 3339.
     pub started_at: String,
 }
 
 impl Discovery {
-    /// The URL of `--url`, else `SVC_URL`, else the socket in the data folder; the token of
-    /// `SVC_TOKEN`, else the token file. Reads no file yet.
+    /// The URL of `--url`, else of `SVC_URL`, else the socket in the data folder. The token of
+    /// `SVC_TOKEN`, else that of the token file. Reads no file yet.
     ///
-    /// Fails if the URL given or the token in the environment cannot be used.
+    /// Fails if the given URL or the token in the environment is invalid.
     pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
         Self::with(&config.paths, config.token_file.value.clone(), env, url_flag)
     }
 
-    /// For [`Self::agent_target`] and [`Self::open_target`] alone, which use no token file, so that
-    /// the configuration is not read and a mistake there stops nobody.
+    /// Only for [`Self::agent_target`] and [`Self::open_target`], which use no token file. So the
+    /// configuration is not read, and a mistake in it has no effect.
     ///
     /// Fails as [`Self::new`].
     pub fn for_agent(
@@ -88,13 +89,13 @@ impl Discovery {
         Ok(Self { endpoint, home: paths.home.clone(), token, token_file })
     }
 
-    /// Overrides all other tokens.
+    /// Uses the token in this file instead of any other token.
     #[must_use]
     pub fn with_token_file(self, file: PathBuf) -> Self {
         Self { token: None, token_file: file, ..self }
     }
 
-    /// The URL of the flag or the environment.
+    /// The URL from the flag or the environment, if one is given.
     pub fn fixed(&self) -> Option<&Url> {
         match &self.endpoint {
             Endpoint::Socket(_) => None,
@@ -121,10 +122,10 @@ impl Discovery {
         self.token.is_some()
     }
 
-    /// The target for processes of a client, not the operator: the token of `SVC_TOKEN`, else the
-    /// socket, where the daemon sees that this process belongs to the client.
+    /// The target for processes of a client rather than the operator: with the token of
+    /// `SVC_TOKEN`, else the socket, where the daemon sees that this process belongs to the client.
     ///
-    /// Fails with [`ClientError::NoAgentToken`] if there is a URL and no token.
+    /// Fails with [`ClientError::NoAgentToken`] if a URL is given without a token.
     pub fn agent_target(&self, client: u32) -> Result<DaemonTarget, ClientError> {
         if self.has_token() {
             return self.target();
@@ -133,9 +134,9 @@ impl Discovery {
         Ok(DaemonTarget { token_source: TokenSource::Process, process: Some(client), ..open })
     }
 
-    /// The socket, for a request without a credential.
+    /// The socket without a credential.
     ///
-    /// Fails with [`ClientError::NoAgentToken`] if there is a URL.
+    /// Fails with [`ClientError::NoAgentToken`] if a URL is given.
     pub fn open_target(&self) -> Result<DaemonTarget, ClientError> {
         if let Some(url) = self.fixed() {
             return Err(ClientError::NoAgentToken { url: url.to_string() });
@@ -144,7 +145,7 @@ impl Discovery {
         Ok(DaemonTarget::without_token(self.endpoint.clone()))
     }
 
-    /// Another writer of the data folder could put a socket or a token of their own there.
+    /// A user who can write the data folder could put their own socket or token there.
     fn check_home(&self) -> Result<(), ClientError> {
         private_file::check_folder(&self.home)
             .map_err(|error| ClientError::DataFolder(error.to_string()))
@@ -158,7 +159,7 @@ impl DaemonTarget {
 }
 
 impl Token {
-    /// `source`, a file or a variable, is for the message. Fails if the token is blank or cannot be
+    /// `source` is a file or a variable, for the error. Fails if the token is blank or cannot be
     /// sent in a header.
     pub fn parse(text: &str, source: &Path) -> Result<Self, ClientError> {
         let token = text.trim();
@@ -172,7 +173,7 @@ impl Token {
         })
     }
 
-    /// `None` if the file does not exist.
+    /// The token in a file; `None` if the file does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>, ClientError> {
         let bad = |problem: String| ClientError::TokenFile { path: path.to_path_buf(), problem };
         let text = private_file::read_secret(path).map_err(|error| bad(error.to_string()))?;
@@ -182,7 +183,7 @@ impl Token {
         Ok(Some(token))
     }
 
-    /// For the header, or for a person who asked for it.
+    /// The token's text, for the header, or for a person who asked for it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -205,7 +206,7 @@ impl DaemonFile {
 pub enum Endpoint {
     /// The Unix socket in a data folder.
     Socket(PathBuf),
-    /// A given URL: perhaps the daemon of another data folder or machine.
+    /// A given URL, perhaps of the daemon of another data folder or machine.
     Tcp(Url),
 }
 
@@ -276,7 +277,7 @@ impl Url {
         })
     }
 
-    /// An unspecified address becomes the loopback one.
+    /// The URL of a listener. An unspecified address is replaced with the loopback address.
     pub fn from_listener(address: SocketAddr) -> Self {
         let host = match address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
@@ -297,7 +298,7 @@ impl Url {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
-    /// If so, the address of a connected socket is that of the daemon.
+    /// If true, the address of a connected socket is the address of the daemon.
     pub(super) fn is_address_or_localhost(&self) -> bool {
         self.host.eq_ignore_ascii_case("localhost") || self.socket().0.parse::<IpAddr>().is_ok()
     }
@@ -327,10 +328,10 @@ pub fn encode(text: &str) -> String {
     out
 }
 
-/// Appends the members of an object that have a value.
+/// Appends the members of an object that are set to the query of a path.
 ///
 /// # Panics
-/// If it has no JSON form, or is no object.
+/// Panics if `object` has no JSON form or is not an object.
 pub fn with_object(path: &str, object: &impl Serialize) -> String {
     let object = serde_json::to_value(object).expect("a query has a JSON form");
     let members = object.as_object().expect("a query is an object").iter();
@@ -345,7 +346,7 @@ pub fn with_object(path: &str, object: &impl Serialize) -> String {
     with_query(path, &parameters)
 }
 
-/// Appends the parameters that have a value.
+/// Appends the parameters that have a value to the query of a path.
 pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let mut out = path.to_owned();
     let given = parameters.iter().filter_map(|(name, value)| Some((name, (*value)?)));

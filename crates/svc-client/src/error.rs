@@ -1,4 +1,4 @@
-//! What can go wrong between a client and the daemon, in words for a person.
+//! Errors between a client and the daemon, as sentences for a person.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub enum ClientError {
     Connection {
         url: String,
         problem: String,
-        /// The request may have been carried out.
+        /// The request was sent and may have been carried out.
         sent: bool,
     },
     #[error("{url} did not answer within {seconds} s; see `svc status` and `svc logs`")]
@@ -30,7 +30,7 @@ pub enum ClientError {
     Unproven {
         url: String,
         problem: String,
-        /// It is a daemon, and does not know the token.
+        /// The listener is a daemon that does not know this token.
         is_unknown_token: bool,
     },
     #[error("{0}")]
@@ -46,7 +46,7 @@ pub enum ClientError {
          the URL out"
     )]
     NoAgentToken { url: String },
-    /// Others own the data folder or can write it.
+    /// Other users own the data folder or can write it.
     #[error("{0}")]
     DataFolder(String),
     #[error("cannot use the token in {path}: {problem}", path = path.display())]
@@ -67,7 +67,7 @@ impl ClientError {
         }
     }
 
-    /// The error response of the daemon, if it was one.
+    /// The daemon's error response, if there was one.
     pub fn problem(&self) -> Option<&ClientProblem> {
         match self {
             Self::Problem(problem) => Some(problem),
@@ -81,7 +81,6 @@ impl ClientError {
             || matches!(self, Self::Unproven { is_unknown_token: true, .. })
     }
 
-    /// Status of the error response.
     pub fn status(&self) -> Option<StatusCode> {
         self.problem().map(|problem| problem.status)
     }
@@ -92,23 +91,23 @@ impl ClientError {
 }
 
 /// An error response: an RFC 9457 document, or the first line of another body.
-///
+/// `Display` shows the detail and, if there is one, the remedy.
 /// `Display` has the detail and the remedy, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientProblem {
     pub status: StatusCode,
-    /// Such as `not_found`.
+    /// Error code, such as `not_found`.
     pub code: String,
     pub detail: String,
-    /// The field at fault.
+    /// The field that caused the error.
     pub field: Option<String>,
     pub request_id: Option<String>,
     pub retry_after: Option<Duration>,
-    /// For the remedy of a 401.
+    /// Source of the token that was sent; the remedy of a 401 depends on it.
     pub token: TokenSource,
 }
 
-/// As in RFC 9457, and `error` of earlier daemons.
+/// The body in RFC 9457, or with the field `error` of earlier daemons.
 #[derive(Default, Deserialize)]
 struct ProblemDocument {
     code: Option<String>,
@@ -173,7 +172,7 @@ impl ClientProblem {
             StatusCode::INSUFFICIENT_STORAGE => {
                 Some("free some disk space or raise store.max_bytes".to_owned())
             }
-            // Time alone does not empty an inbox.
+            // Waiting does not help, as time alone does not empty an inbox.
             StatusCode::TOO_MANY_REQUESTS if self.detail.starts_with("the inbox of ") => Some(
                 "nothing was sent: `svc message inbox NAME` shows what waits there, and `svc message ack NAME ID` makes room"
                     .to_owned(),
@@ -219,7 +218,7 @@ pub enum TokenSource {
     Missing(PathBuf),
     /// The request carries no token.
     Withheld,
-    /// Of the client's process, by its own socket or token.
+    /// The client's process identifies itself by the socket, or has a token of its own.
     Process,
 }
 

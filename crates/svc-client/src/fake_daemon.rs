@@ -1,4 +1,4 @@
-//! A daemon for tests that responds by a script.
+//! A scripted daemon for tests.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -9,13 +9,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::{DaemonTarget, Discovery};
 
-/// Serves one connection after the other, each by its script of one string per request.
+/// Serves one connection after the other. Each connection has a script with one response per
+/// request.
 pub(super) struct FakeDaemon {
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl FakeDaemon {
-    /// Replaces an earlier listener on the socket in `home`.
+    /// Starts the daemon; it replaces an earlier listener on the socket in `home`.
     pub(super) fn start(home: &Path, scripts: Vec<Vec<String>>) -> Self {
         let (listener, file) =
             local_socket::listen(&home.join("svc.sock")).expect("the folder is there");
@@ -66,7 +67,7 @@ pub(super) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Ends with the connection.
+/// An event stream that ends with the connection.
 pub(super) fn stream(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{body}")
 }

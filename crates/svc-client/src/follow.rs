@@ -1,8 +1,8 @@
-//! What survives a restart of the daemon: a subscription that resumes by itself, and a post that
-//! may be repeated.
+//! Operations that survive a restart of the daemon: a subscription that resumes by itself, and a
+//! post that may be repeated.
 //!
 //! A [`Follower`] reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts,
-//! and never yields an id twice. Pruned events are reported as a [`FollowGap`].
+//! and never returns an id twice. Pruned events are reported as a [`FollowGap`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::connection::{Client, StreamingReply};
 use super::discover::Discovery;
 use super::error::ClientError;
 
-/// First and longest wait between two tries, before jitter.
+/// First and longest delay between two attempts, before jitter.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 const MAX_REQUESTED: Duration = Duration::from_mins(1);
-/// Silence after which a stream counts as broken: the daemon comments every 15 s.
+/// Silence after which a stream counts as broken: the daemon sends a comment every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
 
 #[derive(Debug)]
@@ -31,27 +31,27 @@ const SILENCE: Duration = Duration::from_secs(45);
 pub struct Follower {
     discovery: Discovery,
     path: String,
-    /// The first connection may wait for a daemon.
+    /// Whether the first connection, too, may wait for a daemon.
     patient: bool,
-    /// The id to resume after.
+    /// The id after which the stream is resumed.
     cursor: Option<u64>,
     was_connected: bool,
     open: Option<(StreamingReply, SseParser)>,
     queue: VecDeque<FollowItem>,
     last_gap: Option<FollowGap>,
-    /// The stream broke and has not been resumed.
+    /// Whether the stream broke and was not resumed yet.
     is_broken: bool,
     ended: bool,
-    /// Failed tries since the last event.
+    /// Failed attempts since the last event.
     failures: u32,
-    /// The last reconnection time of the stream.
+    /// The last reconnection time that the stream has sent.
     retry: Option<Duration>,
     not_before: Option<Instant>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowItem {
-    /// Ids rise strictly; events without an id pass unchanged.
+    /// Ids increase strictly; events without an id are passed on unchanged.
     Event {
         id: Option<u64>,
         kind: String,
@@ -62,31 +62,31 @@ pub enum FollowItem {
     Gap(FollowGap),
     /// The stream broke; it will be resumed.
     Disconnected { problem: String },
-    /// The stream is back after [`FollowItem::Disconnected`].
+    /// The stream is connected again after [`FollowItem::Disconnected`].
     Resumed,
 }
 
-/// Pruned events, as the daemon describes them.
+/// The daemon's report of pruned events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowGap {
     pub requested: u64,
-    /// The first kept id after `requested`.
+    /// The first id after `requested` that is still kept.
     pub oldest: u64,
     pub latest: u64,
-    /// `None` for an unknown reason.
+    /// `None` for a reason that this version does not know.
     #[serde(deserialize_with = "known_reason")]
     pub reason: Option<GapReason>,
 }
 
 impl FollowGap {
-    /// Whether the log ends before `requested`, so that it is read from its start.
+    /// Whether the log ends before `requested`, so that it is read again from its start.
     pub fn is_set_back(&self) -> bool {
         self.reason == Some(GapReason::Ahead)
     }
 }
 
-/// A later daemon may have further reasons.
+/// Parses a reason; a later daemon may have reasons that this version does not know.
 fn known_reason<'de, D: Deserializer<'de>>(source: D) -> Result<Option<GapReason>, D::Error> {
     let word = String::deserialize(source)?;
     let reason: Result<_, value::Error> = GapReason::deserialize(word.into_deserializer());
@@ -94,7 +94,7 @@ fn known_reason<'de, D: Deserializer<'de>>(source: D) -> Result<Option<GapReason
 }
 
 impl Follower {
-    /// `path` includes the query. Connects at the first [`next`](Self::next).
+    /// `path` includes the query. Does not connect until [`next`](Self::next).
     pub fn new(discovery: Discovery, path: String) -> Self {
         Self {
             discovery,
@@ -113,26 +113,27 @@ impl Follower {
         }
     }
 
-    /// Overrides the query.
+    /// Starts after this id; overrides the query.
     #[must_use]
     pub fn after(self, id: u64) -> Self {
         Self { cursor: Some(id), ..self }
     }
 
-    /// Waits for an absent daemon at the first connection too.
+    /// Waits for an absent daemon at the first connection, too.
     #[must_use]
     pub fn patient(self) -> Self {
         Self { patient: true, ..self }
     }
 
-    /// The id of the last event, or the one to resume after.
+    /// The id of the last event, else the id from which to resume.
     pub fn cursor(&self) -> Option<u64> {
         self.cursor
     }
 
     /// The next item; `None` when the stream is over (204). Cancel-safe.
     ///
-    /// Fails if a retry cannot help: refused, unknown, or not an event stream.
+    /// Fails if a retry cannot help: the request was refused, the path is unknown, or the response
+    /// is not an event stream.
     pub async fn next(&mut self) -> Result<Option<FollowItem>, ClientError> {
         loop {
             if let Some(item) = self.queue.pop_front() {
@@ -149,7 +150,7 @@ impl Follower {
         }
     }
 
-    /// Connects, unless connected: no event is missed from then on, even with `after=latest`. Fails
+    /// Connects unless connected. From then on no event is missed, even with `after=latest`. Fails
     /// as [`next`](Self::next) does.
     pub async fn open(&mut self) -> Result<(), ClientError> {
         while self.open.is_none() && !self.ended {
@@ -206,8 +207,8 @@ impl Follower {
                 let fed = parser.feed(&bytes, &mut events);
                 let url = stream.url();
                 self.retry = parser.retry();
-                // A block with an id and no data moves the cursor: the daemon reports where
-                // `latest` is.
+                // A block that has only an id moves the cursor: that is how the daemon reports the
+                // position of `latest`.
                 let last_id = parser.last_event_id().parse().ok();
                 for event in events {
                     self.take(event);
@@ -238,7 +239,7 @@ impl Follower {
         self.queue.push_back(FollowItem::Event { id, kind: event.event, data: event.data });
     }
 
-    /// Reports a gap once, although reconnections before the next event repeat it.
+    /// Reports a gap once, although each reconnection before the next event repeats it.
     fn take_gap(&mut self, gap: FollowGap) {
         if gap.is_set_back() {
             self.cursor = Some(0);
@@ -260,17 +261,17 @@ impl Follower {
     }
 }
 
-/// Doubles from 50 ms to 2 s, and is at least what the daemon requests.
+/// The delay doubles from 50 ms to 2 s, and is at least what the daemon requests.
 pub fn backoff(failures: u32, requested: Option<Duration>) -> Duration {
     BACKOFF.wait_at_least(failures, requested.unwrap_or_default().min(MAX_REQUESTED))
 }
 
-/// How long to wait for the next daemon.
+/// How long to wait for another daemon.
 const RESEND_FOR: Duration = Duration::from_secs(10);
 
-/// Posts a body with a new `idempotency_key`. If the daemon ends before it responds, the next one
-/// gets the same key. Without another daemon within ten seconds the error stays that the response
-/// was lost.
+/// Posts a body with a new `idempotency_key`. If the daemon ends before it responds, the body is
+/// posted again to the next daemon with the same key. If there is none within ten seconds, the
+/// error is that the response was lost.
 pub async fn post_keyed<T: DeserializeOwned>(
     discovery: &Discovery,
     path: &str,
@@ -285,7 +286,7 @@ pub async fn post_keyed<T: DeserializeOwned>(
     while began.elapsed() < RESEND_FOR {
         sleep(backoff(failures, None)).await;
         failures += 1;
-        // The next daemon may have another address.
+        // The next daemon may listen at another address.
         match Client::new(discovery.target()?).post(path, &body).await {
             Err(error) if error.is_transient() => {}
             done => return done,
@@ -429,7 +430,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let done = answer("200 OK", "content-type: application/json\r\n", r#"{"id":"msg_1"}"#);
         let starting = answer("503 Service Unavailable", "", "");
-        // The first ends without an answer.
+        // The first connection ends without a response.
         let scripts = vec![vec![String::new()], vec![starting], vec![done]];
         let daemon = FakeDaemon::start(home.path(), scripts);
         let body = json!({ "text": "hi" });

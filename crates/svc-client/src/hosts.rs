@@ -1,9 +1,9 @@
-//! Hosts of agents as a client sees them: the protocol on a host's socket, the start of a host by
-//! `svc agent host`, the spool of a dead host, and the end of the processes that it left.
+//! Hosts of agents from a client's side: the protocol on a host's socket, the start of a host by
+//! `svc agent host`, the spool of a dead host, and the end of the processes that such a host left.
 //!
-//! Each request has a connection of its own, so none waits for another, and a host that does not
-//! respond delays only its own requests. [`HostInput`], for messages one after the other, keeps a
-//! connection.
+//! Each request has its own connection, so no request waits for another, and a host that does not
+//! respond delays only its own requests. [`HostInput`], which sends one message after the other,
+//! keeps its connection.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
@@ -32,18 +32,18 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A host that takes longer counts as wedged.
+/// Time limit of a response; a host that takes longer counts as wedged.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// For requests that wait for the host's disk.
+/// Time limit of requests that wait for the host's disk.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
-/// Time for a stop beyond the agent's own.
+/// Time limit of a stop, in addition to the time that the agent gets.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Longest line of a host, in bytes: a whole history may be one.
+/// Longest line of a host, in bytes: one line may be a whole history.
 const LINE_BYTES: usize = 64 * 1024 * 1024;
-/// Bytes that are read at once, of a feed and of a reply.
+/// Bytes that are read at once from a feed, and from a reply.
 const FEED_BUFFER: usize = 64 * 1024;
 const REPLY_BUFFER: usize = 4 * 1024;
-/// Events and bytes of one batch.
+/// Most events, and about the most bytes, of one batch.
 const BATCH_EVENTS: usize = 512;
 const BATCH_BYTES: usize = 1024 * 1024;
 
@@ -52,10 +52,10 @@ pub enum HostError {
     /// No socket, or no listener.
     #[error("its host is not there")]
     Absent,
-    /// The host is of another user, another agent or another protocol.
+    /// The host has another user, another agent or another protocol.
     #[error("{0}")]
     Foreign(String),
-    /// The host listens and does not respond.
+    /// The host listens but does not respond.
     #[error("its host does not answer")]
     Wedged,
     #[error("the connection to its host broke: {0}")]
@@ -75,9 +75,9 @@ impl From<ReplyError> for HostError {
 
 /// The host of one agent.
 ///
-/// [`connect`](Self::connect) asks which agent the host has; [`new`](Self::new) is told. Then
-/// [`attach`](Self::attach) gives a [`HostFeed`] of events. All futures but those of a feed
-/// end within seconds, or within the time limit of a stop.
+/// [`connect`](Self::connect) asks the host for its agent; [`new`](Self::new) is told the agent.
+/// [`attach`](Self::attach) returns a [`HostFeed`] of events. All futures except those of a feed
+/// complete within seconds, or within the time limit of a stop.
 #[derive(Debug, Clone)]
 pub struct HostClient {
     agent: AgentId,
@@ -89,7 +89,7 @@ impl HostClient {
         Self { agent, socket }
     }
 
-    /// The host on `socket`, whichever agent it has.
+    /// The host at `socket`, whatever its agent.
     pub async fn connect(socket: PathBuf) -> Result<Self, HostError> {
         let status = status_at(&socket).await?;
         Ok(Self { agent: status.agent.id, socket })
@@ -103,14 +103,14 @@ impl HostClient {
         &self.socket
     }
 
-    /// Fails for a host of another agent or protocol.
+    /// The host's status. Fails if the host has another agent or protocol.
     pub async fn status(&self) -> Result<HostStatus, HostError> {
         let status = status_at(&self.socket).await?;
         self.check_agent(&status.agent.id)?;
         Ok(status)
     }
 
-    /// A host of another protocol refuses.
+    /// A host with another protocol refuses the request.
     pub async fn ping(&self) -> Result<PingAnswer, HostError> {
         let ping = PingHost { protocol_version: Some(HOST_PROTOCOL.to_owned()) };
         self.request(HostRequestKind::Ping, Some(&ping), ANSWER_WITHIN).await
@@ -143,13 +143,13 @@ impl HostClient {
         self.command(HostRequestKind::Interrupt, None::<&()>).await
     }
 
-    /// Ends the turn of one input, or takes it back if it waits.
+    /// Ends the turn of one input, or removes the input from the queue.
     pub async fn withdraw(&self, message_id: &str) -> Result<(), HostError> {
         let interrupt = InterruptAgent { message_id: Some(message_id.to_owned()) };
         self.command(HostRequestKind::Interrupt, Some(&interrupt)).await
     }
 
-    /// Returns when the program is reaped.
+    /// Stops the agent. Returns when the program has been reaped.
     pub async fn stop(&self, stop: &StopAgent) -> Result<StopAnswer, HostError> {
         let given = u64::try_from(stop.timeout).unwrap_or(0);
         let given = Duration::from_secs(if given == 0 { 30 } else { given });
@@ -177,7 +177,7 @@ impl HostClient {
         Err(HostError::Foreign(format!("its socket is that of agent {other}")))
     }
 
-    /// A request whose reply has no payload of interest.
+    /// A request whose reply has no payload that matters.
     async fn command<P: Serialize>(
         &self,
         kind: HostRequestKind,
@@ -208,20 +208,20 @@ async fn status_at(socket: &Path) -> Result<HostStatus, HostError> {
     Ok(status)
 }
 
-/// Sends input to one agent, on a connection that is kept.
+/// Sends input to one agent on a kept connection.
 #[derive(Debug)]
 pub struct HostInput(KeptConnection);
 
 impl HostInput {
-    /// The input needs an idempotency key: if the kept connection broke, the host may have the
-    /// input already, and it is sent again on a new one.
+    /// The input needs an idempotency key. If the kept connection breaks, the input is sent again
+    /// on a new one, although the host may have received it.
     pub async fn send(&mut self, input: &SendInput) -> Result<SendAnswer, HostError> {
         let reply = self.0.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
         Ok(reply.decode()?)
     }
 }
 
-/// Asks one host whether it responds, on a connection that is kept.
+/// Asks one host whether it responds, on a kept connection.
 #[derive(Debug)]
 pub struct HostProbe(KeptConnection);
 
@@ -234,12 +234,12 @@ impl HostProbe {
 #[derive(Debug)]
 struct KeptConnection {
     socket: PathBuf,
-    /// `None` at first, and after a failure.
+    /// `None` before the first request and after a failure.
     connection: Option<HostConnection>,
 }
 
 impl KeptConnection {
-    /// Retries once on a new connection if the kept one broke.
+    /// Sends a request; retries once on a new connection if the kept one broke.
     async fn exchange<P: Serialize>(
         &mut self,
         kind: HostRequestKind,
@@ -283,7 +283,7 @@ impl HostConnection {
         Ok(Self { lines: LineReader::new(reader, buffer, LINE_BYTES), writer })
     }
 
-    /// Events before the reply are skipped.
+    /// Sends a request and returns its reply. Events before the reply are skipped.
     async fn exchange<P: Serialize>(
         &mut self,
         kind: HostRequestKind,
@@ -318,7 +318,7 @@ impl HostConnection {
 
 #[derive(Debug, Clone)]
 pub struct RawAgentEvent {
-    /// Without its end; this goes into the log.
+    /// The event's line without its line end, as it goes into the log.
     pub line: Arc<str>,
     pub event: AgentEvent,
 }
@@ -327,7 +327,7 @@ impl RawAgentEvent {
     pub fn parse(line: &[u8]) -> io::Result<Self> {
         let text = std::str::from_utf8(line).map_err(io::Error::other)?;
         let event: AgentEvent = serde_json::from_str(text)?;
-        // The time is last. Earlier hosts write it as a number; the log has text.
+        // The time is the last member. Earlier hosts write it as a number, but the log has text.
         let is_of_earlier =
             text.trim_end_matches('}').ends_with(|last: char| last.is_ascii_digit());
         let line = if is_of_earlier { serde_json::to_string(&event)?.into() } else { text.into() };
@@ -347,25 +347,24 @@ impl RawAgentEvent {
 pub struct HostFeed {
     connection: HostConnection,
     attached: AttachAnswer,
-    /// Follows the last batch.
+    /// A delta to return after the last batch.
     delta: Option<AgentDelta>,
 }
 
 #[derive(Debug)]
 pub enum HostNews {
-    /// At least one.
+    /// A batch of at least one event.
     Events(Vec<RawAgentEvent>),
-    /// A piece of an entry that is not finished.
+    /// A piece of the text of an unfinished entry.
     Delta(AgentDelta),
 }
 
 impl HostFeed {
-    /// The reply to the attach.
     pub const fn attached(&self) -> &AttachAnswer {
         &self.attached
     }
 
-    /// `None` when the host has closed. Cancel-safe.
+    /// The next news; `None` when the host has closed the connection. Cancel-safe.
     pub async fn recv(&mut self) -> Result<Option<HostNews>, HostError> {
         if let Some(delta) = self.delta.take() {
             return Ok(Some(HostNews::Delta(delta)));
@@ -397,12 +396,12 @@ impl HostFeed {
     }
 }
 
-/// Time limit for the response of a new host.
+/// Time limit for the report of a new host.
 const STARTED_WITHIN: Duration = Duration::from_secs(15);
-/// Longest response, in bytes.
+/// Longest report of a new host, in bytes.
 const ANSWER_BYTES: usize = 64 * 1024;
 
-/// Starts a host and waits for its response. The started process ends soon: the host detaches
+/// Starts a host and waits for its report. The started process soon ends, as the host detaches
 /// itself.
 pub async fn launch(program: &Path, spec: &HostSpec) -> io::Result<HostStarted> {
     let input = serde_json::to_vec(spec)?;
@@ -423,7 +422,7 @@ pub async fn launch(program: &Path, spec: &HostSpec) -> io::Result<HostStarted> 
         stdin.shutdown().await?;
         drop(stdin);
         let mut lines = LineReader::new(stdout, ANSWER_BYTES, ANSWER_BYTES);
-        // Not to the end: a descendant of the host may keep the pipe open.
+        // Does not read to the end, as a descendant of the host may keep the pipe open.
         match lines.next().await?.filter(|line| !line.bytes.is_empty()) {
             Some(line) => serde_json::from_slice(line.bytes).map_err(io::Error::from),
             None => Err(io::Error::other("the host ended without a word")),
@@ -442,7 +441,7 @@ pub fn spool_path(folder: &Path, agent: &AgentId) -> PathBuf {
     folder.join(format!("{agent}.spool"))
 }
 
-/// For an agent that has ended and whose events are in the log.
+/// Removes the files of an agent that has ended and whose events are all in the log.
 pub fn remove_files(folder: &Path, agent: &AgentId) {
     for path in [spool_path(folder, agent), socket_path(folder, agent)] {
         if let Err(error) = if_there(fs::remove_file(&path)) {
@@ -454,13 +453,13 @@ pub fn remove_files(folder: &Path, agent: &AgentId) {
 #[derive(Debug)]
 pub enum DeadSpool {
     Absent,
-    /// Its host runs: it holds the lock.
+    /// The agent's host runs, as it holds the lock.
     Held,
     Left(SpoolLines),
 }
 
 impl DeadSpool {
-    /// For the events after offset `after`.
+    /// Opens the spool to read the events after offset `after`.
     pub fn open(folder: &Path, agent: &AgentId, after: i64) -> io::Result<Self> {
         Ok(match if_there(spool::take_over(&spool_path(folder, agent), false))? {
             Some(Some(file)) => Self::Left(SpoolLines { lines: BufReader::new(file), after }),
@@ -470,7 +469,7 @@ impl DeadSpool {
     }
 }
 
-/// The events of a spool, in order. A torn last line is skipped.
+/// The events of a spool in order. An incomplete last line is skipped.
 #[derive(Debug)]
 pub struct SpoolLines {
     lines: BufReader<File>,
@@ -478,7 +477,7 @@ pub struct SpoolLines {
 }
 
 impl SpoolLines {
-    /// Empty at the end.
+    /// The next events, at most `most`; empty at the end.
     pub fn next_batch(&mut self, most: usize) -> io::Result<Vec<RawAgentEvent>> {
         let mut batch = Vec::new();
         let mut line = Vec::new();
@@ -495,12 +494,12 @@ impl SpoolLines {
     }
 }
 
-/// How long killed processes may take to end; one that waits for a disk cannot end before.
+/// How long killed processes may take to end: a process that waits for a disk cannot end earlier.
 const KILL_PATIENCE: Duration = Duration::from_secs(4);
 const KILL_POLL: Duration = Duration::from_millis(5);
 
-/// Kills all processes of an agent whose host is dead, by their mark. The reaper does so unless it
-/// was killed too.
+/// Kills all processes of an agent whose host is dead, which it finds by their mark. Usually the
+/// reaper has done so, unless it was killed too.
 pub async fn end_tree(agent: &AgentId) {
     let deadline = Instant::now() + KILL_PATIENCE;
     loop {
@@ -528,7 +527,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves so many requests on each connection, one connection after the other. Returns the
+    /// Serves `requests[n]` requests on connection `n`, one connection after the other. Returns the
     /// idempotency keys by connection.
     async fn host_of(listener: UnixListener, requests: &[usize]) -> Vec<Vec<String>> {
         let mut heard = Vec::new();

@@ -2,8 +2,8 @@
 //!
 //! [`Discovery`] finds the daemon and its token. [`Client`] sends and receives JSON. [`Follower`]
 //! follows one event stream across restarts of the daemon. [`McpReply`] reads the response of an
-//! MCP server to a request of `svc_wire::mcp_request`. The crate depends on the wire and on the
-//! files of a daemon, and prints nothing. It speaks plain HTTP; TLS belongs to a proxy.
+//! MCP server to a request of `svc_wire::mcp_request`. The crate uses only the wire formats and the
+//! files of a daemon, and prints nothing. It speaks plain HTTP; TLS is for a proxy.
 
 mod connect;
 mod connection;

@@ -49,27 +49,28 @@
 //!
 //! # Codex asks its person
 //!
-//! 1. Hooks of Codex come from the app-server that all its terminals share. `service/codex/follow.rs`
-//!    connects to that process, if it is the one that listens (`svc-reach/codex_socket.rs`).
-//! 2. `svc-reach/codex.rs` makes observations of what the app-server says, and the connection
-//!    stores them for the sessions of that process.
-//! 3. What a thread asks is a row of `request`, which the connection holds
+//! 1. Hooks of Codex come from the app-server that all its terminals share.
+//!    `service/codex/follow.rs` connects to that process, if that process is the one that listens
+//!    (`svc-reach/codex_socket.rs`).
+//! 2. `svc-reach/codex.rs` turns the app-server's messages into observations, and the connection
+//!    stores these for the sessions of that process.
+//! 3. A request of a thread is a row of `request`, which the connection holds
 //!    (`service/prompts/answer.rs`) as a hook of Claude Code does. An answer becomes the result
 //!    of the app-server's request.
-//! 4. The app-server tells that the request is resolved. The end of the item that it asked about
-//!    shows whose answer that was (`service/codex/open_prompts.rs`).
-//! 5. After a restart of the daemon the app-server sends again what is open, and the same row is
-//!    taken up.
+//! 4. The app-server reports that the request is resolved. The end of the item that the request is
+//!    about shows whose answer counted (`service/codex/open_prompts.rs`).
+//! 5. After a restart of the daemon, the app-server sends its open requests again, and the daemon
+//!    continues with the same rows.
 //!
 //! # A caller names a peer
 //!
 //! Each adapter passes the text on unchanged, and `service/team/find.rs` resolves it.
-//! `svc-model/reference.rs` decides by the form whether it is an id, the prefix of one, a
+//! `svc-model/reference.rs` decides by the form whether the text is an id, the prefix of an id, a
 //! session's key or a display name; a text with the prefix of an id or a key is never a name. If
-//! several peers match and one of them lives, that one is meant; otherwise the error lists those
-//! that the caller may see. The operator's peer is a row that no registration finds. A peer lives
-//! while its process does (`PeerRow::process`); without a process, the time since it was last
-//! heard, the session and the MCP connection decide.
+//! several peers match and exactly one of them lives, that peer is meant; otherwise the error lists
+//! the matches that the caller may see. The operator's peer is a row that no registration finds. A
+//! peer lives while its process does (`PeerRow::process`); without a process, the time since it was
+//! last heard, the session and the MCP connection decide.
 //!
 //! # An agent works, and the daemon is killed
 //!
@@ -85,9 +86,9 @@
 //!    `svc-client/hosts.rs` reads its spool. Without an `exit` the agent is `lost`, after
 //!    `end_tree` of the same file has ended the processes that still ran.
 //! 5. The end of the turn comes with the prompt's `message_id`, which is the task's id.
-//!    `service/assignments/settle.rs` writes the terminal event, the result and the message to who
-//!    asked, in the same commit. An agent that was lost with the prompt on record leaves an
-//!    unknown outcome; one without it goes back to the queue.
+//!    `service/assignments/settle.rs` writes the terminal event, the result and the message to
+//!    the requester in the same commit. If an agent is lost with the prompt on record, the outcome
+//!    is unknown; if the prompt is not on record, the task goes back to the queue.
 //!
 //! # A participant asks another
 //!
@@ -96,14 +97,14 @@
 //!    and an unknown one get the same answer.
 //! 2. `service/conversations/send.rs` is one write job: the idempotency key, the circle that the
 //!    wait would close (`svc-model/conversation/mod.rs`), the rate, the message, its assignment.
-//! 3. `service/agents/mailing.rs` gives what waits in a hosted agent's inbox to its host. The
+//! 3. `service/agents/mailing.rs` gives the messages in a hosted agent's inbox to its host. The
 //!    message's id is the idempotency key.
 //! 4. `service/assignments/turns.rs` notes that the turn began. The end of the turn stores the
-//!    reply as a message in the same commit. For an attended session its hooks tell both.
+//!    reply as a message in the same commit. The hooks of an attended session report its turns.
 //! 5. The reply is held back from the inbox while the call waits (`message.held_until`). The call
-//!    takes it by acknowledging it; a call that is gone leaves it to the inbox.
-//! 6. When the agent ends, its open assignments fail and what waits for it becomes undeliverable,
-//!    in the commit of its end.
+//!    takes the reply by acknowledging it; if the call is gone, the reply stays in the inbox.
+//! 6. When the agent ends, its open assignments fail and the messages in its inbox become
+//!    undeliverable, in the commit of its end.
 
 pub mod service;
 pub mod tools;

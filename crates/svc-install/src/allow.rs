@@ -1,14 +1,14 @@
 //! Permissions of each client: which tools of svc its model may call without asking the person.
 //!
-//! A session that a message wakes while nobody is at the terminal stops at a dialog. So a person
-//! may allow the harmless tools with `svc install --allow-tools`.
+//! A session that a message wakes while nobody is at the terminal gets stuck at a permission
+//! dialog. So a person may allow the harmless tools with `svc install --allow-tools`.
 //!
 //! - Claude Code: `permissions.allow` in `settings.json`.
 //! - Codex: `approval_mode` of each tool below the server's entry in `config.toml`. Without one,
-//!   and in mode `auto`, it does not ask for tools that are annotated as harmless.
-//! - Gemini CLI: a file of rules of its own, since `trust` in the server's entry would allow every
-//!   tool. It reads no rules of a project.
-//! - opencode: `permission`. Where the person has none it asks for nothing, and nothing is written.
+//!   and in mode `auto`, Codex does not ask for tools that are annotated as harmless.
+//! - Gemini CLI: a separate file of rules, since `trust` in the server's entry would allow every
+//!   tool. Gemini CLI reads no rules from a project.
+//! - opencode: `permission`. Without that setting opencode asks for nothing, so nothing is written.
 
 use std::path::{Path, PathBuf};
 
@@ -23,24 +23,24 @@ use super::entries::{OUR_RULES, SERVER, at};
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ToolApprovals {
-    /// The file that allows them, or would.
+    /// The file that allows the tools, or would allow them.
     pub path: PathBuf,
-    /// How many harmless tools are allowed.
+    /// Number of harmless tools that are allowed.
     pub allowed: usize,
-    /// Those that the client asks for each time.
+    /// Harmless tools for which the client asks each time.
     pub missing: Vec<String>,
 }
 
 impl KnownClient {
-    /// Those of `tools` that its rules may name if its models see only `listed`. Gemini CLI takes
-    /// the name of an unlisted tool for a misspelling, and warns at its start.
+    /// The tools of `tools` that the client's rules may name if its models see only `listed`.
+    /// Gemini CLI takes the name of an unlisted tool for a misspelling, and warns at its start.
     pub fn named_in_rules<'a>(self, tools: &[&'a str], listed: &[&str]) -> Vec<&'a str> {
         let is_named = |tool: &&&str| self != Self::Gemini || listed.contains(*tool);
         tools.iter().filter(is_named).copied().collect()
     }
 
     /// The change that allows `tools`; `None` if the client has no such file in this scope, or asks
-    /// for nothing.
+    /// for nothing anyway.
     pub fn grant(
         self,
         locations: &ClientLocations,
@@ -94,8 +94,7 @@ impl KnownClient {
         }
     }
 
-    /// Which of `tools` the client's files allow; `None` for a client whose permissions are
-    /// unknown.
+    /// Which of `tools` the client's files allow; `None` if the client's permissions are unknown.
     pub fn approvals(self, locations: &ClientLocations, tools: &[&str]) -> Option<ToolApprovals> {
         let (path, _) = self.grant_file(locations, InstallScope::User)?;
         let scopes = [InstallScope::User, InstallScope::Project];
@@ -109,7 +108,8 @@ impl KnownClient {
         let allows = |tool: &str| {
             files.iter().any(|(path, document)| self.allows(locations, path, document, tool))
         };
-        // Annotations allow them: harmless tools neither destroy nor reach out of this machine.
+        // The annotations allow these tools: harmless tools neither destroy anything nor reach
+        // beyond this machine.
         let is_auto = |tool: &str| {
             let is_silent = |(_, document): &(PathBuf, Value)| codex_mode(document, tool).is_none();
             self == Self::Codex && files.iter().all(is_silent)
@@ -156,20 +156,20 @@ impl KnownClient {
     }
 }
 
-/// The approval mode that the file of Codex has for a tool of svc.
+/// The approval mode that Codex's file sets for a tool of svc.
 fn codex_mode(document: &Value, tool: &str) -> Option<Value> {
     let server = at(document, &["mcp_servers", SERVER])?;
     let own = at(server, &["tools", tool, "approval_mode"]);
     own.or_else(|| server.get("default_tools_approval_mode")).cloned()
 }
 
-/// Null if the file does not exist or parse.
+/// The content of a file; null if the file does not exist or does not parse.
 fn document(path: &Path, format: FileFormat) -> Value {
     let text = bounded_file::read_text(path, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
     ConfigDocument::parse(format, &text).map(|document| document.value()).unwrap_or_default()
 }
 
-/// Whether opencode asks for no tool of svc.
+/// Whether opencode asks for none of svc's tools.
 fn asks_nothing(document: &Value) -> bool {
     match document.get("permission") {
         None => true,
@@ -177,7 +177,7 @@ fn asks_nothing(document: &Value) -> bool {
     }
 }
 
-/// Priority 100 wins over what a person has chosen as "always" and loses to what they forbid.
+/// Priority 100 overrides a person's "always" and is overridden by what the person forbids.
 fn rules(tools: &[&str]) -> String {
     let names: Vec<String> = tools.iter().map(|tool| format!("  \"{tool}\",\n")).collect();
     format!(
@@ -204,8 +204,8 @@ fn rule_names(document: &Value) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    /// Gemini CLI compares the names in rules with the tools that it is shown, and warns of those
-    /// that are nearly one.
+    /// Gemini CLI compares the names in rules with the tools that it sees, and warns of a name that
+    /// is similar to a tool's.
     #[test]
     fn rules_of_gemini_name_only_listed_tools() {
         let tools = ["peer_list", "peer_ack", "ToolSearch"];

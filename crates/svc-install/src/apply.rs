@@ -1,6 +1,6 @@
-//! Installs into one file and uninstalls from it: reads, edits, replaces and records what it
-//! changed, in `installed.json` of the data folder. Without the record `svc uninstall` finds the
-//! entries of svc, but does not know what they replaced.
+//! Installs into one file and uninstalls from it: reads, edits and replaces the file, and records
+//! the changes in `installed.json` in the data folder. Without that record `svc uninstall` still
+//! finds svc's entries, but does not know what they replaced.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::file::{self, FileError, ForeignFile, LinkRule};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileOutcome {
     Unchanged,
-    /// A unified diff, also of a dry run.
+    /// A unified diff, for a dry run as well.
     Changed(String),
 }
 
@@ -35,7 +35,7 @@ pub enum ApplyError {
 
 #[derive(Debug)]
 pub struct Installer<'a> {
-    /// The data folder, where the record is kept.
+    /// The data folder, which holds the record.
     pub home: &'a Path,
     pub locations: &'a ClientLocations,
     pub record: InstallRecord,
@@ -66,7 +66,8 @@ impl Installer<'_> {
         let recorded = self.record.find(&change.path).cloned();
         let mut undo = recorded.as_ref().map(|entry| entry.undo.clone()).unwrap_or_default();
         let mut text = file.text().to_owned();
-        // Only a copy without entries of svc, and with the entries that svc took out, is restored.
+        // The copy is restored only if it has no entries of svc, and still has the servers that svc
+        // took out.
         let mut pristine = undo.taken.is_empty();
         for edit in &change.edits {
             pristine &= !(matches!(edit, Edit::Take { .. }) && recorded.is_some());
@@ -97,7 +98,7 @@ impl Installer<'_> {
         });
         let (before, after) = (digest(file.text()), digest(&text));
         if file.text.is_some() && before != entry.after {
-            // Another program has changed the file since, so the earlier copy is obsolete.
+            // Another program has changed the file since then, so the earlier copy is obsolete.
             let path = file.back_up(scope)?;
             entry.backup = Some(FileBackup { path, digest: before, pristine });
             entry.created &= pristine;
@@ -117,7 +118,7 @@ impl Installer<'_> {
     ) -> Result<FileOutcome, ApplyError> {
         let recorded = self.record.find(path).cloned();
         let mut folders = self.locations.folders(scope);
-        // The installation may be of another project, or of a folder that a variable named.
+        // The installation may belong to another project, or to a folder that a variable named.
         folders.extend(recorded.as_ref().and_then(|entry| match &entry.within {
             Some(folder) => Some(folder.clone()),
             None => entry.path.parent().map(Path::to_path_buf),
@@ -169,7 +170,8 @@ impl Installer<'_> {
         Ok(outcome)
     }
 
-    /// Removes the entry of a file, its copy, and the folders made for it that are empty again.
+    /// Removes a file's entry from the record, its copy, and the folders that were created for it
+    /// and are empty again.
     fn forget(&mut self, recorded: Option<&InstalledFile>) -> Result<(), ApplyError> {
         let Some(entry) = recorded.filter(|_| !self.dry_run) else { return Ok(()) };
         if let Some(backup) = &entry.backup {
@@ -177,8 +179,8 @@ impl Installer<'_> {
         }
         self.record.forget(&entry.path);
         for folder in entry.folders.iter().rev() {
-            // A folder of another installed file is removed with that file; one with other files
-            // stays.
+            // If another installed file is in the folder, the folder is removed with that file. A
+            // folder with other files stays.
             match self.record.files.iter_mut().find(|file| file.path.starts_with(folder)) {
                 Some(other) => other.folders.insert(0, folder.clone()),
                 None => drop(std::fs::remove_dir(folder)),
@@ -192,7 +194,7 @@ impl Installer<'_> {
     }
 }
 
-/// The edits that may have been made in a client's file, as far as undoing needs them.
+/// The edits that may have been made in a client's file, with the details that undoing needs.
 pub fn undoable(
     client: KnownClient,
     locations: &ClientLocations,
@@ -202,11 +204,11 @@ pub fn undoable(
     let is_own = is_own_file(path);
     let edits =
         client.changes(locations, command, InstallScope::User, InstallParts::ALL).into_iter();
-    // The record has the allowed tools.
+    // The record has the names of the allowed tools.
     let grant = client.grant(locations, InstallScope::User, &[]);
     let trust = (client == KnownClient::Codex).then(|| Edit::Trust { hashes: Vec::new() });
     let edits: Vec<Edit> = edits.chain(grant).flat_map(|change| change.edits).collect();
-    // The record has the servers that were taken out.
+    // The record has the names of the servers that were taken out.
     let taken = edits.iter().find_map(|edit| match edit {
         Edit::Server { table, .. } => {
             let table = table.iter().map(|key| (*key).to_owned()).collect();
@@ -222,7 +224,7 @@ pub fn undoable(
         .collect()
 }
 
-/// Whether svc writes this file whole: a plugin, or rules.
+/// Whether svc writes the whole file: a plugin, or rules.
 pub(crate) fn is_own_file(path: &Path) -> bool {
     let is_rules = path.parent().is_some_and(|folder| folder.ends_with("policies"));
     is_rules || path.extension().is_some_and(|extension| extension == "js")
@@ -237,7 +239,7 @@ fn is_busy(error: &ApplyError) -> bool {
     matches!(error, ApplyError::File(FileError::Busy))
 }
 
-/// The text before the first installation, if its copy is unchanged.
+/// The text before the first installation, if the copy is unchanged.
 fn text_before(entry: &InstalledFile) -> Option<String> {
     let backup = entry.backup.as_ref().filter(|backup| backup.pristine)?;
     let text = bounded_file::read_text(&backup.path, CLIENT_FILE_BYTES).ok()??;
@@ -260,7 +262,7 @@ fn without(
     Ok(Some(text))
 }
 
-/// Whether a document is empty and has no comment.
+/// Whether a document has neither members nor comments.
 fn is_blank(text: &str, format: FileFormat) -> bool {
     let empty = ConfigDocument::parse(format, text)
         .is_ok_and(|document| document.value().as_object().is_some_and(serde_json::Map::is_empty));
@@ -281,7 +283,7 @@ pub fn diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
         .to_string()
 }
 
-/// The files of a scope in which svc may be installed.
+/// The files of a scope into which svc may be installed.
 pub fn files(
     client: KnownClient,
     locations: &ClientLocations,
@@ -291,7 +293,7 @@ pub fn files(
     let mut files: Vec<PathBuf> = Vec::new();
     for change in client.changes(locations, command, scope, InstallParts::ALL) {
         let folder = change.path.parent().unwrap_or(Path::new("/")).to_path_buf();
-        // An earlier installation may have chosen the other file.
+        // An earlier installation may have used the other file.
         let also: &[&str] = match client {
             KnownClient::Codex => &["config.toml", "hooks.json"],
             KnownClient::Opencode if change.format == FileFormat::Json && !has_whole(&change) => {
@@ -322,19 +324,19 @@ pub struct InstallRecord {
 pub struct InstalledFile {
     pub client: KnownClient,
     pub scope: InstallScope,
-    /// Before links are followed.
+    /// The path before links are followed.
     pub path: PathBuf,
     pub created: bool,
-    /// Folders created for it, the outermost first.
+    /// Folders that svc created for the file, the outermost first.
     #[serde(default)]
     pub folders: Vec<PathBuf>,
-    /// A copy of the earlier text; valid until another program changes the file.
+    /// A copy of the earlier text; obsolete once another program changes the file.
     pub backup: Option<FileBackup>,
-    /// The SHA-256 of the text that svc wrote, in hex.
+    /// SHA-256 of the text that svc wrote, in hex.
     pub after: String,
     #[serde(flatten)]
     pub undo: UndoInfo,
-    /// The folder in which links were followed: the person's home, or the project.
+    /// The folder within which links were followed: the person's home, or the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<PathBuf>,
 }
@@ -342,9 +344,9 @@ pub struct InstalledFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FileBackup {
     pub path: PathBuf,
-    /// The SHA-256 of its text, in hex.
+    /// SHA-256 of the copy's text, in hex.
     pub digest: String,
-    /// Whether it has no entry of svc in it.
+    /// Whether the copy has no entry of svc.
     pub pristine: bool,
 }
 
@@ -353,7 +355,7 @@ impl InstallRecord {
         home.join("installed.json")
     }
 
-    /// Empty if there is no file.
+    /// The record; empty if the file does not exist.
     pub fn read(home: &Path) -> anyhow::Result<Self> {
         let path = Self::path(home);
         match bounded_file::read(&path, CLIENT_FILE_BYTES) {
@@ -438,7 +440,7 @@ mod tests {
     }
 
     proptest! {
-        // Each case waits for the disk.
+        // Each case waits for the disk, so there are fewer than usual.
         #![proptest_config(ProptestConfig::with_cases(96))]
 
         #[test]
@@ -523,7 +525,8 @@ mod tests {
         let link = |target: &Path, name: &str| {
             std::os::unix::fs::symlink(target, project.join(name)).expect("links");
         };
-        // The file, one that does not exist yet, the folder, and one that leads back out.
+        // Links out of the home to a file, to a file that does not exist yet, and to a folder; then
+        // links out of the project.
         link(&elsewhere.join("settings.json"), "a.json");
         link(&elsewhere.join("new.json"), "b.json");
         link(&elsewhere, "c");

@@ -1,6 +1,6 @@
 //! Reads files that others may have written, such as those of a repository: no pipe blocks a
-//! thread, and no file takes more memory than its bound. Settings, secrets and documents are opened
-//! here.
+//! thread, and no file takes more memory than its bound. Settings, secrets and documents are read
+//! through this module.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -12,13 +12,13 @@ use rustix::fs::OFlags;
 /// Largest file of a client, in bytes. Some clients keep a history in theirs.
 pub const CLIENT_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Reads a regular file of at most `most` bytes through links; `None` if there is none. Refuses
-/// a larger file, and pipes and devices, without waiting.
+/// Reads a regular file of at most `most` bytes; follows links. `None` if it does not exist.
+/// Refuses a larger file, and pipes and devices without blocking.
 pub fn read_text(path: &Path, most: u64) -> io::Result<Option<String>> {
     read(path, most)?.map(text_of).transpose()
 }
 
-/// As [`read_text`], for a file of any bytes.
+/// As [`read_text`], for a file that need not be UTF-8.
 pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     match open_regular(path) {
         Ok(file) => read_open(file, most).map(Some),
@@ -31,7 +31,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
 
 pub fn read_open(file: impl io::Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // It may grow meanwhile, and some files of the system report no length.
+    // The file may grow meanwhile, and some files of the system report no length.
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("is larger than {} KiB", most / 1024)));
@@ -44,9 +44,9 @@ pub fn text_of(bytes: Vec<u8>) -> io::Result<String> {
     text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
 }
 
-/// Refuses pipes and devices, without waiting.
+/// Opens a regular file for reading. Refuses pipes and devices without blocking.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    // Opening a device may have effects.
+    // Opening a device may have side effects.
     let is_file = std::fs::metadata(path)?.is_file();
     if is_file { open_as(path, OFlags::empty()) } else { Err(irregular()) }
 }
@@ -54,13 +54,14 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// As [`open_regular`], but refuses a link.
 pub fn open_regular_itself(path: &Path) -> io::Result<File> {
     let kind = std::fs::symlink_metadata(path)?.file_type();
-    // For a link the system has its own error.
+    // A link passes this check: `NOFOLLOW` makes the system report its own error.
     let is_file = kind.is_file() || kind.is_symlink();
     if is_file { open_as(path, OFlags::NOFOLLOW) } else { Err(irregular()) }
 }
 
 fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
-    // It may have been replaced meanwhile; opening a pipe must not wait for its other end.
+    // The file may have been replaced since the check; opening a pipe must not block until its
+    // other end is open.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }

@@ -1,4 +1,4 @@
-//! Each client: its folder, and what an installation changes.
+//! The folder of each client, and the changes of an installation in it.
 
 use std::path::{Path, PathBuf};
 
@@ -30,13 +30,14 @@ impl KnownClient {
         }
     }
 
-    /// Whether it is on this machine, or was.
+    /// Whether the client is on this machine, or has been.
     pub fn is_here(self, locations: &ClientLocations) -> bool {
         self.folder(locations).is_dir()
             || self.executable().is_some_and(|name| locations.find(name).is_some())
     }
 
-    /// What an installation changes, file by file. Empty where the client lacks the scope.
+    /// The changes of an installation, one per file. Empty if the client has no files in this
+    /// scope.
     pub fn changes(
         self,
         locations: &ClientLocations,
@@ -60,19 +61,19 @@ impl KnownClient {
 
 // Claude Code: servers in `~/.claude.json` (or `.mcp.json`), hooks in `settings.json`.
 //
-// Hooks are commands in shell form, which all versions since 2.0.0 run: those before 2.1.139
-// ignore `args`, so that the program would run without arguments. The shell also checks whether
-// the program still exists, and costs about a millisecond. Handlers of the type `mcp_tool` would
-// be a millisecond or two cheaper, but when the server is not in the session (its start is not
-// done, `/mcp` has it disabled, `--strict-mcp-config`, the daemon is away) Claude Code 2.1.197 and
-// 2.1.329 tell the person of a failed hook at every tool call and every turn, and `SessionStart`
-// and `SessionEnd` do not run them. `http` handlers need the token and are never called for
-// `SessionStart`. A command is silent whatever happens.
+// Hooks are commands in shell form, which all versions since 2.0.0 run: versions before 2.1.139
+// ignore `args` and would run the program without arguments. The shell also checks whether the
+// program still exists, and costs about a millisecond. Handlers of the type `mcp_tool` would be one
+// or two milliseconds cheaper. But when the server is not in the session (it has not started yet,
+// `/mcp` has disabled it, `--strict-mcp-config`, the daemon is away), Claude Code 2.1.197 and
+// 2.1.329 report a failed hook to the person at every tool call and every turn, and do not run the
+// hook at all for `SessionStart` and `SessionEnd`. `http` handlers need the token and are never
+// called for `SessionStart`. A command never prints a failure.
 
 /// The first version that passes `args` to a hook's command.
 const ARGS_SINCE: ClientVersion = ClientVersion([2, 1, 139]);
-/// The first version that knows each event. Earlier ones ignore the whole file because of it, with
-/// all that the person has there.
+/// The first version that knows each event. Earlier versions ignore the whole file because of it,
+/// including the person's own settings.
 const LATE_EVENTS: [(&str, ClientVersion); 3] = [
     ("PostToolUseFailure", ClientVersion([2, 0, 57])),
     ("PermissionRequest", ClientVersion([2, 0, 57])),
@@ -87,30 +88,30 @@ const CLAUDE_EVENTS: &[(&str, u32)] = &[
     ("PreToolUse", 5),
     ("PostToolUse", 5),
     ("PostToolUseFailure", 5),
-    // It holds the prompt beside the dialog until somebody answers.
+    // This hook holds the prompt beside the dialog until somebody answers.
     ("PermissionRequest", 86_400),
     ("Notification", 5),
     ("Stop", 10),
     ("StopFailure", 10),
-    // Without a limit all handlers of this event share 1.5 s.
+    // Without a limit, all handlers of this event share 1.5 s.
     ("SessionEnd", 5),
 ];
 
-/// Notifications of a prompt, or of the end of a turn.
+/// Kinds of notifications that report a prompt or the end of a turn.
 const WAITING: &str = "idle_prompt|permission_prompt|agent_needs_input|elicitation_dialog";
 
 /// Events that start a waiter. A waiter ends with the message that begins a turn, and no hook
-/// reports a turn that the person interrupts: so the next one starts with the turn.
+/// reports a turn that the person interrupts. So each turn starts a new waiter at its beginning.
 const WAKING_EVENTS: [&str; 4] = ["SessionStart", "UserPromptSubmit", "Stop", "StopFailure"];
 
-/// Limit of a waiter, in seconds: a day. Each of those events starts a new one.
+/// Limit of a waiter in seconds: one day. Each of those events starts a new waiter.
 const WAIT: u32 = 86_400;
 
 fn claude_folder(locations: &ClientLocations) -> PathBuf {
     locations.variable("CLAUDE_CONFIG_DIR").unwrap_or_else(|| locations.home.join(".claude"))
 }
 
-/// A person's servers, including those of single projects.
+/// The file of a person's servers, which also has the servers of single projects.
 fn claude_servers(locations: &ClientLocations) -> PathBuf {
     locations
         .variable("CLAUDE_CONFIG_DIR")
@@ -118,7 +119,7 @@ fn claude_servers(locations: &ClientLocations) -> PathBuf {
         .join(".claude.json")
 }
 
-/// Where its hooks and permissions are.
+/// The file of hooks and permissions.
 pub(crate) fn claude_settings(locations: &ClientLocations, scope: InstallScope) -> PathBuf {
     let folder = scope.choose(claude_folder(locations), locations.project.join(".claude"));
     folder.join("settings.json")
@@ -139,7 +140,8 @@ fn claude_changes(
         changes.push(FileChange { path, format: FileFormat::Json, edits });
     }
     if parts.hooks {
-        // A shared file is for all versions; `claude_refusal` reports if this one ignores it.
+        // A project's file is shared by all versions; `claude_refusal` reports if this version
+        // ignores it.
         let version = locations.claude_version.filter(|_| scope == InstallScope::User);
         let edits = vec![Edit::Hooks { groups: claude_groups(command, scope, version) }];
         let path = claude_settings(locations, scope);
@@ -148,7 +150,7 @@ fn claude_changes(
     changes
 }
 
-/// Why this version does not run hooks of svc in a settings file.
+/// Why this version does not run svc's hooks in a settings file.
 pub(crate) fn claude_refusal(settings: &Value, version: ClientVersion) -> Option<String> {
     let ours = our_handlers(settings);
     let has_arguments =
@@ -179,11 +181,11 @@ fn claude_groups(
     let group = |&(event, timeout): &(&'static str, u32)| {
         let mut handlers = vec![claude_handler(command, scope, &["hook", "claude-code"], timeout)];
         if WAKING_EVENTS.contains(&event) {
-            // Versions without `asyncRewake` would wait for it, so `svc hook wait` checks the
-            // version.
+            // Versions without `asyncRewake` would block on the waiter, so `svc hook wait` checks
+            // the version.
             let mut waiter = claude_handler(command, scope, &["hook", "wait"], WAIT);
             waiter["asyncRewake"] = json!(true);
-            // Instead of "Stop hook feedback" for the person and "Stop hook blocking error" for the
+            // Replace "Stop hook feedback" for the person and "Stop hook blocking error" for the
             // model.
             waiter["rewakeSummary"] = json!("svc: a message for this session");
             waiter["rewakeMessage"] = json!("From svc, the daemon of this machine's agents:");
@@ -191,8 +193,8 @@ fn claude_groups(
         }
         let mut group = json!({ "hooks": handlers });
         if event == "Notification" {
-            // Only when the session waits for the person. Compaction sends a `SessionStart` of its
-            // own.
+            // Only notifications that say that the session waits for the person. The end of a
+            // compaction needs none: it sends `SessionStart`.
             group["matcher"] = json!(WAITING);
         }
         (event, group)
@@ -213,9 +215,10 @@ fn claude_handler(
     json!({ "type": "command", "command": command.shell_line(scope, words), "timeout": timeout })
 }
 
-// Codex: servers in `config.toml`, hooks in `hooks.json`, or in `config.toml` where the person has
-// theirs there (with both Codex warns at every start). A handler of the type `mcp_tool` fails when
-// the server is not there or a `${path}` is missing, and cannot be used for `SessionEnd`.
+// Codex: servers in `config.toml`; hooks in `hooks.json`, or in `config.toml` if the person has
+// hooks there, since Codex warns at every start if both files have hooks. A handler of the type
+// `mcp_tool` fails when the server is missing or a `${path}` is missing, and cannot be used for
+// `SessionEnd`.
 
 /// Events that the daemon uses, and the limits of their handlers in seconds.
 const CODEX_EVENTS: &[(&str, u32)] = &[
@@ -226,11 +229,11 @@ const CODEX_EVENTS: &[(&str, u32)] = &[
     (CODEX_REQUEST, 5),
     ("Interrupt", 5),
     ("Stop", 10),
-    // Codex cuts more down to this, and tells the person at every start.
+    // Codex reduces a higher limit to this one, and tells the person at every start.
     ("SessionEnd", 3),
 ];
 
-/// Codex shows its dialog after the handlers of this event, so ours is asynchronous.
+/// Codex shows its dialog after the handlers of this event, so svc's handler is asynchronous.
 const CODEX_REQUEST: &str = "PermissionRequest";
 
 fn codex_folder(locations: &ClientLocations) -> PathBuf {
@@ -270,7 +273,7 @@ fn codex_changes(
     changes
 }
 
-/// Whether a `config.toml` has hooks, and not only their trust.
+/// Whether a `config.toml` has hooks, and not just hashes of trusted hooks.
 fn has_codex_hooks(config: &Path) -> bool {
     let text =
         bounded_file::read_text(config, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
@@ -291,7 +294,7 @@ fn codex_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static s
     })
 }
 
-/// A group with one handler for each event.
+/// One group with one handler for each event.
 fn hook_groups(
     events: &[(&'static str, u32)],
     handler: impl Fn(&str, u32) -> Value,
@@ -302,8 +305,9 @@ fn hook_groups(
     events.iter().map(group).collect()
 }
 
-// Gemini CLI: servers and hooks in one `settings.json`. It runs handlers of the type `command`
-// alone, by a shell. `PreCompress` is left out: it fires before every call of the model.
+// Gemini CLI: servers and hooks in one `settings.json`. It runs only handlers of the type
+// `command`, through a shell. `PreCompress` is left out, as it fires before every call of the
+// model.
 
 /// Events that the daemon uses, and the limits of their handlers in milliseconds.
 const GEMINI_EVENTS: &[(&str, u32)] = &[
@@ -311,7 +315,7 @@ const GEMINI_EVENTS: &[(&str, u32)] = &[
     ("BeforeAgent", 10_000),
     ("BeforeTool", 5_000),
     ("AfterTool", 5_000),
-    // Sent when it asks the person.
+    // Sent when Gemini CLI asks the person.
     ("Notification", 5_000),
     ("AfterAgent", 10_000),
     ("SessionEnd", 5_000),
@@ -341,16 +345,17 @@ fn gemini_changes(
 
 fn gemini_groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
     let line = command.shell_line(scope, &["hook", "gemini"]);
-    // Gemini CLI shows the name in `/hooks` and in warnings of changed hooks.
+    // Gemini CLI shows this name in `/hooks` and in warnings about changed hooks.
     hook_groups(
         GEMINI_EVENTS,
         |_, timeout| json!({ "type": "command", "name": "svc", "command": line, "timeout": timeout }),
     )
 }
 
-// opencode: servers in `opencode.json(c)`, hooks as a plugin, a file that svc writes whole.
+// opencode: servers in `opencode.json(c)`; hooks in a plugin, which is a file that svc writes
+// whole.
 
-/// The plugin. `@SETTINGS@` stands for the settings of this installation.
+/// The plugin. `@SETTINGS@` is replaced with the settings of this installation.
 const PLUGIN: &str = include_str!("opencode_plugin.js");
 
 fn opencode_folder(locations: &ClientLocations) -> PathBuf {
@@ -389,7 +394,7 @@ fn opencode_changes(
     changes
 }
 
-/// The file that exists, or else that of opencode's own `mcp add`. opencode reads both.
+/// The existing file, else the one that opencode's own `mcp add` uses. opencode reads both.
 fn opencode_file(folder: &Path) -> PathBuf {
     let names = ["opencode.jsonc", "opencode.json"];
     let existing = names.iter().map(|name| folder.join(name)).find(|path| path.exists());
@@ -401,9 +406,9 @@ fn opencode_plugin(home: Option<&str>) -> String {
     format!("{OUR_FILE}\n{}", PLUGIN.replace("@SETTINGS@", &json!({ "home": home }).to_string()))
 }
 
-// Clients with an entry among their MCP servers and no hooks of ours.
+// Clients that get an entry among their MCP servers but no hooks.
 
-/// `None` where the client has no file for the scope, or hooks of ours too.
+/// `None` if the client has no file for the scope, or if it also gets hooks.
 fn server_change(
     client: KnownClient,
     folder: &Path,
@@ -494,8 +499,8 @@ mod tests {
         assert_eq!(claude_refusal(&others, ClientVersion([2, 0, 60])), None, "the person's own");
     }
 
-    /// However a turn ends that a message began, a waiter was started since: the last one ended
-    /// with that message.
+    /// However a turn that a message began ends, a new waiter has been started since: the previous
+    /// one ended with that message.
     #[test]
     fn waiter_starts_with_each_turn_and_at_each_end() {
         let hooks = written(None, InstallScope::User)["hooks"].clone();

@@ -1,4 +1,4 @@
-//! Clients, where their files are, and how they run this program.
+//! The clients, the locations of their files, and the command with which they run this program.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
-//! A configuration file whose text is changed in one place and kept elsewhere.
+//! A configuration file in which one place is changed and the rest of the text is preserved.
 //!
-//! Both formats keep comments, order, unknown keys, indentation and line ends. A document that does
-//! not parse is never written.
+//! Both formats preserve comments, order, unknown keys, indentation and line ends. A document that
+//! does not parse is never written.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstContainerNode, CstInputValue, CstNode, CstObject, CstRootNode};
@@ -10,12 +10,12 @@ use toml_edit::{
     Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value as TomlValue,
 };
 
-/// Keys that svc writes first, in this order.
+/// Keys that svc writes before all others, in this order.
 const FIRST: &[&str] = &["type", "name", "matcher", "command", "args", "hooks"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
-    /// With comments and trailing commas.
+    /// JSON with comments and trailing commas.
     Json,
     Toml,
 }
@@ -30,20 +30,20 @@ pub enum DocumentError {
 
 #[derive(Debug)]
 pub enum ConfigDocument {
-    /// The flag: a byte order mark precedes it.
+    /// The flag: whether a byte order mark precedes the document.
     Json(CstRootNode, bool),
-    /// The flag: its lines end in CR LF, which the parser does not keep.
+    /// The flag: whether lines end with CR LF, which the parser does not preserve.
     Toml(Box<DocumentMut>, bool),
 }
 
-/// Whether every line ends in CR LF.
+/// Whether every line ends with CR LF.
 fn ends_in_crlf(text: &str) -> bool {
     let ends = text.matches('\n').count();
     ends > 0 && text.matches("\r\n").count() == ends
 }
 
 impl ConfigDocument {
-    /// An empty text is an empty document.
+    /// Parses a document; an empty text is an empty document.
     pub fn parse(format: FileFormat, text: &str) -> Result<Self, DocumentError> {
         match format {
             FileFormat::Json => {
@@ -84,8 +84,8 @@ impl ConfigDocument {
         }
     }
 
-    /// Sets the last key of `path` to `value` and makes the tables above it. A table that exists
-    /// keeps its comments and order.
+    /// Sets the last key of `path` to `value`, and creates the tables above it if they are missing.
+    /// An existing table keeps its comments and order.
     pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), DocumentError> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
         match self {
@@ -117,7 +117,8 @@ impl ConfigDocument {
         Ok(())
     }
 
-    /// Adds `value` to the end of the list at `path`, and makes the list and the tables above it.
+    /// Appends `value` to the list at `path`, and creates the list and the tables above it if they
+    /// are missing.
     pub fn push(&mut self, path: &[&str], value: &Value) -> Result<(), DocumentError> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
         let shape = || DocumentError::Shape(path.join("."), "a list");
@@ -178,11 +179,11 @@ impl ConfigDocument {
     }
 }
 
-/// One step down in a document.
+/// One step of a path in a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathStep<'a> {
     Key(&'a str),
-    /// Into a list, counted from 0.
+    /// An element of a list, counted from 0.
     Index(usize),
 }
 
@@ -201,7 +202,7 @@ fn options() -> ParseOptions {
     }
 }
 
-/// The object at the keys of `way`, made if it does not exist.
+/// The object at the keys of `way`, created if it is missing.
 fn json_object(root: &CstRootNode, way: &[&str]) -> Result<CstObject, DocumentError> {
     let mut object = root
         .object_value_or_create()
@@ -263,8 +264,8 @@ fn input(value: &Value) -> CstInputValue {
     }
 }
 
-/// The table at the keys of `way`, made if it does not exist, and whether it is written in one line
-/// with its parent.
+/// The table at the keys of `way`, created if it is missing, and whether the table is written
+/// inline.
 fn toml_table<'a>(
     document: &'a mut DocumentMut,
     way: &[&str],
@@ -277,7 +278,7 @@ fn toml_table<'a>(
                 return Item::Value(TomlValue::InlineTable(InlineTable::new()));
             }
             let mut made = Table::new();
-            // Only its children have headers.
+            // Only its children get headers.
             made.set_implicit(true);
             Item::Table(made)
         });
@@ -321,7 +322,7 @@ fn toml_remove(item: &mut Item, path: &[PathStep<'_>]) {
                 list.remove(*index);
             }
         }
-        // Its elements are tables and not items.
+        // The elements of such a list are tables, not items.
         (PathStep::Index(index), Item::ArrayOfTables(list)) => {
             let Some(table) = list.get_mut(*index) else { return };
             let mut inner = Item::Table(std::mem::take(table));
@@ -347,7 +348,7 @@ fn toml_remove(item: &mut Item, path: &[PathStep<'_>]) {
     }
 }
 
-/// Without nulls, which TOML lacks.
+/// The members without nulls, which TOML does not have.
 fn toml_members(map: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     ordered(map).into_iter().filter(|(_, value)| !value.is_null())
 }
@@ -368,7 +369,7 @@ fn toml_value(value: &Value) -> TomlValue {
     }
 }
 
-/// A table with a header of its own; lists of tables in it have theirs.
+/// A table with its own header; lists of tables in it have headers too.
 fn toml_item(value: &Value) -> Item {
     match value {
         Value::Object(_) => Item::Table(toml_block(value)),

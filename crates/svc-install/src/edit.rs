@@ -1,6 +1,7 @@
-//! The entries of svc in a client's file: made, found again, and undone.
+//! The entries of svc in a client's file: created, found again, and undone.
 //!
-//! [`entries`](super::entries) says which are those of svc. All else is the person's and stays.
+//! [`entries`](super::entries) says which entries are svc's. All others belong to the person and
+//! stay.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,8 +15,8 @@ use super::entries::{
     matcher,
 };
 
-/// Keys of the transport are replaced with the entry. Others (`env`, `timeout`, `trust`, approvals)
-/// are the person's and stay.
+/// Keys of the transport, which are replaced with the entry. Other keys (`env`, `timeout`, `trust`,
+/// approvals) belong to the person and stay.
 const TRANSPORT: &[&str] = &[
     "type",
     "source",
@@ -45,61 +46,63 @@ pub struct FileChange {
 pub enum Edit {
     /// The entry of svc in the table of servers at `table`.
     Server { table: &'static [&'static str], entry: Value },
-    /// The handlers of svc: for each event one group, `{matcher?, hooks: [handler, …]}`.
+    /// The handlers of svc: one group per event, `{matcher?, hooks: [handler, …]}`.
     Hooks {
         /// Event and group, in the order in which they are written.
         groups: Vec<(&'static str, Value)>,
     },
-    /// Hashes of hooks that the person trusts, as Codex keeps them.
+    /// Hashes of the hooks that the person trusts, in the form of Codex.
     Trust {
-        /// The hook's key and its hash.
+        /// Key and hash of each hook.
         hashes: Vec<(String, String)>,
     },
     /// Tools that the client may call without asking the person.
     Allow {
-        /// Key path of the list or table that has them.
+        /// Key path of the list or table that holds the tools.
         table: &'static [&'static str],
-        /// The tools, as the client names them.
+        /// Tools by the client's names.
         tools: Vec<String>,
         form: GrantForm,
     },
-    /// Servers that svc took over, to be removed from the client's own file.
+    /// Servers that svc has taken over, to be removed from the client's own file.
     Take {
         /// Key path of the table of servers.
         table: Vec<String>,
         names: Vec<String>,
     },
-    /// A file that svc writes whole.
+    /// A file whose whole text svc writes.
     Whole { text: String },
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum GrantForm {
     ListItem,
-    /// Its name as a key of a table, with this value.
+    /// The tool's name as a key of a table, with this value.
     Key(Value),
 }
 
-/// What undoing the edits of a file needs; a part of its entry in the record.
+/// The information that is needed to undo the edits of a file; part of the file's entry in the
+/// record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UndoInfo {
-    /// Key paths of the tables and lists that svc made.
+    /// Key paths of the tables and lists that svc created.
     pub made: Vec<Vec<String>>,
     /// The server entry that svc replaced.
     pub replaced: Option<Value>,
-    /// Codex's keys of the hooks that svc marked as trusted.
+    /// Codex's keys of the hooks that svc recorded as trusted.
     pub trusted: Vec<String>,
-    /// Tools that svc allowed, as the client names them.
+    /// Tools that svc allowed, by the client's names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<String>,
-    /// Servers that svc took over, by name, with their entries.
+    /// Entries of the servers that svc took over, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub taken: BTreeMap<String, Value>,
 }
 
 impl UndoInfo {
-    /// Adds what a further edit of the file did. A second installation replaces an entry of svc.
+    /// Adds the undo information of a further edit. In a second installation, a replaced entry is
+    /// svc's own.
     pub(crate) fn add(&mut self, new: Self, is_second: bool) {
         fn add_new<T: PartialEq>(all: &mut Vec<T>, new: Vec<T>) {
             for item in new {
@@ -121,20 +124,20 @@ impl UndoInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditState {
     Missing,
-    /// All of it, as svc would write it now.
+    /// The whole edit is there, as svc would write it now.
     Same,
-    /// An entry of svc that differs.
+    /// An entry of svc exists but differs.
     Differs,
-    /// An entry named svc of another program.
+    /// An entry named svc exists, but belongs to another program.
     Foreign,
 }
 
-/// Where Codex records its hooks.
+/// Where Codex stores the trust in hooks.
 const STATE: &[&str] = &[HOOKS, "state"];
 const HASH: &str = "trusted_hash";
 
-/// The text with the edit, unchanged if it has it. Fails if the text does not parse, has another
-/// type where a table must be, or another server named `svc`.
+/// The text with the edit; unchanged if it has the edit already. Fails if the text does not parse,
+/// has a value of another type where a table is needed, or has another server named `svc`.
 pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, UndoInfo), EditError> {
     let mut undo = UndoInfo::default();
     if let Edit::Whole { text: wanted } = edit {
@@ -163,7 +166,7 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
             let now = document.value();
             for event in events_of_ours(&before) {
                 let is_wanted = groups.iter().any(|(name, _)| *name == event);
-                // A client may refuse a file because of an unknown event, even an empty one.
+                // A client may refuse a file with an unknown event, even if the event is empty.
                 if !is_wanted && at(&now, &[HOOKS, event]).is_some_and(is_empty) {
                     document.remove(&keys(&[HOOKS, event]));
                 }
@@ -212,7 +215,8 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     Ok((document.text(), undo))
 }
 
-/// The text without the edit, and with what it replaced; `None` for a file that svc wrote whole.
+/// The text without the edit, and with what the edit replaced; `None` for a file that svc wrote
+/// whole.
 pub fn undo(
     text: &str,
     format: FileFormat,
@@ -261,7 +265,7 @@ pub fn undo(
         }
         Edit::Take { table, .. } => {
             let mut missing = undo.taken.clone();
-            // An entry that the person has added again is the person's.
+            // A server that the person has added again belongs to the person.
             missing.retain(|name, _| at(&before, &taken_path(table, name)).is_none());
             for (name, entry) in &missing {
                 document.set(&taken_path(table, name), entry)?;
@@ -273,7 +277,7 @@ pub fn undo(
     if !is_there {
         return Ok(Some(text.to_owned()));
     }
-    // The innermost first: their parents may become empty.
+    // The innermost first, as their parents may then be empty.
     let mut made: Vec<&Vec<String>> = undo.made.iter().collect();
     made.sort_by_key(|path| std::cmp::Reverse(path.len()));
     for path in made {
@@ -298,7 +302,7 @@ pub fn find(text: &str, format: FileFormat, edit: &Edit) -> Result<EditState, Do
     Ok(found_in(&ConfigDocument::parse(format, text)?.value(), edit))
 }
 
-/// The setting in the text that turns all hooks off, if there is one.
+/// The setting in the text that disables all hooks, if there is one.
 pub fn find_switch(text: &str, format: FileFormat) -> Option<String> {
     let document = ConfigDocument::parse(format, text).ok()?.value();
     let switches: &[(&[&str], bool)] = &[
@@ -388,7 +392,7 @@ fn trusted<'a>(document: &'a Value, key: &str) -> Option<&'a Value> {
     at(document, STATE)?.get(key)
 }
 
-/// The wanted entry with the additions of the person to the existing one.
+/// The wanted entry, with the person's additions to the existing one.
 fn merged(there: Option<&Value>, entry: &Value) -> Value {
     let mut merged = Map::new();
     if let Some(there) = there.and_then(Value::as_object) {
@@ -424,8 +428,8 @@ fn differs(document: &Value, event: &str, wanted: &[(&'static str, Value)]) -> b
     existing != want
 }
 
-/// Removes the handlers of svc for the events that `which` accepts, and groups that become empty.
-/// Returns whether there were any.
+/// Removes svc's handlers for the events that `which` accepts, and groups that become empty.
+/// Returns whether any were removed.
 fn remove_handlers(
     document: &mut ConfigDocument,
     before: &Value,
@@ -436,7 +440,7 @@ fn remove_handlers(
         let Some(groups) = at(before, &[HOOKS, event]) else { continue };
         let is_ours = |it: &(usize, usize, &Value, &Value)| is_our_handler(it.3);
         let ours: Vec<_> = handlers(groups).filter(is_ours).collect();
-        // From the back, so that indexes stay valid.
+        // Backwards, so that indexes stay valid.
         for (index, within, group, _) in ours.into_iter().rev() {
             any = true;
             let way = [PathStep::Key(HOOKS), PathStep::Key(event), PathStep::Index(index)];
@@ -464,7 +468,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Adds the parts of `path` that did not exist.
+/// Adds to `made` the prefixes of `path` that did not exist.
 fn note_made(before: &Value, path: &[&str], made: &mut Vec<Vec<String>>) {
     for depth in 1..=path.len() {
         let way = &path[..depth];

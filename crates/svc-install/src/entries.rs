@@ -1,18 +1,18 @@
-//! What is an entry of svc in a client's file.
+//! Which entries in a client's file are svc's.
 //!
-//! The server named `svc` that runs `svc stdio` (or has the URL of a daemon on this machine), and
-//! handlers whose command is `svc … hook …`, wherever they stand and however an earlier version
-//! wrote them. All else is the person's and stays.
+//! These are the server named `svc` that runs `svc stdio` (or has the URL of a daemon on this
+//! machine), and all handlers whose command is `svc … hook …`, at any place and in the form of any
+//! earlier version. All other entries belong to the person and stay.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// The name of svc among a client's servers.
+/// The name of svc's entry among a client's servers.
 pub const SERVER: &str = "svc";
 
 pub(crate) const HOOKS: &str = "hooks";
-/// The words that follow `svc hook` in a handler.
+/// The words that may follow `svc hook` in a handler.
 const HOOK_WORDS: &[&str] = &["claude-code", "claude", "codex", "gemini", "opencode", "wait"];
 
 /// The first line of a file that svc writes whole.
@@ -24,7 +24,7 @@ pub(crate) fn is_our_file(text: &str) -> bool {
     text.starts_with(OUR_FILE) || text.starts_with(OUR_RULES)
 }
 
-/// Written by `svc install`, or by a person as documented.
+/// Whether a server's entry was written by `svc install`, or by a person as documented.
 pub fn is_our_server(entry: &Value) -> bool {
     let (program, arguments) = command_of(entry);
     if let Some(program) = program {
@@ -61,7 +61,7 @@ fn is_our_program(program: &str) -> bool {
     Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(is_our_name)
 }
 
-/// `svc`, or `svc-0.1`: earlier versions wrote the target of a link.
+/// `svc`, or a name such as `svc-0.1`: earlier versions wrote the target of a link.
 fn is_our_name(name: &str) -> bool {
     match name.strip_prefix("svc") {
         Some("") => true,
@@ -72,7 +72,7 @@ fn is_our_name(name: &str) -> bool {
     }
 }
 
-/// Whether a handler runs `svc … hook …`, as arguments or as a line for the shell.
+/// Whether a handler runs `svc … hook …`, with arguments or as a line for the shell.
 pub fn is_our_handler(handler: &Value) -> bool {
     let (program, arguments) = command_of(handler);
     let Some(line) = program else { return false };
@@ -83,7 +83,7 @@ pub fn is_our_handler(handler: &Value) -> bool {
     if runs_hook_if_installed(line) {
         return true;
     }
-    // As [`super::ClientCommand`] writes them. A folder's name may contain ` hook `.
+    // As [`super::ClientCommand`] writes lines. The name of a folder may contain ` hook `.
     line.match_indices(" hook ").any(|(at, between)| {
         let (before, after) = (&line[..at], &line[at + between.len()..]);
         let program = before.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
@@ -92,15 +92,15 @@ pub fn is_our_handler(handler: &Value) -> bool {
     })
 }
 
-/// Whether a line has the form of [`super::ClientCommand::shell_line`], which nobody else writes:
-/// then the program may have any name.
+/// Whether a line has the form of [`super::ClientCommand::shell_line`]. Nobody else writes this
+/// form, so the program may have any name.
 fn runs_hook_if_installed(line: &str) -> bool {
     let parts = line.strip_prefix("test -x ").and_then(|rest| rest.split_once(" || exit 0; exec "));
     let words = parts.and_then(|(program, run)| run.strip_prefix(program)?.strip_prefix(" hook "));
     words.is_some_and(|words| HOOK_WORDS.contains(&words.split(' ').next().unwrap_or_default()))
 }
 
-/// With the event of each.
+/// The handlers of svc, each with its event.
 pub(crate) fn our_handlers(document: &Value) -> Vec<(&str, &Value)> {
     let events = document.get(HOOKS).and_then(Value::as_object).into_iter().flatten();
     let all = events.flat_map(|(event, groups)| {
@@ -116,7 +116,7 @@ pub(crate) fn events_of_ours(document: &Value) -> Vec<&str> {
     events
 }
 
-/// Index of the group, index in it, the group, the handler.
+/// Index of the group, index within the group, the group, the handler.
 pub(crate) fn handlers(groups: &Value) -> impl Iterator<Item = (usize, usize, &Value, &Value)> {
     groups.as_array().into_iter().flatten().enumerate().flat_map(|(index, group)| {
         let inner = group.get(HOOKS).and_then(Value::as_array).into_iter().flatten();
@@ -124,7 +124,7 @@ pub(crate) fn handlers(groups: &Value) -> impl Iterator<Item = (usize, usize, &V
     })
 }
 
-/// No matcher, an empty one and `*` mean the same.
+/// The matcher of a group. A missing matcher, an empty one and `*` mean the same.
 pub(crate) fn matcher(group: &Value) -> Value {
     match group.get("matcher") {
         None | Some(Value::Null) => json!("*"),

@@ -1,10 +1,10 @@
-//! Files of other programs: read whole, and replaced whole if no other program has changed them.
-//! [`edit`] is the one way to change one, for `svc install` and for `svc mcp`: our own edits are
-//! serialised by a lock, and retried if another program was faster.
+//! Files of other programs: read whole, and replaced whole if no other program has changed them
+//! meanwhile. [`edit`] is the only way to change one, for `svc install` and for `svc mcp`. Edits by
+//! svc are serialised by a lock, and retried if another program was faster.
 //!
-//! Links are followed and kept, unless they lead out of the edited scope: a project's settings may
-//! come from somebody else, and a link in them would make us change a file of the person. Mode and
-//! owner stay. A reader sees the old text or the new one, also after a power cut. A read-only file
+//! Links are followed and kept, unless they lead out of the edited scope: somebody else may have
+//! written a project's settings, and a link there would make svc change a file of the person. Mode
+//! and owner stay. A reader sees the old or the new text, also after a power cut. A read-only file
 //! is not changed, although a rename would succeed.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
@@ -18,13 +18,14 @@ use tempfile::NamedTempFile;
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::InstallScope;
 
-/// Largest edited file, in bytes. Clients keep histories of a few megabytes in theirs.
+/// Largest file that is edited, in bytes. Some clients keep histories of several megabytes in
+/// theirs.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 const MAX_LINKS: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system refuses what the verb says.
+    /// The system refused the operation that the verb names.
     #[error("cannot be {0}: {1}")]
     Io(&'static str, #[source] io::Error),
     /// A folder, a device or a pipe.
@@ -36,7 +37,7 @@ pub enum FileError {
     TooLarge,
     #[error("is read-only (mode {0:o})")]
     ReadOnly(u32),
-    /// More links than `MAX_LINKS`.
+    /// More than `MAX_LINKS` links.
     #[error("is a link to itself")]
     Loop,
     #[error(
@@ -53,23 +54,23 @@ pub enum FileError {
     Busy,
 }
 
-/// Where links of a changed file may lead.
+/// Where the links of a file that is changed may lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkRule {
-    /// Only the person writes the file.
+    /// For a file that only the person writes.
     Anywhere,
     Within(Vec<PathBuf>),
-    /// The file is no link, and is in this folder.
+    /// The file must not be a link, and must be in this folder.
     Nowhere(PathBuf),
 }
 
-/// Tries on a file that another program is writing.
+/// Attempts to edit a file that another program is writing.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
 const LOCK_TRIES: u32 = 400;
 
-/// Reads a file and lets `work` replace it, one of our processes at a time. Retries if another
-/// program was faster (`is_busy`).
+/// Reads a file and lets `work` replace it; only one process of svc does so at a time. Retries if
+/// another program was faster (`is_busy`).
 pub fn edit<T, E: From<FileError>>(
     path: &Path,
     links: &LinkRule,
@@ -80,7 +81,7 @@ pub fn edit<T, E: From<FileError>>(
         let file = ForeignFile::read_by(path, links)?;
         let folder = file.real.parent().unwrap_or(Path::new("/"));
         let _lock = FolderLock::take(folder).map_err(|error| FileError::Io("locked", error))?;
-        // It may have changed before the lock was taken.
+        // Read under the lock, as the file may have changed before the lock was taken.
         work(ForeignFile::read_by(path, links)?)
     };
     for _ in 1..TRIES {
@@ -92,7 +93,7 @@ pub fn edit<T, E: From<FileError>>(
     once()
 }
 
-/// While it lives no other process of ours changes files in the folder.
+/// A lock: while it lives, no other process of svc changes files in the folder.
 #[derive(Debug)]
 pub struct FolderLock(
     #[expect(dead_code, reason = "the lock lasts as long as the open file")] File,
@@ -119,7 +120,7 @@ impl FolderLock {
 #[derive(Debug)]
 pub struct ForeignFile {
     pub real: PathBuf,
-    /// Its text; `None` if there is no such file.
+    /// The file's text; `None` if the file does not exist.
     pub text: Option<String>,
     meta: Option<Metadata>,
 }
@@ -138,7 +139,7 @@ impl ForeignFile {
         }
     }
 
-    /// Refuses a file whose links lead out of all `folders`.
+    /// Reads a file; refuses it if its links lead out of all `folders`.
     pub fn read_within(path: &Path, folders: &[PathBuf]) -> Result<Self, FileError> {
         let real = resolved(&follow(path)?);
         if folders.iter().any(|folder| real.starts_with(resolved(folder))) {
@@ -149,10 +150,10 @@ impl ForeignFile {
         Err(FileError::Outside { real, within: names.join(" and ") })
     }
 
-    /// Follows links anywhere.
+    /// Reads a file; its links may lead anywhere.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let real = follow(path)?;
-        // Opening a pipe must not wait for its other end.
+        // Opening a pipe must not block until its other end is open.
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(&real) {
             Ok(file) => file,
@@ -174,7 +175,7 @@ impl ForeignFile {
         Ok(Self { real, text: Some(text), meta: Some(meta) })
     }
 
-    /// Empty for a file that does not exist.
+    /// The file's text; empty if the file does not exist.
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
@@ -186,8 +187,8 @@ impl ForeignFile {
         }
     }
 
-    /// Replaces the text, and returns the folders that it created. Fails with [`FileError::Busy`]
-    /// if the file is no longer what was read.
+    /// Replaces the text and returns the folders that it created. Fails with [`FileError::Busy`] if
+    /// the file has changed since it was read.
     pub fn replace(&self, text: &str, scope: InstallScope) -> Result<Vec<PathBuf>, FileError> {
         self.check_writable()?;
         let folder = self.real.parent().unwrap_or(Path::new("/"));
@@ -201,7 +202,7 @@ impl ForeignFile {
         Ok(made)
     }
 
-    /// Copies the text to a file beside it, with its mode and owner.
+    /// Copies the text to a file beside the original, with the same mode and owner.
     pub fn back_up(&self, scope: InstallScope) -> Result<PathBuf, FileError> {
         let mut name = self.real.file_name().unwrap_or_default().to_owned();
         name.push(".svc-backup");
@@ -221,10 +222,10 @@ impl ForeignFile {
         Ok(())
     }
 
-    /// A file with a random name beside this one, with its mode and owner.
+    /// A new file with a random name beside this one, with the same mode and owner.
     fn written_beside(&self, text: &str, scope: InstallScope) -> Result<NamedTempFile, FileError> {
         let failed = |error| FileError::Io("written", error);
-        // A person's file is private; a project's gets the mode that an editor would give it.
+        // A person's file is private; a project's file gets the mode that an editor would give it.
         let mode = if scope == InstallScope::User { 0o600 } else { 0o666 };
         let mut named = tempfile::Builder::new()
             .prefix(".svc-")
@@ -253,13 +254,13 @@ impl ForeignFile {
     }
 }
 
-/// Syncs a folder: a power cut must not lose names of files. Best effort.
+/// Syncs a folder, so that a power cut loses no file names. Best effort.
 fn sync_names(folder: Option<&Path>) {
     let folder = File::open(folder.unwrap_or(Path::new("/")));
     folder.and_then(|folder| folder.sync_all()).ok();
 }
 
-/// Follows links to their target, which need not exist.
+/// Follows links to their target, which may not exist.
 fn follow(path: &Path) -> Result<PathBuf, FileError> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_LINKS {
@@ -271,12 +272,13 @@ fn follow(path: &Path) -> Result<PathBuf, FileError> {
     Err(FileError::Loop)
 }
 
-/// The path without links; its end need not exist. Empty if it cannot be resolved, so in no folder.
+/// The path without links; its last parts may not exist. Empty if it cannot be resolved, which is
+/// in no folder.
 fn resolved(path: &Path) -> PathBuf {
     for folder in path.ancestors() {
         if let Ok(real) = std::fs::canonicalize(folder) {
             let rest = path.strip_prefix(folder).unwrap_or(Path::new(""));
-            // A missing folder has no parent to go back to.
+            // A `..` after a missing folder cannot be resolved.
             let is_plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
             return if is_plain { real.join(rest) } else { PathBuf::new() };
         }
@@ -284,7 +286,7 @@ fn resolved(path: &Path) -> PathBuf {
     PathBuf::new()
 }
 
-/// Makes a folder and its ancestors; returns those that it made, the outermost first.
+/// Creates a folder and its ancestors. Returns the folders that it created, the outermost first.
 fn make_folders(folder: &Path, scope: InstallScope) -> io::Result<Vec<PathBuf>> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut missing: Vec<PathBuf> =

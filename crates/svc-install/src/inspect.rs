@@ -1,4 +1,4 @@
-//! What is installed in a client, and what is wrong with it. Writes nothing.
+//! The state of svc's installation in a client, and its problems. Writes nothing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ use super::trust;
 /// How long Codex may take to list its hooks. After that its file is read instead.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// What entries are compared with.
+/// The expected state with which entries are compared.
 #[derive(Debug, Clone)]
 pub struct Expectation {
     pub locations: ClientLocations,
     pub command: ClientCommand,
     pub record: InstallRecord,
-    /// The address of the daemon, or the one that it would have.
+    /// The address of the daemon, or the address that it would have.
     pub daemon: Option<DaemonAddress>,
     pub token: Option<OperatorToken>,
     /// The version of svc.
@@ -48,7 +48,7 @@ pub struct DaemonAddress {
 /// Prefix of the tokens of sessions.
 const SESSION_TOKEN: &str = "svc_";
 
-/// Its `Debug` does not show it.
+/// The operator's token. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OperatorToken(pub String);
 
@@ -61,7 +61,7 @@ impl fmt::Debug for OperatorToken {
 #[derive(Debug, Serialize)]
 pub struct ClientStatus {
     pub client: KnownClient,
-    /// Whether it is on this machine, or was.
+    /// Whether the client is on this machine, or has been.
     pub found: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
@@ -69,11 +69,10 @@ pub struct ClientStatus {
     pub hooks: Vec<InstalledPart>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approvals: Option<ToolApprovals>,
-    /// What svc can do with it, if anything of svc is in it.
+    /// What svc can do with this client, if svc is installed in it at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abilities: Option<Abilities>,
     pub problems: Vec<String>,
-    /// What to do about the problems.
     #[serde(skip)]
     pub advice: String,
 }
@@ -84,7 +83,7 @@ pub struct InstalledPart {
     /// `user`, `project`, or `local` for a project's entry in Claude Code's own file.
     pub scope: &'static str,
     pub path: PathBuf,
-    /// `ok`, or the fault as one word.
+    /// `ok`, or the fault in one word.
     pub state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
@@ -95,7 +94,7 @@ impl ClientStatus {
         self.servers.is_empty() && self.hooks.is_empty() && self.problems.is_empty()
     }
 
-    /// Adds what svc can do with it, which depends on its version.
+    /// Adds what svc can do with the client, which depends on the client's version.
     fn with_abilities(mut self) -> Self {
         if !self.is_absent() {
             let version = self.version.as_deref().and_then(ClientVersion::parse);
@@ -104,7 +103,7 @@ impl ClientStatus {
         self
     }
 
-    /// `svc install` would refuse the file too, so the person has to repair it.
+    /// Notes a file that `svc install` would refuse too, so that the person has to repair it.
     fn note_unreadable(&mut self, path: &Path, error: &dyn fmt::Display) {
         let (path, client) = (path.display(), self.client.name());
         self.problems.push(format!("{path} {error}"));
@@ -119,7 +118,7 @@ impl Expectation {
             let (status, version) = tokio::join!(self.inspect_files(client), asked);
             return ClientStatus { version, ..status }.with_abilities();
         }
-        // Its hooks depend on its version.
+        // The expected hooks depend on the client's version.
         let version = asked.await;
         let mut known = self.clone();
         known.locations.claude_version = version.as_deref().and_then(ClientVersion::parse);
@@ -141,7 +140,7 @@ impl Expectation {
         let mut inspected = Vec::new();
         for scope in [InstallScope::User, InstallScope::Project] {
             for path in apply::files(client, &self.locations, &self.command, scope) {
-                // In the home folder both scopes may have the same files.
+                // In the home folder, both scopes may have the same files.
                 if !inspected.contains(&path) {
                     self.inspect_file(&mut status, scope, &path);
                     inspected.push(path);
@@ -276,7 +275,7 @@ impl Expectation {
         ("ok", None)
     }
 
-    /// A placeholder names a variable and is not a token.
+    /// Judges the token in an entry. A placeholder that names a variable is not a token.
     fn judge_token(&self, entry: &Value) -> (&'static str, Option<String>) {
         let headers = entry.get("headers").or_else(|| entry.get("http_headers"));
         let headers = headers.and_then(Value::as_object).into_iter().flatten();
@@ -300,7 +299,7 @@ impl Expectation {
         }
     }
 
-    /// Notes recorded installations that are no longer in their files.
+    /// Notes recorded installations that are missing from their files.
     fn note_missing(&self, status: &mut ClientStatus, inspected: &[PathBuf]) {
         for entry in self.record.files.iter().filter(|entry| entry.client == status.client) {
             let mut parts = status.servers.iter().chain(&status.hooks);
@@ -314,11 +313,11 @@ impl Expectation {
         }
     }
 
-    /// Notes hooks that Codex skips: it runs only those that the person has trusted.
+    /// Notes hooks that Codex skips, as it runs only hooks that the person has trusted.
     async fn note_untrusted(&self, status: &mut ClientStatus) {
         let listed = match trust::hooks(&self.locations, self.version, PATIENCE).await {
             Some(Ok(hooks)) => Some(hooks),
-            // Its file has the trusted hooks, but not whether they have changed since.
+            // The file has the trusted hooks, but does not show whether they have changed since.
             Some(Err(_)) | None => None,
         };
         for scope in [InstallScope::User, InstallScope::Project] {
@@ -408,7 +407,8 @@ fn port_of(url: &str) -> Option<u16> {
     authority.rsplit_once(':')?.1.parse().ok()
 }
 
-/// Hooks in two files run twice for each event, and everything would be counted twice.
+/// Notes hooks in two files: they would run twice for each event, and everything would be counted
+/// twice.
 fn note_doubles(status: &mut ClientStatus) {
     let client = status.client.name();
     if status.hooks.len() > 1 {

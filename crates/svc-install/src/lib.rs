@@ -3,26 +3,26 @@
 //!
 //! # What is installed, and why
 //!
-//! - **The server is `svc stdio`**, a process that each client starts, and no URL. So no token
-//!   stands in any file (`svc token rotate` makes nothing stale, a project may share the entry), no
-//!   variable must be set, the port may change, a daemon that does not run is started, and a
-//!   restart of the daemon is not noticed: over HTTP two clients never try again, and one loses the
-//!   call that was under way. The price is a process for each session.
+//! - **The server is `svc stdio`**, a process that each client starts, and not a URL. So no file
+//!   holds a token (`svc token rotate` makes nothing stale, and a project may share the entry), no
+//!   variable must be set, the port may change, a daemon that does not run is started, and clients
+//!   do not notice a restart of the daemon: over HTTP two clients never reconnect, and one loses
+//!   the call in progress. The price is one process per session.
 //! - **Hooks are commands** for a shell, `svc hook CLIENT`, which print nothing and exit with 0
-//!   whatever happens, also when the program is gone. `catalogue` says what handlers of other
-//!   types do while the server is away. opencode, whose hooks are code, has a plugin.
-//! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have
-//!   no scope or replace silently, cannot install hooks, start a program of unknown age, and some
-//!   write the whole file anew.
-//! - **Permissions stay as they are** unless `--allow-tools` says otherwise: whether a model may
-//!   call tools unasked is the person's decision. `allow` knows how each client keeps it.
+//!   whatever happens, even if the program is gone. `catalogue` says what handlers of other types
+//!   do while the server is away. opencode, whose hooks are code, gets a plugin.
+//! - **svc edits the files itself.** `claude mcp add` and similar commands refuse an existing name,
+//!   have no scope or replace silently, cannot install hooks, start a program of unknown version,
+//!   and some rewrite the whole file.
+//! - **Permissions stay as they are** without `--allow-tools`: whether a model may call tools
+//!   without asking is the person's decision. `allow` knows where each client stores it.
 //!
 //! # How
 //!
 //! `catalogue` knows what each client needs in which file, [`edit`] makes the edits in a text and
-//! undoes them, [`entries`] says which entries are ours, [`document`] knows the formats,
-//! [`mod@file`] replaces a file, [`apply`] does these in order and remembers what was changed.
-//! [`inspect`] compares without writing.
+//! undoes them, [`entries`] says which entries are svc's, [`document`] knows the formats, and
+//! [`mod@file`] replaces a file. [`apply`] combines them and records the changes. [`inspect`]
+//! compares without writing.
 
 mod allow;
 pub mod apply;

@@ -1,6 +1,6 @@
 //! The version of a client on this machine, on which some settings depend, and what svc can do with
-//! a client in its version: see how its sessions stand, reach them, answer their prompts, and see
-//! their usage limits.
+//! that version: know the state of its sessions, reach them, answer their prompts, and see their
+//! usage limits.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,19 +15,20 @@ use tokio::time::timeout;
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::{ClientLocations, ClientVersion, KnownClient};
 
-/// How long a client may take to print its version. Slow ones have a package file with it.
+/// How long a client may take to print its version. The slow clients have a package file, which is
+/// read instead.
 const PATIENCE: Duration = Duration::from_millis(800);
-/// Folders between an executable and the file of its npm package.
+/// Most folders between an executable and the `package.json` of its npm package.
 const PACKAGE_DEPTH: usize = 4;
 
-/// Adds the versions on which an installation depends.
+/// Adds the versions of clients on which an installation depends.
 pub async fn with_versions(mut locations: ClientLocations) -> ClientLocations {
     let version = version_of(KnownClient::ClaudeCode, &locations).await;
     locations.claude_version = version.and_then(|version| ClientVersion::parse(&version));
     locations
 }
 
-/// The version of a client on the PATH, from its package, or as it prints it in time.
+/// The version of a client on the PATH: from its package, or as the client prints it in time.
 pub async fn version_of(client: KnownClient, locations: &ClientLocations) -> Option<String> {
     let name = client.executable()?;
     let program = locations.find(name)?;
@@ -38,7 +39,7 @@ pub async fn version_of(client: KnownClient, locations: &ClientLocations) -> Opt
 }
 
 /// The version of a running client, from the package or file that it was started from. `words` is
-/// its command line; for one that an interpreter runs, the first argument is its file.
+/// its command line; if an interpreter runs the client, the first argument is its file.
 pub fn version_of_running(
     client: KnownClient,
     executable: Option<&Path>,
@@ -50,7 +51,8 @@ pub fn version_of_running(
     files.filter_map(|file| on_disk(name, file)).find_map(|version| ClientVersion::parse(&version))
 }
 
-/// From the `package.json` above an executable, or from the name of the file that it links to.
+/// The version from the `package.json` above an executable, or from the name of the file that the
+/// executable links to.
 fn on_disk(name: &str, program: &Path) -> Option<String> {
     let target = std::fs::canonicalize(program).ok()?;
     if let Some(file) = target.file_name().and_then(|file| file.to_str())
@@ -83,8 +85,8 @@ async fn printed(program: &Path) -> Option<String> {
     text.split_whitespace().find(is_version).map(str::to_owned)
 }
 
-/// Versions with which the tests run the real clients (`tests/clients`). Where a patch is left out,
-/// all of that minor version count.
+/// Versions with which the tests run the real clients (`tests/clients`). `None` as the patch means
+/// every patch of that minor version.
 const PROVEN: &[(KnownClient, [u32; 2], Option<u32>)] = &[
     (KnownClient::ClaudeCode, [2, 1], Some(197)),
     (KnownClient::ClaudeCode, [2, 1], Some(330)),
@@ -93,17 +95,17 @@ const PROVEN: &[(KnownClient, [u32; 2], Option<u32>)] = &[
     (KnownClient::Gemini, [0, 61], None),
 ];
 
-/// The first version of Claude Code whose registry of sessions is known to have their state.
+/// The first version of Claude Code whose registry of sessions is known to contain their state.
 const CLAUDE_REGISTRY: ClientVersion = ClientVersion([2, 1, 197]);
 /// The first versions of Claude Code with a hook for permission prompts, and for failed turns.
 const CLAUDE_PROMPTS: ClientVersion = ClientVersion([2, 0, 57]);
 const CLAUDE_FAILURES: ClientVersion = ClientVersion([2, 1, 78]);
-/// The first version of Codex whose app-server, which all terminals share, was tried.
+/// The first tested version of Codex whose app-server all its terminals share.
 const CODEX_APP_SERVER: ClientVersion = ClientVersion([0, 169, 0]);
 
-// `Abilities::texts` says what each of these means.
+// `Abilities::texts` explains each of these variants.
 
-/// What tells how a session stands.
+/// The source of a session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StateAbility {
@@ -133,7 +135,7 @@ pub enum PromptAbility {
     Unseen,
 }
 
-/// What is seen of usage limits.
+/// What svc sees of usage limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitAbility {
@@ -147,12 +149,12 @@ pub struct Abilities {
     pub messages: MessageAbility,
     pub answering: PromptAbility,
     pub limits: LimitAbility,
-    /// Whether a test has run with this version.
+    /// Whether the tests have run with this version.
     pub proven: bool,
 }
 
 impl Abilities {
-    /// Those of a client whose hooks are installed, in a version if that is known.
+    /// The abilities of a client with installed hooks. An unknown version counts as recent.
     pub fn of_client(client: KnownClient, version: Option<ClientVersion>) -> Self {
         let is_since = |first: ClientVersion| version.is_none_or(|version| version >= first);
         let (state, messages, answering, limits) = match client {
@@ -195,7 +197,7 @@ impl Abilities {
         Self { state, messages, answering, limits, proven }
     }
 
-    /// What the person's configuration leaves of them.
+    /// Reduces the abilities to what the person's configuration allows.
     pub fn restrict(&mut self, may_wake: bool, may_answer: bool) {
         if !may_wake && self.messages == MessageAbility::WakesAndJoins {
             self.messages = MessageAbility::Joins;

@@ -1,4 +1,4 @@
-//! Edits of texts: tables of before and after, and what must hold for any text.
+//! Edits of texts: tables of texts before and after, and properties that hold for any text.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub(crate) fn value(format: FileFormat, text: &str) -> Value {
     ConfigDocument::parse(format, text).expect("parses").value()
 }
 
-/// Applies an edit twice and undoes it; the second time must change nothing.
+/// Applies an edit twice and then undoes it; the second application must change nothing.
 #[track_caller]
 fn there_and_back(text: &str, format: FileFormat, edit: &Edit) -> (String, String) {
     let (after, undo_info) = edit::apply(text, format, edit).expect("applies");
@@ -56,7 +56,7 @@ fn server_is_added_beside_others_in_the_style_of_the_file() {
                 "{{\n  // mine\n  \"mcpServers\": {{\n    \"a\": {{\"command\": \"x\"}}, // keep\n    {ours}\n  }},\n  \"z\": 1.50\n}}\n"
             ),
         ),
-        // A file with trailing commas gets ours with them.
+        // In a file with trailing commas, svc's entries have them too.
         (
             "{\n  \"mcpServers\": {\n    \"a\": 1,\n  },\n}\n",
             format!(
@@ -342,7 +342,7 @@ pub(crate) fn documents() -> impl Strategy<Value = Value> {
     )
 }
 
-/// TOML has no null.
+/// Replaces nulls, which TOML does not have.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Null => json!("nothing"),

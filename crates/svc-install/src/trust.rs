@@ -1,6 +1,6 @@
 //! Codex runs a hook only if the person has trusted the hash of its definition, and skips others
-//! silently. Only Codex can compute the hashes, so its app server is asked for them; with the
-//! person's consent they are written where Codex's `/hooks` writes them.
+//! without a message. Only Codex can compute the hashes, so its app-server is asked for them. With
+//! the person's consent they are written to where Codex's own `/hooks` writes them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -18,19 +18,19 @@ use super::edit::{Edit, FileChange};
 use super::entries::{is_our_handler, matcher};
 use super::file::ForeignFile;
 
-/// A hook of svc in the list of Codex.
+/// A hook of svc in Codex's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodexHook {
-    /// Its key in `hooks.state`: file, event, index of the group, index in it.
+    /// Its key in `hooks.state`: file, event, index of the group, index within the group.
     pub key: String,
     pub hash: String,
     pub trusted: bool,
     pub command: String,
 }
 
-/// Those of `hooks` that are where svc writes them in this scope, and as svc writes them: the same
-/// file, event, matcher and handler, with the same program. The person reviews what only resembles
-/// a hook of svc.
+/// The hooks that are exactly as svc writes them in this scope: same file, event, matcher and
+/// handler, with the same program. A hook that only resembles one of svc's has to be reviewed by
+/// the person.
 pub fn written(
     hooks: Vec<CodexHook>,
     locations: &ClientLocations,
@@ -42,8 +42,8 @@ pub fn written(
     hooks.into_iter().filter(|hook| files.iter().any(|file| file.have(hook))).collect()
 }
 
-/// For each hook that svc wrote in this scope, whether the file of Codex has a trusted hash. Only
-/// Codex can check the hash.
+/// For each hook that svc wrote in this scope, whether Codex's file has a trusted hash. Only Codex
+/// can check that hash.
 pub(crate) fn recorded(
     locations: &ClientLocations,
     command: &ClientCommand,
@@ -105,9 +105,9 @@ impl<'a> WrittenHooks<'a> {
         self.handler(key, event).is_some_and(|(_, handler)| is_our_handler(handler))
     }
 
-    /// The group and the handler of a key of `hooks.state`, if they are of this event and file.
+    /// The group and the handler of a key of `hooks.state`, if the key is of this event and file.
     fn handler(&self, key: &str, event: &str) -> Option<(&Value, &Value)> {
-        // The last three parts; a path may have colons.
+        // The last three parts of the key; the path may contain colons.
         let mut parts = key.rsplitn(4, ':');
         let mut index = || parts.next()?.parse::<usize>().ok();
         let (handler, group) = (index()?, index()?);
@@ -132,8 +132,8 @@ fn snake_case(name: &str) -> String {
     text
 }
 
-/// Asks Codex for the hooks of svc in this project's folder. `None` without a Codex on the PATH.
-/// `version` is that of svc.
+/// Asks Codex for svc's hooks in this project's folder. `None` if Codex is not on the PATH.
+/// `version` is svc's own version.
 pub async fn hooks(
     locations: &ClientLocations,
     version: &str,
@@ -171,7 +171,7 @@ fn hook(value: &Value) -> Option<CodexHook> {
     })
 }
 
-/// `codex app-server`, a line of JSON for each message.
+/// A process `codex app-server`, with one line of JSON per message.
 struct AppServer {
     _child: Child,
     input: ChildStdin,
@@ -202,7 +202,7 @@ impl AppServer {
                 continue;
             }
             if let Some(error) = message.get("error") {
-                // An earlier Codex responds with a list of all its methods.
+                // An earlier Codex responds with an error that lists all its methods.
                 let text = error.get("message").and_then(Value::as_str).unwrap_or_default();
                 let text: String = text.chars().take(80).collect();
                 bail!("codex refuses {method}: {text}");

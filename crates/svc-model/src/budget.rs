@@ -31,8 +31,8 @@ impl BudgetKind {
     pub const ALL: [Self; 5] =
         [Self::Requests, Self::Streams, Self::UnreadBytes, Self::StoredBytesPerHour, Self::Rows];
 
-    /// The key in the configuration, the default, the unit, and what the caller does to have room
-    /// again.
+    /// The key in the configuration, the default, the unit, and what a caller can do to get below
+    /// the bound again.
     const fn facts(self) -> (&'static str, u64, &'static str, &'static str) {
         match self {
             Self::Requests => (

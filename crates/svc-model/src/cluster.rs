@@ -14,7 +14,7 @@ const LEAST: usize = 3;
 /// Weight of an everyday word.
 const COMMON: f64 = 0.35;
 
-/// Texts as directions: each term is a dimension.
+/// Texts as vectors: each term is a dimension.
 #[derive(Debug)]
 pub struct TermSpace {
     /// Dimension and rarity of each term.
@@ -24,8 +24,8 @@ pub struct TermSpace {
     vectors: Vec<TermVector>,
 }
 
-/// A direction of length one, by dimension. It may be shorter if it has terms that no text of the
-/// space has.
+/// A vector of length one, as pairs of dimension and value. It is shorter if some terms are in no
+/// text of the space.
 pub type TermVector = Vec<(usize, f64)>;
 
 impl TermSpace {
@@ -47,7 +47,7 @@ impl TermSpace {
         space
     }
 
-    /// The direction of each text, in their order.
+    /// The vector of each text, in the order of the texts.
     pub fn vectors(&self) -> &[TermVector] {
         &self.vectors
     }
@@ -75,7 +75,7 @@ impl TermSpace {
         vector
     }
 
-    /// The middle of some texts, each with its weight.
+    /// The centroid of some texts, each with a weight.
     pub fn middle(&self, members: impl IntoIterator<Item = (usize, f64)>) -> TermVector {
         let mut sum = vec![0.0; self.terms.len()];
         for (at, weight) in members {
@@ -147,7 +147,7 @@ fn counts(text: &str) -> HashMap<String, usize> {
         *counts.entry(term.to_owned()).or_default() += 1;
     }
     if counts.is_empty() {
-        // A text of stop words alone is similar to its equals.
+        // A text of stop words only is similar to an equal text.
         counts.insert(text.to_owned(), 1);
     }
     counts

@@ -1,4 +1,4 @@
-//! How values stand in columns of a database: ids and words as text, times as milliseconds.
+//! How values are stored in columns of a database: ids and words as text, times as milliseconds.
 //!
 //! A word is written as serde writes it, so it is the same text in a column and on the wire. The
 //! traits are those of the store's drivers; only the crate that defines a type may implement them

@@ -1,10 +1,10 @@
-//! Events, the names of the streams that they stand in, and what the log keeps of them.
+//! Events, the names of their streams, and what the log keeps of them.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{Timestamp, limits, words::words};
 
-/// Number of an event within its stream: 1, 2, 3 …, without a hole. As a cursor, 0 is before the
+/// Number of an event within its stream: 1, 2, 3 …, without gaps. As a cursor, 0 is before the
 /// first.
 pub type Seq = i64;
 

@@ -9,11 +9,11 @@ use crate::{limits, text, text::Prompt};
 
 /// Weight of an everyday word.
 const COMMON: f64 = 0.35;
-/// Weight of a word that no text has, in the whole of the prompt.
+/// Weight of a word that no text has, within the total weight of the prompt.
 const UNKNOWN: f64 = 0.5;
 /// Minimum share of a prompt that a text has to match for somebody who asked.
 const NEAR: f64 = 0.15;
-/// Length of a usual text in terms, and the weight of a greater length against a text.
+/// Usual length of a text in terms, and how much a greater length lowers the score.
 const USUAL_LENGTH: f64 = 20.0;
 const LENGTH: f64 = 0.2;
 
@@ -39,7 +39,7 @@ pub struct Fit {
     /// Whether the text is about the subject, and does not only share everyday words with the
     /// prompt, or one word of many.
     pub is_near: bool,
-    /// Whether the text is worth telling to somebody who did not ask.
+    /// Whether to give the text to a session that did not ask for it.
     pub is_relevant: bool,
 }
 
@@ -112,8 +112,8 @@ impl WeighedPrompt {
             return None;
         }
         let share = met / self.whole;
-        // Two words of the subject are a hint; one is chance, unless the prompt says little else.
-        // For an order, only a text about just that work is relevant.
+        // Two words that identify the subject are a hint; one is chance, unless it is most of the
+        // prompt. For an order, only a text about exactly that work is relevant.
         let is_relevant = match telling {
             0 => false,
             1 => share >= 0.6 && !self.is_chore,

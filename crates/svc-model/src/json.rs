@@ -7,8 +7,8 @@ use serde::Serialize;
 /// The escape of U+0000. JSON has no other way to write it.
 const ESCAPE: &[u8] = b"\\u0000";
 
-/// The error for a caller. No database keeps U+0000 in every text, so it is refused in texts of
-/// callers, and replaced in the output of programs.
+/// The error for a caller. Databases do not store U+0000 in every kind of text, so it is refused in
+/// texts of callers, and replaced in the output of programs.
 pub const NUL_REFUSED: &str = "a text must not have the character U+0000";
 
 /// Whether a text in this JSON has U+0000.
@@ -42,7 +42,7 @@ fn next_escape(json: &[u8], from: usize) -> Option<usize> {
     })
 }
 
-/// Bytes of a value's JSON, without making it.
+/// Length of a value's JSON in bytes, without building the JSON.
 pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
     let mut count = CountedBytes(0);
     // Counting cannot fail, and every value has a JSON form.
@@ -68,8 +68,8 @@ const OBJECT: usize = 640;
 /// Bytes of one value of a list or of an object. A list that grows has room for twice as many.
 const VALUE: usize = 64;
 
-/// Approximate bytes of memory of a tree of this text, which may be many times its length. One
-/// pass, without an allocation.
+/// Approximate memory, in bytes, of this text as a tree of values, which may be many times its
+/// length. One pass, without an allocation.
 pub fn json_weight(text: &str) -> usize {
     let (mut objects, mut values, mut rest) = (0_usize, 0_usize, text.as_bytes());
     while let Some((&byte, after)) = rest.split_first() {
@@ -84,11 +84,11 @@ pub fn json_weight(text: &str) -> usize {
     text.len() + objects * OBJECT + values * VALUE
 }
 
-/// The bytes after the string whose inside begins here.
+/// The bytes after the end of the string whose content begins here.
 fn after_text(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
         let is_end = rest[at] == b'"';
-        // An escape takes one more byte at least, and none of what follows it is an end.
+        // Also skips the byte after a backslash. The rest of a longer escape has no quotation mark.
         rest = rest.get(at + if is_end { 1 } else { 2 }..).unwrap_or_default();
         if is_end {
             return rest;

@@ -16,7 +16,7 @@
 //! A [`Principal`] is stored as a text. A text that does not parse is no principal: nobody owns
 //! what belongs to it.
 //!
-//! # What others wrote reaches a model
+//! # How texts of others reach a model
 //!
 //! A model cannot tell who wrote a text, so there is one way to a model: [`quote`].
 //!

@@ -108,15 +108,15 @@ pub const PEER_TIMEOUT: Duration = Duration::from_mins(1);
 pub const LEASE: Duration = Duration::from_mins(1);
 /// A turn ends after this long without a hook and without an open tool call.
 pub const TURN_SILENCE: Duration = Duration::from_mins(10);
-/// After the end of a usage limit a client may go on by itself for so long. Messages wait for it.
+/// How long a client may take to continue by itself after a usage limit. Messages wait meanwhile.
 pub const AFTER_LIMIT: Duration = Duration::from_secs(90);
-/// How long a client may take to record when a usage limit ends, after it has told of the limit.
+/// How long a client may take to record when a usage limit ends, after it has reported the limit.
 pub const LIMIT_RECORD: Duration = Duration::from_mins(1);
-/// Maximum time to the end of a usage limit: a later one is none that a vendor has.
+/// Maximum time to the end of a usage limit: no vendor has a longer one.
 pub const LIMIT_LASTS: Duration = Duration::from_hours(32 * 24);
 /// How often clients' session files and the spool of hooks are polled.
 pub const RECORDS_POLL: Duration = Duration::from_millis(400);
-/// How long a client's record may say otherwise than its hooks before these alone count.
+/// How long a client's record may contradict its hooks before only the hooks count.
 pub const RECORD_LAG: Duration = Duration::from_secs(5);
 /// Time after a turn's end in which a hook may report its final text. Then its questions fail.
 pub const TURN_TEXT_GRACE: Duration = Duration::from_secs(3);
@@ -128,8 +128,8 @@ pub const RECORD_TAIL_BYTES: u64 = 256 * 1024;
 pub const OPEN_CALL: Duration = Duration::from_hours(12);
 /// Maximum open tool calls that are stored of a session. A further one replaces the oldest.
 pub const OPEN_CALLS: usize = 64;
-/// How long after the last contact a process of several sessions keeps one of them: nothing reports
-/// that its terminal was closed.
+/// How long after its last contact a session counts as alive if its process has several sessions:
+/// nothing reports that its terminal was closed.
 pub const SHARED_PROCESS_SESSION: Duration = Duration::from_hours(12);
 /// Maximum characters of a session's request to a person.
 pub const WAITING_TITLE_CHARS: usize = 300;
@@ -227,7 +227,7 @@ pub const STREAMS_CACHED: usize = 65_536;
 pub const READERS: u32 = 4;
 /// How long the store waits for a lock of another process, such as a backup or a database shell.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a write waits for its turn while a server of the database does not answer.
+/// How long a write waits in the queue while the database server does not answer.
 pub const STORE_WAIT: Duration = Duration::from_secs(5);
 /// Size to which a checkpoint truncates the write-ahead log, in bytes.
 pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
@@ -239,9 +239,9 @@ pub const MAINTENANCE: Duration = Duration::from_mins(1);
 pub const SIZE_SAMPLES: Duration = Duration::from_hours(1);
 /// How long measurements of the size are kept.
 pub const SIZE_SAMPLES_KEPT: Duration = Duration::from_hours(30 * 24);
-/// How long there are hardly any writes before the daemon gives memory back.
+/// After this long with at most [`QUIET_WRITES`] writes, the daemon gives memory back.
 pub const QUIET: Duration = Duration::from_secs(20);
-/// Writes of that time that are hardly any.
+/// Maximum writes within [`QUIET`] at which the daemon counts as quiet.
 pub const QUIET_WRITES: u64 = 20;
 /// Segments of a full-text index above which maintenance merges them: a search reads each of them.
 pub const INDEX_SEGMENTS: i64 = 4;
@@ -323,7 +323,7 @@ pub const OUTCOME_SUMMARY_CHARS: usize = 2000;
 pub const SESSION_STALE: Duration = Duration::from_mins(30);
 /// Default number of tool calls after which a session is asked to check its record.
 pub const CHECK_IN: i64 = 10;
-/// Maximum of that number.
+/// Maximum that may be chosen instead of [`CHECK_IN`].
 pub const CHECK_IN_MAX: i64 = 1000;
 /// Resolution of a session's last contact: a finer one would take a write per event.
 pub const HOOK_SEEN_RESOLUTION: Duration = Duration::from_secs(5);
@@ -348,7 +348,7 @@ pub const PROMPT_TERMS: usize = 32;
 pub const PROMPT_TYPOS: u32 = 6;
 /// Maximum index entries that a search reads for candidates; further terms only affect the ranking.
 pub const SEARCH_POSTINGS: i64 = 1_000;
-/// The same for a search with a filter, which may exclude most of the entries.
+/// Like [`SEARCH_POSTINGS`], for a search with a filter, which may exclude most of the entries.
 pub const SEARCH_POSTINGS_FILTERED: i64 = 20_000;
 /// How many entries of a term a session's search reads: the latest of those that it may read.
 pub const SEARCH_POSTINGS_OF_TERM: u32 = 256;

@@ -116,13 +116,13 @@ impl DeliveryState {
 
     /// The states to pass through on the way to `to`, including `to`. Empty if `to` is not ahead.
     pub fn path_to(self, to: Self) -> &'static [Self] {
-        // `ALL` is in the order of the way, the three ends without success last.
+        // `ALL` is in the order of a delivery, with the three ends without success last.
         const ALL: &[DeliveryState] = &DeliveryState::ALL;
         let (from, end) = (self as usize, to as usize);
         if self.is_terminal() || end <= from {
             return &[];
         }
-        // Such an end is reached from anywhere at once.
+        // An end without success may follow any state directly.
         if to > Self::Acked { &ALL[end..=end] } else { &ALL[from + 1..=end] }
     }
 }

@@ -1,5 +1,5 @@
-//! What the status of a participant rests on, where its client tells of the session in several
-//! ways: hooks, and the client's own record.
+//! What the status of a participant rests on, if its client reports the session in several ways: by
+//! hooks, and in the client's own record.
 
 use crate::{
     Peer, PeerState, PeerStatus, StatusEvidence, Timestamp, WaitingFor, WaitingKind,
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl StatusEvidence {
-    /// The evidence that events of a client's hooks are.
+    /// The kind of evidence that events of a client's hooks are.
     pub const fn of_events(client: HookClient) -> Self {
         match client {
             HookClient::Opencode => Self::Plugin,
@@ -57,8 +57,8 @@ impl Peer {
         })
     }
 
-    /// Whether its client's record has every state. Records of other clients have ends of turns
-    /// only.
+    /// Whether its client's record has every state. Records of other clients only have ends of
+    /// turns.
     fn is_in_registry(&self) -> bool {
         HookClient::parse(&self.backend) == Some(HookClient::ClaudeCode)
     }
@@ -84,7 +84,7 @@ pub enum RecordedState {
     Idle,
 }
 
-/// What a client's record says beside the known state of its session.
+/// How a client's record relates to the known state of its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordWord {
     Corrects(PeerState),
@@ -147,8 +147,8 @@ impl ClientRecord {
             evidence: StatusEvidence::Registry,
         };
         if peer.is_limited() {
-            // An idle record is that of the refused turn, a waiting one that of a dialog about the
-            // limit.
+            // A record that says idle is about the refused turn; one that says waiting, about a
+            // dialog on the limit.
             let goes_on = self.state == RecordedState::Busy && is_later;
             return goes_on.then(|| state(PeerStatus::Busy, None, at));
         }
@@ -192,13 +192,13 @@ mod tests {
         for (backend, status, held, told, next, expected) in [
             ("claude-code", Busy, Process, Hook, Idle, Some(Hook)),
             ("claude-code", Busy, Hook, Registry, Idle, Some(Registry)),
-            // A hook is a moment earlier, and the registry confirms or corrects it.
+            // A hook reports a moment earlier, and the registry confirms or corrects it.
             ("claude-code", Busy, Registry, Hook, Idle, Some(Registry)),
             ("claude-code", Busy, Registry, Process, Idle, Some(Registry)),
             ("claude-code", Busy, Registry, Process, Offline, Some(Process)),
             ("claude-code", Busy, Hook, Process, Idle, Some(Process)),
             ("claude-code", Offline, Registry, Hook, Idle, Some(Hook)),
-            // Their records tell of ends alone.
+            // Codex' records only have ends of turns.
             ("codex", Busy, Hook, Registry, Idle, Some(Registry)),
             ("codex", Idle, Registry, Hook, Busy, Some(Hook)),
             ("codex", Busy, Hook, AppServer, Busy, Some(AppServer)),
@@ -245,10 +245,10 @@ mod tests {
         let (soon, later) =
             (SINCE.plus(Duration::from_millis(10)), SINCE.plus(limits::RECORD_GRACE));
         for (state, at, status, now, expected) in [
-            // Esc at a dialog, of which no hook tells.
+            // Esc at a dialog, which no hook reports.
             (RecordedState::Idle, after, Waiting, soon, Some(Idle)),
             (RecordedState::Idle, after, Busy, soon, Some(Idle)),
-            // The prompt was just given, and the record is that of the turn before.
+            // The prompt was just given, and the record is about the turn before.
             (RecordedState::Idle, before, Busy, soon, None),
             (RecordedState::Idle, before, Busy, later, None),
             (RecordedState::Idle, after, Online, soon, None),
@@ -300,7 +300,7 @@ mod tests {
             (RecordedState::Idle, before, Idle, Hook, after, "nothing"),
             (RecordedState::Busy, after, Busy, Registry, soon, "nothing"),
             (RecordedState::Idle, after, Busy, Registry, after, "corrects"),
-            // A hook told of a prompt, and the record is still that of the turn before.
+            // A hook reported a prompt, and the record is still about the turn before.
             (RecordedState::Idle, before, Busy, Registry, soon, "nothing"),
             (RecordedState::Idle, before, Busy, Registry, later, "lags"),
         ] {

@@ -3,7 +3,7 @@
 
 use crate::{Peer, PeerId, PeerStatus, is_instance_name, stamp};
 
-/// Names the newest thing of a list, wherever an id stands.
+/// Names the newest item of a list, wherever an id is expected.
 pub const LATEST: &str = "latest";
 /// Characters of an id that are enough to name it, after the prefix of its kind.
 pub const ID_PREFIX_CHARS: usize = 4;
@@ -63,7 +63,7 @@ pub enum PeerReference {
 impl PeerReference {
     /// `None` if the text can name no peer.
     ///
-    /// A text that begins like an id or like a key is never a name. Else a peer that is called like
+    /// A text that begins like an id or like a key is never a name. Otherwise a peer whose name is
     /// the beginning of another's id would get the other's messages.
     pub fn parse(text: &str) -> Option<Self> {
         if text == PeerId::OPERATOR {
@@ -91,7 +91,7 @@ impl PeerReference {
 pub struct SessionKey {
     /// In lower case.
     backend: String,
-    /// The client's own id of its session; of a peer without a session its id.
+    /// The client's own id of its session; for a peer without a session, the peer's id.
     pub session_id: String,
 }
 

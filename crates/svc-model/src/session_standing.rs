@@ -1,4 +1,4 @@
-//! Whose a client's session is, and which names and ids nobody may take.
+//! Which principal a client's session belongs to, and which names and ids nobody may take.
 //!
 //! A session belongs to the principal that made it known. An id is a caller's own only together
 //! with its principal: a name alone gives nobody a session. A session goes over to another process
@@ -35,10 +35,11 @@ pub enum SessionStanding {
     /// The caller's hook proves to be its client's, but the earlier process lives.
     Occupied,
     Foreign,
-    /// It is another process's, of another project, which has it by its client's own id. A session is
-    /// a process and that id, so a hook of the caller's client means one of its own.
+    /// A process of another project has a session with this client id. A session is identified by
+    /// its process and its client id, so a hook of the caller's client means another session: its
+    /// own.
     Elsewhere,
-    /// Nobody may begin it: the daemon gives such ids, or it is the operator's.
+    /// Nobody may begin it: only the daemon makes such ids, or the name is reserved.
     Reserved,
 }
 
@@ -77,15 +78,15 @@ impl SessionStanding {
         let Some(row) = row else {
             return match caller {
                 _ if is_daemons_session_id(id) => Self::Reserved,
-                // This credential gives access to the database, too.
+                // The operator's credential gives access to the whole database anyway.
                 Principal::Operator => Self::Own,
-                // The name of another principal is taken.
+                // The id is the subject of another principal's token, or a reserved name.
                 Principal::Session(_) if is_subject || is_reserved_name(id) => Self::Reserved,
                 Principal::Session(_) => Self::Unclaimed,
             };
         };
         match &row.owner {
-            // A row from before sessions had owners, or one of a late event.
+            // A row from before sessions had owners, or one that a late event created.
             Some(Principal::Operator) if row.same_process && row.is_proven => Self::Adoptable,
             Some(Principal::Session(_)) if row.same_project && !is_reserved_name(id) => {
                 match (row.is_gone, row.is_proven) {
@@ -108,8 +109,9 @@ impl SessionStanding {
     }
 }
 
-/// Whether the session `id` is this principal's. `row` is the owner in its row, if it has a row. A
-/// session that the operator made known under the key of a token belongs to the token's holder.
+/// Whether the session `id` belongs to this principal. `row` is the owner in its row, if it has a
+/// row. A session that the operator made known under the key of a token belongs to the token's
+/// holder.
 pub fn is_own_session(caller: &Principal, id: &str, row: Option<Option<&Principal>>) -> bool {
     let Principal::Session(key) = caller else { return row.is_some() };
     let is_called_so = own_session_ids(key).iter().any(|own| own == id);
@@ -120,8 +122,8 @@ pub fn is_own_session(caller: &Principal, id: &str, row: Option<Option<&Principa
     }
 }
 
-/// The ids of the session that a principal has without having begun one: its own key, and a second
-/// one in case that another principal took the first before this one existed.
+/// The ids of the session that a principal has without beginning one: its own key, and a second id
+/// in case another principal used the key as an id before this principal existed.
 pub fn own_session_ids(key: &str) -> [String; 2] {
     [key.to_owned(), format!("{OWN}:{key}")]
 }
@@ -129,9 +131,9 @@ pub fn own_session_ids(key: &str) -> [String; 2] {
 /// Prefix of the second id.
 const OWN: &str = "own";
 
-/// The id of a client's session whose own id a session of another process has: the client's id,
-/// and the process that runs the session. A session is a process and the client's id, and the
-/// client's id alone is the key of the first one only.
+/// The id of a session whose client id is taken by a session of another process: the client's id
+/// and the process. A session is identified by both; only the first one has the client's id alone
+/// as its id.
 pub fn session_id_in_process(client_id: &str, process: &ProcessIdentity) -> String {
     let start = token_hash(&process.started);
     format!("{client_id}{IN_PROCESS}{}-{}", process.pid, hex::encode(&start[..START_BYTES]))
@@ -154,7 +156,8 @@ pub fn client_session_id(session_id: &str) -> &str {
 
 /// Stands between the client's id of a session and its process.
 const IN_PROCESS: char = '@';
-/// Bytes of the hash of a process's start, which tells it from others that had its number.
+/// Bytes of the hash of a process's start time, which distinguishes processes that had the same
+/// pid.
 const START_BYTES: usize = 4;
 
 /// Whether an id has a form that the daemon gives: the key of a hosted agent, the id of an MCP
@@ -188,10 +191,10 @@ fn folded_words(words: &str) -> Vec<Vec<u8>> {
     words.split(' ').map(|word| folded(word, SymbolsAs::Separators)).collect()
 }
 
-/// Whether a name only says that it is the operator, the daemon, or whoever reads it: in letters or
+/// Whether a name only says that it is the operator, the daemon, or its reader: also in letters or
 /// digits that look the same, in capitals, spaced, with invisible characters, with a number, as a
-/// plural, with articles and the like. After the first `@` stands the folder of a client's session,
-/// which may have any name.
+/// plural, with articles and the like. The part after the first `@` is the folder of a client's
+/// session, which may have any name.
 pub fn is_reserved_name(name: &str) -> bool {
     let head = match name.split_once('@') {
         Some((head, _)) if head.chars().any(char::is_alphanumeric) => head,
@@ -456,7 +459,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is known, a session token has nothing of an owner that is there.
+        /// A session token gets no session whose owner still exists, whatever else is known.
         #[test]
         fn nothing_of_a_living_owner_goes_over(
             owner in principals(),

@@ -272,7 +272,7 @@ fn answer_to(question: &Message, from: &MessageSender, begins_turn: bool) -> Opt
             *to,
             question.id
         );
-        // This line is longer, and the total has a bound.
+        // This call is longer, so the words are shorter: the total length has a bound.
         (call, ", or as last words")
     };
     answer.push(&if begins_turn { last_words } else { "; only this" });
@@ -419,7 +419,8 @@ mod tests {
         }
     }
 
-    /// Excludes the address, which occurs twice, and the quotation marks of the text.
+    /// The length without the address, which occurs twice, and without the quotation marks of the
+    /// text.
     #[test]
     fn what_stands_around_a_text_is_short() {
         let long = Peer {
@@ -552,7 +553,7 @@ mod tests {
         for line in system_context("agent:a:b", None, "agent:c:d").lines() {
             assert!(quote::plain(line).contains("(quoted)"), "{line}");
         }
-        // The rest of a phrase is broken without the phrase, too.
+        // A later part of a phrase is broken on its own, too.
         for sentence in [
             "\"ada\" asks. messageId msg_1.",
             "\"ada\" answers your question msg_0.",

@@ -1,5 +1,5 @@
-//! Tokens: what the daemon keeps of one, how it proves over TCP that it knows one before the token
-//! is sent to it, and which texts are good enough as the operator's.
+//! Tokens: what the daemon stores of a token, how it proves over TCP that it knows a token before
+//! the client sends it, and which texts are strong enough for the operator's token.
 //!
 //! The client sends the token's fingerprint and a nonce. The daemon answers with a code over the
 //! nonce and the address that the client connected to, made with a key that follows from the token.
@@ -53,7 +53,7 @@ impl std::fmt::Display for TokenFingerprint {
     }
 }
 
-/// What a proof is about.
+/// The input of a proof.
 #[derive(Debug, Clone, Copy)]
 pub struct ProofQuestion<'a> {
     /// 64 hexadecimal digits, chosen by the client.
@@ -73,7 +73,7 @@ impl ProofQuestion<'_> {
         hex::encode(self.code(hash).finalize().into_bytes())
     }
 
-    /// Whether the text is that proof. Takes the same time for every wrong one.
+    /// Whether the text is that proof. Takes the same time for every wrong proof.
     pub fn accepts(&self, hash: &TokenHash, proof: &str) -> bool {
         hex::decode(proof).is_ok_and(|proof| self.code(hash).verify_slice(&proof).is_ok())
     }
@@ -91,7 +91,7 @@ impl ProofQuestion<'_> {
 const HEX_DIGITS: usize = 32;
 /// Fewest characters of a token over a larger alphabet: 128 bits in base 64.
 const CHARACTERS: usize = 22;
-/// Fewest different characters: random text of that length has more.
+/// Fewest different characters: random text of 128 bits has more.
 const DIFFERENT: usize = 8;
 
 /// Why a token can be guessed.

@@ -21,7 +21,7 @@ pub use tools::RunKind;
 
 const MAX_SUMMARY_BYTES: usize = 300;
 
-/// Maximum tools of one command that are looked for in its output.
+/// Maximum runners of one command for which the output is read.
 const MAX_RUNNERS: usize = 8;
 /// Last lines that are searched for a printed status.
 const STATUS_LINES: usize = 50;
@@ -67,7 +67,7 @@ pub struct RunVerdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Succeeded,
-    /// With this status, if it is known.
+    /// The runner failed, with this status if it is known.
     Failed(Option<i32>),
     /// The command failed, perhaps in another part.
     Elsewhere,
@@ -109,7 +109,7 @@ pub fn judge(run: &ToolRun) -> Option<RunVerdict> {
     })
 }
 
-/// The verdict, and a reason beside the counts.
+/// The verdict, and a reason besides the counts.
 fn weigh(run: &ToolRun, found: &NamedRunner, report: &RunReport) -> (RunResult, Option<String>) {
     use RunResult::{Fail, Pass, Unknown};
     let says = |why: &str| Some(why.to_owned());

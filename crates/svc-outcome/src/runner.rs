@@ -23,7 +23,7 @@ fn runners_within(command: &str, wrappers: usize) -> Vec<NamedRunner> {
         if inner.is_empty() {
             continue;
         }
-        // Not within the loop: `echoed` takes time linear in the line.
+        // Not inside the loop, because `echoed` takes time linear in the line.
         let (picked, echoed) = (line.picked(n), line.echoed(n));
         for found in &mut inner {
             found.owns_success &= line.success_is_of(n);

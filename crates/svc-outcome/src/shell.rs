@@ -1,8 +1,8 @@
-//! The simple commands of a shell line, and what the status of the line says of each of them.
+//! The simple commands of a shell line, and what the status of the line says about each of them.
 //!
-//! A lexer and not a parser: it refuses nothing, as half a command still shows what ran, and reads
-//! every byte once. Parsers of the whole grammar refuse unknown syntax, and the crates that only
-//! split words know no operators.
+//! A lexer and not a parser: it accepts any text, because half a command still shows what ran, and
+//! it reads every byte once. Parsers of the whole grammar refuse unknown syntax, and crates that
+//! only split words do not know operators.
 
 /// Nesting of groups and substitutions; deeper ones are skipped.
 const MAX_DEPTH: usize = 40;
@@ -32,7 +32,8 @@ pub(super) struct Simple {
     pub(super) lost: bool,
 }
 
-/// In the order of their starts; commands of a substitution come before the command around it.
+/// The simple commands of a line, in the order of their starts; commands of a substitution come
+/// before the command around it.
 pub(super) fn simple_commands(line: &str) -> Vec<Simple> {
     let mut reader = Reader { text: line.as_bytes(), ..Reader::default() };
     reader.list(false);
@@ -340,7 +341,7 @@ pub(super) fn is_assignment(word: &str) -> bool {
     })
 }
 
-/// Without its folder and extension.
+/// The name of a program without its folder and extension.
 pub(super) fn program(word: &str) -> &str {
     let name = word.rsplit(['/', '\\']).next().unwrap_or(word);
     name.strip_suffix(".exe").or_else(|| name.strip_suffix(".cmd")).unwrap_or(name)
@@ -363,8 +364,8 @@ pub(super) fn skip_options<'a>(mut words: &'a [String], valued: &str) -> &'a [St
     words
 }
 
-/// What the status of a line says of each command in it. Two passes make the tables, since a line
-/// may have thousands of commands.
+/// What the status of a line says about each command in it. Two passes make the tables, since a
+/// line may have thousands of commands.
 pub(super) struct LineStatus<'a> {
     commands: &'a [Simple],
     /// For each command, whether a later one hides its status.

@@ -173,7 +173,7 @@ fn status_counts_where_it_is_the_runners_own() {
     for (command, output, exit_code, verdict, summary) in [
         ("pytest", passed, Some(0), Pass, "42 passed"),
         ("pytest", passed, None, Pass, "42 passed"),
-        // Such as a threshold for coverage.
+        // For example, coverage below its threshold.
         ("pytest", passed, Some(1), Fail, "42 passed, exit status 1"),
         ("cd app && pytest", passed, Some(1), Fail, "42 passed, exit status 1"),
         ("pytest && ./deploy", passed, Some(1), Unknown, "42 passed, the command failed"),
@@ -326,14 +326,14 @@ fn recorded_outputs_are_judged() {
         let judged = verdict_of(command, &output, Some(status));
         assert_eq!(judged, (verdict, summary.to_owned()), "{case}");
 
-        // Without the status, which some clients do not report, or with another one's, nothing is
-        // misread.
+        // Without the status, which some clients do not report, or with that of another command,
+        // the verdict is the same or unknown.
         let untold = verdict_of(command, &output, None).0;
         assert!(untold == verdict || untold == Unknown, "{case}: {untold:?} without a status");
         let masked = verdict_of(&format!("{command} || true"), &output, Some(0)).0;
         assert_eq!(masked, untold, "{case}: masked");
 
-        // Nor if the tool is unknown.
+        // The same holds if the tool is unknown.
         let wrapped = verdict_of("npm test", &output, None).0;
         assert!(wrapped == verdict || wrapped == Unknown, "{case}: {wrapped:?} from npm test");
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::shell::{is_assignment, is_one_of, program, skip_options};
 
-/// In the order of significance.
+/// Kinds in ascending order of significance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RunKind {
     /// A type check or a linter.
@@ -47,7 +47,7 @@ pub(super) fn one(name: &'static str, kind: RunKind) -> Vec<NamedRunner> {
     }]
 }
 
-/// Nothing if the arguments ask for help, a version or a list.
+/// `found`, or nothing if the arguments ask for help, a version or a list.
 pub(super) fn not_a_question(args: &[String], found: Vec<NamedRunner>) -> Vec<NamedRunner> {
     const QUESTIONS: &str = "--help --version --collect-only --co --fixtures --markers --listTests --list \
         --list-tests --list-sessions --showConfig --show-config --clearCache --clear-cache \

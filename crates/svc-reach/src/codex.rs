@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::{Value, json};
 use svc_model::{RecordedState, Timestamp, WaitingKind, hook::CodexPrompt};
 
-/// Versions that are known to take `decline` even where they do not offer it.
+/// Versions that are known to accept `decline` even where they do not offer it.
 const TAKES_DECLINE: [&str; 1] = ["0.169."];
 /// Notifications during an item, which nothing here reads.
 const DELTAS: [&str; 8] = [
@@ -64,7 +64,7 @@ pub enum MessagePlace {
 enum ThreadSubscription {
     #[default]
     No,
-    /// Being begun, or being ended.
+    /// A request to subscribe or to unsubscribe is not answered yet.
     Changing,
     Yes,
 }
@@ -87,7 +87,7 @@ struct CodexThread {
 #[rustfmt::skip]
 #[derive(Debug, Clone, PartialEq)]
 pub enum CodexObservation {
-    /// A person's thread is loaded, which works in this folder. It may have had no prompt yet.
+    /// A person's thread is loaded; it works in this folder. It may have had no prompt yet.
     Opened { thread: String, folder: String },
     State { thread: String, state: RecordedState },
     /// The person ended the turn, so the thread's queue waits for the person's next prompt.
@@ -107,7 +107,7 @@ pub enum CodexObservation {
     Refused { message: String, why: String },
     /// The model has a message.
     Read { thread: String, message: String },
-    /// Where a message is; `None` if the app-server does not say it.
+    /// Where a message is; `None` if the app-server does not report it.
     Found { message: String, place: Option<MessagePlace> },
     /// The vendor refuses because of a usage limit, until this time if it is known.
     Limit { thread: String, until: Option<Timestamp> },
@@ -118,7 +118,7 @@ pub struct AppServerProtocol {
     calls: HashMap<u64, CodexCall>,
     last_call: u64,
     threads: BTreeMap<String, CodexThread>,
-    /// When the vendor's limit ends, by the account's state.
+    /// When the vendor's limit ends, according to the account's state.
     limit_until: Option<Timestamp>,
     takes_decline: bool,
     is_ready: bool,
@@ -136,7 +136,7 @@ impl AppServerProtocol {
         self.call(CodexCall::Initialize, "initialize", &params)
     }
 
-    /// Asks again for the threads, and for their states.
+    /// Requests the list of threads again, and with it their states.
     pub fn list_threads(&mut self) -> Value {
         self.call(CodexCall::LoadedThreads, "thread/loaded/list", &json!({}))
     }
@@ -178,7 +178,8 @@ impl AppServerProtocol {
         self.call(CodexCall::Deliver(message.to_owned()), "thread/queue/add", &params)
     }
 
-    /// Searches a message. It goes from the queue into a turn, so the queue is searched first.
+    /// Searches for a message. A message moves from the queue into a turn, so the queue is searched
+    /// first.
     pub fn find(&mut self, thread: &str, message: &str) -> Value {
         let params = json!({ "threadId": thread });
         let (thread, message) = (thread.to_owned(), message.to_owned());
@@ -227,7 +228,8 @@ impl AppServerProtocol {
                 let is_subscribed = error.is_none();
                 thread.subscription =
                     if is_subscribed { ThreadSubscription::Yes } else { ThreadSubscription::No };
-                // Shows whether the thread asks anything: the app-server repeats its requests now.
+                // Shows whether the thread has an open request: the app-server repeats its requests
+                // now.
                 let read = is_subscribed.then(|| self.read_thread(id));
                 (Vec::new(), read.into_iter().collect())
             }
@@ -237,7 +239,7 @@ impl AppServerProtocol {
                 }
                 (Vec::new(), self.subscribe(&id).into_iter().collect())
             }
-            // The turn is over, or takes no more texts.
+            // The turn is over, or accepts no more texts.
             CodexCall::Steer { thread, message, text } if error.is_some() => {
                 (Vec::new(), vec![self.deliver_at_end(&thread, &message, &text)])
             }
@@ -278,7 +280,8 @@ impl AppServerProtocol {
         }
     }
 
-    /// Asks for the state of a thread. Depending on the answer the connection subscribes to it.
+    /// Requests the state of a thread. The connection then subscribes to the thread if it is in a
+    /// turn.
     fn read_thread(&mut self, id: String) -> Value {
         self.threads.entry(id.clone()).or_default();
         let params = json!({ "threadId": id });
@@ -387,7 +390,7 @@ impl AppServerProtocol {
             turn.get("error").filter(|error| turn["status"] == "failed" && error.is_object());
         match error {
             Some(error) => vec![state, self.failure(thread, error), settled],
-            // Comes before the session counts as idle.
+            // Reported before the session counts as idle.
             None if turn["status"] == "interrupted" => {
                 vec![CodexObservation::Interrupted { thread }, state, settled]
             }
@@ -556,7 +559,8 @@ mod tests {
         assert_eq!(frames[0]["params"], json!({ "threadId": "new" }));
     }
 
-    /// What 0.169.0 says of a terminal before its first prompt, and of what a person does not see.
+    /// What 0.169.0 reports of a terminal before its first prompt, and of threads that no person
+    /// sees.
     #[test]
     fn a_thread_is_opened_by_its_person() {
         let idle = json!({ "type": "idle" });
@@ -599,13 +603,13 @@ mod tests {
         let over = notice("turn/completed", json!({ "turn": turn }));
         let (_, left) = codex.read(&over);
         assert_eq!(left[0]["method"], "thread/unsubscribe");
-        // The next turn begins before that is answered.
+        // The next turn begins before the request to unsubscribe is answered.
         let active = json!({ "status": { "type": "active", "activeFlags": [] } });
         let active = notice("thread/status/changed", active);
         assert_eq!(codex.read(&active).1, Vec::<Value>::new());
         let (_, frames) = codex.read(&json!({ "id": left[0]["id"], "result": {} }));
         assert_eq!(frames[0]["method"], "thread/resume");
-        // Of a first turn nothing is on record yet.
+        // A thread in its first turn has no record yet.
         let refused = json!({ "id": frames[0]["id"], "error": { "message": "no rollout found" } });
         assert_eq!(codex.read(&refused).1, Vec::<Value>::new());
         assert!(codex.has_missing());
@@ -613,7 +617,7 @@ mod tests {
         assert_eq!(frames[0]["method"], "thread/resume");
         codex.read(&json!({ "id": frames[0]["id"], "result": {} }));
         assert!(!codex.has_missing());
-        // No person sees this thread: the client makes titles with it.
+        // No person sees this thread: the client uses it to make titles.
         let hidden = json!({ "id": "hidden", "ephemeral": true });
         let (_, frames) =
             codex.read(&json!({ "method": "thread/started", "params": { "thread": hidden } }));
@@ -682,7 +686,7 @@ mod tests {
             let changed = notice("thread/status/changed", json!({ "status": status }));
             assert_eq!(codex.read(&changed).0, [state(expected)]);
         }
-        // How the turn ended is told after that.
+        // How the turn ended is reported after that.
         let idle = json!({ "status": { "type": "idle" } });
         let idle = notice("thread/status/changed", idle);
         assert_eq!(codex.read(&idle).0, []);
@@ -724,7 +728,7 @@ mod tests {
             refused["id"] = id.clone();
             refused
         };
-        // A turn that takes it no more is followed by one of its own.
+        // If the turn accepts no more texts, the message begins a turn of its own.
         let (told, frames) = codex.read(&refused(&steered["id"]));
         assert_eq!((told, &frames[0]["params"]), (Vec::new(), &at_end["params"]));
         assert_eq!(frames[0]["method"], "thread/queue/add");

@@ -22,7 +22,7 @@ const ADDRESS: &str = "ws://localhost/";
 /// A message may hold all output of a turn.
 const MESSAGE_BYTES: usize = 64 << 20;
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Maximum time of writing one frame. An app-server that does not read is left alone.
+/// Maximum time of writing one frame: the app-server may not read.
 const WRITE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]

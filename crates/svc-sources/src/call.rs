@@ -39,14 +39,14 @@ use super::{
 
 /// How long a call waits for a server that is starting.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most rounds of questions of one call.
+/// Maximum number of rounds of questions in one call.
 const MAX_ROUNDS: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct ServerRequest {
     pub(super) method: &'static str,
     pub(super) params: RequestParams,
-    /// The called tool's; `None` for other requests.
+    /// The traits of the called tool; `None` for other requests.
     pub(super) traits: Option<Arc<ToolTraits>>,
 }
 
@@ -111,7 +111,7 @@ impl ServerRequest {
         if let Some(id) = call.kept().as_ref().and_then(SuspendedCalls::kept_id) {
             return suspended.resume(id, call).await;
         }
-        // After a restart the server starts together with the daemon that resumes the call.
+        // After a restart the daemon resumes the call while the server starts, too.
         let start = instance.spec.entry.startup_timeout;
         let patience = if call.is_resumed() { PATIENCE.max(start) } else { PATIENCE };
         let connection = match instance.connection(patience).await {
@@ -122,7 +122,8 @@ impl ServerRequest {
             }
         };
         let serving = ServingInstance { instance: Arc::clone(instance), connection };
-        // A server of a revision without sessions asks in the same way as such a client is asked.
+        // A server without sessions asks by ending its request, as a client without sessions is
+        // asked, so no call has to be suspended.
         if serving.connection.is_modern() || !call.asks_between_requests() {
             return serving.to_end(&self, call).await;
         }
@@ -389,7 +390,7 @@ fn params_of(member: &str, own: &str, call: &Call, given: &Map<String, Value>, i
         let value = match name.as_str() {
             name if name == member => to_raw_value(own).ok()?,
             "_meta" => meta_of(value, id)?,
-            // Members between this daemon and its client.
+            // Members that concern only this daemon and its client.
             "inputResponses" | "requestState" | "task" => return None,
             _ => value,
         };
@@ -419,7 +420,7 @@ pub(super) struct Served {
     /// The root of a project, or a session; empty for an instance that serves everybody, or a
     /// caller that has neither.
     pub(super) key: String,
-    /// Root of the project that it works in.
+    /// Root of the project that the instance works in.
     pub(super) project: Option<String>,
 }
 

@@ -36,7 +36,7 @@ use super::{
 const OUTGOING: usize = 256;
 /// Capacity of the queue of one call's notifications. Progress beyond it is dropped.
 const NEWS: usize = 256;
-/// Most URIs of changed resources that wait to be reported.
+/// Maximum number of URIs of changed resources that wait to be reported.
 const UPDATES: usize = 1024;
 /// How long after the end of a session's call a question of the server may still belong to that
 /// call.
@@ -107,11 +107,11 @@ enum CallNews {
 #[derive(Debug)]
 pub(super) struct OpenRequest {
     connection: Arc<SourceConnection>,
-    /// Its number, which is also its progress token.
+    /// The request's number, which is also its progress token.
     pub(super) id: u64,
     news: mpsc::Receiver<CallNews>,
     trace: RequestTrace,
-    /// What the server is told when the caller cancels it.
+    /// The reason that the server is told when the caller cancels the request.
     reason: CancelReason,
     is_over: bool,
 }
@@ -166,13 +166,13 @@ impl SourceConnection {
         lock(&self.waiting).clear();
     }
 
-    /// Ends the transport for a reason. The first reason counts.
+    /// Records why the transport has to end. The first reason counts.
     pub(super) fn end_for(&self, end: ConnectionEnd) {
         self.end.set(end).ok();
     }
 
-    /// Closes the connection if its transport is to end. The request that found the reason has been
-    /// answered before.
+    /// Closes the connection if its transport has to end. To be called after the request that found
+    /// the reason has got its result.
     pub(super) fn close_if_ended(&self) {
         if self.end.get().is_some() {
             self.closed.cancel();
@@ -213,7 +213,8 @@ impl SourceConnection {
         }
     }
 
-    /// Sends a request without waiting for its response. Dropped if the server reads nothing.
+    /// Sends a request without waiting for its response. The request is dropped if the server does
+    /// not read its input.
     pub(super) fn post(&self, method: &str, params: &Value) {
         let (id, params) = (self.next_number(), params.to_string());
         let params = if self.is_modern() { modern_params(&params) } else { params };
@@ -231,7 +232,7 @@ impl SourceConnection {
         lock(&self.waiting).contains_key(&id)
     }
 
-    /// Reserves a number for a request.
+    /// Registers a request under a new number, before it is sent.
     pub(super) fn open(self: &Arc<Self>, call: Option<Call>) -> OpenRequest {
         let id = self.next_number();
         let (news, receiver) = mpsc::channel(NEWS);
@@ -278,7 +279,7 @@ impl SourceConnection {
         match ServerMessage::parse(text) {
             Some(ServerMessage::Answer { id, reply }) if request.is_none_or(|own| own == id) => {
                 if let Some(waiting) = self.take_waiting(id) {
-                    // The caller may have gone.
+                    // The caller may have dropped the request.
                     waiting.news.send(CallNews::Done(reply)).await.ok();
                     return;
                 }
@@ -412,7 +413,7 @@ impl Drop for OpenRequest {
         let reason = self.reason.get().unwrap_or("the caller waits no longer");
         let params = json!({ "requestId": self.id, "reason": reason });
         let text = notification_text("notifications/cancelled", &params.to_string());
-        // A server that reads nothing cannot be told.
+        // A server that does not read its input cannot be told.
         self.connection.outgoing.try_send(ChildMessage::Cancel { id: self.id, text }).ok();
     }
 }

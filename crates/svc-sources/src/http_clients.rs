@@ -18,7 +18,7 @@ use svc_wire::choose_tls;
 
 /// Deadline for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Most redirects within a server that are followed.
+/// Maximum number of redirects that are followed, all within one server.
 const MAX_REDIRECTS: usize = 5;
 
 /// Clients for servers on this machine, which use no proxy, and for all others. Cheap to clone.
@@ -105,7 +105,7 @@ const MAX_ANSWER: usize = 1024 * 1024;
 #[error("{0}")]
 pub(super) struct IssuerUnreachable(pub(super) String);
 
-/// An address that tokens may be sent to; the error says why it is not.
+/// Parses a URL that tokens may be sent to; the error says why they may not.
 pub(super) fn safe_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|_| format!("{text:?} is no URL"))?;
     match url.scheme() {

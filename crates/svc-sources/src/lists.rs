@@ -250,7 +250,8 @@ async fn ask_raw(
     }
 }
 
-/// A parsed definition, and its text from the server. Two with equal values are equal.
+/// A parsed definition, and its text from the server. Definitions are equal if their values are,
+/// whatever their texts.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
     read: Arc<Value>,

@@ -224,11 +224,11 @@ pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
     params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
-/// Checks what is parsed of a message, and what of the message is forwarded.
+/// Fuzz target: checks what is parsed of a message, and what of the message is forwarded.
 ///
-/// A member that svc does not parse is checked as JSON and forwarded unchanged. Its number may be
-/// one that no `f64` holds, and its arrays may be deeper than a [`Value`] may be: such a text is
-/// JSON all the same.
+/// A member that svc does not parse is checked as JSON and forwarded unchanged. It may hold a
+/// number that no `f64` holds, or arrays that are nested deeper than a [`Value`] may be: that is
+/// JSON, too.
 pub fn read_message(text: &str) {
     let message = ServerMessage::parse(text);
     assert!(
@@ -246,7 +246,7 @@ pub fn read_message(text: &str) {
 
 #[derive(Debug)]
 pub(super) enum ChildMessage {
-    /// A request, by its number. The first one of a session opens it.
+    /// A request, by its number. The first request opens the session.
     Request {
         id: u64,
         text: String,
@@ -272,11 +272,11 @@ impl ChildMessage {
 /// What the transport needs to know of a called tool.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ToolTraits {
-    /// It is read-only or idempotent.
+    /// The tool is read-only or idempotent.
     pub(super) is_repeatable: bool,
-    /// Its schema, if arguments are repeated in headers.
+    /// The tool's schema, if arguments are repeated in headers.
     pub(super) header_schema: Option<Value>,
-    /// Servers of revisions with sessions run it only as a task.
+    /// Servers of revisions with sessions run the tool only as a task.
     pub(super) is_task: bool,
 }
 
@@ -363,7 +363,7 @@ mod tests {
                 r#"{"x": 1.0,"_meta":{"own": 2.0}}"#,
                 format!(r#"{{"x":1.0,"_meta":{{"own":2.0,{both}}}}}"#),
             ),
-            // Its own trace is kept.
+            // Params that have a trace keep it.
             (
                 r#"{"_meta":{"traceparent":"own"}}"#,
                 r#"{"_meta":{"traceparent":"own","svc/request_id":"r-1"}}"#.to_owned(),

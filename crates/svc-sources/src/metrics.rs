@@ -118,7 +118,7 @@ impl<F: FnMut(CallOutcome, Duration)> CallMeter<F> {
         self.outcome = Some(outcome);
     }
 
-    /// Skips the count: the client is asked, and the call is counted at its end.
+    /// Drops the meter without a count: the client is asked, and the call is counted at its end.
     pub(super) fn ask(mut self) {
         self.outcome = None;
     }

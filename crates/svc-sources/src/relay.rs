@@ -78,8 +78,8 @@ fn with_uris(
 /// proportional to the product of both, and both are untrusted.
 const MAX_COMPARED: usize = 8 * 1024;
 
-/// Whether a template (RFC 6570) can expand to a URI; then the number of the template's literal
-/// characters.
+/// The number of literal characters of a template (RFC 6570) that can expand to the URI; `None` if
+/// the template cannot.
 fn matches_template(template: &str, uri: &str) -> Option<usize> {
     if template.len() > MAX_COMPARED || uri.len() > MAX_COMPARED {
         return None;
@@ -99,7 +99,7 @@ fn has_text(list: &[Definition], member: &str, text: &str) -> bool {
     list.iter().any(|entry| entry.get(member).and_then(Value::as_str) == Some(text))
 }
 
-/// The server of a resource or template, and its own URI.
+/// The server that has a resource or template, and the server's own URI of it.
 fn server_of_uri<'a>(
     servers: &'a [OpenServer],
     uri: &str,

@@ -32,13 +32,13 @@ pub struct KeptResults {
     bounds: ResultBounds,
 }
 
-/// When a result is kept, and how much of them.
+/// Which results are kept, and how many bytes of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultBounds {
     /// Bytes above which a result is kept.
     pub result_bytes: usize,
-    /// Most bytes that are kept for one principal, of results and of files of resources each. The
-    /// oldest are removed first.
+    /// Maximum bytes that are kept for one principal, of results and of files of resources each.
+    /// The oldest are removed first.
     pub kept_bytes: u64,
 }
 
@@ -109,7 +109,7 @@ impl KeptResults {
         evict(&folder, "", text.len() as u64, self.bounds.kept_bytes)?;
         let id = new_secret().split_at(32).0.to_owned();
         private_file::create_new(&folder.join(format!("{id}.json")), text.as_bytes())?;
-        // Written last: a result without it is not found, and the next sweep removes it.
+        // Written last. A result without its label is not found; the sweep removes it after a week.
         let written = serde_json::to_vec(label).map_err(io::Error::other)?;
         private_file::create_new(&folder.join(format!("{id}.label")), &written)?;
         Ok(format!("{PREFIX}{own}-{id}"))
@@ -167,13 +167,13 @@ impl KeptResults {
     pub(super) fn sweep(&self, now: SystemTime) {
         for folder in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             remove_old(&folder.path(), now);
-            // A folder that is not empty stays.
+            // Fails for a folder that is not empty, which stays.
             fs::remove_dir(folder.path()).ok();
         }
     }
 }
 
-/// The name of a principal in paths.
+/// The name of a principal's folder and files.
 fn short_hash(principal: &str) -> String {
     hex::encode(&Sha256::digest(principal)[..8])
 }

@@ -1,5 +1,5 @@
-//! An entry with its variables filled in.
-//! The command that prints headers for a server at a URL.
+//! An entry with its variables filled in, and the command that prints headers for a server at a
+//! URL.
 
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio, time::Duration};
 
@@ -39,7 +39,7 @@ const INHERITED: [&str; 14] = [
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SourceSpec {
-    /// Its name, and the folder of the project's file that names it.
+    /// The server's name, and the folder of the project's file that names the server.
     pub(super) key: SourceKey,
     pub(super) root: Option<String>,
     /// The base folder of the entry's relative paths.
@@ -82,8 +82,8 @@ pub(super) enum FilledEntry {
 pub(super) struct Variables<'a> {
     /// The secrets that were set for the server. They override the environment.
     pub(super) secrets: &'a BTreeMap<String, String>,
-    /// Secrets of its name for another destination, by name, with that destination. The server gets
-    /// none of them.
+    /// Secrets that were set for a server of this name at another destination, by name, with that
+    /// destination. The server gets none of them.
     pub(super) kept_from: &'a BTreeMap<String, String>,
     pub(super) env: &'a Env,
 }
@@ -268,7 +268,7 @@ pub(super) fn inherited_variables(entry: &SourceEntry, env: &Env) -> Vec<(String
     names.filter_map(|name| Some((name.to_owned(), value_of(name)?))).collect()
 }
 
-/// Deadline of the command.
+/// Deadline of the headers command.
 const BOUND: Duration = Duration::from_secs(10);
 /// Largest output, in bytes.
 const MAX_OUTPUT: u64 = 64 * 1024;
@@ -276,7 +276,7 @@ const MAX_OUTPUT: u64 = 64 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct HeadersHelper {
     pub(super) command: String,
-    /// Its whole environment.
+    /// The whole environment of the command.
     pub(super) env: Vec<(String, String)>,
     pub(super) cwd: PathBuf,
 }

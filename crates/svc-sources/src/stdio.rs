@@ -50,7 +50,7 @@ impl ServerLog {
         String::from_utf8_lossy(&kept.iter().copied().collect::<Vec<u8>>()).into_owned()
     }
 
-    /// The last line, for a reason.
+    /// The last line that is not blank, for the reason of an end.
     pub(super) fn last_line(&self) -> Option<String> {
         let text = self.text();
         let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
@@ -129,7 +129,7 @@ pub(super) async fn read_log(
         }
         in_window += read;
         if Instant::now() >= window_end || in_window > LOG_RATE {
-            // The window has ended, or is waited for.
+            // The window has ended, or the rate is exceeded and the window's end is waited for.
             sleep_until(window_end).await;
             (window_end, in_window) = (Instant::now() + LOG_WINDOW, read);
         }

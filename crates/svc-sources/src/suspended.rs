@@ -40,7 +40,7 @@ pub(super) struct SuspendedCalls(Arc<Mutex<HashMap<String, SuspendedCall>>>);
 struct SuspendedCall {
     resume: oneshot::Sender<()>,
     waiting: JoinHandle<Option<OngoingCall>>,
-    /// Counts among the calls of its caller.
+    /// The call's part of its caller's budget while it waits here.
     hold: Option<BudgetHold>,
 }
 
@@ -109,8 +109,8 @@ impl SuspendedCalls {
         kept.get("suspended")?.as_str()
     }
 
-    /// Resumes a call of an earlier round. Its id is in a state that is valid for that caller and
-    /// that call only.
+    /// Resumes a call of an earlier round. The id comes from a state that is valid for that caller
+    /// and that call only.
     pub(super) async fn resume(&self, id: &str, call: &Call) -> ServerCallEnd {
         let left = self.calls().remove(id);
         let ongoing = match left {
@@ -136,7 +136,7 @@ impl SuspendedCalls {
             if let Some(open) = ongoing.open.pop_front() {
                 let answers = tokio::select! {
                     answers = call.ask(open.questions.clone()) => answers,
-                    // The server does not wait any more.
+                    // The call has ended, so the server does not wait for the answers any more.
                     end = &mut ongoing.run => return end_of(end),
                 };
                 let answers = match answers {
@@ -148,7 +148,7 @@ impl SuspendedCalls {
                                 let failure;
                                 (ongoing, failure) = *left;
                                 let Some(open) = ongoing.open.pop_front() else { continue };
-                                // The server may have gone.
+                                // The server may not wait for the answers any more.
                                 open.reply.send(Err(failure)).ok();
                                 continue;
                             }

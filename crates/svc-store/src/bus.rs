@@ -6,11 +6,11 @@
 //! A reader that is behind the tail reads the table, which is authoritative. No producer waits for
 //! a reader, and a reader keeps only its cursor.
 //!
-//! The writer publishes what it commits. What other connections of a server commit comes from
-//! `postgres/listener.rs`; either may publish an event first, and it is published once.
+//! The writer publishes what it commits. On a server, `postgres/listener.rs` publishes what other
+//! connections commit; either may publish an event first, and it is published once.
 //!
-//! [`UnfinishedEntries`] has text that an agent streams before an event records it, in memory
-//! alone. [`Version`] numbers the states of the database, for caches of reads.
+//! [`UnfinishedEntries`] has text that an agent streams before an event records it, only in memory.
+//! [`Version`] numbers the states of the database, for caches of reads.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -117,7 +117,7 @@ impl Bus {
         StreamListener::new(Arc::clone(&self.everything), None)
     }
 
-    /// Unfinished entries of streams, which no event has yet.
+    /// Text that agents stream now and that no event records yet.
     pub const fn sayings(&self) -> &UnfinishedEntries {
         &self.sayings
     }
@@ -163,8 +163,8 @@ impl Bus {
         self.position.store(position, Relaxed);
     }
 
-    /// The events after `before` and up to `last` were published. They do not count while earlier
-    /// ones are missing, which another connection has committed.
+    /// Records that the events after `before` and up to `last` were published. Does nothing while
+    /// earlier events, which another connection committed, are not published yet.
     pub(crate) fn advance(&self, before: i64, last: i64) {
         let next = |known| (before <= known && known < last).then_some(last);
         self.position.fetch_update(Relaxed, Relaxed, next).ok();
@@ -248,10 +248,10 @@ impl<T> Default for Channel<T> {
 }
 
 impl<T> Channel<T> {
-    /// What was published before is not published again, and what comes after its successors is not
-    /// either: their readers find it in the table, since the tail is not contiguous.
+    /// Skips an item that was published before, or after which later ones were published: readers
+    /// find it in the table, since the tail need not be contiguous.
     fn publish(&self, range: (i64, i64), bytes: usize, closed: bool, item: Arc<T>) {
-        // Held to the end: there are two publishers.
+        // Locked to the end: the writer and a server's listener both publish.
         let mut tail = self.tail();
         if range.1 <= self.level.borrow().last {
             if closed {
@@ -377,16 +377,16 @@ impl<T> Drop for StreamListener<T> {
 /// state.
 ///
 /// While we hold the lock of a file, only the writer changes it, and a change by another program is
-/// seen after the next commit. Of a server we are told by its notifications.
+/// seen after the next commit. A server notifies us of commits of other connections.
 #[derive(Debug, Default)]
 pub(crate) struct Version {
     number: AtomicU64,
-    /// Other connections may commit without a notification to us.
+    /// Other connections may commit without notifying us.
     is_untold: AtomicBool,
 }
 
 impl Version {
-    /// From here on the commit may be visible.
+    /// The next commit may be visible from now on.
     pub(crate) fn begin(&self) {
         self.number.fetch_add(1, SeqCst);
     }
@@ -406,12 +406,13 @@ impl Version {
 
 #[cfg(feature = "postgres")]
 impl Version {
-    /// Another connection has committed.
+    /// Counts a commit of another connection.
     pub(crate) fn count_other(&self) {
         self.number.fetch_add(2, SeqCst);
     }
 
-    /// Whether commits of other connections are counted, now and since the last call.
+    /// Sets whether the server notifies us of commits of other connections. Call
+    /// [`Self::count_other`] before `true`, because commits may have been missed.
     pub(crate) fn set_told(&self, is_told: bool) {
         self.is_untold.store(!is_told, Relaxed);
     }
@@ -602,7 +603,7 @@ mod tests {
         assert!(listener.channel.tail().items.is_empty());
     }
 
-    /// There are two publishers: the writer, and who reads other connections' commits.
+    /// Two tasks publish: the writer, and the listener that reads commits of other connections.
     #[test]
     fn an_event_that_comes_late_or_again_is_read_from_the_table() {
         let bus = Bus::new();

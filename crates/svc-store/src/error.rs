@@ -13,8 +13,8 @@ pub enum StoreError {
     /// The server of the database does not answer. Nothing was written.
     #[error("the database does not answer")]
     Unavailable(#[source] EngineError),
-    /// The connection was lost before the answer to a commit, and nobody can tell whether it took
-    /// place.
+    /// The connection was lost after a commit was sent and before it was answered. Whether the
+    /// commit took place is unknown.
     #[error("the database did not answer whether the write took place")]
     OutcomeUnknown(#[source] EngineError),
     /// The disk or the configured maximum size is exhausted.
@@ -90,10 +90,10 @@ pub enum MigrateError {
     /// A migration failed, or an applied migration differs from ours.
     #[error("cannot migrate the database")]
     Failed(#[source] EngineError),
-    /// The server cannot keep what the store promises.
+    /// The server does not meet the store's requirements, or cannot be used as configured.
     #[error("{0}")]
     Refused(String),
-    /// Another daemon, or a move, has the server's schema.
+    /// Another daemon, or a move, holds the server's schema.
     #[error("{0}")]
     InUse(String),
     /// Migrations are pending, and the caller asked not to apply them.
@@ -132,7 +132,7 @@ pub enum CopyError {
     Nul { table: String, column: String },
     #[error("the two databases are not of one schema: {0}")]
     Schema(String),
-    /// The copy was undone.
+    /// The copy was rolled back.
     #[error("the rows of {table} are not the same on both sides: nothing was moved")]
     Differs { table: String },
     #[error(transparent)]

@@ -28,8 +28,8 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// A file without a bound that is migrated if need be, for the machine that its folder is on
-    /// this host.
+    /// Opens the file at `path` without a size bound and applies pending migrations. The machine is
+    /// that of the file's folder on this host.
     pub fn for_file(path: PathBuf) -> io::Result<Self> {
         let folder = path.parent().unwrap_or_else(|| Path::new("."));
         let machine = ThisMachine::open(folder, &HostIdentity::of_this(None))?;
@@ -40,7 +40,7 @@ impl OpenOptions {
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
     pub url: StoreUrl,
-    /// From a file of its own; takes precedence over the password of the URL.
+    /// Read from a file of its own; takes precedence over the password of the URL.
     pub password: Option<Password>,
     /// The schema that has our tables. Created if it is missing.
     pub schema: String,
@@ -73,7 +73,7 @@ impl PostgresOptions {
         }))
     }
 
-    /// The database and its schema, for people.
+    /// Names the database and its schema in messages to people.
     pub fn place(&self) -> String {
         format!("{}, schema {}", self.url.shown(), self.schema)
     }
@@ -94,7 +94,7 @@ fn password_of(path: &Path) -> Result<Password, MigrateError> {
 pub(crate) struct MoveMark {
     /// Id of the move, the same on both sides.
     pub(crate) export: String,
-    /// The other side, as a person names it.
+    /// The other database, as messages to people name it.
     pub(crate) at: String,
     /// Position of the last event of the source when the move began.
     #[serde(default)]
@@ -116,19 +116,19 @@ impl MoveMark {
     }
 }
 
-/// What a look at a server of PostgreSQL found.
+/// State of a PostgreSQL server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerReport {
     /// Such as `15.18`.
     pub version: String,
-    /// Time of one statement without work.
+    /// Duration of a ping.
     pub round_trip: Duration,
     pub sync: ServerSync,
-    /// The server's clock less ours.
+    /// The server's clock minus ours.
     pub skew_ms: i64,
-    /// Reads only: it is a standby, or has not started yet.
+    /// The server accepts only reads: it is a standby, or has not started yet.
     pub in_recovery: bool,
-    /// It notifies us of commits of other connections.
+    /// The server notifies us of commits of other connections.
     pub is_listening: bool,
     /// The connection is unencrypted and leaves this host.
     pub is_readable: bool,
@@ -138,7 +138,7 @@ pub struct ServerReport {
     pub lock_wait: Duration,
 }
 
-/// Whether a standby has what the server acknowledges.
+/// Whether a standby has every commit that the server acknowledges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerSync {
     Sync,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Doubles from the first to the longest with each failure.
+/// The delay doubles with each failure, from the first to the longest.
 ///
 /// Jitter of up to a quarter is added, so that the clients of a restarted daemon do not reconnect
 /// at one instant.
@@ -13,21 +13,21 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Without jitter.
+    /// `first` and `longest` are without jitter.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// `failures`: those before the last one; 0 for the first wait.
+    /// `failures`: number of failures before the last one; 0 for the first wait.
     pub fn wait(self, failures: u32) -> Duration {
         self.wait_at_least(failures, Duration::ZERO)
     }
 
-    /// As [`Self::wait`], but at least `least`, which may exceed the longest.
+    /// As [`Self::wait`], but at least `least`, which may exceed the longest delay.
     pub fn wait_at_least(self, failures: u32, least: Duration) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(20)).min(self.longest);
         let base = doubled.max(least);
-        // Without randomness there is no jitter.
+        // If the system gives no random number, there is no jitter.
         let jitter = getrandom::u32().unwrap_or(0);
         base + base.mul_f64(f64::from(jitter) / f64::from(u32::MAX) / 4.0)
     }

@@ -1,10 +1,10 @@
-//! The owner of the peer of a TCP connection: the one rule for cookies, sign-ins, tokens of local
-//! processes, `no_auth` and the redirects of logins.
+//! The owner of the peer of a TCP connection. This one rule decides about cookies, sign-ins, tokens
+//! of local processes, `no_auth` and the redirects of logins.
 //!
 //! A loopback port is open to every user of the machine. The kernel lists each socket with its
 //! owner, so a connection that starts on this machine has a user. The rule fails closed: a local
-//! connection whose owner is not listed, and every connection if the list is unreadable, is
-//! refused. Headers do not count.
+//! connection whose owner is not listed is refused, and every connection if the list cannot be
+//! read. Headers have no influence.
 
 use std::{
     collections::HashSet,
@@ -24,7 +24,7 @@ pub enum OtherEnd {
     Proxy,
     /// Another machine, or a container with addresses of its own.
     OtherMachine,
-    /// May not use credentials of this user, for this reason.
+    /// The program may not use this user's credentials, for this reason.
     Refused(&'static str),
 }
 
@@ -36,10 +36,10 @@ impl OtherEnd {
         let Ok(mut socket) = listed(from, to) else {
             return Self::Refused("this system does not list who owns its connections");
         };
-        // After the list: a program may bind addresses that no interface has.
+        // Asked after the list, as a program may bind addresses that no interface has.
         let is_here = socket.is_some() || is_own_address(from.ip());
         if socket.is_none() && is_here {
-            // The list is read in pages; a row that moves meanwhile can be missed.
+            // The kernel's list is read in pages, so a row that moves meanwhile may be missed.
             socket = listed(from, to).unwrap_or_default();
         }
         match socket {
@@ -52,8 +52,8 @@ impl OtherEnd {
         }
     }
 
-    /// Why the peer may not use a credential of this user's browsers or processes: a cookie, a
-    /// sign-in.
+    /// Why the peer may not use a credential of this user's browsers or processes, such as a cookie
+    /// or a sign-in.
     pub const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::ThisUser | Self::Proxy | Self::OtherMachine => None,
@@ -61,7 +61,7 @@ impl OtherEnd {
         }
     }
 
-    /// Why the peer may not use the token of a process of this machine.
+    /// Why the peer may not use the token of a process on this machine.
     pub const fn refusal_of_local_token(self) -> Option<&'static str> {
         match self {
             Self::OtherMachine => Some("another machine has no process of this one"),
@@ -74,8 +74,9 @@ impl OtherEnd {
     }
 }
 
-/// Whether the kernel lets a program listen on an address. That asks its table of local addresses,
-/// which has more than those of the interfaces. Any error but "no such address" counts as yes.
+/// Whether the kernel lets a program bind an address. This asks the kernel's table of local
+/// addresses, which has more than those of the interfaces. Any error but "no such address" counts
+/// as yes.
 pub fn is_own_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
@@ -94,7 +95,7 @@ struct ListedSocket {
     remote: SocketAddr,
     is_listening: bool,
     user: u32,
-    /// 0 if no program has it open: a closed socket has no user.
+    /// 0 if no program has the socket open: a closed socket has no user.
     inode: u64,
 }
 
@@ -105,8 +106,8 @@ pub fn process_of_connection(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     process_list::holder_of_socket(socket.inode).filter(|_| socket.inode != 0)
 }
 
-/// An address on which a process of this user takes connections; `None` if there is none, or the
-/// system does not show it.
+/// An address on which a process of this user listens; `None` if there is none or the system does
+/// not show it.
 pub fn listening_address(pid: u32) -> Option<SocketAddr> {
     let open = process_list::sockets_of(pid);
     let lists = ["/proc/net/tcp", "/proc/net/tcp6"];
@@ -122,7 +123,7 @@ fn find_listener(list: &str, open: &HashSet<u64>) -> Option<SocketAddr> {
 impl ListedSocket {
     fn other_end(self, this_user: u32, proxies: &[u32]) -> OtherEnd {
         if self.inode == 0 {
-            // A program may close at once to hide its user.
+            // A program may close its socket at once to hide its user.
             return OtherEnd::Refused("the program at the other end has closed the connection");
         }
         if is_shared_number(self.user) {
@@ -136,7 +137,8 @@ impl ListedSocket {
     }
 }
 
-/// Whether this is the id of all users that our user namespace does not map (`user_namespaces(7)`).
+/// Whether this is the id that stands for every user whom our user namespace does not map
+/// (`user_namespaces(7)`).
 fn is_shared_number(user: u32) -> bool {
     let number = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
     if number.trim().parse() != Ok(user) {
@@ -151,8 +153,8 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The client's end in the kernel's lists. A program that connects by IPv6 may have an IPv4 address
-/// there.
+/// The client's end in the kernel's lists. A program that connects over IPv6 may be listed with an
+/// IPv4 address.
 fn listed(from: SocketAddr, to: SocketAddr) -> io::Result<Option<ListedSocket>> {
     let v4 = fs::read_to_string("/proc/net/tcp")?;
     if let Some(socket) = find(&v4, from, to) {
@@ -178,15 +180,15 @@ fn sockets(list: &str) -> impl Iterator<Item = ListedSocket> {
             local: address(fields.next()?)?,
             remote: address(fields.next()?)?,
             is_listening: fields.next()? == LISTEN,
-            // After the queues, the timer and the retries.
+            // Skips the queues, the timer and the retries.
             user: fields.nth(3)?.parse().ok()?,
-            // After the timeout. A closed socket has no inode.
+            // Skips the timeout. The inode of a closed socket is 0.
             inode: fields.nth(1)?.parse().ok()?,
         })
     })
 }
 
-/// Words of four bytes in the byte order of the processor, and the port.
+/// The address is in words of four bytes in the processor's byte order, followed by the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -236,7 +238,7 @@ mod tests {
             ("127.0.0.1", 0xA0A3, Some((1000, true)), Some(ThisUser)),
             ("127.0.0.1", 0xA0A4, None, None),
             ("127.0.0.1", 0xA0A5, Some((1000, false)), Some(closed)),
-            // From an address of the network to the loopback address.
+            // From a network address to the loopback address.
             ("192.0.2.7", 0xA0A6, Some((33, true)), Some(Proxy)),
             ("127.0.0.1", 0xA0A6, None, None),
             ("127.0.0.1", 0xA0A7, Some((1000, true)), Some(ThisUser)),
@@ -279,7 +281,7 @@ mod tests {
         for own in ["127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1", "0.0.0.0"] {
             assert!(is_own_address(own.parse().unwrap()), "{own}");
         }
-        // Addresses for documentation; this machine may have one of them, but not all three.
+        // Addresses for documentation: this machine may have one of them, but not all three.
         let foreign = ["192.0.2.213", "198.51.100.213", "203.0.113.213"];
         let binds_all = fs::read_to_string("/proc/sys/net/ipv4/ip_nonlocal_bind");
         if binds_all.is_ok_and(|text| text.trim() == "0") {

@@ -1,9 +1,9 @@
-//! The root of the project that a folder belongs to, and what the repository there says of it: its
+//! The root of the project that a folder belongs to, and the identity of the repository there: its
 //! remote, its first commit, and whether it is a worktree.
 //!
-//! Only files are read. `git` is never run: a repository's configuration names programs that git
-//! starts. Links are not followed, no other file is included, and each file has a bound; what
-//! cannot be read says nothing.
+//! Only files are read. `git` is never run, as a repository's configuration names programs that git
+//! starts. Links and includes are not followed, and the size of each file is bounded. What cannot
+//! be read counts as absent.
 
 use std::fs::{self, Metadata};
 use std::io::Read as _;
@@ -16,16 +16,15 @@ use crate::bounded_file;
 
 /// Largest configuration of a repository that is read, in bytes.
 const CONFIG_BYTES: u64 = 1024 * 1024;
-/// Largest file that only names a folder, and how much of the log of commits is read, in bytes.
+/// Largest file that only names a folder, and the part of HEAD's log that is read, in bytes.
 const SHORT_BYTES: u64 = 8 * 1024;
-/// Write permission for everybody, as in `/tmp`.
+/// Mode bit: everybody may write, as in `/tmp`.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
 /// The nearest folder from `folder` upwards that has a `.git`, else `folder`.
 ///
-/// A folder that everybody may write is no project: any user can put a `.git` there, and the
-/// sandboxes of some agents leave an empty one in `/tmp`, which would make all below it one
-/// project.
+/// A folder that everybody may write is no project: any user can put a `.git` there, and sandboxes
+/// of some agents leave an empty one in `/tmp`, which would make everything below it one project.
 pub fn project_root(folder: &Path) -> &Path {
     folder.ancestors().find(|up| is_root(up)).unwrap_or(folder)
 }
@@ -39,11 +38,11 @@ fn is_root(folder: &Path) -> bool {
 pub struct RepositoryIdentity {
     /// The remote's name, else the id of the first commit; `None` if neither is known.
     pub name: Option<String>,
-    /// Folder of the repository if `folder` is a worktree.
+    /// Folder of the main repository, if `folder` is a worktree.
     pub main: Option<PathBuf>,
 }
 
-/// What the repository with the root `folder` says; nothing if another user may change it.
+/// The identity of the repository with the root `folder`; empty if another user may change it.
 pub fn identity(folder: &Path) -> RepositoryIdentity {
     read_identity(folder).unwrap_or_default()
 }
@@ -61,10 +60,10 @@ fn read_identity(folder: &Path) -> Option<RepositoryIdentity> {
     let git_dir = git_dir.canonicalize().ok()?;
     is_trusted(&fs::metadata(&git_dir).ok()?).then_some(())?;
     let Some(common) = short_text(&git_dir.join("commondir")) else {
-        // Of a submodule, or of a repository that is kept apart from its files.
+        // `folder` is a submodule, or its repository is kept in another place.
         return Some(RepositoryIdentity { name: name_of(&git_dir), main: None });
     };
-    // The repository knows its worktrees, so none says of itself that it is one.
+    // The repository lists its worktrees, so a folder cannot claim to be one.
     let back = git_dir.join(short_text(&git_dir.join("gitdir"))?.trim());
     if back.canonicalize().ok()? != dot_git.canonicalize().ok()? {
         return None;
@@ -75,7 +74,7 @@ fn read_identity(folder: &Path) -> Option<RepositoryIdentity> {
     Some(RepositoryIdentity { name: name_of(&common), main: Some(main.to_owned()) })
 }
 
-/// Whether only this user and root may change it.
+/// Whether only this user and root may change the file or folder.
 fn is_trusted(meta: &Metadata) -> bool {
     let is_own = meta.uid() == 0 || meta.uid() == rustix::process::geteuid().as_raw();
     is_own && !meta.is_symlink() && meta.mode() & WRITABLE_BY_ALL == 0
@@ -96,7 +95,7 @@ fn short_text(path: &Path) -> Option<String> {
     bounded_text(path, SHORT_BYTES)
 }
 
-/// The first commit, if the log of HEAD begins with it and the history is whole.
+/// The id of the first commit, if the log of HEAD begins with it and the history is complete.
 fn first_commit(git_dir: &Path) -> Option<String> {
     if git_dir.join("shallow").symlink_metadata().is_ok() {
         return None;
@@ -110,7 +109,7 @@ fn first_commit(git_dir: &Path) -> Option<String> {
     if !before.bytes().all(|byte| byte == b'0') || !what.starts_with("commit (initial)") {
         return None;
     }
-    // An amended commit takes the place of the one before it.
+    // An amended first commit replaces the one before it.
     let mut commit = first;
     for (before, after, what) in entries.map_while(log_entry) {
         if before != commit || !what.starts_with("commit (amend)") {
@@ -121,7 +120,7 @@ fn first_commit(git_dir: &Path) -> Option<String> {
     Some(commit.to_owned())
 }
 
-/// The commits before and after, and what was done.
+/// The ids of the commit before and after an entry, and the description of the entry.
 fn log_entry(line: &str) -> Option<(&str, &str, &str)> {
     let (head, what) = line.split_once('\t')?;
     let mut words = head.split(' ');
@@ -133,8 +132,8 @@ fn log_entry(line: &str) -> Option<(&str, &str, &str)> {
     (is_id(before) && is_id(after)).then_some((before, after, what))
 }
 
-/// The first address of the remote `origin` in a configuration. `None` if a line before it is none
-/// of a configuration: git refuses that, too.
+/// The first URL of the remote `origin` in a configuration. `None` if a line before it is invalid:
+/// git refuses such a file, too.
 fn origin(text: &str) -> Option<String> {
     let mut is_origin = false;
     let mut rest = text.trim_start_matches('\u{feff}');
@@ -155,7 +154,7 @@ fn origin(text: &str) -> Option<String> {
     }
 }
 
-/// Whether a section is that of `origin`, and what follows its head.
+/// Whether a section is that of `origin`, and the text after the section's head.
 fn section(text: &str) -> Option<(bool, &str)> {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.'))?;
     let (name, rest) = text.split_at(end);
@@ -177,7 +176,7 @@ fn section(text: &str) -> Option<(bool, &str)> {
     }
 }
 
-/// The key of a variable, its value if it has one, and what follows it.
+/// The key of a variable, its value if it has one, and the text after it.
 fn variable(text: &str) -> Option<(&str, Option<String>, &str)> {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(text.len());
     let (key, rest) = text.split_at(end);

@@ -1,29 +1,30 @@
-//! Bytes into lines with a bound, whatever the chunks of input.
+//! Splits bytes into lines of bounded length, whatever the chunks of input.
 //!
 //! A line ends at a line feed, which is not part of it; the last line needs none. [`LineSplitter`]
-//! takes bytes that its caller has read, [`LineReader`] reads them. Neither treats a carriage
-//! return as an end.
+//! takes bytes that its caller has read, [`LineReader`] reads them itself. Neither treats a
+//! carriage return as an end.
 
 use std::io;
 
 use memchr::memchr;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
-/// Capacity that is kept after a long line.
+/// Capacity of the buffer that is kept after a long line.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// A line without its end, or a part of one above the bound.
+/// A line without its line feed, or a part of a line that exceeds the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// At most as many bytes as the bound.
+    /// At most `bound` bytes.
     pub bytes: &'a [u8],
-    /// The line has more bytes than the bound: these are not all.
+    /// The line exceeds the bound, so these are not all of its bytes.
     pub is_cut: bool,
-    /// A line feed follows; not so for a part that is not the last, perhaps not for the last line.
+    /// Whether a line feed follows. False for every part but the last; may be false for the last
+    /// line.
     pub has_end: bool,
 }
 
-/// Bytes of a line above the bound.
+/// What happens to the bytes of a line beyond the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Excess {
     Dropped,
@@ -35,23 +36,23 @@ pub struct LineSplitter {
     bound: usize,
     excess: Excess,
     rest: Vec<u8>,
-    /// The current line is above the bound.
+    /// The current line has exceeded the bound.
     is_cut: bool,
 }
 
 impl LineSplitter {
-    /// Drops the rest of a line above `bound` bytes.
+    /// Drops the rest of a line that exceeds `bound` bytes.
     pub const fn dropping_excess(bound: usize) -> Self {
         Self { bound, excess: Excess::Dropped, rest: Vec::new(), is_cut: false }
     }
 
-    /// Gives a line above `bound` bytes in parts. No part ends within a UTF-8 character. The last
-    /// one has the line's end and may be empty.
+    /// Returns a line that exceeds `bound` bytes in parts. No part ends within a UTF-8 character.
+    /// The last part has the line's end and may be empty.
     pub const fn in_parts(bound: usize) -> Self {
         Self { bound, excess: Excess::NextPart, rest: Vec::new(), is_cut: false }
     }
 
-    /// Gives each line that `bytes` complete.
+    /// Passes each line that `bytes` complete to `take`.
     pub fn push(&mut self, mut bytes: &[u8], mut take: impl FnMut(Line<'_>)) {
         while let Some(end) = memchr(b'\n', bytes) {
             if self.rest.is_empty() && !self.is_cut && end <= self.bound {
@@ -65,7 +66,7 @@ impl LineSplitter {
         self.keep(bytes, &mut take);
     }
 
-    /// The stream is over: an unfinished line is a line too.
+    /// Ends the stream: an unfinished line counts as a line.
     pub fn finish(&mut self, mut take: impl FnMut(Line<'_>)) {
         if !self.rest.is_empty() {
             self.give(false, &mut take);
@@ -102,14 +103,14 @@ fn char_start(bytes: &[u8], at: usize) -> usize {
     (first..=at).rev().find(|at| bytes[*at] & 0xC0 != 0x80).unwrap_or(at)
 }
 
-/// Reads lines; cancel-safe.
+/// Reads lines from a stream. `next` is cancel-safe.
 #[derive(Debug)]
 pub struct LineReader<R> {
     reader: BufReader<R>,
     bound: usize,
     line: Vec<u8>,
     is_given: bool,
-    /// The rest of the current line is skipped.
+    /// The rest of the current line is to be skipped.
     skips: bool,
 }
 
@@ -120,8 +121,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self { reader, bound, line: Vec::new(), is_given: false, skips: false }
     }
 
-    /// The next line, or `None` at the end. A line above the bound is given once, cut, without
-    /// waiting for its rest, which is skipped.
+    /// The next line, or `None` at the end. A line that exceeds the bound is returned once, cut,
+    /// without a wait for its rest, which is skipped.
     pub async fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         if std::mem::take(&mut self.is_given) {
             self.line.clear();
@@ -152,7 +153,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Whether another line end is buffered.
+    /// Whether another whole line is buffered.
     pub fn has_line(&self) -> bool {
         memchr(b'\n', self.reader.buffer()).is_some()
     }
@@ -162,7 +163,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
 mod tests {
     use super::*;
 
-    /// A line, whether it was cut, and whether it has an end.
+    /// A line, whether it was cut, and whether it had an end.
     type Seen = (Vec<u8>, bool, bool);
 
     fn split(mut splitter: LineSplitter, chunks: &[&[u8]]) -> Vec<Seen> {
@@ -208,7 +209,7 @@ mod tests {
                 assert_eq!(split(LineSplitter::dropping_excess(4), &halves), seen(expected));
             }
             assert_eq!(split(LineSplitter::dropping_excess(4), &pieces), seen(expected));
-            // A reader gives a cut line before its end.
+            // A reader returns a cut line before it reads the line's end.
             let read_expected: Vec<Seen> = seen(expected)
                 .into_iter()
                 .map(|(line, cut, end)| (line, cut, end && !cut))
@@ -233,7 +234,7 @@ mod tests {
             in_parts(b"12345678\nnext\n"),
             seen(&[(b"1234", true, false), (b"5678", true, true), (b"next", false, true),])
         );
-        // No part ends within a character; invalid UTF-8 is split too.
+        // No part ends within a character; invalid UTF-8 is split as well.
         let text = "ab€cd".as_bytes();
         assert_eq!(
             in_parts(text),

@@ -1,5 +1,5 @@
-//! A Unix socket in a folder of ours: bound for its owner alone, and connected to only if this user
-//! listens.
+//! A Unix socket in a folder of ours. It is bound for its owner alone, and a client connects only
+//! if the same user listens.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::{private_file, process_list};
 
-/// Wait before a retry when the listener's queue is full; the system does not notify.
+/// Delay before a retry when the listener's queue is full, as the system sends no notice.
 const QUEUE_POLL: Duration = Duration::from_millis(5);
 
 /// The file of a socket. Dropping it removes the file.
@@ -33,10 +33,10 @@ pub enum ConnectError {
     /// No socket, or no listener.
     #[error("nobody listens on {}", .0.display())]
     Absent(PathBuf),
-    /// The socket, its folder or its listener is another user's.
+    /// The socket, its folder or its listener belongs to another user.
     #[error("{subject} belongs to user {owner} and not to user {user}, who asks")]
     Foreign {
-        /// The file, or the process that listens.
+        /// The file, or the process that listens on it.
         subject: String,
         owner: u32,
         /// The effective user of this process.
@@ -55,8 +55,8 @@ pub enum ConnectError {
 
 /// Listens on `path`, mode 0600, and replaces any file there.
 ///
-/// The socket is bound under a random name, then renamed: nobody connects before its mode is set,
-/// and a socket of a killed process is replaced. The caller holds a lock on the folder.
+/// The socket is bound under a random name and then renamed, so nobody connects before its mode is
+/// set, and the socket of a killed process is replaced. The caller holds a lock on the folder.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let mut suffix = [0; 8];
     getrandom::fill(&mut suffix).map_err(io::Error::other)?;
@@ -78,8 +78,8 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 impl Drop for SocketFile {
-    /// Removes the file, unless another process has replaced it. A file that stays is replaced by
-    /// the next start.
+    /// Removes the file unless another process has replaced it. If the file stays, the next start
+    /// replaces it.
     fn drop(&mut self) {
         let current = fs::symlink_metadata(&self.path);
         if current.is_ok_and(|metadata| identity(&metadata) == self.file) {
@@ -88,8 +88,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Connects to the socket at `path`, and checks that it, its folder and its listener are of the
-/// effective user of this process.
+/// Connects to the socket at `path`. Checks that the socket, its folder and its listener belong to
+/// the effective user of this process.
 pub async fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     let failed = |source: io::Error| match source.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ConnectError::Absent(path.to_owned()),
@@ -115,8 +115,8 @@ pub async fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     Ok(stream)
 }
 
-/// As [`connect`], to a socket of another program of this user: by the rules of
-/// [`private_file::resolve_own`], and only if this very process listens. Writes nothing.
+/// As [`connect`], to a socket of another program of this user. Applies the rules of
+/// [`private_file::resolve_own`], and requires that exactly this process listens. Writes nothing.
 pub async fn connect_to_process(
     path: &Path,
     process: &ProcessIdentity,
@@ -129,14 +129,15 @@ pub async fn connect_to_process(
     let stream = connect(&socket).await?;
     let listener = stream.peer_cred().map_err(failed)?.pid();
     let is_it = listener == i32::try_from(process.pid).ok() && listener.is_some();
-    // The process lives after the connection was made, so its id was no other's then.
+    // The process is alive after the connection was made, so its pid belonged to no other process
+    // then.
     if is_it && process_list::is_same_running(process) {
         return Ok(stream);
     }
     Err(ConnectError::OtherProcess { path: path.to_owned(), pid: process.pid })
 }
 
-/// A path that fits into the address of a socket, which holds about a hundred bytes.
+/// A path that fits into a socket's address, which holds about a hundred bytes.
 struct Address {
     path: PathBuf,
     /// Kept open if the path goes through `/proc/self/fd`, because the plain path is too long.
@@ -244,7 +245,7 @@ mod tests {
             let refused = connect_to_process(&path, &other).await;
             assert!(matches!(refused, Err(ConnectError::OtherProcess { .. })), "{refused:?}");
         }
-        // By a link it is the same socket, while nobody else can turn the link.
+        // A link leads to the same socket as long as nobody else can change the link.
         let link = folder.path().join("link.sock");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         connect_to_process(&link, &own).await.unwrap();

@@ -1,8 +1,8 @@
-//! Which machine this is: a data folder on a host.
+//! The identity of this machine: a data folder on a host.
 //!
-//! The folder keeps an id for each host that has used it, so a folder on a shared disk is another
-//! machine on each host, and a host that returns has its id back. A copy of the database has no
-//! such file: whoever opens it in another folder is another machine.
+//! The folder stores an id for each host that has used it. So a folder on a shared disk is another
+//! machine on each host, and a host that returns gets its id back. A copy of the database has no
+//! such file, so its new folder is another machine.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,27 +14,28 @@ use svc_model::{Clock as _, Ids, Machine, MachineId, SystemClock};
 
 use crate::private_file;
 
-/// The pid namespace of the system itself, by its number in Linux.
+/// The number of Linux's initial pid namespace.
 const FIRST_PID_NAMESPACE: &str = "4026531836";
-/// Most hosts whose ids a folder keeps; the oldest are forgotten.
+/// Most hosts whose ids a folder stores; the oldest are dropped.
 const MOST_HOSTS: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostIdentity {
-    /// A digest: the id of the system is confidential (`machine-id(5)`).
+    /// A digest, as the system's id is confidential (`machine-id(5)`).
     key: String,
     name: String,
 }
 
 impl HostIdentity {
-    /// This host: known by `/etc/machine-id`, else by the name that was chosen, else by its own.
+    /// This host, identified by `/etc/machine-id`, else by the chosen name, else by the host's
+    /// name.
     pub fn of_this(chosen: Option<&str>) -> Self {
         let id = fs::read_to_string("/etc/machine-id").ok();
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self::from_parts(id.as_deref(), chosen, &own)
     }
 
-    /// An id that is not set, as in a container's image, does not count.
+    /// An id that is not set, as in a container's image, is ignored.
     fn from_parts(id: Option<&str>, chosen: Option<&str>, own: &str) -> Self {
         let id = id.map(str::trim);
         let id = id.filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -52,12 +53,12 @@ impl HostIdentity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThisMachine {
     pub machine: Machine,
-    /// Key of the host, a digest.
+    /// The host's key, a digest.
     pub host: String,
 }
 
 impl ThisMachine {
-    /// The machine of a data folder on a host. The first call on a host makes its id.
+    /// The machine of a data folder on a host. The first call on a host creates its id.
     pub fn open(folder: &Path, host: &HostIdentity) -> io::Result<Self> {
         let path = folder.join("machines");
         let text = private_file::read_secret(&path)?.unwrap_or_default();
@@ -87,8 +88,8 @@ impl ThisMachine {
     }
 }
 
-/// Which run of the system this is, and in which pid namespace: elsewhere a process id names
-/// another process.
+/// Identifies the boot of the system and the pid namespace: in another one, the same pid is another
+/// process.
 pub fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
     BOOT.get_or_init(|| {
@@ -103,7 +104,7 @@ pub fn kernel_boot() -> String {
     boot.map(|boot| boot.trim().to_owned()).unwrap_or_default()
 }
 
-/// Empty in the first pid namespace.
+/// The pid namespace; empty if it is the initial one.
 fn pid_namespace() -> String {
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let link = link.to_string_lossy();
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(ThisMachine::open(folder.path(), &b).unwrap(), second);
         let elsewhere = tempfile::tempdir().unwrap();
         assert_ne!(ThisMachine::open(elsewhere.path(), &a).unwrap(), first, "another folder");
-        // An id that was written by hand is no reason to take another.
+        // A damaged file is an error and no reason to create a new id.
         fs::write(folder.path().join("machines"), "nothing\n").unwrap();
         assert!(ThisMachine::open(folder.path(), &a).is_err());
     }

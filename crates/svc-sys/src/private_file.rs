@@ -1,9 +1,9 @@
-//! Files and folders of one user: mode 0600 and 0700, never half written, and never under a name
-//! that somebody else could have prepared.
+//! Files and folders of one user: mode 0600 and 0700, never partly written, and never under a name
+//! that another user could have prepared.
 //!
 //! A new file gets a random name in its folder, is written and synced, and is then renamed. No link
-//! is followed at the last part of a path. What others own, or can write, is refused with the
-//! command that repairs it.
+//! is followed at the last part of a path. A path that others own or can write is refused, and the
+//! error has the command that repairs it.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -27,10 +27,10 @@ const MAX_SETTINGS: u64 = 4 << 20;
 const OTHERS_WRITE: u32 = 0o022;
 const EVERYBODY_WRITES: u32 = 0o002;
 const OTHERS: u32 = 0o077;
-/// In a folder with this bit only the owner of a file removes or renames it.
+/// Mode bit of a folder in which only a file's owner may remove or rename it.
 const STICKY: u32 = 0o1000;
 
-/// A file or folder that somebody else may have made or changed.
+/// A file or folder that another user may have created or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path} {fault}: {remedy}")]
 pub struct UntrustedPath {
@@ -51,15 +51,16 @@ impl From<UntrustedPath> for io::Error {
     }
 }
 
-/// Creates a file. Fails if it exists, or a link of that name.
+/// Creates a file. Fails if the name exists, even as a link.
 pub fn create_new(path: &Path, contents: &[u8]) -> io::Result<()> {
     let file = written_beside(path, contents)?;
     file.as_file().sync_all()?;
     persist_new(file, path)
 }
 
-/// As [`create_new`], with an exclusive lock that is held before the file gets its name: nobody
-/// sees it unlocked, as if its writer had ended. The file is open for reading and writing.
+/// As [`create_new`], with an exclusive lock that is taken before the file gets its name, so nobody
+/// sees it unlocked, which would mean that its writer has ended. The file is open for reading and
+/// writing.
 pub fn create_new_held(path: &Path, contents: &[u8]) -> io::Result<File> {
     let file = written_beside(path, contents)?;
     file.as_file().sync_all()?;
@@ -69,7 +70,7 @@ pub fn create_new_held(path: &Path, contents: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Replaces a file atomically: a reader sees the old one or the new one, also after a power cut.
+/// Replaces a file atomically: a reader sees the old or the new content, also after a power cut.
 pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     persist(written_beside(path, contents)?, path)
 }
@@ -106,17 +107,17 @@ pub fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
         .tempfile_in(folder_of(path))
 }
 
-/// Gives a temporary file its name, which must be free, and syncs the folder.
+/// Gives a temporary file its final name, which must not exist, and syncs the folder.
 pub fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist_noclobber(path)?;
     sync_folder_of(path)
 }
 
-/// Opens or creates a file for appending, mode 0600, and removes write permission of others.
+/// Opens or creates a file for appending with mode 0600, and removes other users' write permission.
 pub fn append(path: &Path) -> io::Result<File> {
     let is_pipe = |kind: std::fs::FileType| kind.is_fifo() || kind.is_socket();
     let pipe = || io::Error::from(untrusted(path, "is not a file", "move it away"));
-    // Opening a pipe must not wait for its other end.
+    // Opening a pipe would block until its other end is open.
     if std::fs::symlink_metadata(path).is_ok_and(|meta| is_pipe(meta.file_type())) {
         return Err(pipe());
     }
@@ -147,14 +148,14 @@ pub fn open(path: &Path) -> io::Result<File> {
     bounded_file::open_regular_itself(path).map_err(|error| name_link(path, error))
 }
 
-/// Reads a file with a secret, which nobody else may read or write; `None` if there is none.
+/// Reads a file with a secret, which nobody else may read or write; `None` if it does not exist.
 pub fn read_secret(path: &Path) -> io::Result<Option<String>> {
     let text = read_secret_bytes(path, MAX_SECRET)?.map(String::from_utf8).transpose();
     text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// As [`read_secret`], for one of up to `most` bytes. Refuses a file with a second name, which
-/// another folder may expose.
+/// As [`read_secret`], for a file of up to `most` bytes. Refuses a file with a second name (hard
+/// link), as another folder may expose it.
 pub fn read_secret_bytes(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let Some(file) = if_there(open(path))? else { return Ok(None) };
     let meta = file.metadata()?;
@@ -169,8 +170,9 @@ pub fn read_secret_bytes(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> 
     Ok(Some(bytes))
 }
 
-/// Creates a folder with mode 0700, and its parents; an existing one stays as it is. Syncs the
-/// names of those that it made: a lost folder loses what was synced into it.
+/// Creates a folder and its parents with mode 0700; an existing folder stays as it is. Syncs the
+/// names of the folders that it created, since a lost folder loses the files that were synced in
+/// it.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
@@ -178,7 +180,7 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     missing.into_iter().rev().try_for_each(sync_folder_of)
 }
 
-/// Creates the data folder if it is missing, and refuses one that others own or can write.
+/// Creates the data folder if it is missing; refuses one that others own or can write.
 pub fn prepare_home(home: &Path) -> io::Result<()> {
     create_folder(home).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot create {}: {error}", home.display()))
@@ -186,8 +188,8 @@ pub fn prepare_home(home: &Path) -> io::Result<()> {
     check_folder(home)
 }
 
-/// Refuses a folder that others own or can write, or that everybody may replace. A link is judged
-/// by its target. A missing folder passes.
+/// Refuses a folder that others own or can write, or that everybody may replace. Of a link the
+/// target is checked. A missing folder passes.
 pub fn check_folder(path: &Path) -> io::Result<()> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -204,7 +206,7 @@ pub fn check_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a folder in which everybody may replace the files of others, and any folder below.
+/// Refuses a folder if in it, or in a folder above it, everybody may replace the files of others.
 fn check_above(folder: &Path) -> io::Result<()> {
     for path in std::fs::canonicalize(folder)?.ancestors() {
         let mode = std::fs::metadata(path)?.mode();
@@ -222,13 +224,14 @@ pub fn check_above_file(path: &Path) -> io::Result<()> {
     check_above(folder_of(path))
 }
 
-/// Refuses what belongs to another user, or others may read or write; `mode` is for the remedy.
+/// Refuses a file that belongs to another user, or that others may read or write. The error's
+/// remedy sets `mode`.
 pub fn check_private(path: &Path, meta: &Metadata, mode: u32) -> Result<(), UntrustedPath> {
     check_owner(path, meta)?;
     check_mode(path, meta, OTHERS, mode)
 }
 
-/// Refuses a file of another user than root, and one that others can write.
+/// Refuses a file that others can write, or that belongs to another user who is not root.
 pub fn check_source(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
     if !meta.is_file() {
         return Err(untrusted(path, "is not a file", "name a file"));
@@ -239,14 +242,14 @@ pub fn check_source(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
     check_mode(path, meta, OTHERS_WRITE, 0o600)
 }
 
-/// Opens a file by the rules of [`check_source`]; refuses a link.
+/// Opens a file under the rules of [`check_source`]; refuses a link.
 pub(crate) fn open_source(path: &Path) -> Option<File> {
     let file = bounded_file::open_regular_itself(path).ok()?;
     check_source(path, &file.metadata().ok()?).ok()?;
     Some(file)
 }
 
-/// The last bytes of a file, at most so many, as text.
+/// The last `most` bytes of a file as text.
 pub(crate) fn tail_of(mut file: File, most: u64) -> Option<String> {
     let len = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(len.saturating_sub(most))).ok()?;
@@ -255,8 +258,8 @@ pub(crate) fn tail_of(mut file: File, most: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&tail).into_owned())
 }
 
-/// Refuses a link, and a file with a second name: files beside the one name, such as a lock, are
-/// not beside the other. A missing file passes.
+/// Refuses a link, and a file with a second name (hard link): files that are kept beside one name,
+/// such as a lock, are not beside the other. A missing file passes.
 pub fn check_one_name(path: &Path) -> Result<(), UntrustedPath> {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if meta.is_symlink() { Err(link(path)) } else { check_names(path, &meta) }
@@ -271,8 +274,8 @@ fn check_names(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
     Ok(())
 }
 
-/// Reads a regular file that is no secret; `None` if there is none. Refuses a file that another
-/// user than root owns, or others can write.
+/// Reads a regular file that holds no secret; `None` if it does not exist. Refuses a file that
+/// others can write, or that belongs to another user who is not root.
 pub fn read_settings(path: &Path) -> io::Result<Option<String>> {
     let Some(file) = if_there(bounded_file::open_regular(path))? else { return Ok(None) };
     let meta = file.metadata()?;
@@ -284,7 +287,7 @@ pub fn read_settings(path: &Path) -> io::Result<Option<String>> {
     bounded_file::text_of(bytes).map(Some)
 }
 
-/// `None` in place of the error that there is no such file.
+/// Turns the error "no such file" into `None`.
 pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -292,12 +295,12 @@ pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Links that are followed on the way to one file.
+/// Most links on the path to one file.
 const MOST_LINKS: usize = 16;
 
-/// The path without links of a file or socket of another program of this user. Refuses one that is
-/// not this user's, or that others can write, or whose folder is; and a link that others could have
-/// put on the way.
+/// The path without links of a file or socket of another program of this user. Refuses it if it
+/// does not belong to this user, or if others can write it or its folder. Also refuses a link on
+/// the path that others could have created.
 pub fn resolve_own(path: &Path) -> io::Result<PathBuf> {
     if !path.is_absolute() {
         let problem = format!("{} is not absolute", path.display());
@@ -344,7 +347,7 @@ fn components_of(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     names.map(|part| part.as_os_str().to_owned())
 }
 
-/// Refuses a link that others than this user and root could have made.
+/// Refuses a link that a user other than this one and root could have created.
 fn check_holds_link(folder: &Path, link: &Path) -> io::Result<()> {
     let (above, meta) = (std::fs::metadata(folder)?, std::fs::symlink_metadata(link)?);
     for (path, meta) in [(folder, &above), (link, &meta)] {
@@ -352,14 +355,14 @@ fn check_holds_link(folder: &Path, link: &Path) -> io::Result<()> {
             check_owner(path, meta)?;
         }
     }
-    // In a folder with this bit the link is replaced by its owner alone.
+    // In a folder with this bit, only the link's owner can replace it.
     if above.mode() & STICKY == 0 {
         check_mode(folder, &above, OTHERS_WRITE, 0o700)?;
     }
     Ok(())
 }
 
-/// Reads a small text of another program of this user, by the rules of [`resolve_own`].
+/// Reads a small text file of another program of this user, under the rules of [`resolve_own`].
 pub fn read_own(path: &Path, most: u64) -> io::Result<String> {
     let path = resolve_own(path)?;
     let file = open(&path)?;
@@ -427,12 +430,12 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The nearest folder of a path that exists: the data folder may not exist yet.
+/// The nearest existing folder of a path, as the data folder may not exist yet.
 pub fn existing_folder(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
-/// Bytes that this user can still write there; `None` if the system does not tell.
+/// Bytes that this user can still write to the disk of `path`; `None` if the system does not say.
 pub fn free_bytes(path: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(existing_folder(path)).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
@@ -464,7 +467,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1);
     }
 
-    /// Readers take over an unlocked spool.
+    /// A reader takes over a spool that is not locked.
     #[test]
     fn held_file_is_never_seen_unlocked() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -624,7 +627,7 @@ mod tests {
     fn folder_of_another_user_is_refused() {
         let me = rustix::process::geteuid();
         let folder = tempfile::tempdir().expect("a folder");
-        // A folder of root, or, for root, of `nobody`.
+        // A folder of root; if root runs the test, one of `nobody`.
         let theirs = if me.is_root() {
             std::os::unix::fs::chown(folder.path(), Some(65534), None).expect("root may");
             folder.path()
@@ -677,7 +680,7 @@ mod tests {
         }
         assert!(read_own(&at("folder/file"), 1).is_err(), "it is longer");
         assert!(resolve_own(Path::new("real")).is_err() && resolve_own(&at("none")).is_err());
-        // Others could turn the link, put a file in its place, or write it.
+        // Others could change the link, replace the file, or write to it.
         for (path, mode) in [("open", 0o777), ("real/deep", 0o770), ("real/deep/file", 0o620)] {
             let before = self::mode(&at(path));
             set_mode(&at(path), mode);

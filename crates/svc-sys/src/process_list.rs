@@ -1,4 +1,5 @@
-//! The processes of this machine, from `/proc`; without it only their existence is known.
+//! The processes of this machine, from `/proc`. Without `/proc`, only whether a pid exists is
+//! known.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,22 +15,22 @@ use crate::machine;
 /// A line of `proc_pid_stat(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessEntry {
-    /// Name of its program, at most 15 bytes; it may hold anything.
+    /// Name of its program, at most 15 bytes, of any characters.
     pub name: String,
     pub is_running: bool,
     pub parent: u32,
-    /// In clock ticks since the boot.
+    /// Start time in clock ticks since the boot.
     pub started: u64,
 }
 
 impl ProcessEntry {
-    /// `None` if there is no such process, or no `/proc`.
+    /// `None` if the process does not exist, or without `/proc`.
     pub fn read(pid: u32) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The name in parentheses may hold parentheses.
+        // The name is in parentheses, and may itself contain parentheses.
         let (head, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?;
@@ -42,14 +43,14 @@ impl ProcessEntry {
         })
     }
 
-    /// Unique among processes of this id, also those of earlier boots.
+    /// Identifies this process among all processes with its pid, also those of earlier boots.
     pub fn identity(&self, pid: u32) -> ProcessIdentity {
         identity(pid, self.started)
     }
 }
 
-/// The process of this machine with this id that started then, in clock ticks since the boot; 0 if
-/// that is not known.
+/// The identity of a process of this machine. `started` is in clock ticks since the boot; 0 if
+/// unknown.
 pub fn identity(pid: u32, started: u64) -> ProcessIdentity {
     let started = match started {
         0 => String::new(),
@@ -58,19 +59,19 @@ pub fn identity(pid: u32, started: u64) -> ProcessIdentity {
     ProcessIdentity { pid, started }
 }
 
-/// `None` if the system does not show it to this user.
+/// The path of the program; `None` if the system does not show it to this user.
 pub fn executable(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// `None` if the system does not show it.
+/// The arguments, including the program; `None` if the system does not show them.
 pub fn command_line(pid: u32) -> Option<Vec<OsString>> {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = words.strip_suffix(b"\0").unwrap_or(&words);
     Some(words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
-/// A variable of a process; `None` if it is not set, empty, or unknown.
+/// An environment variable of a process; `None` if it is unset, empty or unknown.
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = environment.split(|byte| *byte == 0).find_map(|variable| {
@@ -79,49 +80,49 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     Some(OsString::from_vec(value.to_vec()))
 }
 
-/// A zombie does not run.
+/// Whether the process runs; a zombie does not.
 pub fn is_running(pid: u32) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return false;
     };
     match test_kill_process(process) {
-        // Without `/proc` there is no entry, and no zombie lasts.
+        // Without `/proc` there is no entry, and zombies cannot be told apart.
         Ok(()) => ProcessEntry::read(pid).is_none_or(|entry| entry.is_running),
-        // It exists, and is another user's.
+        // The process exists and belongs to another user.
         Err(error) => error == rustix::io::Errno::PERM,
     }
 }
 
-/// Whether there is a `/proc` as on Linux.
+/// Whether the system has a `/proc` like Linux.
 pub fn is_available() -> bool {
     static LISTS: OnceLock<bool> = OnceLock::new();
     *LISTS.get_or_init(|| ProcessEntry::read(std::process::id()).is_some())
 }
 
-/// Whether a process of a row runs, for the daemon of machine `here`.
+/// Whether the process in a row runs, as the daemon of machine `here` sees it.
 pub fn state(row: &MachineProcess, here: &MachineId) -> ProcessState {
     let MachineProcess { machine_id, process } = row;
     if machine_id != here {
         return ProcessState::Unknown;
     }
-    // Where the system lists no processes, the id decides.
+    // If the start time is unknown, the pid alone decides.
     let runs =
         if process.started.is_empty() { is_running(process.pid) } else { is_same_running(process) };
     if runs { ProcessState::Running } else { ProcessState::Gone }
 }
 
-/// Whether a process that was seen on this machine still runs. `false` without `/proc`: the id
-/// alone may be reused.
+/// Whether a process that was seen on this machine still runs. `false` without `/proc`, as the pid
+/// may have been reused.
 pub fn is_same_running(process: &ProcessIdentity) -> bool {
     ProcessEntry::read(process.pid)
         .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
 }
 
-/// Ancestors of a process that [`is_below`] looks at.
+/// Most ancestors of a process that are looked up.
 const MOST_ANCESTORS: usize = 4096;
 
-/// Whether a process is another one or descends from it. A process that outlives its parent belongs
-/// to nobody. One with more than 4096 ancestors counts as below: nobody looks further.
+/// Whether a process is `ancestor` or descends from it. False for a descendant whose parent has
+/// ended, as it is adopted. A process with more than 4096 ancestors counts as a descendant.
 pub fn is_below(pid: u32, ancestor: &ProcessIdentity) -> bool {
     let mut pid = pid;
     for _ in 0..MOST_ANCESTORS {
@@ -137,7 +138,7 @@ pub fn is_below(pid: u32, ancestor: &ProcessIdentity) -> bool {
     true
 }
 
-/// The child of this process that a process is or descends from.
+/// The child of this process that `pid` is, or descends from.
 pub fn child_of_this_above(pid: u32) -> Option<ProcessIdentity> {
     let mut pid = pid;
     for _ in 0..MOST_ANCESTORS {
@@ -153,7 +154,7 @@ pub fn child_of_this_above(pid: u32) -> Option<ProcessIdentity> {
     None
 }
 
-/// All processes of the system; none without `/proc`.
+/// All processes of the system; empty without `/proc`.
 pub fn pids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -186,7 +187,8 @@ pub fn client_of_this() -> Option<ProcessIdentity> {
     None
 }
 
-/// Signals each other process that was started with this variable, and returns their number.
+/// Signals every other process that was started with this environment variable; returns their
+/// number.
 pub fn signal_marked(variable: &str, value: &str, signal: Signal) -> usize {
     let wanted = format!("{variable}={value}");
     let others = pids().filter(|pid| *pid != std::process::id());
@@ -197,8 +199,9 @@ pub fn signal_marked(variable: &str, value: &str, signal: Signal) -> usize {
     others.filter(|pid| is_marked(*pid) && signal_held(*pid, signal, || is_marked(*pid))).count()
 }
 
-/// Signals a process if `is_same` says that it is the one that is meant. Returns whether it did.
-/// The descriptor is opened before the check, so a later process of the id gets no signal.
+/// Signals a process if `is_same` confirms that it is the intended one. Returns whether it was
+/// signalled. The pidfd is opened before the check, so a later process with the same pid gets no
+/// signal.
 #[cfg(target_os = "linux")]
 pub fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -263,7 +266,7 @@ mod tests {
             command.arg("600").env("MARK_OF_A_TEST", value).spawn().unwrap()
         };
         let (mut marked, mut other) = (start(&mark), start("another"));
-        // A child has the mark once it runs its own program.
+        // The child has the mark only after it runs its own program.
         while signal_marked("MARK_OF_A_TEST", &mark, Signal::KILL) == 0 {}
         assert!(!marked.wait().unwrap().success());
         assert_eq!(signal_marked("MARK_OF_A_TEST", &mark, Signal::KILL), 0);

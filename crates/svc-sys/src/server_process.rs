@@ -1,8 +1,8 @@
-//! A server as a child of the daemon: started, found again by a mark in its environment, and ended
-//! with all its descendants.
+//! A server as a child of the daemon: its start, the mark in its environment by which its processes
+//! are found, and its end with all its descendants.
 //!
 //! This program starts the server, called as [`LAUNCHER`]: it asks the kernel for a signal when the
-//! daemon dies and then becomes the server, so no process is between the two.
+//! daemon dies, and then becomes the server by `exec`, so no process is between the two.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -22,7 +22,7 @@ use crate::process_list::{ProcessEntry, signal_marked};
 
 /// The first argument of this program when it starts a server.
 pub const LAUNCHER: &str = "launch-server";
-/// Marks a server and all its descendants.
+/// Environment variable that marks a server and all its descendants.
 const MARK: &str = "SVC_SERVER_MARK";
 /// How long a server may take to end after the end of its input.
 const INPUT_GRACE: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ pub struct ServerProcess {
     mark: String,
 }
 
-/// The daemon's ends.
+/// The daemon's ends of the server's pipes.
 #[derive(Debug)]
 pub struct ServerPipes {
     pub stdin: ChildStdin,
@@ -56,7 +56,7 @@ pub struct ServerPipes {
 }
 
 impl ServerProcess {
-    /// The error is for people.
+    /// The error is a text for people.
     pub async fn start(command: ServerCommand) -> Result<(Self, ServerPipes), String> {
         let ServerCommand { program, args, env, cwd, mark } = command;
         if !cwd.is_dir() {
@@ -113,9 +113,9 @@ impl ServerProcess {
         self.child.wait().await.ok()
     }
 
-    /// Kills it and all its descendants.
+    /// Kills the server and all its descendants.
     pub async fn kill(mut self) -> Option<ExitStatus> {
-        // Until it is reaped no other process gets its id.
+        // Until the server is reaped, no other process gets its pid.
         if self.child.id().is_some() {
             self.signal_group(Signal::KILL);
         }
@@ -124,10 +124,10 @@ impl ServerProcess {
         status
     }
 
-    /// Ends it and all its descendants. Its input has ended already.
+    /// Ends the server and all its descendants. Its input must be closed already.
     pub async fn end(mut self) {
         if tokio::time::timeout(INPUT_GRACE, self.child.wait()).await.is_err() {
-            // Not reaped yet: no other process has its id.
+            // Not reaped yet, so no other process has its pid.
             self.signal_group(Signal::TERM);
             if tokio::time::timeout(TERM_GRACE, self.child.wait()).await.is_err() {
                 self.signal_group(Signal::KILL);
@@ -145,15 +145,15 @@ impl ServerProcess {
     }
 }
 
-/// Ends processes of a server of an earlier daemon. Only marked processes are signalled, so a
-/// reused id is safe.
+/// Ends the processes of a server that an earlier daemon started. Only marked processes are
+/// signalled, so a reused pid is safe.
 pub async fn end_leftovers(mark: &str) {
     end_marked(mark, Signal::TERM).await;
 }
 
 /// Checks that `path` has an executable of this name, by the rules of `execvp`.
 ///
-/// It may still fail to start: a script whose interpreter is missing passes.
+/// The program may still fail to start: a script whose interpreter is missing passes.
 pub fn find_program(program: &OsStr, path: &OsStr) -> io::Result<()> {
     let check = |file: &Path| {
         if !file.is_file() {
@@ -186,8 +186,8 @@ async fn end_marked(mark: &str, first: Signal) {
 type SpawnRequest =
     (std::process::Command, tokio::runtime::Handle, oneshot::Sender<io::Result<Child>>);
 
-/// The death signal follows the thread that started a child, so one thread that never ends starts
-/// all.
+/// The kernel sends the death signal when the thread that started a child ends, so one thread that
+/// never ends starts all children.
 async fn spawn(command: std::process::Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<std::sync::mpsc::Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -206,8 +206,8 @@ async fn spawn(command: std::process::Command) -> io::Result<Child> {
     child.await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
 }
 
-/// Becomes the program in the arguments. The first one is the id of the daemon, which must be the
-/// parent.
+/// Becomes the program in the arguments. The first argument is the pid of the daemon, which must be
+/// the parent process.
 pub fn launch_server(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let parent: Option<i32> = arguments.next().and_then(|id| id.to_str()?.parse().ok());
     let Some(program) = arguments.next() else { return ExitCode::from(2) };
@@ -215,12 +215,12 @@ pub fn launch_server(mut arguments: impl Iterator<Item = OsString>) -> ExitCode 
     if rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
         return ExitCode::from(126);
     }
-    // The daemon may have died before the request to the kernel.
+    // The daemon may have died before the signal was requested.
     let is_alive = rustix::process::getppid().map(|id| id.as_raw_nonzero().get()) == parent;
     if !is_alive {
         return ExitCode::from(126);
     }
-    // The umask of the daemon is private; a server gets the usual one.
+    // The daemon's umask is private; a server gets the usual one.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let error = std::process::Command::new(program).args(arguments).exec();
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })

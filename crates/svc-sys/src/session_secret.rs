@@ -1,9 +1,9 @@
-//! Secrets with which clients resume sessions: a file in the data folder for each session.
+//! Secrets with which clients resume sessions: one file per session in the data folder.
 //!
-//! A resumed client is another process, and to the daemon another principal. Its hook reads the
-//! file of the session that it names and sends the secret to the daemon. So a program that reads
-//! the person's files may resume the person's sessions, and one that only calls tools may not. The
-//! daemon writes the file at the session's first event and keeps the hash.
+//! A resumed client is another process, and so another principal for the daemon. Its hook reads the
+//! file of the session that it names and sends the secret to the daemon. So a program that can read
+//! the person's files may resume the person's sessions, and a program that only calls tools may
+//! not. The daemon writes the file at the session's first event and stores the hash.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,20 @@ pub struct SessionSecrets {
 }
 
 impl SessionSecrets {
-    /// The data folder need not exist.
+    /// The folder need not exist.
     pub fn in_home(home: &Path) -> Self {
         Self { folder: home.join("sessions") }
     }
 
-    /// `None` if there is no file, or somebody else could have written it.
+    /// `None` if the file does not exist, or if somebody else could have written it.
     pub fn read(&self, session_id: &str) -> Option<String> {
         let text = private_file::read_secret(&self.file(session_id)).ok().flatten()?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// Makes the file if it is missing, and returns the hash of the secret. Concurrent calls may
-    /// write different secrets: the caller serialises them.
+    /// Creates the file if it is missing; returns the hash of the secret. The caller serialises
+    /// calls, since concurrent ones may write different secrets.
     pub fn ensure(&self, session_id: &str) -> io::Result<TokenHash> {
         if let Some(text) = self.read(session_id) {
             return Ok(token_hash(&text));
@@ -47,7 +47,7 @@ impl SessionSecrets {
         if_there(std::fs::remove_file(self.file(session_id))).map(drop)
     }
 
-    /// The name is hashed: a client's id may hold any character.
+    /// The file name is a hash, as a client's session id may contain any character.
     fn file(&self, session_id: &str) -> PathBuf {
         self.folder.join(hex::encode(Sha256::digest(session_id)))
     }

@@ -1,9 +1,10 @@
-//! Files of lines that outlive their writers. A spool of a process has that one writer; others read
-//! it, also after the process was killed. [`HookSpool`] has many writers.
+//! Files of lines that outlive their writers. The spool of a process has that process as its only
+//! writer; others read it, also after the process was killed. [`HookSpool`] has many writers.
 //!
-//! The one writer creates the file by [`create_new_held`](crate::private_file::create_new_held) and
-//! so holds a lock on it as long as it lives. A line counts once it has its line feed. Lines have
-//! no zero bytes: those are blocks that the disk did not have at a power cut.
+//! A single writer creates its file with [`create_new_held`](crate::private_file::create_new_held)
+//! and so holds a lock on it as long as the writer lives. A line counts once its line feed is
+//! written. Lines contain no zero bytes: those mark blocks that had not reached the disk at a power
+//! cut.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,9 +15,9 @@ use crate::private_file::{self, if_there};
 
 const BLOCK: usize = 64 * 1024;
 
-/// Opens the file of a writer that has ended, and takes its lock: exclusive, or shared with other
-/// readers. `None` while the writer, or an exclusive reader, holds it. `NotFound` if there is no
-/// file.
+/// Opens the file of a writer that has ended and takes its lock: exclusive if `alone`, else shared
+/// with other readers. `None` while the writer or an exclusive reader holds the lock. `NotFound` if
+/// the file does not exist.
 pub fn take_over(path: &Path, alone: bool) -> io::Result<Option<File>> {
     let file = private_file::open(path)?;
     let locked = if alone { file.try_lock() } else { file.try_lock_shared() };
@@ -27,8 +28,8 @@ pub fn take_over(path: &Path, alone: bool) -> io::Result<Option<File>> {
     }
 }
 
-/// Whole lines of the bytes from `at` to `end`: as many as fit into `size` bytes, but at least one
-/// if there is one.
+/// Whole lines from `at` up to `end`: as many as fit into `size` bytes, but at least one if there
+/// is any.
 pub fn whole_lines(file: &File, at: u64, end: u64, size: usize) -> io::Result<Vec<u8>> {
     let available = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
     let mut size = size;
@@ -42,13 +43,13 @@ pub fn whole_lines(file: &File, at: u64, end: u64, size: usize) -> io::Result<Ve
         if block.len() == available {
             return Ok(Vec::new());
         }
-        // A line longer than `size`.
+        // The line is longer than `size`.
         size = size.saturating_mul(2);
     }
 }
 
-/// The end of the last whole line after `start`, or `start`. A crash leaves a torn line, a power
-/// cut zero bytes.
+/// The end of the last whole line after `start`, or `start`. A crash leaves an incomplete line, and
+/// a power cut leaves zero bytes.
 pub fn last_line_end(file: &File, start: u64) -> io::Result<u64> {
     let mut end = first_hole(file, start)?;
     let mut block = vec![0; BLOCK];
@@ -82,23 +83,23 @@ fn first_hole(file: &File, start: u64) -> io::Result<u64> {
 
 /// Member of a line: the client's process.
 pub const SPOOLED_PROCESS: &str = "process";
-/// Member of a line: the session, if the output was not printed.
+/// Member of a line: the session, if the hook's output was not printed.
 pub const SPOOLED_UNPRINTED: &str = "unprinted";
 
 /// Largest file, in bytes; further events are dropped.
 const MAX_SPOOL: u64 = 16 * 1024 * 1024;
-/// Bytes at the end that a hook reads.
+/// Number of bytes at the end of the spool that a hook reads.
 const LATEST: u64 = 64 * 1024;
 
-/// `hooks.spool`: a file beside the database with events of hooks that the daemon did not get, or
-/// whose output was not printed, a line for each.
+/// `hooks.spool`: a file beside the database. It has one line for each hook event that the daemon
+/// did not receive, or whose output was not printed.
 ///
-/// The next daemon takes them in. The next hook of a session names those without printed output
-/// itself: its own event would count as a sign that the output was seen.
+/// The next daemon takes the events in. The next hook of a session reports those without printed
+/// output itself, because its own event would count as a sign that the output was seen.
 #[derive(Debug)]
 pub struct HookSpool {
     path: PathBuf,
-    /// Lines that a daemon has begun to take in.
+    /// File of lines that a daemon has begun to take in.
     taken: PathBuf,
 }
 
@@ -108,7 +109,7 @@ impl HookSpool {
         Self { path: home.join("hooks.spool"), taken: home.join("hooks.spool.taken") }
     }
 
-    /// Appends and syncs a line, which has no line feed. `false` if the spool is full.
+    /// Appends and syncs a line without a line feed. Returns `false` if the spool is full.
     pub fn append(&self, line: &str) -> io::Result<bool> {
         let file = open_locked(&self.path)?;
         if file.metadata()?.len() + line.len() as u64 > MAX_SPOOL {
@@ -133,8 +134,8 @@ impl HookSpool {
 
     /// Moves the lines into a file of their own, and returns them.
     ///
-    /// They stay there until [`Self::remove_taken`], so that the next daemon finds them if this one
-    /// is killed meanwhile.
+    /// The lines stay in that file until [`Self::remove_taken`], so the next daemon finds them if
+    /// this one is killed first.
     pub fn take(&self) -> io::Result<Vec<String>> {
         if !self.taken.try_exists()? {
             let Some(file) = if_there(private_file::open(&self.path))? else {
@@ -143,7 +144,7 @@ impl HookSpool {
             file.lock()?;
             fs::rename(&self.path, &self.taken)?;
         }
-        // A torn line after a full disk or a power cut leaves the others valid.
+        // An incomplete line after a full disk or a power cut does not affect the others.
         let mut bytes = Vec::new();
         private_file::open(&self.taken)?.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
@@ -158,15 +159,15 @@ fn open_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = private_file::append(path)?;
         file.lock()?;
-        // It may have been renamed or removed before the lock.
+        // The file may have been renamed or removed before the lock was taken.
         if is_at(&file, path) {
             return Ok(file);
         }
     }
 }
 
-/// Appends and syncs a line. A torn line before it is ended first, else it
-/// would corrupt this one.
+/// Appends and syncs a line. If the file ends with an incomplete line, a line feed is written
+/// first, so that it does not corrupt the new one.
 fn append_line(mut file: File, path: &Path, line: &str) -> io::Result<()> {
     let length = file.metadata()?.len();
     let mut last = [b'\n'];
@@ -258,7 +259,7 @@ mod tests {
         assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
         assert_eq!(spool.take().unwrap(), ["1", "2"]);
         assert!(spool.append("3").unwrap());
-        // The daemon was killed: it takes the same lines again.
+        // The daemon was killed before it removed the lines, so the next one takes them again.
         assert_eq!(spool.take().unwrap(), ["1", "2"]);
         spool.remove_taken().unwrap();
         assert_eq!(spool.take().unwrap(), ["3"]);

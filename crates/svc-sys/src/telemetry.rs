@@ -1,7 +1,7 @@
-//! The log: where it is written, in which format, and how an error looks in it.
+//! The log: its destination, its format, and the rendering of errors in it.
 //!
-//! Fields have dotted names by entity, with the unit as a suffix. No token, prompt, message
-//! or payload is ever logged.
+//! Field names are dotted by entity, with the unit as a suffix. Tokens, prompts, messages and
+//! payloads are never logged.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::private_file::{self, if_there};
 
-/// An error and all its causes, in one line.
+/// An error with all its causes on one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -31,11 +31,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 #[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// A level, or directives such as `svc=debug,warn`.
+    /// A level, or filter directives such as `svc=debug,warn`.
     pub filter: String,
-    /// One JSON object per line; otherwise text.
+    /// One JSON object per line, else text.
     pub json: bool,
-    /// Rotated by size; the terminal if `None`.
+    /// A file that is rotated by size; `None` for the terminal.
     pub file: Option<PathBuf>,
 }
 
@@ -58,7 +58,7 @@ pub fn init(options: &LogOptions) -> Result<(), InitError> {
     let colours = options.file.is_none() && io::stderr().is_terminal();
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
     let layer = if options.json { layer.json().boxed() } else { layer.boxed() };
-    // A second call, as in a test of this process, keeps the first log.
+    // A second call, as in tests, keeps the first log.
     tracing_subscriber::registry().with(filter).with(layer).try_init().ok();
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!(location = panic.location().map(ToString::to_string), "{panic}");
@@ -68,16 +68,16 @@ pub fn init(options: &LogOptions) -> Result<(), InitError> {
 
 /// Size at which a file is rotated, in bytes.
 const MAX_BYTES: u64 = 8 * 1024 * 1024;
-/// Kept files beside the current one.
+/// Rotated files that are kept beside the current one.
 const KEPT: usize = 3;
 
-/// Appends to a file that only its owner may read.
+/// Appends to a log file that only its owner may read.
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
     file: File,
     len: u64,
-    /// The last write ended a line: a line is never divided between two files.
+    /// Whether the last write ended a line: a line is never split between two files.
     is_line_over: bool,
     max_bytes: u64,
 }
@@ -89,7 +89,7 @@ impl LogFile {
         Ok(Self { path, file, len, is_line_over: true, max_bytes: MAX_BYTES })
     }
 
-    /// The file of `age` rotations ago.
+    /// The file from `age` rotations ago.
     fn aged(&self, age: usize) -> PathBuf {
         let mut name: OsString = self.path.clone().into();
         if age > 0 {
@@ -111,7 +111,7 @@ impl LogFile {
 impl Write for LogFile {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         if self.is_line_over && self.len >= self.max_bytes {
-            // A log that cannot be rotated grows.
+            // If the rotation fails, the log file just grows.
             self.rotate().ok();
         }
         let written = self.file.write(text)?;
@@ -156,7 +156,7 @@ mod tests {
     fn file_that_cannot_be_rotated_is_still_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("svc.log");
-        // A file cannot replace a folder.
+        // The rotation fails here, since a file cannot replace a folder.
         fs::write(folder.path().join("svc.log.2"), "").unwrap();
         fs::create_dir_all(folder.path().join("svc.log.3/occupied")).unwrap();
         let mut log = LogFile { max_bytes: 1, ..LogFile::open(path.clone()).unwrap() };

@@ -4,7 +4,7 @@
 //! has MCP's revisions and headers, [`mcp_request`] makes a request to an MCP server.
 //! [`host_protocol`] has the messages of the socket of an agent's host.
 //!
-//! For programs beside `svc`: `svc_client::hosts::HostClient` exchanges the messages of
+//! For programs other than `svc`: `svc_client::hosts::HostClient` exchanges the messages of
 //! [`host_protocol`], and [`mcp_request::post`] makes a request to any MCP server over Streamable
 //! HTTP. `examples/mcp_headers.rs` shows the second.
 

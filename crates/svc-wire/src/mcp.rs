@@ -17,16 +17,16 @@ pub enum Revision {
     V2025_03_26,
     #[serde(rename = "2025-06-18")]
     V2025_06_18,
-    /// The last with sessions; streams begin with a priming event.
+    /// The last revision with sessions; streams begin with a priming event.
     #[serde(rename = "2025-11-25")]
     V2025_11_25,
-    /// Stateless: a request carries everything.
+    /// Stateless: a request contains all that the server needs.
     #[serde(rename = "2026-07-28")]
     V2026_07_28,
 }
 
 impl Revision {
-    /// With `initialize` and sessions, the oldest first.
+    /// Revisions with `initialize` and sessions, the oldest first.
     pub const LEGACY: [Self; 4] =
         [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
     pub const MODERN: [Self; 1] = [Self::V2026_07_28];
@@ -70,7 +70,7 @@ pub const EXPOSE: &str = "svc-expose";
 /// The client's process, from `svc stdio`, which runs beside it.
 pub const CLIENT_PROCESS: &str = "svc-client-process";
 pub const METHOD: &str = "mcp-method";
-/// Repeats the name in the parameters.
+/// Header that repeats the name in the parameters.
 pub const NAME: &str = "mcp-name";
 /// Prefix of headers that repeat an argument.
 pub const PARAM_PREFIX: &str = "mcp-param-";
@@ -103,7 +103,7 @@ pub fn name_member(method: &str) -> Option<&'static str> {
 
 const SENTINEL: (&str, &str) = ("=?base64?", "?=");
 
-/// As it is where possible, else as Base64 of its UTF-8 between sentinels.
+/// The text itself if a header may contain it, else Base64 of its UTF-8 between sentinels.
 pub fn encode_value(text: &str) -> Cow<'_, str> {
     let plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
         && text.trim_matches([' ', '\t']).len() == text.len()

@@ -24,13 +24,13 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 #[derive(Debug, Clone)]
 pub struct McpRequest {
     pub method: Method,
-    /// Without those of the connection and the credential.
+    /// Headers without those of the connection and of the credential.
     pub headers: HeaderMap,
     /// One JSON document, or nothing.
     pub body: Bytes,
 }
 
-/// What headers depend on beside the body.
+/// What headers depend on besides the body.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestSetting<'a> {
     /// The revision that `initialize` negotiated, or that of the caller. A revision in the body's
@@ -318,7 +318,7 @@ mod tests {
         let notice = posted(&notice.replace("META", modern), RequestSetting::default());
         let revision = "mcp-protocol-version: 2026-07-28";
         assert_eq!(notice, ["mcp-method: notifications/cancelled", revision]);
-        // Nothing is defined for these.
+        // Bodies for which no header is defined.
         for body in [
             r#"{"id":1,"result":{"name":"x"}}"#,
             r#"[{"id":1,"method":"ping"}]"#,

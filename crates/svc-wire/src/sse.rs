@@ -1,8 +1,8 @@
 //! Server-sent events (WHATWG HTML, 9.2): frames as text, and an incremental parser.
 //!
-//! Each frame, live or replayed, is written here, in the inner loop of a replay: nothing is
-//! formatted that can be copied. The parser takes bytes cut anywhere, does no I/O, and keeps at
-//! most one event.
+//! This file writes each frame, live or replayed, in the inner loop of a replay, so it copies
+//! instead of formatting where it can. The parser takes bytes cut anywhere, does no I/O, and keeps
+//! at most one event.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl<'a> From<&'a Event> for EventParts<'a> {
 }
 
 impl EventParts<'_> {
-    /// The id of its frame: the cursor after it.
+    /// The id of the event's frame: the cursor after the event.
     pub fn id(&self, framing: Framing) -> i64 {
         match framing {
             Framing::Data | Framing::ItemBySeq => self.seq,
@@ -165,7 +165,7 @@ impl SseParser {
         Self::default()
     }
 
-    /// With another bound for lines and events than 8 MiB.
+    /// A parser with another bound for lines and events than 8 MiB.
     pub fn with_bound(bytes: usize) -> Self {
         Self { bound: Some(bytes), ..Self::default() }
     }

@@ -1,8 +1,8 @@
 //! `svc start`, `stop`, `restart`, `status`, `logs` and `health`: the daemon as a process.
 //!
-//! All of them ask on the socket in the data folder. `daemon.json` is for people, and for a daemon
-//! of an earlier version that has no socket. A pid alone proves nothing, since the system reuses
-//! pids: the file is believed only if its process answers `/health` with the same pid.
+//! All of them use the socket in the data folder. `daemon.json` is for people, and for a daemon of
+//! an earlier version, which has no socket. A pid alone proves nothing, since the system reuses
+//! pids: the file counts only if its process answers `/health` with the same pid.
 
 mod logs;
 mod start;
@@ -30,9 +30,9 @@ pub(super) use start::{
 /// Deadline for `/health`, which reads nothing but memory.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often a daemon that starts or ends is polled: it sends no notice.
+/// Poll interval for a daemon that starts or ends, as it sends no notice.
 const POLL: Duration = Duration::from_millis(20);
-/// How long a daemon that was killed may have its socket: it accepts a connection and breaks it.
+/// How long the socket of a killed daemon may last: it accepts a connection and then breaks it.
 const DYING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ pub(super) enum DaemonProbe {
     /// Nobody listens on the socket, and the process in `daemon.json` does not hold the database.
     Absent,
     Running(DaemonFile, HealthAnswer),
-    /// It responds on its socket but takes no requests: it starts or ends.
+    /// The daemon responds on its socket but takes no requests: it starts or ends.
     NotReady(Option<i32>),
     /// A daemon of an earlier version holds the database and responds at its URL with its own pid.
     /// It has no socket, so a command of this version sends it nothing but `/health`.

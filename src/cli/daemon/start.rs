@@ -285,7 +285,7 @@ pub(crate) struct StopArgs {
 
 pub(crate) async fn stop(context: &Context, args: &StopArgs) -> ExitResult {
     if args.stay {
-        // Set before the daemon ends, so that a hook in between does not start it again.
+        // Set before the daemon ends, so that a concurrent hook does not start it again.
         daemon::keep_stopped(&context.paths)?;
     }
     let stopped = stop_running(context).await?;

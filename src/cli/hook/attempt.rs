@@ -1,7 +1,7 @@
 //! One event, from the payload to the daemon's answer, within a deadline.
 //!
-//! A thread reads and delivers. The main thread waits for it until the deadline, and keeps what the
-//! daemon may not have.
+//! A worker thread reads and delivers the event. The main thread waits for it until the deadline,
+//! and then spools the event that the daemon may not have.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +19,10 @@ use super::delivery::{self, DeliveryError, PendingEvent, deliver};
 use super::io::{HookLog, PrintFormat, read_payload};
 use crate::cli::context::Context;
 
-/// How often the main thread looks whether the event's name is known, which sets the deadline.
+/// Poll interval of the main thread for the event's name, on which the deadline depends.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);
-/// Events at which a person waits for the session, so that a daemon is started for it. Each may be
-/// the first event of a process that resumes a session.
+/// Events at which a person waits for the session, so the hook starts a daemon if none runs. Each
+/// may be the first event of a process that resumes a session.
 const STARTING_EVENTS: [&str; 4] =
     [SESSION_START, "UserPromptSubmit", "BeforeAgent", "chat.message"];
 /// The only starting event at which a prompt does not wait for a cold daemon.
@@ -31,22 +31,22 @@ const SESSION_START: &str = "SessionStart";
 pub(super) struct HookJob {
     pub(super) context: Context,
     pub(super) client: HookClient,
-    /// The client's name of the event, if the command line says it.
+    /// The client's name of the event, if it is on the command line.
     pub(super) event_name: Option<String>,
     pub(super) format: PrintFormat,
-    /// The id under which the event was delivered before.
+    /// The id of an earlier delivery, if this one is a repeat.
     pub(super) again: Option<String>,
 }
 
 pub(super) struct HookAnswer {
-    /// What to print, if anything; or why the daemon's answer is not printed.
+    /// The text to print, if any; or why the daemon's answer is not printed.
     pub(super) output: Result<Option<String>, UnexpectedOutput>,
     pub(super) event: Option<PendingEvent>,
     /// The id of a prompt that the hook is to hold, with the client's payload.
     pub(super) held: Option<(String, Value)>,
 }
 
-/// Words for scripts, for an event without an answer. The log has the details.
+/// Error codes for scripts when an event has no answer. The details are in the log.
 const DEADLINE_PASSED: &str = "server_timeout";
 const REQUEST_FAILED: &str = "request_failed";
 
@@ -62,7 +62,7 @@ struct AttemptState {
     begins: Option<String>,
 }
 
-/// Whether the daemon has the event.
+/// Whether the daemon received the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Receipt {
     /// The daemon may have the event, and may have answered.
@@ -100,7 +100,7 @@ pub(super) fn attempt(
             }
             log.note(&format!("{client} {}", state.event_name.as_deref().unwrap_or("?")), &problem);
             match state.begins.take().filter(|_| state.receipt != Receipt::Refused) {
-                // The daemon takes this id when it is up: the event is kept.
+                // The event is spooled, and the daemon takes this session id from it later.
                 Some(session) => {
                     let started = json!({ "type": "session_started", "session_id": session });
                     let output = Ok(Some(started.to_string()));
@@ -112,7 +112,7 @@ pub(super) fn attempt(
     }
 }
 
-/// What the thread sends before the deadline, or why there is nothing.
+/// The worker thread's result, or why there is none before the deadline.
 fn wait_for<T>(
     outcome: &mpsc::Receiver<Result<T, String>>,
     deadline: impl Fn() -> Duration,
@@ -136,10 +136,10 @@ fn wait_for<T>(
     }
 }
 
-/// What to print, or why the answer is not printed; and the prompt to hold.
+/// The text to print, or why the answer is not printed; and the prompt to hold.
 type WorkResult = (Result<Option<String>, UnexpectedOutput>, Option<(String, Value)>);
 
-/// The error is a failure to get an answer.
+/// Fails if there is no answer.
 fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String> {
     let mut payload = read_payload()?;
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
@@ -199,7 +199,7 @@ fn work(job: &HookJob, state: &Mutex<AttemptState>) -> Result<WorkResult, String
     }
 }
 
-/// The arguments of the tool call, and the event for the case that the daemon does not get it now.
+/// The arguments of the tool call, and the event to spool if the daemon does not get it now.
 fn arguments(
     job: &HookJob,
     process: Option<&ProcessIdentity>,
@@ -226,14 +226,14 @@ fn arguments(
     let mut dated = arguments.clone();
     dated["at"] = json!(now);
     if job.again.is_some() {
-        // An event with a time gets no answer, and nothing is printed for a repeat.
+        // A repeat carries the event's time: the daemon does not answer it, and nothing is printed.
         arguments.clone_from(&dated);
     }
     let unprinted = delivery::unprinted(&job.context.paths.home, &session);
     if !unprinted.is_empty() {
         arguments["lost"] = json!(unprinted);
     }
-    // At a later delivery the process may be gone, and the socket does not show it.
+    // By a later delivery the process may be gone, and the socket does not identify it then.
     dated[SPOOLED_PROCESS] = json!(process);
     (arguments, PendingEvent { session, arguments: dated })
 }
@@ -246,7 +246,7 @@ fn text_of<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
     env.text(name).ok().flatten()
 }
 
-/// How long a hook may take, from its start. `SVC_HOOK_DEADLINE_MS` is for slow machines.
+/// Deadline of a hook, counted from its start. `SVC_HOOK_DEADLINE_MS` sets it on slow machines.
 fn deadline(env: &Env, state: &AttemptState) -> Duration {
     let given = text_of(env, "SVC_HOOK_DEADLINE_MS").and_then(|text| text.parse().ok());
     let usual = Duration::from_millis(given.unwrap_or(match state.event_name.as_deref() {

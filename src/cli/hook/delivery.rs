@@ -1,5 +1,5 @@
-//! How an event gets to the daemon: the one request of a hook, the wait of a prompt for a daemon
-//! that is not ready, and the spool, which keeps what no daemon took.
+//! How an event reaches the daemon: the one request of a hook, the wait of a prompt for a daemon
+//! that is not ready, and the spool for events that no daemon received.
 
 use std::path::Path;
 use std::process::Child;
@@ -22,9 +22,10 @@ use crate::cli::{ALREADY_RUNNING, daemon};
 
 /// Why an event has no answer, with a text for the log.
 pub(super) enum DeliveryError {
-    /// Nothing was sent: no daemon is there.
+    /// Nothing was sent, because no daemon runs.
     NotSent(String),
-    /// It may have been sent: there was no answer, or an internal error of the daemon.
+    /// The request may have been sent: the response is missing, or is an internal error of the
+    /// daemon.
     Unanswered(String),
     Refused(String),
 }
@@ -83,7 +84,7 @@ fn answer_in(mut response: Value) -> Result<Value, DeliveryError> {
         let error = &result["structuredContent"]["error"];
         let message = error["message"].as_str().or_else(|| response["error"]["message"].as_str());
         let message = message.unwrap_or("the answer is none").to_owned();
-        // Possible after the daemon stored the event.
+        // Such an error is possible after the daemon stored the event.
         let is_the_daemons =
             ["internal_error", "unavailable"].iter().any(|kind| error["type"] == **kind);
         return Err(if is_the_daemons {
@@ -95,13 +96,13 @@ fn answer_in(mut response: Value) -> Result<Value, DeliveryError> {
     Ok(response["result"]["structuredContent"].take())
 }
 
-/// How long a prompt waits with `--format spec`: a script wants an answer in any case.
+/// How long a prompt waits with `--format spec`: a script always wants an answer.
 const SCRIPT_WAIT: Duration = Duration::from_secs(30);
-/// How often the daemon is looked for: it cannot notify a process that may have ended.
+/// Poll interval for the daemon, which cannot notify a hook that may have ended.
 const POLL: Duration = Duration::from_millis(25);
 
-/// How long a prompt may wait for a daemon that is not ready; `None` if one is, or if none is to be
-/// started here.
+/// How long a prompt may wait for a daemon that is not ready; `None` if a daemon is ready, or if
+/// this hook must not start one.
 pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<Duration> {
     // A daemon at a URL is not ours to start.
     let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
@@ -111,13 +112,13 @@ pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<
     if format == PrintFormat::Spec {
         return Some(SCRIPT_WAIT);
     }
-    // With a mistake in the configuration no daemon starts.
+    // If the configuration is invalid, no daemon starts.
     let config = context.config(&Flags::default()).ok()?;
     Some(Duration::from_secs(config.hooks_cold_wait.value)).filter(|wait| !wait.is_zero())
 }
 
-/// Delivers an event as soon as a daemon takes it. Calls `not_sent(true)` whenever it is certain
-/// that no daemon has the event.
+/// Delivers an event as soon as a daemon is ready. Calls `not_sent(true)` whenever it is certain
+/// that no daemon received the event.
 pub(super) fn deliver_when_ready(
     context: &Context,
     process: u32,
@@ -148,21 +149,20 @@ pub(super) fn deliver_when_ready(
     }
 }
 
-/// Whether a daemon ended at its start for another reason than that one runs already.
+/// Whether a started daemon has ended for another reason than that one already runs.
 fn has_failed(daemon: &mut Child) -> bool {
     let ended = daemon.try_wait().ok().flatten();
     ended.is_some_and(|status| status.code() != Some(i32::from(ALREADY_RUNNING)))
 }
 
-/// An event that the daemon may not have.
+/// An event that the daemon may not have received.
 pub(super) struct PendingEvent {
-    /// The client's session.
     pub(super) session: String,
-    /// The arguments for a later delivery; they have the event's time.
+    /// The arguments for a later delivery, with the event's time.
     pub(super) arguments: Value,
 }
 
-/// Keeps the arguments of an event that the daemon does not have.
+/// Appends the arguments of an event that the daemon did not receive to the spool.
 pub(super) fn keep(home: &Path, line: &Value, log: &HookLog) {
     let line = line.to_string();
     let kept =
@@ -174,20 +174,20 @@ pub(super) fn keep(home: &Path, line: &Value, log: &HookLog) {
     }
 }
 
-/// Keeps an event that the daemon may have answered, with a note that the answer was not printed.
+/// Spools an event that the daemon may have answered, with a note that the answer was not printed.
 pub(super) fn keep_unprinted(home: &Path, event: &PendingEvent, log: &HookLog) {
-    // An event that did arrive counts once, by its id.
+    // If the event did arrive, the daemon drops this copy by its id.
     let mut line = event.arguments.clone();
     line[SPOOLED_UNPRINTED] = json!(event.session);
     keep(home, &line, log);
 }
 
-/// Notes that the answer which the daemon may have given to a waiter was not printed.
+/// Notes in the spool that a waiter did not print the answer which the daemon may have given.
 pub(super) fn note_unprinted(home: &Path, session: &str, id: &str, log: &HookLog) {
     keep(home, &json!({ "id": id, SPOOLED_UNPRINTED: session }), log);
 }
 
-/// A line of an event whose answer was not printed.
+/// A spooled line of an event whose answer was not printed.
 #[derive(Debug, Deserialize)]
 struct UnprintedEvent {
     id: String,
@@ -203,8 +203,8 @@ pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
     own.map(|event| event.id).take(limits::HOOKS_LOST).collect()
 }
 
-/// Starts a daemon without waiting for it; `None` if it is to stay stopped. Of daemons that are
-/// started concurrently, one stays.
+/// Starts a daemon without waiting for it; `None` if it has to stay stopped. Of several daemons
+/// that start concurrently, one remains.
 pub(super) fn start_daemon(context: &Context) -> anyhow::Result<Option<Child>> {
     if stays_stopped(&context.paths) {
         return Ok(None);

@@ -1,7 +1,8 @@
-//! Holds a prompt of Claude Code beside its dialog until somebody answers it, here or there.
+//! Holds a prompt of Claude Code beside its dialog until somebody answers it in svc or in the
+//! dialog.
 //!
-//! The client takes the hook's output as the answer if the person has not answered first. The
-//! output is made here from the client's payload; the daemon says which option was chosen.
+//! The client uses the hook's output as the answer unless the person answers first. This module
+//! builds the output from the client's payload; the daemon says which option was chosen.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::wait::HookStarter;
 use crate::cli::context::Context;
 use crate::cli::program;
 
-/// After this silence the daemon counts as gone, and the prompt is held no longer.
+/// After this much silence the daemon counts as gone, and the hook stops holding the prompt.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Longest line, in bytes: an answer in words.
 const MAX_LINE: usize = 1024 * 1024;

@@ -48,7 +48,7 @@ pub(super) fn read_payload() -> Result<Value, String> {
             match parsed {
                 Ok(value @ Value::Object(_)) => return Ok(shortened(value, bytes.len())),
                 Ok(_) => return Err("standard input: is no JSON object".to_owned()),
-                // Not whole, or not UTF-8: only the end tells which.
+                // The object is incomplete or not UTF-8: only the end of the input shows which.
                 Err(error) if is_end => return decode_lossy(&bytes, &error.to_string()),
                 Err(_) => {}
             }

@@ -1,11 +1,10 @@
 //! `svc hook`: what coding agents run at their events.
 //!
-//! A client waits for its hooks, shows their failures to people, and takes some exit codes for
-//! orders. So: one request, a deadline over everything, the client's own shape on standard output
-//! or nothing at all, and exit code 0 whatever happens. `hooks.log` has what went wrong.
-//! `hooks.spool` has the events that the daemon did not get, and those whose answers were not
-//! printed; the session's next hook names the latter to the daemon. A hook that its client kills
-//! writes neither.
+//! A client waits for its hooks, shows their failures to people, and treats some exit codes as
+//! commands. So a hook sends one request under one deadline, prints the client's own format or
+//! nothing at all, and always exits with 0. `hooks.log` has the failures. `hooks.spool` has the
+//! events that the daemon did not receive, and those whose answers were not printed; the session's
+//! next hook reports the latter to the daemon. A hook that its client kills writes neither.
 
 mod attempt;
 mod delivery;
@@ -101,8 +100,8 @@ pub(super) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match HookCommand::try_parse_from(arguments) {
         Ok(HookCommand { global, args }) => run(global, args, started),
         Err(error) => {
-            // Help is printed as for any command; any other exit code would be an order to the
-            // client.
+            // Help is printed as for any command. Any exit code other than 0 would be a command to
+            // the client.
             drop(error.print());
             if error.use_stderr() {
                 HookLog::in_home(None).note("usage", &error.to_string());
@@ -155,7 +154,7 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
         Ok(HookAnswer { output: Err(unexpected), event, .. }) => {
             log.note(client.as_str(), &unexpected.to_string());
             if let Some(event) = event {
-                // If it was the daemon's answer all the same, its messages are handed over again.
+                // If the daemon did answer, it hands the messages over again.
                 delivery::keep_unprinted(&home, &event, &log);
             }
         }

@@ -1,9 +1,9 @@
-//! `svc hook wait`: runs beside an idle Claude Code session (`asyncRewake`) until a message comes
-//! for it, and wakes it by ending with exit code 2 and the message on standard error.
+//! `svc hook wait`: runs beside an idle Claude Code session (`asyncRewake`) until a message for the
+//! session arrives. Then it wakes the session by exit code 2, with the message on standard error.
 //!
-//! A waiter also starts a daemon again that was killed while all sessions were idle: no other
-//! process of svc runs then. A daemon that ends by itself removes `daemon.json` (`svc stop`, a
-//! signal, a log-out), so the file without its process is the sign that the daemon was killed.
+//! A waiter also restarts a daemon that was killed while all sessions were idle, as no other
+//! process of svc runs then. A daemon that ends by itself (`svc stop`, a signal, a log-out) removes
+//! `daemon.json`, so the file without its process shows that the daemon was killed.
 
 use std::cell::RefCell;
 use std::fs::{File, TryLockError};
@@ -31,14 +31,14 @@ use crate::cli::{daemon, program};
 
 /// The exit code that Claude Code takes for "wake up".
 const WAKE: u8 = 2;
-/// How many requests without an answer are remembered.
+/// Most requests without a response that are remembered.
 const MAX_UNANSWERED: usize = 500;
-/// How often the waiter looks whether its client still runs.
+/// Poll interval for the end of the client.
 const CLIENT_POLL: Duration = Duration::from_secs(1);
 /// Deadline for telling the daemon that a message was shown to nobody.
 const GIVE_BACK: Duration = Duration::from_secs(3);
-/// Delay before the first request, for the hook of the same event: that hook delivers what waits
-/// already, and at the start of a session only a question wakes.
+/// Delay before the first request. It lets the hook of the same event deliver the messages that
+/// wait already; at the start of a session only a question wakes.
 const AFTER_HOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Deserialize)]
@@ -50,7 +50,7 @@ enum WaitAnswer {
         #[serde(default)]
         headline: String,
     },
-    /// None came within the daemon's time limit.
+    /// No message came within the daemon's time limit.
     Nothing,
     /// Another waiter has replaced this one.
     Retired,
@@ -121,7 +121,7 @@ struct Waiter<'a> {
 impl Waiter<'_> {
     /// Waits and prints the message. Returns whether one came.
     async fn run(&self, lets_hook_go_first: bool) -> Result<bool, String> {
-        // Ids grow with time: of later waiters, and of later requests of one waiter.
+        // Ids grow with time, so waiters and the requests of one waiter are ordered by id.
         let waiter = HookId::new(&Ids::random(), SystemClock.now()).to_string();
         let request = RefCell::new(waiter.clone());
         let wake_up = tokio::select! {
@@ -162,8 +162,8 @@ impl Waiter<'_> {
         format!("/v1/sessions/{}/wait", encode(self.session))
     }
 
-    /// Repeats requests until a message comes. `request` is the id of the present one. Returns the
-    /// message and the id of the request that it answers.
+    /// Repeats requests until a message arrives. `request` holds the id of the current request.
+    /// Returns the message and the id of the request that it answers.
     async fn wait(
         &self,
         lets_hook_go_first: bool,
@@ -183,7 +183,7 @@ impl Waiter<'_> {
             let body = json!({ "waiter": id, "lost": unanswered });
             let error = match post(self.context, &path, &body).await {
                 Ok(WaitAnswer::Message { text, headline }) => {
-                    // Versions before 2.1.139 show all of the text to the person, hence the
+                    // Claude Code before 2.1.139 shows all of the text to the person, hence the
                     // headline.
                     let text = format!("{headline}\n{text}").trim_start().to_owned();
                     return Ok(Some((text, id)));
@@ -205,7 +205,7 @@ impl Waiter<'_> {
                 unanswered.truncate(MAX_UNANSWERED);
                 unanswered.insert(0, request.replace(format!("{waiter}.{renewals:06}")));
             }
-            // The daemon is away, or does not know of the session's start yet.
+            // The daemon is away, or does not know yet that the session has started.
             if !error.is_transient() && !is_unknown_session(&error) {
                 return Err(error.to_string());
             }
@@ -227,14 +227,14 @@ fn is_unknown_session(error: &ClientError) -> bool {
     matches!(error, ClientError::Problem(problem) if problem.status == StatusCode::NOT_FOUND)
 }
 
-/// How long a service manager or a person has time to start the daemon again.
+/// Grace period for a service manager or a person to restart the daemon.
 const GRACE: Duration = Duration::from_secs(3);
-/// Most starts of all waiters together within [`STARTS_WINDOW`]: limits restarts of a daemon that
-/// dies at its start.
+/// Most starts by all waiters together within [`STARTS_WINDOW`]. Limits the restarts of a daemon
+/// that crashes at its start.
 const STARTS: usize = 3;
 const STARTS_WINDOW: Duration = Duration::from_mins(1);
 
-/// When one waiter first saw that the daemon is away.
+/// When one waiter first noticed that the daemon is away.
 #[derive(Debug, Default)]
 struct DaemonRevival {
     away_since: Option<Instant>,
@@ -245,8 +245,8 @@ impl DaemonRevival {
         self.away_since = None;
     }
 
-    /// Notes that no daemon is there. Starts it if it was killed at least [`GRACE`] ago and nobody
-    /// else does.
+    /// Notes that no daemon runs. Starts one if the last was killed at least [`GRACE`] ago and
+    /// nobody else starts it.
     pub(super) async fn is_away(&mut self, context: &Context, log: &HookLog) {
         // A daemon at a URL may be on another machine.
         let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
@@ -263,7 +263,7 @@ impl DaemonRevival {
             Ok(None) => return,
             Err(error) => return log.note("wait", &format!("revival.lock: {error}")),
         };
-        // Another waiter may have started it meanwhile.
+        // Another waiter may have started the daemon before this one got the lock.
         if !was_killed(&context.paths) {
             return;
         }
@@ -274,7 +274,7 @@ impl DaemonRevival {
             let problem = format!("the daemon was killed and could not be started: {error:#}");
             log.note("wait", &problem);
         }
-        // The next outage begins with a grace again.
+        // The next outage begins with a grace period again.
         self.away_since = None;
         drop(turn);
     }
@@ -283,7 +283,7 @@ impl DaemonRevival {
 /// The right to start the daemon: for one waiter at a time, at most [`STARTS`] times within
 /// [`STARTS_WINDOW`].
 struct StartTurn {
-    /// Locked until it is closed.
+    /// The lock lasts until the file is closed.
     file: File,
     /// Starts within the window, in milliseconds of the machine's clock.
     starts: Vec<u64>,
@@ -299,7 +299,8 @@ impl StartTurn {
         }
         let now = milliseconds();
         let window = u64::try_from(STARTS_WINDOW.as_millis()).unwrap_or(u64::MAX);
-        // An earlier version wrote words; after the clock was set back a time may be in the future.
+        // Earlier versions wrote words into this file. After the clock was set back, a time may be
+        // in the future.
         let starts: Vec<u64> = std::fs::read_to_string(path)?
             .lines()
             .filter_map(|line| line.parse().ok())

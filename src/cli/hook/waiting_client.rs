@@ -1,5 +1,5 @@
 //! The client beside which `svc hook wait` runs: whether a message can wake its session, and
-//! whether waiting would hold it up.
+//! whether the waiter would block it.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -13,7 +13,7 @@ use svc_sys::config::{Env, WakeMode};
 use svc_sys::process_list;
 
 /// Prefix of the entry points of sessions that a program runs: `claude -p` and the Agent SDK. Such
-/// a session ends only after all its hooks, so a waiter would keep it for ever.
+/// a session ends only after all its hooks, so a waiter would keep it open for ever.
 const HEADLESS: &str = "sdk-";
 /// The first version of Claude Code that runs the waiter beside the session. Earlier versions block
 /// on it at the start of a session and at the end of each turn.
@@ -29,7 +29,7 @@ const STREAM_INPUT: &str = "stream-json";
 #[derive(Debug, Default)]
 pub(super) struct WaitingClient {
     executable: Option<PathBuf>,
-    /// The command line; `None` where the system does not tell it.
+    /// The command line; `None` if the system does not show it.
     words: Option<Vec<OsString>>,
 }
 
@@ -42,8 +42,8 @@ impl WaitingClient {
         }
     }
 
-    /// Whether a waiter may begin at the event in `payload`: `mode` wants sessions of its kind to
-    /// be woken, the client can wake the session, and the client does not block on the waiter.
+    /// Whether a waiter may start at the event in `payload`: `mode` includes sessions of this kind,
+    /// the client can wake the session, and the client does not block on the waiter.
     pub(super) fn can_be_woken(&self, mode: WakeMode, env: &Env, payload: &Value) -> bool {
         let is_before_turn = precedes_turn(payload);
         let version = self.version(env, payload, is_before_turn);
@@ -51,7 +51,7 @@ impl WaitingClient {
         match mode {
             WakeMode::Never => return false,
             WakeMode::Terminal if is_headless => return false,
-            // With the prompt on its command line a session is never idle, and blocks on the
+            // A session whose prompt is on the command line is never idle, and blocks on the
             // waiter.
             WakeMode::Always if is_headless && !self.takes_prompts() => return false,
             WakeMode::Terminal | WakeMode::Always => {}
@@ -59,7 +59,7 @@ impl WaitingClient {
         let since = if is_headless { HEADLESS_SINCE } else { REWAKE_SINCE };
         match version {
             Some(version) => version >= since,
-            // A client that blocks on the waiter would not even begin its session, or the turn.
+            // An old client would block on the waiter before it starts the session or the turn.
             None => !is_before_turn,
         }
     }
@@ -92,7 +92,7 @@ fn is_headless(env: &Env) -> bool {
     entry.is_some_and(|entry| entry.starts_with(HEADLESS))
 }
 
-/// The version that later versions tell their hooks: `claude-code_2-1-330_harness`.
+/// The version in an environment variable of later versions: `claude-code_2-1-330_harness`.
 fn version_in_environment(env: &Env) -> Option<ClientVersion> {
     let agent = env.text("AI_AGENT").ok().flatten()?.strip_prefix("claude-code_")?;
     ClientVersion::parse(&agent.split('_').next()?.replace('-', "."))
@@ -107,7 +107,7 @@ fn version_in_transcript(payload: &Value) -> Option<ClientVersion> {
     file.seek(SeekFrom::Start(begin)).ok()?;
     let mut end = Vec::new();
     file.take(MAX_TRANSCRIPT).read_to_end(&mut end).ok()?;
-    // The first line may be cut, and is no JSON then.
+    // The first line may be incomplete, and then it is not JSON.
     end.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let record: Value = serde_json::from_slice(line).ok()?;
         ClientVersion::parse(record.get("version")?.as_str()?)

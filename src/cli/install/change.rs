@@ -59,8 +59,7 @@ pub(crate) async fn install(context: &Context, args: &InstallArgs) -> ExitResult
     let mut results = Vec::new();
     for client in clients {
         let changes = client.changes(&locations, &command, args.files(), parts);
-        // Codex keeps the allowed tools below the entry of the server, so the server's entry is
-        // written first.
+        // Codex keeps the allowed tools below the server's entry, so that entry is written first.
         let tools = client.named_in_rules(HARMLESS_TOOLS, &listed);
         let grant = args.allow_tools.then(|| client.grant(&locations, args.files(), &tools));
         let changes = joined(changes.into_iter().chain(grant.flatten())).into_iter();
@@ -125,7 +124,7 @@ fn installer<'a>(
     Ok(Installer { home, locations, record: InstallRecord::read(home)?, dry_run })
 }
 
-/// The scopes that the configuration grants attended sessions, as a note, if there are any.
+/// A note on the scopes that the configuration grants attended sessions, if any.
 fn scopes_note(context: &Context) -> Option<String> {
     let file = FileConfig::load(&context.paths.config_file).ok()?;
     let scopes = file.sessions.scopes.filter(|scopes| !scopes.is_empty())?;
@@ -133,8 +132,7 @@ fn scopes_note(context: &Context) -> Option<String> {
     Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }
 
-/// Adds scopes to those of attended sessions (`[sessions] scopes`). Returns the file and the
-/// change, if there is one.
+/// Adds scopes to `[sessions] scopes`. Returns the file and the change, if there is one.
 fn grant_scopes(
     context: &Context,
     wanted: &[String],
@@ -174,8 +172,8 @@ fn joined(changes: impl Iterator<Item = FileChange>) -> Vec<FileChange> {
     joined
 }
 
-/// Trusts the hooks in Codex if the person said so, else returns a note on how to do it. Fails with
-/// a sentence if the person said so and Codex could not be told.
+/// Trusts the hooks in Codex if the person asked for that; else returns a note on how to do it.
+/// Fails with a sentence if the person asked and Codex could not be told.
 async fn trust_hooks(
     installer: &mut Installer<'_>,
     command: &ClientCommand,
@@ -226,15 +224,15 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
     let recorded = installer.record.files.clone();
     let mut results = Vec::new();
     for client in chosen(&args.clients, |_| true) {
-        // The recorded files, and the usual paths in case the record is lost.
+        // The recorded files, and the usual paths in case the record is incomplete.
         let mut files: Vec<(PathBuf, InstallScope)> = recorded
             .iter()
             .filter(|file| file.client == client)
             .filter(|file| !args.project || file.scope == InstallScope::Project)
             .map(|file| (file.path.clone(), file.scope))
             .collect();
-        // A project's files are shared: only files that svc changed before are changed, unless the
-        // flag names the project.
+        // A project's files are shared, so only those that svc changed before are changed, unless
+        // the flag names the project.
         let scope = if args.project { InstallScope::Project } else { InstallScope::User };
         for path in apply::files(client, &locations, &command, scope) {
             if !files.iter().any(|(known, _)| *known == path) {
@@ -246,7 +244,7 @@ pub(crate) async fn uninstall(context: &Context, args: &UninstallArgs) -> ExitRe
             let outcome = installer.uninstall(scope, &path, &edits);
             (path, outcome)
         });
-        // A file that svc never changed and cannot read or edit is no failure.
+        // It is no failure if svc cannot read or edit a file that it never changed.
         let files = undone.filter(|(path, outcome)| match outcome {
             Ok(FileOutcome::Unchanged) => false,
             Ok(FileOutcome::Changed(_)) => true,

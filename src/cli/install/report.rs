@@ -37,7 +37,7 @@ pub(super) struct Report<'a> {
     /// svc's own configuration file and the change in it, if there is one.
     pub(super) settings: Option<(PathBuf, String)>,
     pub(super) notes: &'a [String],
-    /// Parts of the request that failed, besides files.
+    /// Failures other than those of files.
     pub(super) failures: &'a [String],
 }
 
@@ -85,7 +85,7 @@ impl Report<'_> {
     }
 }
 
-/// One line for each file that a run would change. The changes themselves follow.
+/// One line for each file that a run would change. The diffs follow.
 fn summary(clients: &[ClientChanges], settings: Option<&PathBuf>) -> String {
     let line = |name: &str, path: &Path| {
         format!("  {name:<12} {}\n", output::visible(&path.display().to_string()))

@@ -39,7 +39,7 @@ pub(super) async fn status(
     let expectation = expectation(context)?;
     let config = context.config(&Flags::default()).ok();
     let clients_to_show = chosen(clients, |_| true);
-    // Concurrent: the slowest client decides the duration.
+    // Concurrent, so the total time is that of the slowest client.
     let mut inspections: FuturesOrdered<_> =
         clients_to_show.into_iter().map(|client| expectation.inspect(client)).collect();
     let mut statuses = Vec::new();
@@ -129,7 +129,7 @@ fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Resul
         output::block(&able(screen, status, abilities))?;
     }
     for problem in &status.problems {
-        // A parser quotes the line with the mistake below its message.
+        // A parser quotes the faulty line below its message.
         for (number, line) in problem.trim_end().lines().enumerate() {
             let mark = if number == 0 { "!!" } else { "  " };
             output::line(&format!("  {mark} {}", output::visible(line)))?;

@@ -124,7 +124,7 @@ pub(super) async fn add(context: &Context, args: AddArgs) -> ExitResult {
         None if !headers.is_empty() => return wrong("-H: a program takes no headers".to_owned()),
         None => json!({ "command": command }),
     };
-    // After `--` all arguments are the program's.
+    // All arguments after `--` belong to the program.
     let is_parted = std::env::args_os().any(|argument| argument == "--");
     if let Some(option) = AddOptions::among(arguments).filter(|_| !is_parted) {
         return wrong(format!(
@@ -203,7 +203,7 @@ async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) ->
     let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)
         .map_err(|problem| UsageError(format!("the entry: {problem}")))?;
-    // The value of a variable may be the beginning of the URL.
+    // A URL may begin with a variable.
     if let Some(url) = entry.get("url").and_then(Value::as_str)
         && !["http://", "https://", "$"].iter().any(|start| url.starts_with(start))
     {
@@ -225,7 +225,7 @@ async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) ->
 /// Approves a project's file after an entry was added, unless other entries in it wait for
 /// approval: the person may not have read those.
 fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> anyhow::Result<()> {
-    // A file that does not parse has no servers; with the new entry it can parse.
+    // A file that does not parse names no servers, and the new entry may make it parse.
     let had_none =
         SourceDocument::parse_json(before).map_or(true, |document| document.0.is_empty());
     let mut is_approved = false;
@@ -269,7 +269,7 @@ pub(super) async fn remove(context: &Context, name: &str) -> ExitResult {
 }
 
 pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResult {
-    // Only the daemon knows which servers exist.
+    // Only the daemon knows all servers.
     if let Ok(client) = context.client()
         && let Err(error) = client.get::<Value>(&path_of(name, "")?).await
         && error.status() == Some(StatusCode::NOT_FOUND)
@@ -284,7 +284,7 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> ExitResul
 
 pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> ExitResult {
     let path = match what {
-        // A name means the server, whose definitions have changed.
+        // A server's name: approves the changed definitions of that server.
         Some(name) if is_name(&name) => {
             return approve_changes(context, &name.to_string_lossy()).await;
         }

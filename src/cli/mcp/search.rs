@@ -79,8 +79,8 @@ impl RegisteredServer {
         words.iter().all(|word| text.contains(word))
     }
 
-    /// Parses an entry of a registry: the server in an envelope, or bare as in the first version of
-    /// the API.
+    /// Parses an entry of a registry: the server is in an envelope, or bare as in the first version
+    /// of the API.
     fn parse(entry: &Value) -> Option<Self> {
         let server = entry.get("server").unwrap_or(entry);
         let text =
@@ -95,8 +95,8 @@ impl RegisteredServer {
     }
 }
 
-/// The command or URL that starts a server: a package that a common launcher runs, else the
-/// address.
+/// The command or URL that starts a server: its first package that a common launcher can run, else
+/// its address.
 fn start_of(server: &Value) -> Option<String> {
     let list = |name: &str| server.get(name).and_then(Value::as_array).into_iter().flatten();
     let package = list("packages").find_map(|package| {

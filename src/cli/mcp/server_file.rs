@@ -19,8 +19,8 @@ use svc_sys::{bounded_file, private_file};
 
 use super::super::{Context, ExitResult, output};
 
-/// The text of a file before and after entries were added, and the names that it had already, each
-/// with whether the entry is the same.
+/// The text of a file before and after entries were added, and the names that the file had already;
+/// `true` if the existing entry is identical.
 type InsertedEntries = (String, String, Vec<(String, bool)>);
 
 pub(super) struct ServerFile {
@@ -61,7 +61,8 @@ impl ServerFile {
         self.written_name(document, name).is_some()
     }
 
-    /// The name as the file spells it: as given, or with characters that `source_name` replaces.
+    /// The name as the file spells it: as given, or with the characters that `source_name`
+    /// replaces.
     fn written_name(&self, document: &ConfigDocument, name: &str) -> Option<String> {
         let value = document.value();
         let servers = value.get(self.section())?.as_object()?;
@@ -85,8 +86,8 @@ impl ServerFile {
         })
     }
 
-    /// Lets `work` change the file under the rules of `svc install`: a project's file through no
-    /// link, and one change at a time.
+    /// Lets `work` change the file under the rules of `svc install`: no link to a project's file is
+    /// followed, and changes are serialised.
     fn edit<T>(
         &self,
         work: impl Fn(&ForeignFile, &mut ConfigDocument) -> anyhow::Result<T>,
@@ -131,7 +132,7 @@ impl ServerFile {
     /// Removes an entry. Returns the text of the file before and after; `None` if there is no such
     /// entry.
     pub(super) fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
-        // A file without the name is not changed, and may be a link.
+        // A file without the name is not changed, so it may be a link.
         if !self.has(&self.read()?.1, name) {
             return Ok(None);
         }
@@ -163,8 +164,8 @@ impl ServerFile {
     }
 }
 
-/// Lets `work` change config.toml. Returns the file, and its text before and after. With `dry_run`
-/// nothing is written.
+/// Lets `work` change config.toml. Returns the file, and its text before and after. `dry_run`
+/// writes nothing.
 pub(crate) fn change_config(
     context: &Context,
     dry_run: bool,
@@ -209,7 +210,7 @@ pub(super) fn decide(
     SourceChoices::change(home, change).with_context(shown)
 }
 
-/// Makes a running daemon read the files again. Without a daemon there is nothing to do.
+/// Makes a running daemon read the files again. Does nothing without a daemon.
 pub(super) async fn tell_daemon(context: &Context) {
     let told = async {
         let client = context.client()?;
@@ -235,12 +236,13 @@ pub(super) async fn import(context: &Context, client: ImportedClient, is_move: b
         Some(Ok(entries)) => entries,
     };
     let (mut good, mut bad): (Vec<(String, Value)>, Vec<String>) = (Vec::new(), Vec::new());
-    // The servers in config.toml: the name in the client's file, and in config.toml.
+    // Servers of config.toml: the name in the client's file, and the name in config.toml.
     let mut taken: Vec<(String, String)> = Vec::new();
     for (written, entry) in entries {
         let checked = source_name(&written).and_then(|name| {
             let (parsed, warnings) = SourceEntry::parse(&entry, true)?;
-            // Only a person grants roots and rights to the built-in server.
+            // A copied entry must not grant roots and rights to the built-in server; only a person
+            // does.
             if matches!(parsed.transport, SourceTransport::Builtin { .. }) {
                 return Err(SourceProblem::new("type", "builtin servers are not copied"));
             }
@@ -266,7 +268,7 @@ pub(super) async fn import(context: &Context, client: ImportedClient, is_move: b
         let what =
             if *is_same { "it has it already" } else { "it has another server of that name" };
         output::note(&format!("{name} is left out of {}: {what}", target.path.display()));
-        // An entry that differs is for the person to decide.
+        // The person decides about an entry that differs, so it stays in the client's file.
         if !is_same {
             taken.retain(|(_, own)| own != name);
         }

@@ -17,8 +17,8 @@ use super::super::output::{self, Column, Listing};
 use super::super::{Context, ExitResult, tools};
 use super::server_file::here;
 
-/// How long a call waits for the first list of tools of a server that was never connected, and how
-/// often it polls.
+/// How long a call waits for the first list of tools of a server that was never connected, and the
+/// poll interval.
 const FIRST_LISTS: Duration = Duration::from_secs(5);
 const FIRST_LISTS_POLL: Duration = Duration::from_millis(100);
 
@@ -75,7 +75,7 @@ pub(super) async fn list(context: &Context, with_offers: bool) -> ExitResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why a server is in its state and what to do, on separate lines: a table would truncate them.
+/// Why a server is in its state and what to do, on separate lines, as a table would truncate them.
 fn trouble(source: &Value) -> Option<String> {
     let cell = |key| output::visible(&output::cell(source, key));
     let lines: Vec<String> = [("reason", "reason"), ("next", "next_action")]
@@ -95,7 +95,7 @@ pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
     let here = here()?;
     let plan = files.plan(Some(&here));
     let planned = plan.sources.into_iter().find(|it| it.name == *name && it.from == from);
-    // Only the daemon knows entries that came with a flag.
+    // Only the daemon knows entries from a flag.
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
     }
@@ -111,8 +111,8 @@ pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Masks the values of an entry that may be secrets: literals in `env` and `headers`, but no names
-/// of variables.
+/// Masks values of an entry that may be secrets: literals in `env` and `headers`, but not names of
+/// variables.
 fn masked(mut entry: Value) -> Value {
     for field in ["env", "headers"] {
         let values = entry.get_mut(field).and_then(Value::as_object_mut);
@@ -129,7 +129,7 @@ fn masked(mut entry: Value) -> Value {
 }
 
 pub(super) async fn tools(context: &Context, name: &str) -> ExitResult {
-    // An unknown name is an error, and not an empty list.
+    // An unknown name is an error, not an empty list.
     let name = &known_name(context, name).await?;
     let caller = caller_of(context, name).await?;
     let own = tools::of_source(&caller.client, name).await;
@@ -170,7 +170,7 @@ pub(super) async fn call(
     done
 }
 
-/// The client for a call: a session of this folder's project, with the scope that the server
+/// The client for a call: a session in this folder's project, with the scope that the server
 /// requires.
 async fn caller_of(context: &Context, name: &str) -> anyhow::Result<ProjectClient> {
     let here = here()?;
@@ -205,7 +205,7 @@ async fn call_as(
     }
 }
 
-/// Why a server has no such tool: a server that is not connected has listed none.
+/// Why a server has no such tool: a server that is not connected has no list of tools.
 fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
     let state = source["state"].as_str().unwrap_or_default();
     if matches!(state, "connected" | "") {
@@ -220,7 +220,7 @@ fn missing_tool(source: &Value, name: &str, tool: &str) -> String {
     text
 }
 
-/// The server of this name, or the only one whose name begins so.
+/// The server of this name, or the only one whose name has this prefix.
 async fn known_name(context: &Context, name: &str) -> anyhow::Result<String> {
     let client = context.client()?;
     let page: Value = client.get(&path("/v1/sources")?).await?;
@@ -251,7 +251,7 @@ fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
     }
 }
 
-/// The kinds of offers: kind, member with the list, and member that names an item.
+/// Kinds of offers: kind, member that holds the list, and member that names an item.
 const KINDS: [(&str, &str, &str); 3] =
     [("tool", "tools", "name"), ("resource", "resources", "uri"), ("prompt", "prompts", "name")];
 
@@ -273,7 +273,7 @@ async fn add_offers_as(client: &Client, page: &mut Value) -> anyhow::Result<()> 
     let resources = tools::structured(client, "ListMcpResources", json!({})).await?;
     let prompts = tools::result_of(client, "prompts/list", json!({})).await?;
     for source in page["sources"].as_array_mut().into_iter().flatten() {
-        // A hidden server offers nothing: its name belongs to another entry.
+        // A hidden server offers nothing: another entry of its name counts.
         if source["state"] == "hidden" {
             continue;
         }
@@ -321,8 +321,8 @@ pub(super) struct ProjectClient {
 }
 
 impl ProjectClient {
-    /// Mints a token for the project, since the operator's requests have none. A caller who is not
-    /// the operator keeps its own token.
+    /// Mints a token for the project, since the operator's requests belong to none. A caller who is
+    /// not the operator keeps its own token.
     pub(super) async fn new(context: &Context, more: &[&str]) -> anyhow::Result<Self> {
         let operator = context.client()?;
         let project = std::env::current_dir().ok();
@@ -341,7 +341,7 @@ impl ProjectClient {
 
     pub(super) async fn end(self) {
         if let Some((operator, token)) = self.minted {
-            // After a failure the token expires.
+            // If this fails, the token expires.
             operator.delete::<Value>(&format!("/v1/tokens/{token}")).await.ok();
         }
     }

@@ -20,7 +20,7 @@ pub(crate) struct Column {
     pub(super) least: u16,
     /// The column is hidden if all rows have this value.
     pub(super) usual: Option<&'static str>,
-    /// The column is there only if a row has a value, whatever the output is.
+    /// The column exists only if a row has a value, on a screen and for programs.
     pub(super) is_rare: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum ColumnKind {
 const ID_DIGITS: usize = 12;
 /// Longest path on a screen, in characters.
 const PATH: usize = 32;
-/// Least width of a truncated cell, unless the column says otherwise.
+/// Least width of a truncated cell, unless the column has its own.
 pub(super) const LEAST: u16 = 12;
 /// Width that a name gets before columns with a rank are shown.
 const NAME: u16 = 40;
@@ -107,7 +107,7 @@ impl Column {
         matches!(self.kind, ColumnKind::Text | ColumnKind::Path | ColumnKind::Name)
     }
 
-    /// How much of `width` the column needs before columns with a rank are shown.
+    /// The part of `width` that the column gets before columns with a rank are shown.
     pub(super) fn needed(self, width: u16) -> u16 {
         match self.kind {
             ColumnKind::Name => width.min(if self.least > NAME { self.least } else { NAME }),
@@ -116,7 +116,7 @@ impl Column {
         }
     }
 
-    /// The value for the output, sanitised, on one line.
+    /// The value as it is printed: sanitised and on one line.
     pub(super) fn shown(
         self,
         value: &str,
@@ -165,7 +165,7 @@ fn prefix(id: &str) -> usize {
     id.rsplit_once('_').filter(is_ours).map_or(0, |(name, _)| name.len() + 1)
 }
 
-/// Shortens an id that this program makes; any other stays unchanged.
+/// Shortens an id that this program makes; other ids stay unchanged.
 fn short_id(id: &str, digits: usize) -> String {
     match prefix(id) {
         0 => id.to_owned(),
@@ -188,7 +188,7 @@ fn short_path(path: &str, home: Option<&str>) -> String {
         return path;
     }
     let end: String = path.chars().skip(length + 1 - PATH).collect();
-    // Whole names of folders, unless the last one alone is too long.
+    // Keeps whole names of folders, unless the last one alone is too long.
     let end = end.find('/').map_or(end.as_str(), |slash| &end[slash..]);
     format!("…{end}")
 }

@@ -2,11 +2,11 @@
 //!
 //! - [`write`]: the only way to stdout. Lines, blocks, JSON documents and exact bytes; one object,
 //!   a line for each field; a text that is wrapped or truncated to the screen.
-//! - [`screen`]: who reads. A [`Screen`] says how wide a row may be, whether colours are wanted,
-//!   and which time it is; relative times, times of day, and the colour of a state.
-//! - [`column`]: what stands in a column: an id, a state, a time, a folder, a number, a text.
-//! - [`table`]: rows below each other, fitted to the screen; a page of a list as such a table or as
-//!   JSON, what to do if it is empty, and the command for the next page.
+//! - [`screen`]: the reader. A [`Screen`] has the width of a row, whether colours are wanted, and
+//!   the current time; it renders relative times, times of day, and the colour of a state.
+//! - [`column`]: the content of a column: an id, a state, a time, a folder, a number, a text.
+//! - [`table`]: a table that fits the screen; a page of a list as such a table or as JSON, the text
+//!   for an empty list, and the command for the next page.
 //!
 //! # A list, for people and for programs
 //!
@@ -27,11 +27,11 @@
 //! LIST.print(context, &page)?;
 //! ```
 //!
-//! A column of rank 0 is always shown. Of the others the one of the highest rank goes first where
-//! the screen is too narrow, and one without any value, or with the usual one in all rows, is not
-//! shown on a screen. A name is cut last. A program (a pipe) gets all columns, whole ids and exact
-//! times. Rows that are no JSON go through [`table`], one object through [`object`], and text that
-//! others wrote through [`visible`] wherever it becomes part of a sentence.
+//! A column of rank 0 is always shown. If the screen is too narrow, the columns with the highest
+//! rank are hidden first. A screen also hides a column without any value, and one with its usual
+//! value in all rows. Names are truncated last. A program (a pipe) gets all columns, whole ids and
+//! exact times. Print rows that are not JSON with [`table`] and one object with [`object`]. Pass
+//! text of others through [`visible`] before it becomes part of a sentence.
 
 mod column;
 mod screen;

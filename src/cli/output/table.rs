@@ -102,7 +102,7 @@ pub(super) fn layout(
 }
 
 /// The width of each column: its natural width, or less if the screen is narrower. The widest
-/// column is truncated first, and names after all others.
+/// column is truncated first, names after all others.
 fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize]) -> Vec<u16> {
     let mut fitted = widths.to_vec();
     let Some(width) = screen.width else { return fitted };
@@ -110,7 +110,7 @@ fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize])
     let wanted: usize =
         shown.iter().map(|index| usize::from(widths[*index].saturating_add(GAP))).sum();
     let mut excess = wanted.saturating_sub(usize::from(width + GAP));
-    // A name goes below its own least width only if all other columns are truncated.
+    // A name shrinks below its own least width only if all other columns are truncated.
     for (names, floor) in [(false, 0), (true, 0), (true, LEAST)] {
         while excess > 0 {
             let may_be_cut = |index: &&usize| {
@@ -128,8 +128,8 @@ fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize])
     fitted
 }
 
-/// The hidden columns: on a screen those with no value or only the usual one, and, if the screen is
-/// too narrow, those with the highest rank.
+/// The hidden columns: on a screen those with no value or only the usual one; if the screen is too
+/// narrow, also those with the highest rank.
 fn hidden(
     screen: &Screen,
     columns: &[Column],
@@ -177,7 +177,7 @@ fn styled_cell(cell: Cell, style: Style) -> Cell {
 pub(crate) struct Listing {
     pub(crate) items: &'static str,
     pub(crate) columns: &'static [Column],
-    /// The text for an empty list: there are no items, and what to do next.
+    /// The text for an empty list: says that there are no items, and what to do next.
     pub(crate) empty: &'static str,
     /// The flag that takes the page's `next_cursor`, if the list has pages.
     pub(crate) next: Option<&'static str>,

@@ -1,8 +1,8 @@
 //! Writes to standard output and error; no other module does.
 //!
 //! A closed standard output is an [`OutputClosed`] error that ends the command cleanly. Every
-//! function but [`exact`] and [`styled`] replaces control and direction characters by symbols
-//! (`terminal`), so that no message can control a terminal.
+//! function but [`exact`] and [`styled`] replaces control characters and direction marks with
+//! symbols (`terminal`), so no message can control a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -28,7 +28,7 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     document(&text)
 }
 
-/// One JSON document on one line, whatever the output: an item of an endless list.
+/// One JSON document on one line, on a terminal too: an item of an endless list.
 pub(crate) fn ndjson(value: &impl Serialize) -> anyhow::Result<()> {
     document(&serde_json::to_string(value)?)
 }
@@ -47,7 +47,7 @@ pub(crate) fn block(text: &str) -> anyhow::Result<()> {
     exact(terminal::block(text).as_bytes())
 }
 
-/// Text of several lines whose parts are sanitised already and which has colours of this program.
+/// Text of several lines whose parts are sanitised already, with colours of this program.
 pub(crate) fn styled(text: &str) -> anyhow::Result<()> {
     exact(text.as_bytes())
 }
@@ -56,8 +56,8 @@ pub(crate) fn styled_line(text: &str) -> anyhow::Result<()> {
     styled(&format!("{text}\n"))
 }
 
-/// Writes bytes unchanged and flushes: for programs such as a shell's completion and the protocol
-/// of `svc stdio`.
+/// Writes bytes unchanged and flushes. For programs: a shell's completion and the protocol of
+/// `svc stdio`.
 pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
@@ -69,7 +69,7 @@ pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {
     })
 }
 
-/// One line on standard error. A failure is ignored, since it could be reported nowhere.
+/// One line on standard error. A failure is ignored, since there is nowhere to report it.
 pub(crate) fn note(text: &str) {
     writeln!(io::stderr().lock(), "{}", terminal::line(text)).ok();
 }
@@ -101,7 +101,8 @@ pub(crate) fn visible(text: &str) -> String {
     terminal::line(text).into_owned()
 }
 
-/// Wraps a text between words at `room` columns; `None` wraps nothing. A longer word stays whole.
+/// Wraps a text between words at `room` columns; `None` does not wrap. A word longer than a line
+/// stays whole.
 pub(crate) fn wrapped(text: &str, room: Option<usize>) -> String {
     let Some(room) = room.filter(|room| *room > 0) else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();
@@ -162,7 +163,7 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
     block(&text)
 }
 
-/// Like `fields`, with values that are wrapped at the width of the screen.
+/// Like `fields`, but wraps values at the width of the screen.
 pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyhow::Result<()> {
     let room = screen.width.map(|width| usize::from(width).saturating_sub(label_width(pairs) + 1));
     let pairs: Vec<(&str, String)> =
@@ -170,8 +171,8 @@ pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyho
     fields(&pairs)
 }
 
-/// The members of a JSON object that are set: first those of `first`, then all others. On a screen
-/// a time is followed by the relative time.
+/// The members of a JSON object that are set: those in `first`, then all others. On a screen a time
+/// is followed by the relative time.
 pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> anyhow::Result<()> {
     let Some(map) = value.as_object() else {
         return json(value);

@@ -46,7 +46,7 @@ pub(crate) async fn ask(context: &Context, args: AskArgs) -> ExitResult {
     let receiver: Value = peer_found(&client, &args.name, receiver).await?;
     let to = output::cell(&receiver, "peer_id");
     present(&client).await?;
-    // Opened before the question is sent, so that no answer is missed.
+    // The stream is opened before the question is sent, so that no answer is missed.
     let mut answers = follow(context, &format!("peer/{}", PeerId::OPERATOR), None)?;
     let mut deliveries = follow(context, &format!("peer/{to}"), None)?;
     let mut changes = follow(context, "team", Some("peer.status"))?;
@@ -127,7 +127,7 @@ impl AnswerWait<'_> {
         changes: &mut Follower,
     ) -> anyhow::Result<AskEnd> {
         loop {
-            // All three are cancel-safe.
+            // All three futures are cancel-safe.
             let end = tokio::select! {
                 item = changes.next() => {
                     self.tell_change(item?).await?;
@@ -182,7 +182,7 @@ impl AnswerWait<'_> {
                 let message = self.read(&format!("/v1/messages/{}", encode(&id))).await?;
                 Ok(self.is_answer(&message).then_some(message))
             }
-            // Events of the time in between may be missing.
+            // Events of the outage may be missing.
             Some(FollowItem::Resumed | FollowItem::Gap(_)) => self.waiting_answer().await,
             Some(FollowItem::Disconnected { .. }) => {
                 self.note("lost the daemon; the wait continues when it answers");
@@ -244,7 +244,8 @@ impl AnswerWait<'_> {
     fn state(&self, state: &str) -> Option<AskEnd> {
         match state {
             "undeliverable" | "refused" | "expired" => return Some(AskEnd::Lost(state.to_owned())),
-            // Not at `offered`: a hook may run out of time, and then the model has nothing.
+            // `offered` is too early: the hook may time out, and then the model does not have the
+            // question.
             "injected" => self.note(&format!("{} has the question", self.name)),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! `svc inbox`: what waits for the operator.
+//! `svc inbox`: messages and requests that wait for the operator.
 
 use std::collections::HashMap;
 use std::process::ExitCode;

@@ -195,7 +195,7 @@ async fn note_successor(client: &Client, receiver: &Value) {
     }
     let (backend, path) = (cell("backend"), cell("path"));
     let query = [("backend", Some(&*backend)), ("path", Some(&*path)), ("live", Some("true"))];
-    // The message is stored: a failed look for others fails nothing.
+    // The message is stored; a failure to list other peers is not a failure of the command.
     let page: Value = client.get(&with_query("/v1/peers", &query)).await.unwrap_or_default();
     let names: Vec<String> = output::items(&page, "peers")
         .iter()
@@ -301,8 +301,8 @@ impl OperatorPresence {
         let context = context.clone();
         Self(tokio::spawn(async move {
             loop {
-                // A failure is ignored: the next heartbeat reaches a daemon that is back. A
-                // session's token is not the operator's.
+                // Failures are ignored: the next heartbeat reaches a daemon that is back. A token
+                // from the environment belongs to a session and not to the operator.
                 if let Ok(client) = context.client()
                     && client.target().token_source != TokenSource::Env
                 {

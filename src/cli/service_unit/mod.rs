@@ -1,4 +1,4 @@
-//! `svc service`: the daemon as a service of the user, started at log-in and after a failure.
+//! `svc service`: the daemon as a user service that starts at log-in and after a failure.
 //!
 //! `unit` renders the files and calls systemd or launchd. A file without svc's marker is
 //! never changed.
@@ -81,7 +81,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
     if dry_run {
         return would_install(context, unit, change);
     }
-    // The daemon's log is the first file that is written there.
+    // The daemon's log is the first file in the data folder.
     private_file::prepare_home(&context.paths.home)?;
     if present != Present::Current {
         unit.write()?;
@@ -210,7 +210,7 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult 
     let reached = unit.state();
     let problem = match reached {
         Ok(state) => {
-            // launchd refuses to unload what is not loaded.
+            // launchd refuses to unload a service that is not loaded.
             if state.enabled || state.active {
                 run_all(&unit.disable()).context("the service stays as it is")?;
             }

@@ -76,7 +76,7 @@ pub(super) struct Unit {
 pub(super) enum Present {
     Absent,
     Current,
-    /// A file of svc for another program or data folder, or from another version.
+    /// svc's file, but for another program, another data folder or another version.
     Outdated,
     /// A file without svc's marker.
     Foreign,
@@ -96,7 +96,7 @@ impl Present {
 impl Unit {
     pub(super) fn new(context: &Context) -> anyhow::Result<Self> {
         let manager = Manager::here()?;
-        // A link that a person made leads to the new version after an upgrade.
+        // A person's link leads to the new version after an upgrade.
         let program = program::own_name(&context.env)?;
         if !program.exists() {
             bail!(
@@ -124,8 +124,8 @@ impl Unit {
         })
     }
 
-    /// Writes the file atomically. Anyone may read it: it has no secret, and systemd warns
-    /// otherwise.
+    /// Writes the file atomically, readable by everybody: it holds no secret, and systemd warns
+    /// about a unit file that others cannot read.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let folder = self.path.parent().context("a unit has a folder")?;
         let written = std::fs::create_dir_all(folder)
@@ -146,8 +146,8 @@ impl Service {
         if context.paths.explicit_home {
             environment.push(("SVC_HOME", plain(&context.paths.home)?));
         } else {
-            // The service manager may have another environment than this shell, and the data folder
-            // depends on it.
+            // The service manager may have another environment than this shell; the data folder
+            // depends on these variables.
             for name in ["XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
                 if let Some(value) = context.env.os(name) {
                     environment.push((name, plain(Path::new(value))?));
@@ -174,7 +174,7 @@ impl Service {
             let assignment = quoted(&format!("{name}={value}"));
             text.extend(["Environment=", &assignment, "\n"]);
         }
-        // systemd expands variables in the arguments, but not in the program's path.
+        // systemd expands variables in the arguments but not in the program's path.
         let (program, log) = (quoted(&self.program), quoted(&self.log).replace('$', "$$"));
         text + &format!(
             "ExecStart={program} serve --log-file {log}\n\
@@ -228,7 +228,7 @@ impl Service {
     }
 }
 
-/// A path as text; fails if a line of a unit cannot hold it.
+/// A path as text; fails if a line of a unit file cannot hold it.
 fn plain(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
     if text.chars().any(char::is_control) {
@@ -260,7 +260,7 @@ pub(super) struct ServiceState {
     pub(super) enabled: bool,
     /// Whether the service runs or is about to.
     pub(super) active: bool,
-    /// The manager's term: `active`, `inactive`, `failed`.
+    /// The manager's own word: `active`, `inactive`, `failed`.
     pub(super) word: String,
     pub(super) pid: Option<i32>,
 }
@@ -282,8 +282,8 @@ impl Unit {
                 })
             }
             Manager::Launchd => {
-                // Distinguishes an unreachable domain of the user from a service that is not
-                // loaded.
+                // Fails if the user's domain is unreachable, which the next command would report as
+                // a service that is not loaded.
                 ask(&["launchctl", "print", &domain()])?;
                 let Ok(printed) = ask(&["launchctl", "print", &target()]) else {
                     let word = "inactive".to_owned();
@@ -305,7 +305,7 @@ impl Unit {
         }
     }
 
-    /// The commands that load the file, start the service at log-in and, if `start`, now.
+    /// The commands that load the file, enable the service at log-in and, if `start`, start it now.
     pub(super) fn enable(&self, start: bool) -> Vec<Vec<String>> {
         match self.manager {
             Manager::Systemd => {
@@ -316,7 +316,8 @@ impl Unit {
                 }
                 commands
             }
-            // launchd starts what it loads; a file in its folder is loaded at log-in.
+            // launchd starts a service when it loads it, and loads the files in its folder at
+            // log-in.
             Manager::Launchd if start => {
                 let path = self.path.display().to_string();
                 vec![words(&["launchctl", "bootstrap", &domain(), &path])]
@@ -325,7 +326,7 @@ impl Unit {
         }
     }
 
-    /// The commands that stop the service and disable its start.
+    /// The commands that stop and disable the service.
     pub(super) fn disable(&self) -> Vec<Vec<String>> {
         match self.manager {
             Manager::Systemd => vec![systemctl(&["disable", "--now", SYSTEMD_NAME])],

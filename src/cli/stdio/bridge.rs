@@ -1,5 +1,5 @@
-//! The state that all exchanges share: the session, the daemon's tools and the lines for the
-//! client; and the bridge's own requests, which renew the session and list the tools.
+//! State that all exchanges share: the session, the daemon's tools and the lines for the client.
+//! Also the bridge's own requests, which renew the session and list the tools.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,9 +25,9 @@ use super::call::{ClientCall, own_request};
 use super::link::{DaemonLink, Effort, LinkError};
 
 /// Retries of a request that gets no response. Bounded, since a request that crashes the daemon
-/// must not do so for ever.
+/// must not be repeated for ever.
 pub(super) const REPEATS: u32 = 3;
-/// Most pages of the list of tools. A daemon with more pages repeats itself.
+/// Most pages of the list of tools. A daemon that has more repeats pages.
 const MAX_TOOL_PAGES: usize = 100;
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -54,13 +54,13 @@ impl Bridge {
         Self { link, output, session, tools, expose }
     }
 
-    /// Sends a request of the bridge, outside any session. Returns the result, and the session that
-    /// it grants if the method is `initialize`. The request must be idempotent.
+    /// Sends a request of the bridge outside any session. Returns the result, and the session that
+    /// is granted if the method is `initialize`. The request must be idempotent.
     async fn request(
         &self,
         request: &Bytes,
     ) -> Result<(Option<HeaderValue>, Box<RawValue>), String> {
-        // Clients may call tools that are not listed to them.
+        // Clients may call tools that they do not see in their list.
         let expose = Some(ToolExposure::All);
         let setting = RequestSetting { expose, ..RequestSetting::default() };
         let outgoing = mcp_request::post(request.clone(), setting);
@@ -89,8 +89,8 @@ impl Bridge {
         }
     }
 
-    /// Begins a session in place of one that the daemon does not know, with the client's parameters
-    /// of `initialize`. Of many concurrent calls one begins it.
+    /// Replaces a session that the daemon does not know, with the client's parameters of
+    /// `initialize`. Concurrent calls share one renewal.
     pub(super) async fn renew(
         &self,
         stale: &Arc<LegacySession>,
@@ -115,8 +115,8 @@ impl Bridge {
         Ok(self.session.begin(session))
     }
 
-    /// Fetches the list of tools, which a restart may have changed, with the `_meta` of the call
-    /// that needs it.
+    /// Fetches the list of tools, which a restart may have changed. Sends the `_meta` of the call
+    /// that needs the list.
     pub(super) async fn learn_tools(&self, call: &ClientCall) -> Result<(), String> {
         let (mut tools, mut cursor) = (HashMap::new(), None::<String>);
         for _ in 0..MAX_TOOL_PAGES {
@@ -135,7 +135,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Whether a call is idempotent, so that it may be sent again after it may have been carried
+    /// Whether a call is idempotent, so that it may be resent although it may have been carried
     /// out.
     pub(super) async fn is_repeatable(&self, call: &ClientCall) -> bool {
         if call.tools.is_empty() {
@@ -184,22 +184,22 @@ pub(super) fn note_garbage() {
     output::note("svc: the daemon sent something that is no JSON-RPC message; it was dropped");
 }
 
-/// The session of a revision with sessions: granted by `initialize`, and kept so that it can be
-/// renewed.
+/// The session of a protocol revision with sessions, granted by `initialize` and kept for a
+/// renewal.
 pub(super) struct LegacySession {
-    /// The session's id; a server may grant none.
+    /// The session's id; `None` if the server grants none.
     pub(super) id: Option<HeaderValue>,
     revision: Option<Revision>,
-    /// The client's parameters of `initialize`, with which a renewal begins.
+    /// The client's parameters of `initialize`, which a renewal sends again.
     pub(super) params: Option<Box<RawValue>>,
-    /// The client's process, which links this session with the session of its hooks.
+    /// The client's process, which links this session with the session of the client's hooks.
     process: Option<u32>,
 }
 
 #[derive(Default)]
 pub(super) struct CurrentSession {
     session: Mutex<Option<Arc<LegacySession>>>,
-    /// Held while the session is renewed, so that one of many concurrent requests renews it.
+    /// Held during a renewal, so that only one of several concurrent requests renews the session.
     renewing: tokio::sync::Mutex<()>,
 }
 
@@ -256,7 +256,7 @@ impl CurrentSession {
 }
 
 /// The tools of the last list: which are idempotent, and which arguments are repeated in headers.
-/// The list is fetched only after a call was cut off, or refused for its headers.
+/// Fetched only after a call was cut off, or was refused for its headers.
 #[derive(Debug, Default)]
 pub(super) struct ToolCache(Mutex<HashMap<String, Arc<CachedTool>>>);
 
@@ -264,7 +264,7 @@ pub(super) struct ToolCache(Mutex<HashMap<String, Arc<CachedTool>>>);
 #[serde(rename_all = "camelCase")]
 pub(super) struct CachedTool {
     pub(super) name: String,
-    /// Says which arguments are repeated in headers.
+    /// Shows which arguments are repeated in headers.
     #[serde(default)]
     pub(super) input_schema: Value,
     #[serde(default)]
@@ -304,7 +304,7 @@ impl CachedTool {
 
 /// Longest line, in bytes: the largest body that the daemon accepts.
 pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
-/// Capacity of the queue of lines for the client. Exchanges wait while it is full, so memory stays
+/// Capacity of the queue of lines for the client. Exchanges wait while it is full, so memory is
 /// bounded.
 const QUEUE: usize = 64;
 const BLOCK: usize = 64 * 1024;
@@ -318,7 +318,7 @@ pub(super) fn of_client<R: AsyncRead + Unpin>(input: R) -> LineReader<R> {
 pub(super) struct LineWriter(mpsc::Sender<String>);
 
 impl LineWriter {
-    /// Standard output, and the task that writes to it, which ends early if standard output is
+    /// Standard output and the task that writes to it. The task ends early if standard output is
     /// closed.
     pub(super) fn stdout() -> (Self, JoinHandle<anyhow::Result<()>>) {
         let (sender, mut lines) = mpsc::channel::<String>(QUEUE);

@@ -1,4 +1,4 @@
-//! A line of the client: its kind, and the responses that the client waits for.
+//! A line from the client: its kind, and the responses that the client waits for.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -23,21 +23,21 @@ pub(super) enum ClientLine {
 pub(super) struct ClientCall {
     pub(super) line: Bytes,
     pub(super) kind: CallKind,
-    /// The tools that it calls; several only in a batch.
+    /// The tools that the call uses; more than one only in a batch.
     pub(super) tools: Vec<String>,
-    /// `params._meta` of a call without a session.
+    /// `params._meta` of a call of the revision without sessions.
     pub(super) meta: Option<Box<RawValue>>,
-    /// The responses that the client still waits for.
+    /// The responses that are still due.
     owed: Vec<OwedAnswer>,
-    /// Whether the client has got the acknowledgement of its subscription.
+    /// Whether the client got the acknowledgement of its subscription.
     acknowledged: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
     Modern,
-    /// A subscription of the revision without sessions: its response ends when the subscription
-    /// ends.
+    /// A subscription of the revision without sessions. Its response lasts as long as the
+    /// subscription.
     Listen,
     Initialize,
     Legacy,
@@ -56,29 +56,29 @@ pub(super) struct OneWayMessage {
     /// The method of a single notification.
     pub(super) method: Option<String>,
     pub(super) modern: bool,
-    /// The key of the request that it cancels.
+    /// The key of the request that the notification cancels.
     pub(super) cancels: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settlement {
     Pass,
-    /// Drop it: the client has it already.
+    /// Drop the message: the client has it already.
     Swallow,
     Garbage,
 }
 
 /// Why a call gets no response from the daemon.
 pub(super) enum CallFailure {
-    /// It was not carried out; a retry may work.
+    /// The call was not carried out; a retry may succeed.
     Unavailable(String),
-    /// It may have been carried out.
+    /// The call may have been carried out.
     Unknown(String),
     Refused(String),
 }
 
 impl ClientLine {
-    /// Parses a line. The error is the response to a line that cannot be sent.
+    /// Parses a line. The error is the response to a line that is not a valid message.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let line = Bytes::copy_from_slice(line.trim_ascii());
         let raw: &RawValue = serde_json::from_slice(&line)
@@ -91,7 +91,7 @@ impl ClientLine {
         if elements.is_empty() {
             return Err(invalid("an empty batch"));
         }
-        // The daemon refuses elements that are no messages.
+        // The daemon itself refuses elements that are not messages.
         let messages: Vec<JsonRpcEnvelope<'_>> = elements
             .iter()
             .filter_map(|element| JsonRpcEnvelope::parse(element.get().as_bytes()).ok())
@@ -158,7 +158,7 @@ impl ClientCall {
         self.owed.is_empty()
     }
 
-    /// Removes the responses in this message from those that are owed.
+    /// Removes the responses in this message from those that are due.
     pub(super) fn settle(&mut self, text: &str) -> Settlement {
         let Ok(raw) = serde_json::from_str::<&RawValue>(text) else {
             return Settlement::Garbage;
@@ -242,12 +242,12 @@ impl OwedAnswer {
     }
 }
 
-/// The tool that a message calls, also through the tool `ToolCall`.
+/// The tool that a message calls, directly or through the tool `ToolCall`.
 fn tool(message: &JsonRpcEnvelope<'_>) -> Option<String> {
     if !message.is_request() || message.method.as_deref() != Some("tools/call") {
         return None;
     }
-    // A call without a name still is a call of a tool.
+    // A call without a name is still a tool call.
     let name = message.text_param("name").unwrap_or_default();
     if name != "ToolCall" {
         return Some(name);

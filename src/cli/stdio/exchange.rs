@@ -1,5 +1,5 @@
 //! One call of the client, from its line to the last line of the response, over as many connections
-//! as it takes; and the session's own stream, whose messages belong to no request.
+//! as needed; and the session's own stream, whose messages belong to no request.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::bridge::{Bridge, LegacySession, REPEATS, note_garbage};
 use super::call::{CallFailure, CallKind, ClientCall, OneWayMessage, Settlement};
 use super::link::{Effort, LinkError};
 
-/// The error for an argument that is missing in the headers.
+/// The error code for an argument that is missing from the headers.
 const HEADER_MISMATCH: i64 = -32020;
 
 #[derive(Debug, Default)]
@@ -29,14 +29,14 @@ struct Attempts {
 
 /// Why a response ended before its last message.
 enum AnswerError {
-    /// It cannot be resumed; the call may be sent again.
+    /// The stream cannot be resumed; the call may be sent again.
     Cut(String),
-    /// The daemon has no more of it.
+    /// The daemon has no more of this stream.
     Over(String),
 }
 
 impl Bridge {
-    /// Answers a call, at least with an error.
+    /// Answers a call; the client always gets a response, at least an error.
     pub(super) async fn exchange(&self, mut call: ClientCall) {
         if let Err(failure) = self.attempt(&mut call).await {
             for reply in call.failures(&failure) {
@@ -45,8 +45,8 @@ impl Bridge {
         }
     }
 
-    /// Delivers a message that gets no response. It is idempotent, so it is sent until it has
-    /// arrived.
+    /// Delivers a message that gets no response. The message is idempotent, so it is resent until
+    /// it has arrived.
     pub(super) async fn deliver(&self, note: &OneWayMessage) {
         let (mut repeats, mut renewed) = (0, false);
         loop {
@@ -57,7 +57,7 @@ impl Bridge {
                 Ok(answer) if answer.status.is_success() => return,
                 Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
                     match session.filter(|it| it.id.is_some()) {
-                        // A response belongs to a request of the lost session.
+                        // The message is a response to a request of the lost session.
                         Some(_) if note.method.is_none() => return,
                         Some(session) if !std::mem::replace(&mut renewed, true) => {
                             match self.renew(&session).await {
@@ -92,7 +92,7 @@ impl Bridge {
                 ..session.as_deref().map(LegacySession::setting).unwrap_or_default()
             };
             let request = mcp_request::post(call.line.clone(), setting);
-            // The renewal of a subscription does not start a daemon.
+            // The renewal of a subscription must not start a daemon.
             let again = call.kind == CallKind::Listen && attempts.repeats > 0;
             let effort = if again { Effort::Background } else { Effort::Demand };
             let problem = match self.link.open(&request, effort).await {
@@ -196,7 +196,7 @@ impl Bridge {
         }
     }
 
-    /// Handles a refusal: removes its cause, or forwards it.
+    /// Handles a refusal: fixes the cause for a retry, or forwards the refusal.
     async fn refused(
         &self,
         call: &mut ClientCall,
@@ -240,7 +240,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Waits until the call may be sent again, or returns why it may not.
+    /// Waits until the call may be resent, or returns why it may not.
     async fn may_repeat(
         &self,
         call: &ClientCall,
@@ -257,7 +257,7 @@ impl Bridge {
     }
 }
 
-/// The code of a JSON-RPC error. Other documents have a member `error` too, without a code.
+/// The code of a JSON-RPC error. Other documents also have a member `error`, but without a code.
 fn code(error: &RawValue) -> Option<i64> {
     serde_json::from_str::<Value>(error.get()).ok()?.get("code")?.as_i64()
 }
@@ -296,7 +296,7 @@ impl Bridge {
                 Ok(refusal) => match refusal.status {
                     StatusCode::METHOD_NOT_ALLOWED => return,
                     StatusCode::NO_CONTENT => last = None,
-                    // The stream may be unknown while the session is known.
+                    // The stream may be unknown although the session is known.
                     StatusCode::NOT_FOUND if last.is_some() => {
                         last = None;
                         continue;

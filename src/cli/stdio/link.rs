@@ -1,5 +1,5 @@
-//! The connection to the daemon. The token is read for every request; a daemon that is away is
-//! waited for or started.
+//! The connection to the daemon. Reads the token for every request; waits for a daemon that is
+//! away, or starts one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,18 +23,18 @@ const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc
 const PATH: &str = "/mcp";
 /// How long a request waits for a daemon that is away.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long a daemon that was connected may be away before another is started: `svc restart` and
-/// service managers start it themselves, with the flags that they know.
+/// How long a daemon that was connected may be away before this process starts one: `svc restart`
+/// and service managers start it themselves, with the flags that they know.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How much is done for a request while the daemon is away.
+/// How much effort a request deserves while the daemon is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
     Once,
     /// The client waits: start a daemon if there is none, and retry for up to [`PATIENCE`].
     Demand,
-    /// Nobody waits: retry for ever and start nothing, since the daemon may have been stopped on
-    /// purpose.
+    /// Nobody waits: retry for ever but start nothing, since a person may have stopped the daemon
+    /// on purpose.
     Background,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum LinkError {
     /// Nothing was sent.
     #[error("{0}")]
     Away(String),
-    /// It was sent, and the outcome is unknown.
+    /// The request was sent and its outcome is unknown.
     #[error("{0}")]
     Lost(String),
 }
@@ -62,13 +62,14 @@ pub(super) struct DaemonLink {
 struct LinkState {
     was_there: bool,
     away_since: Option<Instant>,
-    /// When a start was last tried in this outage.
+    /// When a start was last attempted during this outage.
     start_tried: Option<Instant>,
     unauthorized: bool,
 }
 
 impl DaemonLink {
-    /// Uses the token of a file, else that of the client's process, or for a person the operator's.
+    /// Uses the token in a file if one is named; else the token of the client's process, or the
+    /// operator's for a person.
     ///
     /// Fails if a URL is given and no token for it, or if the file holds none.
     pub(super) fn new(
@@ -104,7 +105,7 @@ impl DaemonLink {
         let (since, mut failures) = (Instant::now(), 0);
         loop {
             let (problem, retry_after) = match self.try_open(outgoing, effort).await {
-                // The daemon starts or ends: it did not handle the request.
+                // The daemon starts or ends, and did not handle the request.
                 Ok(stream) if stream.status == StatusCode::SERVICE_UNAVAILABLE => {
                     ("the daemon is not ready".to_owned(), stream.retry_after())
                 }
@@ -113,7 +114,7 @@ impl DaemonLink {
                     self.note_away();
                     return Err(LinkError::Lost(error.to_string()));
                 }
-                // A person stopped it on purpose, so only the person starts it again.
+                // A person stopped the daemon on purpose, so only a person starts it again.
                 Err(ClientError::NotRunning { .. })
                     if effort == Effort::Demand && self.stays_stopped() =>
                 {
@@ -136,7 +137,7 @@ impl DaemonLink {
         }
     }
 
-    /// Reports a refused token on standard error: once, until a request is accepted again.
+    /// Reports a refused token on standard error, once until a request is accepted again.
     pub(super) fn note_unauthorized(&self, problem: &ClientProblem) {
         if !std::mem::replace(&mut self.state().unauthorized, true) {
             output::note(&format!("svc: the daemon refuses the token: {problem}"));
@@ -168,8 +169,8 @@ impl DaemonLink {
         Ok(stream)
     }
 
-    /// One attempt with the current token. A process token that the daemon does not know any more
-    /// is replaced: a request that got 401 was not carried out.
+    /// One attempt with the current token. Replaces a process token that the daemon no longer
+    /// knows: a request that got 401 was not carried out.
     async fn send(&self, outgoing: &McpRequest) -> Result<StreamingReply, ClientError> {
         let Some(kept) = &self.process_token else {
             return Client::new(self.discovery.target()?).open(PATH, outgoing).await;
@@ -190,8 +191,8 @@ impl DaemonLink {
         }
     }
 
-    /// The token of the client's process, or a new one in place of `stale`. Of many concurrent
-    /// requests one mints it.
+    /// The token of the client's process, or a new one in place of `stale`. Concurrent requests
+    /// share one new token.
     async fn process_token(
         &self,
         kept: &tokio::sync::Mutex<Option<Token>>,
@@ -213,14 +214,14 @@ impl DaemonLink {
         Ok(kept.insert(token).clone())
     }
 
-    /// Starts a daemon, at most once in an outage. Concurrent requests wait for it.
+    /// Starts a daemon, at most once per outage. Concurrent requests wait for that start.
     async fn start(&self) {
         let _turn = self.starting.lock().await;
         {
             let mut state = self.state();
             let away = state.away_since.get_or_insert_with(Instant::now).elapsed();
             let early = state.was_there && away < GRACE;
-            // The cause of a failed start may be gone for a later request.
+            // By the time of a later request, the cause of a failed start may be gone.
             let tried = state.start_tried.is_some_and(|at| at.elapsed() < PATIENCE);
             if early || tried {
                 return;
@@ -249,7 +250,8 @@ impl DaemonLink {
     }
 }
 
-/// Whether the daemon may have got the request. [`Client::open`] limits only the time to connect.
+/// Whether the daemon may have received the request. [`Client::open`] limits only the time to
+/// connect.
 fn was_sent(error: &ClientError) -> bool {
     matches!(error, ClientError::Connection { sent: true, .. })
 }

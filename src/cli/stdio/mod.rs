@@ -3,10 +3,10 @@
 //!
 //! The path of a message: [`CallDispatcher`] → [`call`] → [`exchange`] → [`link`] → daemon, and
 //! back through [`exchange`] to [`LineWriter`]. The bridge keeps the session's id, the client's
-//! parameters of `initialize`, and the calls under way; the daemon has all other state. So a
-//! restart of the daemon costs the client a delay at most.
+//! parameters of `initialize`, and the calls in progress; all other state is the daemon's. So a
+//! restart of the daemon costs the client only a delay.
 //!
-//! A client may mix revisions with sessions and the one without; each message says which it uses.
+//! A client may mix revisions with and without sessions; each message says which it uses.
 
 mod bridge;
 mod call;
@@ -69,7 +69,6 @@ pub(super) async fn run(context: &Context, args: StdioArgs) -> ExitResult {
     let read = tokio::select! {
         read = dispatcher.read(tokio::io::stdin()) => read,
         () = stop.cancelled() => Ok(()),
-        // Standard output is closed.
         _ = &mut writing => {
             stop.cancel();
             Ok(())
@@ -168,7 +167,7 @@ impl CallDispatcher {
         let is_first = call.kind == CallKind::Initialize;
         self.calls += 1;
         let (number, cancel) = (self.calls, self.stop.child_token());
-        // The bridge cannot cancel one request of a batch; the daemon gets the cancellation.
+        // One request of a batch cannot be cancelled here, so the daemon gets the cancellation.
         if let Some(key) = call.only_key() {
             let (kind, modern) = (call.kind, call.is_modern());
             let entry = RunningCall { number, kind, modern, cancel: cancel.clone() };
@@ -189,7 +188,7 @@ impl CallDispatcher {
     async fn note(&mut self, note: OneWayMessage) {
         if let Some(key) = &note.cancels {
             let running = self.running().remove(key);
-            // A call that was not sent yet is not sent.
+            // A call that was not sent yet is never sent.
             let alone = running.is_some_and(|running| {
                 running.cancel.cancel();
                 running.modern

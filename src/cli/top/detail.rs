@@ -1,4 +1,4 @@
-//! What lies on top of the lists: all about one row, or a message that is being written.
+//! Overlays: all details of one row, or a message that is being written.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -62,12 +62,12 @@ pub(super) fn write(model: &Model, draft: &Draft, area: Rect, frame: &mut Frame<
     frame.render_widget(text.scroll((u16::try_from(hidden).unwrap_or(u16::MAX), 0)), area);
 }
 
-/// The sheet with what a request asks, above its options.
+/// The sheet that shows a request's call above the options.
 pub(super) struct ChoiceSheet {
-    /// The call as it will run. No row is wider than the sheet.
+    /// The call as it will run, wrapped to the width of the sheet.
     rows: Vec<Line<'static>>,
     pub(super) height: u16,
-    /// How many of the rows fit.
+    /// Height in rows of the visible part of the call.
     room: u16,
 }
 
@@ -82,24 +82,24 @@ impl ChoiceSheet {
         let rows = rows_of(asked, body.width);
         let options = u16::try_from(choice.request.options.len()).unwrap_or(u16::MAX);
         let wanted = u16::try_from(rows.len()).unwrap_or(u16::MAX);
-        // One more for the border.
+        // One more row, for the border.
         let others = options.saturating_add(1);
         let height = wanted.saturating_add(others).min(body.height.saturating_sub(Self::ABOVE));
         Self { rows, height, room: height.saturating_sub(others) }
     }
 
-    /// How many rows of the call are visible at a time.
+    /// How many rows of the call are visible at once.
     pub(super) fn room(&self) -> usize {
         usize::from(self.room)
     }
 
-    /// The largest offset: the last row is at the bottom then.
+    /// The largest scroll offset, at which the last row is at the bottom.
     pub(super) fn most_scrolled(&self) -> usize {
         self.rows.len().saturating_sub(self.room())
     }
 }
 
-/// Draws what a request asks, and its options, each with the number that chooses it.
+/// Draws a request's call and its options, each with the number that chooses it.
 pub(super) fn choose(
     choice: &RequestChoice,
     sheet: ChoiceSheet,
@@ -241,7 +241,7 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
     lines
 }
 
-/// The last lines of the chosen row, below a heading; empty if it has none.
+/// The last lines of the chosen row below a heading; empty if the row has none.
 fn last_lines(model: &Model, id: &str, heading: &str) -> Vec<Line<'static>> {
     let lines = model.last_lines_of(id);
     if lines.is_empty() {

@@ -1,8 +1,9 @@
-//! The page on a terminal: keys in, frames out, and the daemon's feeds, which say when to fetch.
+//! The page on a terminal: reads keys, draws frames, and follows the daemon's feeds, whose events
+//! trigger a fetch.
 //!
-//! Nothing is asked while nothing happens, and the person is here for as long as the page is open.
-//! A feed that moves has the lists fetched once, a moment later, so that a hundred events cost one
-//! fetch. The followers come back by themselves after a restart of the daemon.
+//! Nothing is polled while nothing happens. The person counts as present for as long as the page is
+//! open. An event of a feed triggers one fetch of the lists after a short delay, so a hundred
+//! events cost one fetch. The followers reconnect after a restart of the daemon.
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -30,16 +31,15 @@ use super::view::draw;
 use crate::cli::people::OperatorPresence;
 use crate::cli::{Context, ExitResult, UsageError, message, terminal};
 
-/// Delay from an event to the fetch of the lists, which gathers further events.
+/// Delay from an event to the fetch of the lists, which coalesces further events.
 const GATHER: Duration = Duration::from_millis(80);
 /// Delay between two attempts to reach the daemon.
 const RETRY: Duration = Duration::from_secs(1);
 const WAITING: &str = "the daemon is away; this view waits for it";
 const LAST_LINES: u64 = 20;
-/// How often relative times are renewed.
+/// How often relative times are redrawn.
 const TICK: Duration = Duration::from_secs(5);
-/// The feeds that say that something of the page may have changed, by prefix and kind: no output of
-/// tasks.
+/// Feeds whose events may change the page, by prefix and kind. Output of tasks is not among them.
 const FEEDS: [(&str, Option<&str>); 5] = [
     ("team", None),
     ("peer/", None),
@@ -113,7 +113,7 @@ async fn carry_out(context: &Context, effect: ScreenEffect) -> Option<ScreenInpu
             } else {
                 session_lines(context, &id).await
             };
-            // A failure shows no lines.
+            // A failed request shows no lines.
             ScreenInput::LastLines(id, lines.unwrap_or_default())
         }
     })
@@ -182,14 +182,14 @@ impl Drop for OpenPage {
     }
 }
 
-/// Ignores failures: the terminal is gone then.
+/// Failures are ignored, as the terminal is gone then.
 fn give_back() {
     execute!(io::stdout(), LeaveAlternateScreen, cursor::Show).ok();
     disable_raw_mode().ok();
 }
 
-/// Reads keys on a thread of its own, for as long as the process lives: a read cannot be called
-/// off.
+/// Reads keys on a thread of its own that lives as long as the process: a blocking read cannot be
+/// cancelled.
 fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
@@ -246,8 +246,8 @@ async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
         let input = match fetch(&context).await {
             Ok(team) => ScreenInput::Fetched(Box::new(team)),
             Err(error) => {
-                // The feeds report the return of the daemon, unless it was back before they
-                // noticed.
+                // The feeds report that the daemon is back, unless it was back before they noticed
+                // the outage.
                 let (sent, ()) =
                     tokio::join!(inputs.send(ScreenInput::Away(away(&error))), sleep(RETRY));
                 if sent.is_err() {
@@ -264,7 +264,7 @@ async fn follow(context: Context, inputs: mpsc::Sender<ScreenInput>) {
     }
 }
 
-/// Notifies `changed` of each event of a feed.
+/// Sends a notice to `changed` for each event of a feed.
 async fn follow_feed(
     context: Context,
     path: String,
@@ -291,7 +291,7 @@ async fn follow_feed(
     }
 }
 
-/// The end of the log: lists that are fetched afterwards include all events before it.
+/// The position of the log's head. Lists that are fetched afterwards include all events before it.
 async fn position(context: &Context) -> anyhow::Result<u64> {
     let health: Value = context.client()?.get("/v1/health").await?;
     Ok(health.pointer("/store/head").and_then(Value::as_u64).unwrap_or(0))
@@ -308,7 +308,7 @@ async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
         get("/v1/ghap?status=active&limit=500"),
         get("/v1/requests?open=true&limit=50"),
         get("/v1/messages?open=true&limit=50"),
-        // A broadcast is one row, and has a message for each receiver.
+        // A broadcast is one row here but has one message per receiver.
         get("/v1/messages?limit=200"),
         get("/v1/tasks?status=active&limit=50"),
         get("/v1/tasks?status=pending&limit=50"),
@@ -330,7 +330,7 @@ async fn answer(context: &Context, path: &str, body: &Value) -> anyhow::Result<(
     Ok(())
 }
 
-/// Sends a draft. Returns when its receiver gets it, in words.
+/// Sends a draft. Returns a sentence that says when the receiver gets it.
 async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     let kind = if draft.answers.is_some() { "response" } else { "notification" };
     let mut body = json!({ "text": draft.text, "type": kind });
@@ -340,13 +340,13 @@ async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     let client = context.client()?;
     let peer = format!("/v1/peers/{}", encode(&draft.to));
     let sent: Value = client.post(&format!("{peer}/messages"), &body).await?;
-    // The message is stored: a failed look at its receiver fails nothing.
+    // The message is stored; a failed request for its receiver is no failure.
     let receiver: Value = client.get(&peer).await.unwrap_or_default();
     Ok(terminal::line(message::when(&sent, &receiver)).into_owned())
 }
 
-/// Why the daemon does not answer, as far as a person has to do something: that it is away is
-/// waited for.
+/// Why the daemon does not answer, if a person can do something about it. A daemon that is merely
+/// away is waited for.
 fn away(error: &anyhow::Error) -> String {
     let is_away = error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>());
     if is_away.into_iter().any(ClientError::is_transient) {

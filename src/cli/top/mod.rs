@@ -5,8 +5,9 @@
 //! - [`update`]: applies a key, an answer of the daemon or a tick to the model, and returns the
 //!   effect to carry out. No I/O.
 //! - [`view`]: draws a model. [`detail`] has what lies on top of the lists.
-//! - [`live`]: reads keys, follows the daemon's feeds, fetches when they move, sends what was
-//!   written.
+//! - [`view`]: draws a model; [`detail`] draws the overlays.
+//! - [`live`]: reads keys, follows the daemon's feeds, fetches the lists after events, sends
+//!   messages and answers.
 
 mod detail;
 mod live;

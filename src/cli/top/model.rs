@@ -1,4 +1,4 @@
-//! What is shown, and how styles and times look.
+//! The state of the page, and the rendering of styles and times.
 
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style as Look};
@@ -10,7 +10,7 @@ use crate::cli::output::{Screen, Style, relative};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pane {
     People,
-    /// What waits: requests of agents, questions, and tasks that are not over.
+    /// Open items: requests of agents, questions, and tasks that are not over.
     Requests,
     Messages,
 }
@@ -41,7 +41,7 @@ pub(super) enum DaemonConnectionState {
 pub(super) enum Row<'a> {
     Peer(&'a TeamPeer),
     Request(&'a TeamRequest),
-    /// A peer that waits at a prompt of its own client.
+    /// A peer that waits at a prompt in its own client.
     Waiting(&'a TeamPeer),
     Question(&'a TeamMessage),
     Task(&'a OpenTask),
@@ -75,7 +75,7 @@ impl<'a> Row<'a> {
 pub(super) struct Draft {
     pub(super) to: String,
     pub(super) name: String,
-    /// The question that it answers.
+    /// The id of the question that the draft answers.
     pub(super) answers: Option<String>,
     pub(super) text: String,
 }
@@ -90,7 +90,7 @@ pub(super) struct RequestChoice {
     pub(super) chosen: Option<usize>,
     /// Rows of the call above the visible ones.
     pub(super) scrolled: usize,
-    /// How many rows of the call, from the first on, were visible so far.
+    /// Number of rows of the call, from the first, that have been visible so far.
     pub(super) read: usize,
 }
 
@@ -104,13 +104,12 @@ pub(super) enum Overlay {
     Choose(RequestChoice),
 }
 
-/// The state of the page.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) team: TeamSnapshot,
     pub(super) connection: DaemonConnectionState,
     pub(super) pane: Pane,
-    /// The id of the chosen row of each list: its index changes.
+    /// The id of the chosen row of each list; its index may change.
     pub(super) chosen: [Option<String>; 3],
     pub(super) overlay: Option<Overlay>,
     /// Whether offline peers, and questions to them, are listed.
@@ -119,7 +118,7 @@ pub(super) struct Model {
     pub(super) last_lines: Option<(String, Vec<String>)>,
     /// The result of the last action.
     pub(super) notice: Option<String>,
-    /// How many ticks the notice is still shown; `None`: until a key is pressed.
+    /// Ticks until the notice disappears; `None`: shown until a key is pressed.
     pub(super) notice_ticks: Option<u8>,
     pub(super) screen: Screen,
     /// The area of the last frame.
@@ -186,7 +185,7 @@ impl Model {
         if self.shows_away { 0 } else { far }
     }
 
-    /// Index of the chosen row; the first if none was chosen, or if the chosen one is gone.
+    /// Index of the chosen row; 0 if none was chosen or if the chosen row is gone.
     pub(super) fn chosen_index(&self, pane: Pane) -> Option<usize> {
         let rows = self.rows(pane);
         let id = self.chosen[pane.index()].as_deref();

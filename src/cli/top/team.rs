@@ -1,5 +1,5 @@
-//! The team as the daemon tells it. Texts of others are made harmless when they come in, so nothing
-//! else has to.
+//! The daemon's documents about the team. Deserialisation sanitises the text of others, so no other
+//! code has to.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -12,10 +12,10 @@ use crate::cli::terminal;
 /// Documents that were fetched at about the same time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TeamSnapshot {
-    /// The living first.
+    /// Living peers first.
     pub(super) peers: Vec<TeamPeer>,
     pub(super) attempts: Vec<OpenAttempt>,
-    /// What agents need permission for, the latest first.
+    /// Permission requests of agents, the latest first.
     pub(super) requests: Vec<TeamRequest>,
     /// Questions that wait for an answer, the latest first.
     pub(super) questions: Vec<TeamMessage>,
@@ -46,7 +46,7 @@ pub(super) struct TeamPeer {
     #[serde(default, deserialize_with = "harmless")]
     pub(super) session_id: String,
     pub(super) last_seen: Option<Timestamp>,
-    /// What it waits for, while its status is `waiting`.
+    /// What the peer waits for while its status is `waiting`.
     pub(super) waiting_for: Option<TeamWait>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct TeamWait {
     pub(super) until: Option<Timestamp>,
 }
 
-/// An open GHAP record: what a session tries.
+/// An open GHAP record: the attempt of a session.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct OpenAttempt {
     #[serde(deserialize_with = "harmless")]
@@ -123,14 +123,15 @@ pub(super) struct TeamRequest {
 pub(super) struct TeamCall {
     #[serde(default, deserialize_with = "harmless")]
     pub(super) name: String,
-    /// Arguments as they will be used: texts as they are, and everything else as JSON.
+    /// Arguments in the form in which they will be used: strings unchanged, everything else as
+    /// JSON.
     #[serde(default, deserialize_with = "call_input")]
     pub(super) input: Vec<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct TeamRequestOption {
-    /// Unchanged: the daemon gets it back, and the screen does not show it.
+    /// Not sanitised: the daemon gets it back, and the screen does not show it.
     pub(super) option_id: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) name: String,
@@ -167,7 +168,7 @@ impl TeamPeer {
         self.peer_id == PeerId::OPERATOR
     }
 
-    /// Whether this is an agent of one task, which the list of tasks shows.
+    /// Whether this is the agent of one task, which the list of tasks shows.
     pub(super) fn is_of_task(&self) -> bool {
         is_of_task(&self.display_name)
     }
@@ -274,15 +275,15 @@ impl TeamSnapshot {
         if self.is_away(peer_id) { " (offline)" } else { "" }
     }
 
-    /// Whether a peer is known to be offline. The operator, who looks at this page, is not.
+    /// Whether a peer is known to be offline. The operator is never offline, as the operator looks
+    /// at this page.
     pub(super) fn is_away(&self, peer_id: &str) -> bool {
         let is_it = |peer: &&TeamPeer| peer.peer_id == peer_id;
         self.peers.iter().find(is_it).is_some_and(|peer| !peer.is_own() && peer.is_away())
     }
 }
 
-/// The messages with one row for each broadcast: the first of its copies, which stand beside each
-/// other.
+/// The messages with one row for each broadcast: the first of its copies, which are adjacent.
 pub(super) fn without_copies(messages: Vec<TeamMessage>) -> Vec<TeamMessage> {
     let mut rows: Vec<TeamMessage> = Vec::with_capacity(messages.len());
     for message in messages {
@@ -302,13 +303,14 @@ fn name_of<'a>(id: &'a str, name: &'a str) -> &'a str {
     }
 }
 
-/// The items of a page that parse; items of a later daemon may not, and are left out.
+/// The items of a page that parse. Items of a later version may not parse and are left out.
 pub(super) fn items<T: for<'de> Deserialize<'de>>(page: &Value, key: &str) -> Vec<T> {
     let items = page.get(key).and_then(Value::as_array).into_iter().flatten();
     items.filter_map(|item| T::deserialize(item).ok()).collect()
 }
 
-/// The arguments of a call, each with its text; one that is no object has no name.
+/// The arguments of a call by name. Input that is not an object becomes one argument without a
+/// name.
 fn call_input<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<(String, String)>, D::Error> {
     let text = |value: Value| match value {
         Value::String(text) => text,

@@ -15,7 +15,7 @@ fn page(model: &Model, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     terminal.draw(|frame| draw(model, frame)).expect("draws");
     let text = terminal.backend().to_string();
-    // The backend puts each row into quotation marks, so that blanks at its end are seen.
+    // The backend puts each row in quotation marks, so that trailing spaces are visible.
     text.lines().map(|line| line.trim_matches('"').trim_end().to_owned() + "\n").collect()
 }
 
@@ -287,7 +287,7 @@ fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
     let wide = page(&model, 120, 30);
     let person = wide.lines().find(|line| line.starts_with(" claude@api")).expect("a row");
     assert!(person.contains("waits for gemini@old (offline)"), "{shown}");
-    // Behind the task.
+    // The row after the task.
     press(&mut model, &[Key::Tab, Key::Down, Key::Enter]);
     assert!(page(&model, 100, 30).contains("cannot be withdrawn"), "{}", page(&model, 100, 30));
 }
@@ -555,7 +555,7 @@ fn leave_is_given_only_for_what_was_shown_to_its_end() {
     assert_eq!(press(&mut model, &[Key::Char('1')]), None);
     let words = "↓ or space shows the rest, and then Allow once can be answered";
     assert_eq!(model.notice.as_deref(), Some(words));
-    // A denial needs none of it.
+    // A denial needs no such reading.
     let denied = press(&mut model.clone(), &[Key::Char('2')]);
     assert!(matches!(denied, Some(ScreenEffect::Answer { .. })), "{denied:?}");
     press(&mut model, &[Key::Char(' '), Key::Char(' ')]);
@@ -563,11 +563,11 @@ fn leave_is_given_only_for_what_was_shown_to_its_end() {
     press(&mut model, &[Key::Char(' '), Key::Down, Key::Down, Key::Char(' ')]);
     let shown = page(&model, 60, 14);
     assert!(shown.contains("step 20") && !shown.contains("more"), "{shown}");
-    // Another size has other rows.
+    // Another size wraps the rows differently.
     let mut other = model.clone();
     update(&mut other, ScreenInput::Resized);
     assert_eq!(press(&mut other, &[Key::Char('1')]), None);
-    // What was shown counts, also when it is scrolled back.
+    // Rows that were shown count, also after scrolling back.
     let given = press(&mut model, &[Key::Up, Key::Up, Key::Char('1')]);
     assert!(matches!(given, Some(ScreenEffect::Answer { .. })), "{given:?}");
 }

@@ -1,4 +1,4 @@
-//! What changes the page. A function of the model and of what came in, without I/O.
+//! Updates of the page: a function of the model and an input, without I/O.
 
 use svc_model::{PeerId, Timestamp};
 
@@ -26,9 +26,10 @@ pub(super) enum ScreenInput {
     Key(Key),
     Fetched(Box<TeamSnapshot>),
     Away(String),
-    /// A message was stored: when its receiver gets it. Or why it was not sent.
+    /// A message was stored, with a sentence that says when its receiver gets it; or why it was not
+    /// sent.
     Sent(Result<String, String>),
-    /// A request was answered, or why it was not.
+    /// A request was answered, or why that failed.
     Answered(Result<(), String>),
     /// The last lines of a peer or task, by its id.
     LastLines(String, Vec<String>),
@@ -48,7 +49,7 @@ pub(super) enum ScreenEffect {
     Answer {
         request_id: String,
         option_id: String,
-        /// Whether the person was told that the option holds from now on.
+        /// Whether the person was warned that the option is permanent.
         confirm: bool,
     },
 }
@@ -66,7 +67,7 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
             model.team = *team;
             model.connection = DaemonConnectionState::Live;
             close_ended(model);
-            // Renews the last lines of open details.
+            // Refreshes the last lines of an open detail view.
             return matches!(model.overlay, Some(Overlay::Detail { .. }))
                 .then(|| last_lines(model))
                 .flatten();
@@ -93,7 +94,7 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         }
         ScreenInput::Resized => {
             if let Some(Overlay::Choose(choice)) = &mut model.overlay {
-                // Another width breaks the rows elsewhere.
+                // Another width wraps the rows differently.
                 (choice.scrolled, choice.read) = (0, 0);
             }
         }
@@ -101,7 +102,8 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
     None
 }
 
-/// Closes the options of a request that is answered, or that only its terminal can answer now.
+/// Closes the options of a request that was answered, or that can now be answered only in the
+/// agent's terminal.
 fn close_ended(model: &mut Model) {
     let Some(Overlay::Choose(choice)) = &model.overlay else { return };
     let open = model.team.requests.iter().find(|open| open.request_id == choice.request.request_id);
@@ -115,7 +117,7 @@ fn close_ended(model: &mut Model) {
     (model.overlay, model.notice, model.notice_ticks) = (None, Some(words), None);
 }
 
-/// Removes a notice after its ticks: it hides the help for keys.
+/// Removes a notice when its ticks are over, as it covers the help for keys.
 fn fade(model: &mut Model) {
     match model.notice_ticks {
         Some(0) => model.notice = None,
@@ -140,7 +142,7 @@ fn press(model: &mut Model, key: Key) -> Option<ScreenEffect> {
 fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
     match key {
         Key::Char('q') => return Some(ScreenEffect::Quit),
-        // Escape only goes back: one press too many must not quit.
+        // Escape only goes back: pressing it once too often must not quit.
         Key::Escape => model.notice = Some("this is the first page; q leaves it".to_owned()),
         Key::Char('o') => model.shows_away = !model.shows_away,
         Key::Up | Key::Char('k') => step(model, -1),
@@ -148,7 +150,7 @@ fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
         Key::Tab => turn(model, 1),
         Key::BackTab => turn(model, Pane::ALL.len() - 1),
         Key::Enter if model.chosen_row().is_some() => {
-            // The row stays chosen when rows before it change.
+            // Pins the row, so that it stays chosen when rows above it change.
             step(model, 0);
             model.overlay = Some(Overlay::Detail { scroll: 0 });
             return last_lines(model);
@@ -181,8 +183,7 @@ fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
     None
 }
 
-/// Chooses an option by its number. Permission is given only for a call that was visible to its
-/// end.
+/// Chooses an option by its number. Permission is given only for a call that was shown to its end.
 fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<ScreenEffect> {
     let [_, body, _] = parts_of(model.page);
     let sheet = ChoiceSheet::new(&choice, body);
@@ -232,14 +233,14 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
     None
 }
 
-/// The options of a row's request, or of the request of a row's peer.
+/// The options of a row's request, or of the request of the row's peer.
 fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
     let request = match row {
         Row::Request(request) => request,
         Row::Peer(peer) => model.team.request_of(peer)?,
         Row::Waiting(_) | Row::Question(_) | Row::Task(_) | Row::Message(_) => return None,
     };
-    // Without options only its own terminal takes the answer.
+    // A request without options can be answered only in the agent's own terminal.
     let (name, request) = (model.team.asker(request).to_owned(), request.clone());
     let choice = RequestChoice { request, name, chosen: None, scrolled: 0, read: 0 };
     Some(choice).filter(|choice| !choice.request.options.is_empty())
@@ -317,7 +318,7 @@ fn write(model: &mut Model, mut draft: Draft, key: Key) -> Option<ScreenEffect> 
     None
 }
 
-/// Moves the selection; with 0 it fixes the present row, which stays chosen when the list changes.
+/// Moves the selection. 0 pins the current row, which stays chosen when the list changes.
 fn step(model: &mut Model, by: isize) {
     let Some(index) = model.chosen_index(model.pane) else { return };
     let rows = model.rows(model.pane);

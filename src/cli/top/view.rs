@@ -1,4 +1,4 @@
-//! Draws the page: a line above, three lists, a line of keys below.
+//! Draws the page: a heading, three lists, and a line of keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Flex, Layout, Rect};
@@ -41,7 +41,7 @@ pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
 }
 
 fn lists_of(model: &Model, area: Rect, frame: &mut Frame<'_>) {
-    // A list takes what its rows need, at least one; people get the rest.
+    // A list gets the rows that it needs, at least one; the list of people gets the rest.
     let wanted = |pane: Pane| u16::try_from(model.rows(pane).len().max(1) + 1).unwrap_or(u16::MAX);
     let most = (area.height / 3).max(2);
     let areas: [Rect; 3] = Layout::vertical([
@@ -97,7 +97,7 @@ fn keys(model: &Model, width: u16) -> Line<'static> {
 const WIDE: u16 = 90;
 const GAP: u16 = 2;
 
-/// Index of the machine among a person's cells, if the team has several machines.
+/// Index of the machine in a person's cells, if the team has several machines.
 const MACHINE: usize = 5;
 
 type CellText = (String, Style);
@@ -105,7 +105,7 @@ type CellText = (String, Style);
 fn draw_list(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
     let is_active = model.pane == pane;
     let rows = model.rows(pane);
-    // An inactive list shows its newest rows, whichever row was chosen.
+    // An inactive list is not scrolled: it shows its newest rows.
     let chosen = model.chosen_index(pane).filter(|_| is_active);
     let above = scrolled(chosen, area);
     let title = match pane {
@@ -145,7 +145,7 @@ fn draw_list(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
         })
         .collect();
     let constraints = widths(pane, wide, area.width, &texts);
-    // The table's own layout, so that truncated cells end with a sign.
+    // The same layout as the table's, so that truncated cells can end with a mark.
     let columns =
         Layout::horizontal(constraints.clone()).flex(Flex::Start).spacing(GAP).split(area);
     let lines = rows.iter().zip(texts).map(|(row, texts)| {
@@ -165,14 +165,14 @@ fn draw_list(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// How many rows are hidden above so that the chosen one is visible. The title takes a line.
+/// How many rows are hidden above so that the chosen row is visible. The title takes one line.
 fn scrolled(chosen: Option<usize>, area: Rect) -> usize {
     let height = usize::from(area.height.saturating_sub(1)).max(1);
     chosen.map_or(0, |index| (index + 1).saturating_sub(height))
 }
 
-/// How wide the columns are. Names and who waits for whom take what they need, as far as something
-/// is left for the rest.
+/// Widths of the columns. Names and the peers that a person waits for get what they need, as far as
+/// that leaves room for the rest.
 fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Constraint> {
     let widest = |column: usize| {
         let width = |text: &Vec<CellText>| Span::raw(text[column].0.as_str()).width();
@@ -186,8 +186,8 @@ fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Con
             let has_machines = texts.iter().any(|text| text.len() > MACHINE);
             let machine = if has_machines { widest(MACHINE).min(room / 6) + GAP } else { 0 };
             let left = room.saturating_sub(name + status + seen + machine + 4 * GAP);
-            // What is tried and who is waited for share what is left; what one of them does not
-            // need the other has.
+            // The attempt and the awaited peers share the rest; each gets what the other does not
+            // need.
             let waits = widest(3).min(left.saturating_sub(widest(2)).max(left * 2 / 5));
             let mut widths = vec![
                 Constraint::Length(name),
@@ -211,7 +211,7 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let attempt = model.team.attempt_of(peer);
     let tries = attempt.map_or_else(String::new, |attempt| attempt.goal.clone());
     let request = model.team.request_of(peer);
-    // An agent does nothing before it has the permission.
+    // An agent does nothing until it has permission.
     let (tries, doing) = match (request, peer.wait()) {
         (Some(request), _) => (format!("needs permission: {}", request.title), Style::Waiting),
         (None, Some((wait, _))) => (wait, Style::Waiting),
@@ -287,7 +287,7 @@ fn line(at: Option<String>, who: CellText, what: String) -> Vec<CellText> {
     cells
 }
 
-/// The text for an empty list, and what to do next.
+/// The text for an empty list, which says what to do next.
 fn empty(model: &Model, pane: Pane) -> &'static str {
     match (pane, &model.connection) {
         (Pane::People, DaemonConnectionState::Away { .. }) => {

@@ -1,7 +1,7 @@
-//! svc and each peer in turns. Beside them stands the least that this stack and its database can
-//! do: an axum handler, and a bare group commit behind it. And another MCP server, each connection
-//! in a session of its own: fair if that server stores its sessions in a database, too; `cargo
-//! bench --bench mcp` starts one that does.
+//! svc and each peer alternately. A further baseline is the minimum for this stack and its
+//! database: an axum handler, and a bare group commit behind it. There is also another MCP server,
+//! with a session per connection; this is fair if that server also stores its sessions in a
+//! database. `cargo bench --bench mcp` starts one that does.
 
 use std::process::Command;
 
@@ -25,7 +25,7 @@ use crate::{
     server::{Kind, Server},
 };
 
-/// Starts the installed peers. Records each peer's version, or why it is missing.
+/// Starts the installed peers. Records each peer's version, or why the peer is missing.
 fn start(bench: &mut Bench) -> anyhow::Result<Vec<Box<dyn Peer>>> {
     let mut peers: Vec<Box<dyn Peer>> = Vec::new();
     let mut said = Vec::new();
@@ -48,12 +48,12 @@ fn start(bench: &mut Bench) -> anyhow::Result<Vec<Box<dyn Peer>>> {
             }
         },
     }
-    // Once, however many scenarios start them.
+    // Set rather than appended to, as several scenarios start the peers.
     bench.peers = said;
     Ok(peers)
 }
 
-/// The text after `mark` in the program's version.
+/// The text after `mark` in the output of `program --version`.
 fn version(program: &str, mark: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -82,7 +82,7 @@ pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
             (&peers, contest),
             |window_of| {
                 let slice = append::append(&daemon, &tasks, window_of, producers, events)?;
-                // Counted as events on both sides.
+                // Events are counted on both sides, not requests.
                 Ok(vec![Slice { count: slice.count * events as u64, ..slice }])
             },
             |peer, window_of| {
@@ -133,7 +133,7 @@ pub(crate) fn run_replay(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// The names of a round's slices, if there are several.
+/// Names of the slices of a round that has two.
 const PARTS: [&str; 2] = [" acks", " deliveries"];
 
 fn contend(
@@ -260,7 +260,7 @@ pub(crate) fn run_mcp(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// A request for each connection, in a session that it opens.
+/// A request for each connection, each in a session of its own that is opened here.
 fn in_sessions(target: &Target, tool: &str, arguments: &Value) -> anyhow::Result<Vec<Vec<u8>>> {
     let body = tool_call(tool, arguments);
     let one = || {

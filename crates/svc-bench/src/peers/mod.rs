@@ -1,5 +1,5 @@
-//! svc beside other servers. Each uses its own protocol, with the same kind of generator and the
-//! same 200 bytes in each event.
+//! svc compared with other servers. Each uses its own protocol, with the same kind of generator and
+//! the same 200 bytes per event.
 
 mod contests;
 mod postgres;
@@ -23,9 +23,9 @@ enum Contest {
     Append {
         producers: usize,
     },
-    /// Sixteen events in each request of svc; one in the peer's.
+    /// Sixteen events per request of svc; one per request of the peer.
     Batches,
-    /// Producers and subscribers together.
+    /// Producers and subscribers at the same time.
     Mixed,
     /// A long stream from its beginning.
     Replay,
@@ -40,16 +40,16 @@ enum Part {
 }
 
 trait Peer {
-    /// The name, with the durability.
+    /// The name, including the durability.
     fn name(&self) -> &str;
 
     fn part(&self, contest: Contest) -> Part;
 
-    /// Appends by `producers`, one event in each request.
+    /// Appends by `producers` with one event per request.
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice>;
 
-    /// Appends in the contest of batches. The protocol of a peer has one event in a request, so
-    /// this is [`Self::append`].
+    /// Appends in the contest of batches. A peer's protocol has one event per request, so this is
+    /// [`Self::append`].
     fn append_batches(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
         self.append(window_of, producers)
     }
@@ -62,8 +62,8 @@ trait Peer {
     fn replay(&self) -> anyhow::Result<Slice>;
 }
 
-/// Retries `work` until it succeeds or the deadline passes: a server that was just started does not
-/// listen yet.
+/// Retries `work` until it succeeds or the deadline passes, as a server that was just started does
+/// not listen yet.
 fn until_ready<T>(mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let end = Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,6 +1,6 @@
-//! `PostgreSQL`, over its protocol 3.0 in text: a row for each event, `COPY` for replay, and
-//! `NOTIFY` with the event for those who `LISTEN`. `synchronous_commit` and `fsync` are on, as they
-//! are by default: acknowledged events are on the disk.
+//! `PostgreSQL` over its protocol 3.0 in text: a row per event, `COPY` for replay, and `NOTIFY`
+//! with the event for clients that `LISTEN`. `synchronous_commit` and `fsync` are on, as by
+//! default, so acknowledged events are on the disk.
 
 use std::{
     cell::Cell,
@@ -27,27 +27,27 @@ use crate::{
     wire::BadAnswer,
 };
 
-/// The user that the server runs as if this process is root: it refuses to run as root.
+/// The user that runs the server if this process is root: the server refuses to run as root.
 const USER: &str = "postgres";
-/// The end of the response to a `prepare`: it was done, and the server is ready.
+/// The end of the response to a `prepare`: the statement is prepared, and the server is ready.
 const PREPARED: &[u8] = b"C\0\0\0\x0cPREPARE\0Z\0\0\0\x05I";
 /// The database of the rows that are measured without svc.
 const DATABASE: &str = "postgres";
 const STREAMS: usize = 100;
 
-/// Its programs, and the user that they run as.
+/// The server's programs, and the user that runs them.
 #[derive(Debug)]
 pub(super) struct Installation {
     folder: PathBuf,
-    /// User and group, if this process is root.
+    /// User and group id, if this process is root.
     user: Option<(u32, u32)>,
 }
 
 impl Installation {
-    /// The installation on `PATH`, or the newest where Debian has them.
+    /// The installation on `PATH`, else the newest one in Debian's folders.
     ///
     /// # Errors
-    /// Why none can be used, for the report.
+    /// Why no installation can be used, for the report.
     pub(super) fn find() -> Result<Self, String> {
         let mut folders: Vec<PathBuf> = std::env::var_os("PATH")
             .map(|path| std::env::split_paths(&path).collect())
@@ -85,7 +85,7 @@ impl Installation {
     }
 }
 
-/// The number of a user or of its group, from `id`.
+/// The id of a user or of the user's group, from the program `id`.
 fn id(option: &str, user: Option<&str>) -> Option<u32> {
     let output = Command::new("id").arg(option).args(user).output().ok()?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
@@ -93,10 +93,10 @@ fn id(option: &str, user: Option<&str>) -> Option<u32> {
 
 #[derive(Debug)]
 pub(super) struct Postgres {
-    /// `None` once it was told to stop.
+    /// `None` once the server was told to stop.
     process: Option<Process>,
     address: SocketAddr,
-    /// Channels made so far, so that each round of a mix has one of its own.
+    /// Number of channels created so far, so that each round of a mix has its own.
     made: Cell<u32>,
     filled: u64,
 }
@@ -141,7 +141,7 @@ impl Postgres {
         self.address
     }
 
-    /// Makes a database, and returns its URL for a client at `address`.
+    /// Creates a database; returns its URL for a client at `address`.
     pub(super) fn database(&self, name: &str) -> anyhow::Result<String> {
         let mut socket = connect(self.address, DATABASE)?;
         ask(&mut socket, &format!("create database {name} template template0"))?;
@@ -154,7 +154,8 @@ impl Postgres {
 }
 
 impl Drop for Postgres {
-    /// Stops it with its own signal: killed, it would leave a segment of shared memory.
+    /// Stops the server with its own signal: if it were killed, it would leave a segment of shared
+    /// memory.
     fn drop(&mut self) {
         if let Some(process) = self.process.take() {
             process.stop().ok();
@@ -162,7 +163,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Drops the CPU time: each connection is a process of its own.
+/// Removes the CPU time, as each connection is a process of its own.
 fn without_cpu(slice: Slice) -> Slice {
     Slice { cpu: None, ..slice }
 }
@@ -237,13 +238,13 @@ pub(super) fn url(address: SocketAddr, database: &str) -> String {
     format!("postgres://svc@{address}/{database}")
 }
 
-/// A connection on which a statement is prepared as `a`.
+/// A connection on which a statement is prepared under the name `a`.
 fn protocol(statement: &str) -> Protocol {
     let hello = [startup(DATABASE), query(&format!("prepare a as {statement}"))].concat();
     Protocol { hello: Some((hello, PREPARED)), parse: answer }
 }
 
-/// A connection after the startup message.
+/// A connection on which the startup is done.
 pub(super) fn connect(address: SocketAddr, database: &str) -> anyhow::Result<TcpStream> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
@@ -285,12 +286,12 @@ fn query(text: &str) -> Vec<u8> {
     message
 }
 
-/// The length field of a message: all that follows the kind, itself included.
+/// The length field of a message: it counts itself and everything after it, but not the kind.
 fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// The length of the response to a query, once the server is ready for the next.
+/// The length of the response to a query, once the server is ready for the next query.
 fn answer(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let mut at = 0;
     loop {
@@ -311,16 +312,16 @@ fn body_length(bytes: [u8; 4]) -> usize {
     usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX)
 }
 
-/// A parser of the server's messages in any pieces, which only counts them.
+/// A parser for the server's messages, in pieces of any size, that only counts them.
 #[derive(Debug, Default)]
 struct Messages {
-    /// The bytes so far of the next head: the kind, and the length.
+    /// The bytes of the next head so far: kind and length.
     head: Vec<u8>,
-    /// Bytes that the body still lacks.
+    /// Number of bytes that are missing from the body.
     missing: usize,
-    /// An error, as far as it has come.
+    /// An error message, as much as has arrived.
     error: Option<Vec<u8>>,
-    /// Times that the server was ready for a query.
+    /// How often the server reported that it is ready for a query.
     ready: u64,
     rows: u64,
     notified: u64,
@@ -371,7 +372,7 @@ impl Decoder for Listener {
     }
 
     fn ready(&self) -> bool {
-        // Once after the beginning, and once after the `listen`.
+        // Once after the startup, and once after the `listen`.
         self.messages.ready >= 2
     }
 

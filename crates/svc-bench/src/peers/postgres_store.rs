@@ -1,6 +1,5 @@
-//! `postgres-store`: svc with its rows in `PostgreSQL`. The baselines are svc with a file, the
-//! function that appends by itself, a row and a `NOTIFY` for each event, and `COPY`, all on the
-//! same server.
+//! `postgres-store`: svc with its rows in `PostgreSQL`. The baselines are svc with a file, the bare
+//! function that appends, a row and a `NOTIFY` per event, and `COPY`, all on the same server.
 
 use std::{
     io::{Read as _, Write as _},
@@ -34,7 +33,7 @@ use crate::{
     report::{self, Figure, Goal, Slice, Summary},
 };
 
-/// The round trip of a database that is on another machine of the same site.
+/// The round trip to a database on another machine of the same site.
 const ROUND_TRIP: Duration = Duration::from_micros(500);
 /// The schema of svc's tables.
 const SCHEMA: &str = "svc";
@@ -86,7 +85,7 @@ fn open(
     Ok(runtime.block_on(Store::open_postgres(&options, &machine, Arc::new(SystemClock)))?)
 }
 
-/// The store's appends, beside the function that they call, fed by one connection.
+/// The store's appends, compared with the function that they call, on one connection.
 fn append_in_process(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     let producers = if bench.quick { 16 } else { 64 };
     let runtime = ceiling::runtime()?;
@@ -109,14 +108,14 @@ fn append_in_process(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()>
         }),
     )?;
     bench.add(figure.goal(Goal::ratio(0.8)));
-    // The store and the loop end with the last of these.
+    // The store and the loop end when the last of these is dropped.
     drop((ours, bare));
     group.finish()?;
     runtime.block_on(writer.close(store))?;
     Ok(())
 }
 
-/// A loop that gives all queued events to the function that appends, one call at a time.
+/// A loop that passes all queued events to the appending function, one call at a time.
 fn bare_function(server: &Postgres, database: &str) -> anyhow::Result<GroupCommit> {
     const DAEMON: &str = "bare";
     let mut socket = connect(server.address(), database)?;
@@ -124,8 +123,7 @@ fn bare_function(server: &Postgres, database: &str) -> anyhow::Result<GroupCommi
     ask(&mut socket, "delete from svc_group")?;
     ask(&mut socket, &format!("insert into svc_group values ('{DAEMON}', 0)"))?;
     ask(&mut socket, "update svc_commit set number = 0")?;
-    // The streams of the others have one event each at most: none, as `make_streams` only opens
-    // them.
+    // The other streams have no events, as `make_streams` only opens them.
     ask(
         &mut socket,
         "prepare append (bigint, bigint, bigint, bigint[], bigint[], text[], text[], text[]) as \
@@ -155,7 +153,7 @@ fn bare_function(server: &Postgres, database: &str) -> anyhow::Result<GroupCommi
     })
 }
 
-/// Appends over HTTP, beside svc with a file.
+/// Appends over HTTP, compared with svc with a file.
 fn append_over_http(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     let ours = daemon(bench, server, "postgres_http")?;
     let file = Daemon::start(&bench.sandbox, "postgres-http-file")?;
@@ -176,7 +174,7 @@ fn append_over_http(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> 
     ours.process.stop()
 }
 
-/// Acknowledged appends without and with subscribers, beside a row and a `NOTIFY` for each event.
+/// Acknowledged appends without and with subscribers, compared with a row and a `NOTIFY` per event.
 fn notify(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     let ours = daemon(bench, server, "postgres_notify")?;
     let Crowd { producers, subscribers } = Crowd::new(bench);
@@ -193,7 +191,7 @@ fn notify(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     ours.process.stop()
 }
 
-/// Hook events of sixteen sessions, with a server that is half a millisecond away.
+/// Hook events of sixteen sessions, with a server at a distance of half a millisecond.
 fn hook_events(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     const SESSIONS: usize = 16;
     let far = delay(server.address(), ROUND_TRIP / 2)?;
@@ -227,7 +225,7 @@ fn hook_events(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Moves a long history into the server, and reads its stream, beside `COPY`.
+/// Moves a long history to the server and reads its stream, compared with `COPY`.
 fn import_and_replay(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()> {
     const NAME: &str = "postgres_big";
     let home = BigHome::make(&bench.sandbox, NAME, if bench.quick { 20_000 } else { 1_000_000 })?;
@@ -265,8 +263,8 @@ fn import_and_replay(bench: &mut Bench, server: &Postgres) -> anyhow::Result<()>
     daemon.process.stop()
 }
 
-/// An address at which the server is further away, by `one_way` in each direction. Its threads end
-/// with their connections, the last one with this program.
+/// An address of the server with a delay of `one_way` in each direction. The threads end with their
+/// connections, and the last one with this program.
 fn delay(server: SocketAddr, one_way: Duration) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -293,7 +291,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, one_way: Duration) -> Option<()
             to.shutdown(std::net::Shutdown::Write).ok();
             return None;
         };
-        // A sleep takes some 60 µs longer than it says.
+        // A sleep takes about 60 µs longer than requested.
         std::thread::sleep(one_way.saturating_sub(Duration::from_micros(60)));
         to.write_all(&buffer[..got]).context("the other end").ok()?;
     }

@@ -1,4 +1,4 @@
-//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for subscribers, `XREAD COUNT` for replay. Or
+//! Redis Streams over RESP: `XADD`, `XREAD BLOCK` for subscribers, `XREAD COUNT` for replay. Or
 //! `XADD` with `PUBLISH`, and `SUBSCRIBE` for subscribers.
 
 use std::{
@@ -25,18 +25,18 @@ use crate::{
 };
 
 const PROTOCOL: Protocol = Protocol { hello: None, parse: simple_reply };
-/// The protocol of a request that is two commands.
+/// The protocol of a request that has two commands.
 const PAIRED: Protocol = Protocol { hello: None, parse: two_replies };
-/// Events in one read.
 const PAGE: usize = 1000;
 const STREAMS: usize = 100;
 
-/// How a server is used.
+/// The configuration and use of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RedisUse {
     /// `appendfsync always`: acknowledged events are on the disk.
     Always,
-    /// `appendfsync always`, and each event is published, too, so that subscribers need not read.
+    /// `appendfsync always`, and each event is also published, so that subscribers need not read
+    /// the stream.
     AlwaysPublish,
     /// `appendfsync everysec`: acknowledged events may be lost.
     EverySecond,
@@ -58,7 +58,7 @@ pub(super) struct Redis {
     process: Process,
     address: SocketAddr,
     usage: RedisUse,
-    /// Streams made so far, so that each round of a mix has one of its own.
+    /// Number of streams created so far, so that each round of a mix has its own.
     made: Cell<u32>,
     filled: u64,
 }
@@ -172,8 +172,7 @@ fn command(words: &[&str]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// `XREAD` after `last`; with `block` it waits for events, for that many milliseconds (0: for
-/// ever).
+/// `XREAD` after `last`. With `block` it waits for events for that many milliseconds (0: for ever).
 fn read(stream: &str, last: &[u8], block: Option<&str>) -> Vec<u8> {
     let last = if last.is_empty() { "0-0".into() } else { String::from_utf8_lossy(last) };
     let page = PAGE.to_string();
@@ -185,7 +184,7 @@ fn read(stream: &str, last: &[u8], block: Option<&str>) -> Vec<u8> {
     }
 }
 
-/// A reply that is one line, or one short string.
+/// Parses a reply that is one line or one short string.
 fn simple_reply(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     let Some(line) = bytes.windows(2).position(|two| two == b"\r\n") else {
         return Ok(None);
@@ -212,22 +211,22 @@ fn two_replies(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     Ok(simple_reply(&bytes[first..])?.map(|second| first + second))
 }
 
-/// A parser of replies to `XREAD`, and of published events, in any pieces. Keeps the last id and
-/// the number of events.
+/// A parser for replies to `XREAD` and for published events, in pieces of any size. Keeps the last
+/// id and the number of events.
 #[derive(Debug, Default)]
 struct Reply {
     events: u64,
     last_id: Vec<u8>,
-    /// Elements that the reply still lacks.
+    /// Number of elements that are missing from the reply.
     missing: u64,
     line: Vec<u8>,
-    /// The rest of a string, with its line end, and the length of the string.
+    /// The remaining bytes of a string with its line end, and the length of the string.
     string: Option<(usize, usize)>,
     short: Vec<u8>,
 }
 
 impl Reply {
-    /// Parses the next bytes; returns how many replies ended with them.
+    /// Parses the next bytes; returns how many replies were completed.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<u64, BadAnswer> {
         let mut ended = 0;
         while !bytes.is_empty() {
@@ -280,7 +279,7 @@ impl Reply {
         if len == DATA_BYTES {
             self.events += 1;
         } else if self.short.contains(&b'-') {
-            // Names of svc's streams and fields have no dash.
+            // An id has a dash; names of svc's streams and fields do not.
             self.last_id.clear();
             self.last_id.extend_from_slice(self.short.trim_ascii_end());
         }
@@ -304,7 +303,7 @@ struct Follower {
 
 impl Follower {
     fn new(stream: &str) -> (Vec<u8>, Self) {
-        // The reply to the ping says that the subscription is active.
+        // The reply to the ping shows that the subscription is active.
         let request = [command(&["PING"]), read(stream, b"", Some("0"))].concat();
         (request, Self::following(stream, false))
     }

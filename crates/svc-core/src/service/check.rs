@@ -11,12 +11,12 @@ pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A name, a path or a key.
+/// Refuses a name, a path or a key of more than [`limits::SHORT_TEXT_BYTES`].
 pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<(), Error> {
     text.map_or(Ok(()), |text| long(field, text, limits::SHORT_TEXT_BYTES))
 }
 
-/// A text of at most `most` bytes.
+/// Refuses a text of more than `most` bytes.
 pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
     if text.len() > most {
         let len = text.len();
@@ -25,7 +25,7 @@ pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), E
     Ok(())
 }
 
-/// An optional key, which must not be blank.
+/// Refuses an optional key that is blank or too long.
 pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> {
     if let Some(text) = text {
         not_blank(field, text)?;
@@ -54,7 +54,7 @@ pub(super) fn fraction(field: &'static str, share: f64) -> Result<(), Error> {
     Err(Error::invalid(field, "must be from 0 to 1"))
 }
 
-/// A name that others will read: of a peer, an agent, a label, a key.
+/// Refuses a reserved name for a peer, an agent, a label or a key: others will read it.
 pub(super) fn name(field: &'static str, text: &str) -> Result<(), Error> {
     if is_reserved_name(text) {
         let why = "it says no more than operator, user, system and the like: choose another name";

@@ -1,4 +1,4 @@
-//! What every service uses: the store, the clock, ids, and times that a test shortens.
+//! What every service uses: the store, the clock, ids, and durations that a test shortens.
 
 use std::{
     collections::HashMap,
@@ -31,11 +31,11 @@ pub(super) struct CoreInner {
     pub(super) budget: Budget,
     pub(super) read_turns: ReadScheduler,
     pub(super) projects: Projects,
-    /// Notified when the queue of dispatches has to be looked at.
+    /// Notified when the queue of dispatches has work to check.
     pub(super) work: tokio::sync::Notify,
-    /// Changes when a hook of Codex tells of a session that begins or of a turn.
+    /// Changes when a hook of Codex reports a new session or a turn.
     pub(super) codex_hooks: tokio::sync::watch::Sender<()>,
-    /// These three are set once, when the services are composed.
+    /// This field and the next two are set once, when the services are composed.
     pub(super) sessions: OnceLock<SessionsPolicy>,
     pub(super) session_scopes: OnceLock<SessionScopes>,
     pub(super) session_secrets: OnceLock<SessionSecrets>,
@@ -76,7 +76,7 @@ impl Core {
         self.session_scopes.get().map(SessionScopes::now).unwrap_or_default()
     }
 
-    /// `None` without a data folder; then no session changes its owner.
+    /// `None` without a data folder; then no session can change its owner.
     pub(super) fn session_secrets(&self) -> Option<&SessionSecrets> {
         self.session_secrets.get()
     }
@@ -85,7 +85,7 @@ impl Core {
         self.clock.now()
     }
 
-    /// A write of the daemon's own that only the store can refuse.
+    /// A write of the daemon's own, which only the store can refuse.
     pub(super) async fn change<T, F>(&self, work: F) -> Result<T, Error>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, StoreError>>
@@ -103,7 +103,7 @@ impl Core {
         Ok(named.map(|machine| (machine.machine_id, machine.name)).collect())
     }
 
-    /// A process on this machine, as a row names it.
+    /// A process on this machine, in the form of a row.
     pub(super) fn here(&self, process: &ProcessIdentity) -> MachineProcess {
         let machine_id = self.store.machine().machine_id.clone();
         MachineProcess { machine_id, process: process.clone() }
@@ -119,7 +119,7 @@ impl Core {
     }
 }
 
-/// Appends events to a stream, which this opens if there is none yet.
+/// Appends events to a stream; opens the stream if it does not exist.
 pub(super) async fn open_and_append(
     tx: &mut WriteTx,
     stream: &StreamName,
@@ -131,8 +131,8 @@ pub(super) async fn open_and_append(
     Ok(())
 }
 
-/// The bounds of the configuration; and times and bounds that a test shortens, which are constants
-/// of [`limits`] for users.
+/// Bounds from the configuration, and durations and bounds that a test shortens and that are
+/// constants of [`limits`] for users.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     pub peer_timeout: Duration,

@@ -12,7 +12,7 @@ use svc_store::StoreError;
 pub enum Error {
     #[error("there is no {kind} {id:?}{}", .kind.too_short(.id))]
     NotFound {
-        /// Each adapter chooses its hint by this.
+        /// Each adapter chooses its hint by this kind.
         kind: ResourceKind,
         /// The id of the request, cut to `SHOWN_ID_CHARS`.
         id: String,
@@ -21,7 +21,7 @@ pub enum Error {
     Ambiguous {
         kind: ResourceKind,
         name: String,
-        /// The living first.
+        /// Live candidates first.
         candidates: Vec<Candidate>,
     },
     #[error("{field}: {why}")]
@@ -42,8 +42,8 @@ pub enum Error {
     InsufficientData { have: u64, need: u64 },
     #[error("{0}")]
     Forbidden(String),
-    /// A session that does not exist, or that the settings hide from the caller: both give the same
-    /// error.
+    /// A session that does not exist, or that the settings hide from the caller. Both cases give
+    /// the same error.
     #[error("{}: {}", .0.as_str(), .0.explanation())]
     Unseen(SessionDenial),
     /// A name or an id that the caller may not use.
@@ -58,18 +58,18 @@ pub enum Error {
     /// A precondition is missing at present: an agent's program, its host, a live peer.
     #[error("{0}")]
     NotNow(String),
-    /// The daemon starts, stops, or waits for the database.
+    /// The daemon is starting or stopping, or waits for the database.
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
-    /// The server of the database is away. Nothing was written.
+    /// The database server is unreachable. Nothing was written.
     #[error("the database does not answer: nothing was changed, try again")]
     StoreUnavailable(#[source] StoreError),
-    /// The server of the database went away before it answered.
+    /// The database server became unreachable before it answered.
     #[error("the database did not answer whether the change took place: {}", advice(*may_repeat))]
     OutcomeUnknown {
         #[source]
         cause: StoreError,
-        /// Whether a repeat of the request does nothing twice.
+        /// Whether repeating the request has no further effect.
         may_repeat: bool,
     },
     /// The disk is full, or the configured bound is reached.
@@ -85,7 +85,7 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub id: String,
-    /// What distinguishes it from the others.
+    /// What distinguishes this candidate from the others.
     pub about: String,
 }
 
@@ -104,7 +104,7 @@ impl Candidate {
     }
 }
 
-/// Number of characters that an error shows of an unknown id.
+/// Number of characters of an unknown id that an error shows.
 const SHOWN_ID_CHARS: usize = 64;
 
 /// Kinds of things with an id. Their names appear in the errors of every adapter.
@@ -216,8 +216,8 @@ impl Error {
 }
 
 impl Error {
-    /// Notes on an unknown outcome whether the request may be repeated: it has a key, or once and
-    /// twice have the same effect.
+    /// Notes on an unknown outcome whether the request may be repeated: it has an idempotency key,
+    /// or doing it twice has the same effect as once.
     pub(super) fn of_repeatable(self, is_repeatable: bool) -> Self {
         match self {
             Self::OutcomeUnknown { cause, .. } => {

@@ -1,9 +1,9 @@
-//! Which machines and daemons the team has: this daemon's lease, and what becomes of the things of
-//! a machine whose daemon is away.
+//! The machines and daemons of the team: this daemon's lease, and what happens to the rows of a
+//! machine whose daemon is away.
 //!
-//! What another machine holds is unknown here. While its daemon is away its participants are
-//! unreachable, then offline; its tasks say so and stay, and so do its tokens and agents, until
-//! `[team] away` has passed.
+//! This daemon cannot see the processes of another machine. While that machine's daemon is away,
+//! its participants become unreachable, then offline. Its tasks get a reason and stay, and so do
+//! its tokens and agents, until `[team] away` has passed.
 
 use std::{
     sync::{
@@ -67,7 +67,7 @@ impl Machines {
         self.joined.get().map_or("", |joined| &joined.daemon.daemon_id)
     }
 
-    /// All daemons that have not said that they ended.
+    /// All daemons that have not recorded their end.
     pub async fn daemons(&self) -> Result<Vec<DaemonView>, Error> {
         let mut daemons = self.core.store.machines().daemons(self.daemon_id()).await?;
         if self.core.store.is_file() {
@@ -78,8 +78,8 @@ impl Machines {
         Ok(daemons)
     }
 
-    /// Takes a lease for this daemon. Earlier daemons of this machine that did not say that they
-    /// ended are lost.
+    /// Takes a lease for this daemon. Earlier daemons of this machine whose end is not on record
+    /// count as lost.
     pub async fn join(&self, daemon: NewDaemon) -> Result<(), Error> {
         let (at, commits) = (self.core.now(), AtomicU64::default());
         self.joined.set(JoinedDaemon { daemon: daemon.clone(), at, commits }).ok();
@@ -111,9 +111,9 @@ impl Machines {
         write.await
     }
 
-    /// Renews this daemon's lease. In a file only if something was written since the last time: one
-    /// daemon opens a file at a time, so nobody judges the lease before that daemon has ended, and
-    /// a daemon at rest writes nothing.
+    /// Renews this daemon's lease. With a database file, only if something was written since the
+    /// last renewal: only one daemon opens a file at a time, so no other daemon reads the lease
+    /// while this one runs, and an idle daemon writes nothing.
     pub async fn renew(&self) -> Result<(), Error> {
         let Some(JoinedDaemon { daemon, commits, .. }) = self.joined.get() else { return Ok(()) };
         let store = &self.core.store;
@@ -135,8 +135,8 @@ impl Machines {
         self.core.change(move |tx| Box::pin(async move { tx.machines().leave(&id).await })).await
     }
 
-    /// Looks at what machines hold whose daemons are away. Only time for which this daemon has been
-    /// here counts.
+    /// Handles what machines hold whose daemons are away. Counts only time during which this daemon
+    /// was running.
     pub async fn sweep(&self) -> Result<(), Error> {
         let Some(joined) = self.joined.get() else { return Ok(()) };
         let here_for = self.core.now().since(joined.at);

@@ -98,8 +98,8 @@ impl Mcp {
         write.await
     }
 
-    /// An open session of this caller; `None` if there is none of that id, or another caller owns
-    /// it.
+    /// An open session of this caller; `None` if there is no session of that id, or another caller
+    /// owns it.
     pub async fn mcp_session(
         &self,
         caller: &Caller,
@@ -112,7 +112,7 @@ impl Mcp {
         Ok(row.filter(|row| row.principal == Some(caller.principal()) && alive(row.last_seen_at)))
     }
 
-    /// Sets what `initialize` says of a session that was opened before it.
+    /// Stores what `initialize` says about a session that was opened before it.
     pub async fn describe_mcp_session(
         &self,
         id: &McpSessionId,
@@ -146,7 +146,7 @@ impl Mcp {
             .await
     }
 
-    /// Sets the list of tools that the client has seen.
+    /// Stores which list of tools the client has seen.
     pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
         let id = id.clone();
         self.core
@@ -154,7 +154,7 @@ impl Mcp {
             .await
     }
 
-    /// Ends a session, but not its calls.
+    /// Ends a session, but not the calls that run in it.
     pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
         let id = id.clone();
         self.core
@@ -214,8 +214,8 @@ impl Mcp {
         Ok(self.core.store.mcp().subscriptions(id).await?)
     }
 
-    /// Puts a call on record before its tool is run. `first` is the first message to the client, if
-    /// there is one.
+    /// Puts a call on record before its tool runs. `first` is the first message to the client, if
+    /// any.
     pub async fn begin_call(
         &self,
         caller: &Caller,
@@ -255,7 +255,7 @@ impl Mcp {
         write.await
     }
 
-    /// Sends the client a message during a call.
+    /// Sends a message to the client during a call.
     pub async fn say(
         &self,
         caller: &Caller,
@@ -286,7 +286,7 @@ impl Mcp {
                 if let Some(text) = end.message.filter(|_| open) {
                     tx.append(&stream, vec![message(text)]).await?;
                 }
-                // The stream of a whole session goes on.
+                // The stream of a whole session stays open.
                 if open && stream == StreamName::new("mcp", &id) {
                     tx.streams().close(&stream).await?;
                 }
@@ -296,7 +296,7 @@ impl Mcp {
         write.await
     }
 
-    /// Records what a task asks its client, or that it continues; and stores the answers.
+    /// Records what a task asks its client, or that it continues; also stores the answers.
     pub async fn ask_in_call(
         &self,
         id: &CallId,
@@ -326,8 +326,8 @@ impl Mcp {
         Ok(row.filter(|row| row.principal == Some(caller.principal())))
     }
 
-    /// Calls that have not ended, the oldest first: at a start, those that the last stop or crash
-    /// interrupted.
+    /// Calls that have not ended, oldest first. When the daemon starts, these are the calls that
+    /// the last stop or crash interrupted.
     pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
         Ok(self.core.store.mcp().open_calls().await?)
     }
@@ -343,8 +343,7 @@ impl Mcp {
         Ok(last.into_iter().next().map(|event| event.data))
     }
 
-    /// A page of the streams that the caller may read, the latest made first, without streams of
-    /// responses.
+    /// A page of the streams that the caller may read, latest first, without streams of responses.
     pub async fn readable_streams(
         &self,
         caller: &Caller,
@@ -373,7 +372,7 @@ impl Mcp {
         Ok(self.core.store.streams().names(&reader, prefix, limit).await?)
     }
 
-    /// A key of the daemon's own, made at the first use and kept in the database.
+    /// A key of the daemon's own, made at first use and kept in the database.
     pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
         let mut fresh = [0_u8; 32];
         svc_model::random_bytes(&mut fresh);

@@ -1,16 +1,15 @@
 //! What the system does, without a protocol. Adapters (HTTP, MCP, tools) call these services.
 //!
 //! [`Services`] has one field for each service. A service is a struct over the shared means of
-//! `core`, and its fields name the services that it calls, so that the direction is visible:
-//! `hooks` calls `journal`, `team` and `access`; `journal` calls `search` and `team`; `team` calls
+//! `core`. Its fields name the services that it calls, so that the direction is visible: `hooks`
+//! calls `journal`, `team` and `access`; `journal` calls `search` and `team`; `team` calls
 //! `access`; `conversations` calls `agents`; `codex` calls `team` and `prompts`.
 //!
-//! `assignments` is no service of its own: `team`, `agents`, `hooks` and `conversations` use it
-//! within their write jobs.
+//! `assignments` is not a service: `team`, `agents`, `hooks` and `conversations` use it within
+//! their write jobs.
 //!
 //! Each call gets the [`Caller`](svc_model::Caller), whose identity comes from the credential. A
-//! change and its event are one write job, so they commit together, and a caller that goes away
-//! leaves no half of them.
+//! change and its event are one write job, so they commit together, even if the caller disconnects.
 
 pub mod access;
 pub mod agents;

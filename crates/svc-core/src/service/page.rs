@@ -1,4 +1,4 @@
-//! Pages of lists: which rows a page has, and the cursor of the next one.
+//! Pages of lists: the rows of a page, and the cursor of the next page.
 
 use std::borrow::Cow;
 

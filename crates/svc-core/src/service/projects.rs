@@ -1,9 +1,9 @@
-//! Projects: which one a folder is, and the folders of each.
+//! Projects: which project a folder belongs to, and the folders of each project.
 //!
 //! Rows name a project by its remote, else by its first commit, else by its folder. The first
-//! contact of a folder of this machine decides its project, and a row keeps the decision: a changed
-//! line in a repository's configuration moves no session into another project. A person moves a
-//! folder.
+//! contact of a folder of this machine decides its project, and a row keeps that decision: a
+//! changed line in a repository's configuration moves no session into another project. Only a
+//! person moves a folder to another project.
 
 use std::{
     collections::HashMap,
@@ -21,21 +21,22 @@ use svc_sys::git_repository;
 
 use super::{Error, Page, PageBounds, check};
 
-/// Decisions kept in memory.
+/// Bound on the decisions kept in memory.
 const KNOWN: usize = 4096;
-/// How often the use of a folder is noted.
+/// Minimum time between two updates of a folder's last use.
 const USE_NOTED: Duration = Duration::from_mins(10);
 const FOLDERS_SHOWN: u32 = 50;
 
-/// Root of the project that a folder belongs to. A folder on another machine is taken as it is.
+/// Root of the project that a folder belongs to. The path of a folder on another machine is used
+/// unchanged.
 pub(in crate::service) fn project_root(cwd: &str) -> String {
     let root = git_repository::project_root(Path::new(cwd)).to_string_lossy();
     let trimmed = root.trim_end_matches('/');
     if trimmed.is_empty() { root.into_owned() } else { trimmed.to_owned() }
 }
 
-/// The project of what a caller writes in a session: that of its token, or of the session that the
-/// operator names.
+/// The project of what a caller writes in a session: the token's project, or for the operator the
+/// project of the session that the operator names.
 pub(super) fn project_of_write(caller: &Caller, session: Option<Session>) -> Option<String> {
     if caller.is_operator() {
         session.and_then(|session| session.project)
@@ -75,7 +76,7 @@ impl FolderClaim {
         Self { name: identity.name, main }
     }
 
-    /// The name, if it is that of a remote.
+    /// The name, if it is a remote's name.
     fn remote(&self) -> Option<&str> {
         self.name.as_deref().filter(|name| is_remote_name(name))
     }
@@ -98,8 +99,8 @@ impl Projects {
         known.insert(root, KnownFolder { project: project.to_owned(), used_at });
     }
 
-    /// The project of a folder, decided at the first contact. A text that is no folder of this
-    /// machine is the name of a project.
+    /// The project of a folder, decided at the folder's first contact. A text that is not an
+    /// absolute path is the name of a project.
     pub async fn of_folder(&self, folder: &str) -> Result<String, Error> {
         if !folder.starts_with('/') {
             return self.of_name(folder).await;
@@ -146,13 +147,15 @@ impl Projects {
         Ok(project)
     }
 
-    /// The project of this name. The name may be an alias, which the project got later.
+    /// The project of this name. The name may be an alias: a remote that the project got after its
+    /// name was decided.
     async fn of_name(&self, name: &str) -> Result<String, Error> {
         let of_alias = self.store.projects().of_alias(name).await?;
         Ok(of_alias.unwrap_or_else(|| name.to_owned()))
     }
 
-    /// The project that a filter names, by a name or a folder of it. This decides nothing.
+    /// The project that a filter names, by its name or by one of its folders. Decides no folder's
+    /// project.
     pub async fn named(&self, text: Option<&str>) -> Result<Option<String>, Error> {
         let Some(text) = text else { return Ok(None) };
         if !text.starts_with('/') {
@@ -162,8 +165,8 @@ impl Projects {
         Ok(Some(row.map_or_else(|| text.to_owned(), |row| row.project)))
     }
 
-    /// The project of a new session or agent. For a session token it is the token's project,
-    /// whatever folder the caller names: no caller puts a session into another project.
+    /// The project of a new session or agent. With a session token it is the token's project,
+    /// whatever folder the caller names, so no caller can put a session into another project.
     pub(super) async fn to_start(
         &self,
         caller: &Caller,
@@ -176,8 +179,8 @@ impl Projects {
         }
     }
 
-    /// The root of a project on this machine: that of `folder`, if it is in the project, else the
-    /// last used one.
+    /// The root of a project on this machine: the root of `folder` if that is in the project, else
+    /// the root that was used last.
     pub async fn root(&self, project: &str, folder: Option<&str>) -> Result<Option<String>, Error> {
         if let Some(folder) = folder.filter(|folder| folder.starts_with('/')) {
             let root = project_root(folder);
@@ -198,8 +201,8 @@ impl Projects {
         Ok(roots)
     }
 
-    /// As [`Self::of_folder`], in a write job, which reads the disk only for a folder that is not
-    /// decided.
+    /// Like [`Self::of_folder`], in a write job. Reads the disk only for a folder whose project is
+    /// not decided.
     pub(super) async fn of_folder_in(tx: &mut WriteTx, folder: &str) -> Result<String, Error> {
         let root = project_root(folder);
         if let Some(row) = tx.projects().decision(&root).await?
@@ -212,7 +215,7 @@ impl Projects {
         Ok(tx.projects().decide(&root, main, identity.name.as_deref()).await?)
     }
 
-    /// The caller in `project`, which is that of the session whose client made the call. The
+    /// The caller with `project`, the project of the session whose client made the call. The
     /// session works in `folder`.
     pub(super) async fn caller_in(
         &self,
@@ -228,7 +231,7 @@ impl Projects {
         Ok(caller.in_project(project, root.as_deref()))
     }
 
-    /// A page of the projects, with their folders. Only a caller with `read_all` sees them.
+    /// A page of the projects, with their folders. Only a caller with `read_all` may list projects.
     pub async fn list(
         &self,
         caller: &Caller,
@@ -255,7 +258,7 @@ impl Projects {
         let aliases = reads().aliases(&project).await?;
         let mut folders = reads().folders(&project, FOLDERS_SHOWN).await?;
         let here = &self.store.machine().machine_id;
-        // A folder that is not decided yet gets the name at its next contact.
+        // A folder whose project is not decided yet gets the new name at its next contact.
         let is_decided =
             |it: &&mut ProjectFolder| it.machine_id == *here && it.decided_at.is_some();
         for folder in folders.iter_mut().filter(is_decided) {
@@ -274,8 +277,9 @@ impl Projects {
         Ok(Project { project, aliases, folders })
     }
 
-    /// Lets a folder of this machine follow the remote that its repository has now. Only the
-    /// operator may.
+    /// Lets a folder of this machine follow its repository's present remote: moves the folder to
+    /// the remote's project, or makes the remote's name an alias of a project that has no remote
+    /// yet. Only the operator may do so.
     pub async fn move_folder(&self, caller: &Caller, folder: &str) -> Result<MovedFolder, Error> {
         if !caller.is_operator() {
             return Err(Error::Forbidden("only the operator moves a folder".to_owned()));
@@ -285,7 +289,7 @@ impl Projects {
         if !folder.starts_with('/') || !Path::new(&root).is_dir() {
             return Err(Error::invalid("folder", "must be an absolute folder of this machine"));
         }
-        // A folder that was never used is decided first, like any other.
+        // The project of a folder that was never used is decided first, as for any folder.
         self.of_root(root.clone()).await?;
         let claim = FolderClaim::read(&root).await;
         let to_move = root.clone();

@@ -1,10 +1,10 @@
 //! Heavy reads (pages of lists, searches, and their rendering), and the cache of recent ones.
 //!
 //! Heavy reads run on threads outside the runtime, a few at a time, round robin over principals. So
-//! a light read or a write waits behind no heavy read, and a heavy read behind at most one of each
+//! a heavy read delays no light read and no write, and waits for at most one heavy read of each
 //! other principal.
 //!
-//! A read costs several hand-overs to a thread of the store. Agents poll the same things, so the
+//! A read costs several hand-overs to a thread of the store. Agents poll the same lists, so the
 //! cache serves a result until the next commit.
 
 use std::{
@@ -22,7 +22,7 @@ use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
 
 use super::Error;
 
-/// Results of one kind of read, by key. All of them are from one version of the database.
+/// Results of one kind of read, by key, all from the same version of the database.
 #[derive(Debug)]
 pub(super) struct ReadCache<V>(Mutex<Known<V>>);
 
@@ -41,7 +41,7 @@ impl<V> Default for ReadCache<V> {
 
 impl<V: Serialize + Send + Sync> ReadCache<V> {
     /// The result of `read` for `key`, from the cache if nothing was committed since. The result
-    /// must depend on the key and on the database alone. Errors are not cached.
+    /// must depend only on the key and the database. Errors are not cached.
     pub(super) async fn get<F: Future<Output = Result<V, Error>> + Send>(
         &self,
         store: &Store,
@@ -55,7 +55,7 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
         {
             return Ok(result);
         }
-        // Boxed: a hit does not carry the future of a query.
+        // Boxed, so that a cache hit does not carry the future of a query.
         let result = Arc::new(Box::pin(read()).await?);
         // The version is the same before and after, so no commit was visible in between and the
         // result is of that version.
@@ -103,11 +103,11 @@ pub(super) struct ReadScheduler(Arc<Mutex<Turns>>);
 
 #[derive(Debug)]
 struct Turns {
-    /// Bound on concurrent reads. One principal has at most one less, if the bound is above one.
+    /// Bound on concurrent reads. If it is above one, a single principal has at most one less.
     most: usize,
     running: HashMap<Principal, usize>,
     waiting: HashMap<Principal, VecDeque<oneshot::Sender<ReadTurn>>>,
-    /// Principals that wait, in the order of their turns.
+    /// Principals with waiting reads, in the order of their turns.
     order: VecDeque<Principal>,
 }
 
@@ -199,8 +199,8 @@ impl ReadScheduler {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over a turn that has begun. If the reader is gone, dropping the turn starts the next
-    /// one.
+    /// Gives a started turn to the waiting reader. If the reader is gone, dropping the turn starts
+    /// the next.
     fn give(&self, principal: Principal, waiting: oneshot::Sender<ReadTurn>) {
         waiting.send(ReadTurn { turns: self.clone(), principal }).ok();
     }
@@ -219,7 +219,7 @@ impl ReadScheduler {
     }
 
     /// Runs a read in the principal's turn, on a thread outside the runtime. A reader that is
-    /// cancelled before its turn takes none; later the read runs to its end.
+    /// cancelled before its turn takes no turn; after that, the read runs to its end.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         principal: &Principal,
@@ -234,7 +234,7 @@ impl ReadScheduler {
         });
         match reading.await {
             Ok(outcome) => outcome,
-            // Nothing aborts the task: it panicked, or the runtime ends.
+            // The task is never aborted: either it panicked, or the runtime is ending.
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 Err(_) => std::future::pending().await,
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(read.load(Relaxed), 1);
         append(store, &name(), vec![event("frame", "{}")]).await;
         assert_eq!(head(&reads, store, &read).await, 2);
-        // A failed write is no commit.
+        // A failed write does not count as a commit.
         let failed: Result<(), StoreError> =
             store.write(|_| Box::pin(async { Err(StoreError::NoStream) })).await;
         failed.unwrap_err();
@@ -353,7 +353,8 @@ mod tests {
         let mut third = Box::pin(turns.take(&greedy));
         assert!(second.as_mut().now_or_never().is_none(), "one of two is left to others");
         assert!(third.as_mut().now_or_never().is_none());
-        // Another principal does not wait, although two reads have waited longer.
+        // Another principal does not wait, although two reads of the first principal have waited
+        // longer.
         let own = turns.take(&other).now_or_never().flatten().unwrap();
         let mut next = Box::pin(turns.take(&other));
         assert!(next.as_mut().now_or_never().is_none());

@@ -1,4 +1,4 @@
-//! All services together.
+//! The set of all services.
 
 use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ use super::{
     team::Team,
 };
 
-/// Each request clones this, at the cost of one reference count.
+/// Cloned for each request, at the cost of one reference count.
 #[derive(Debug, Clone)]
 pub struct Services(Arc<ServiceSet>);
 
@@ -50,7 +50,7 @@ pub struct ServiceSet {
     pub journal: Journal,
     pub search: Search,
     pub hooks: Hooks,
-    /// Texts on their way to sessions by their clients' own ways.
+    /// Hand-overs of messages to sessions by their clients' own ways.
     pub handovers: Handovers,
     pub machines: Machines,
     pub mcp: Mcp,
@@ -123,7 +123,7 @@ impl Services {
         self
     }
 
-    /// Sets the clients whose sessions no message wakes.
+    /// Sets the clients whose sessions are not woken by messages.
     #[must_use]
     pub fn with_wake_off(self, clients: Vec<HookClient>) -> Self {
         self.handovers.set_off(clients);
@@ -169,11 +169,11 @@ impl Services {
         &self.core.store
     }
 
-    /// Holds a part of the caller's budget until it is dropped; `None` for the operator, who has no
-    /// bounds.
+    /// Holds a part of the caller's budget until the hold is dropped; `None` for the operator, who
+    /// has no bounds.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] names what to free.
+    /// [`Error::LimitReached`], with a text that names what to free.
     pub fn hold(
         &self,
         caller: &Caller,
@@ -183,7 +183,7 @@ impl Services {
         self.core.budget.hold(caller, kind, amount)
     }
 
-    /// Like [`Self::hold`], but beyond the bound: for what an earlier daemon began.
+    /// Like [`Self::hold`], but even beyond the bound: for what an earlier daemon began.
     pub fn hold_anyway(&self, caller: &Caller, kind: BudgetKind) -> Option<BudgetHold> {
         self.core.budget.hold_anyway(caller, kind, 1)
     }
@@ -206,7 +206,7 @@ impl Services {
         self.core.read_turns.run(&caller.principal(), read).await
     }
 
-    /// What all principals hold together, by kind.
+    /// What all principals together hold, by kind.
     pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>, Error> {
         let mut held = self.core.budget.levels();
         held.push((BudgetKind::Rows, self.core.store.upkeep().rows_kept_by_all().await?));

@@ -1,4 +1,4 @@
-//! Child MCP servers on record: their lists, states, processes, and the events of their streams.
+//! Rows of child MCP servers: their lists, states and processes; and the events of their streams.
 
 use std::collections::BTreeSet;
 
@@ -23,12 +23,12 @@ pub struct Sources {
     core: Core,
 }
 
-/// Identifies a server: two projects may each have one of the same name.
+/// Identifies a server: two projects may each have a server of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceKey {
     pub name: String,
-    /// The folder of the project's file that names it: the project's root, or a folder below it.
-    /// Empty if no project's file names it.
+    /// The folder with the project's file that names the server: the project's root, or a folder
+    /// below it. Empty if no project's file names the server.
     pub project: String,
 }
 
@@ -37,13 +37,13 @@ impl SourceKey {
         Some(self.project.as_str()).filter(|project| !project.is_empty())
     }
 
-    /// Root of the project whose file names it; empty for none.
+    /// Root of the project whose file names the server; empty if none does.
     fn project_root(&self) -> String {
         self.project().map(project_root).unwrap_or_default()
     }
 
-    /// The stream of the server's events. Servers of one name in several projects have one stream
-    /// each.
+    /// The stream of the server's events. Servers of the same name in several projects have
+    /// separate streams.
     pub fn stream(&self) -> StreamName {
         match self.project() {
             None => StreamName::new("source", &self.name),
@@ -56,10 +56,10 @@ impl SourceKey {
     }
 }
 
-/// What a server listed, each list as JSON.
+/// The lists that a server returned, each as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLists {
-    /// Fingerprint of the entry that the lists belong to.
+    /// Fingerprint of the configuration entry that the lists belong to.
     pub fingerprint: String,
     pub tools: String,
     pub resources: String,
@@ -70,9 +70,9 @@ pub struct SourceLists {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceStatus {
     pub state: SourceState,
-    /// Why it does not work.
+    /// Why the server does not work.
     pub reason: Option<String>,
-    /// What would help.
+    /// What a person can do about it.
     pub next_action: Option<String>,
     pub attempt: Option<u32>,
     pub next_at: Option<Timestamp>,
@@ -84,10 +84,10 @@ impl SourceStatus {
     }
 }
 
-/// A call of a server's tool that has ended.
+/// A call of a server's tool, after its end.
 #[derive(Debug, Clone, Serialize)]
 pub struct CallEvent {
-    /// The tool, under the server's name for it.
+    /// The tool, by the server's own name for it.
     pub tool: String,
     pub duration_ms: u64,
     /// `ok`, `error`, `unavailable`, `timeout` or `cancelled`.
@@ -100,7 +100,7 @@ impl Sources {
         Self { core }
     }
 
-    /// What the servers listed when they last worked.
+    /// The lists of each server from the last time that it worked.
     pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>, Error> {
         let rows = self.core.store.sources().lists().await?;
         Ok(rows.into_iter().map(split_list).collect())
@@ -111,8 +111,8 @@ impl Sources {
         self.core.change(move |tx| Box::pin(async move { tx.sources().put_list(&row).await })).await
     }
 
-    /// The definitions of servers that a person has approved, with the changes that were announced.
-    /// The fingerprint names the entry that they belong to.
+    /// The definitions that a person has approved for each server, with the changes that were
+    /// announced. The fingerprint is that of the entry that the definitions belong to.
     pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
         let rows = self.core.store.sources().pins().await?;
         let pin = |SourcePinRow { list, told }| {
@@ -122,7 +122,8 @@ impl Sources {
         Ok(rows.into_iter().map(pin).collect())
     }
 
-    /// Stores the definitions that a person has approved, and announces new changes to everybody.
+    /// Stores the definitions that a person has approved, and announces new changes in the team
+    /// stream.
     pub async fn store_pin(
         &self,
         key: SourceKey,
@@ -146,7 +147,7 @@ impl Sources {
         write.await
     }
 
-    /// Stores the state of a server, and announces it to everybody.
+    /// Stores the state of a server, and announces it in the team stream.
     pub async fn store_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
         let event = NewEvent::new("source.state", &state_event(&key, &status));
         let SourceStatus { state, reason, next_action, attempt, next_at } = status;
@@ -162,7 +163,7 @@ impl Sources {
         write.await
     }
 
-    /// Records a process before it gets a request. `mark` is in its environment.
+    /// Records a process before it gets a request. The process has `mark` in its environment.
     pub async fn note_process(
         &self,
         key: SourceKey,
@@ -178,7 +179,7 @@ impl Sources {
             .await
     }
 
-    /// Deletes the row of a process of which nothing is left.
+    /// Deletes the row of a process of whose process tree nothing is left.
     pub async fn forget_process(&self, mark: String) -> Result<(), Error> {
         self.core
             .change(move |tx| Box::pin(async move { tx.sources().delete_process(&mark).await }))
@@ -226,8 +227,8 @@ impl Sources {
         if events.is_empty() {
             return Ok(());
         }
-        // The output of a server may be about anybody's calls, so its stream is the operator's;
-        // that of a project's own server is the project's.
+        // A server's output may be about any caller's calls, so only the operator reads its stream;
+        // the stream of a project's own server is readable in the project.
         let project = match key.project() {
             Some(folder) => self.core.projects.of_folder(folder).await?,
             None => String::new(),
@@ -245,8 +246,8 @@ async fn tell_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> 
     open_and_append(tx, &team, &StreamVisibility::Team, vec![event]).await
 }
 
-/// The event is public. The reason of a project's own server may quote the project, so the event
-/// leaves it out.
+/// Everybody may read this event. The reason of a project's own server may quote the project, so
+/// the event leaves it out.
 fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
     let is_of_project = key.project().is_some();
     let status = &if is_of_project {
@@ -274,7 +275,7 @@ fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
 const CHANGES_TOLD: usize = 20;
 const CHANGE_CHARS: usize = 80;
 
-/// The event is public: it names what has changed, and not how.
+/// Everybody may read this event: it names what has changed, but not how.
 fn change_event(key: &SourceKey, changes: &[String]) -> Value {
     let names = changes.iter().take(CHANGES_TOLD);
     let names = names.map(|name| name.chars().take(CHANGE_CHARS).collect::<String>());

@@ -9,7 +9,7 @@ use svc_store::testing::TestStore;
 
 use super::{Services, Tokens, Tuning};
 
-/// Services over the store of `test`, with its clock and with ids that count from one.
+/// Services over the store of `test`, with the store's clock and with ids that count from one.
 pub fn services(test: &TestStore) -> Services {
     services_with(test, Tuning::default())
 }
@@ -20,7 +20,7 @@ pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
     Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens)
 }
 
-/// A session that has a token with these scopes, and no project.
+/// A caller with a session token that has these scopes and no project.
 pub fn session(key: &str, scopes: &[&str]) -> Caller {
     Caller::Session {
         key: key.into(),

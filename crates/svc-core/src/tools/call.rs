@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{ErrorType, Failure, Output, ToolError};
 use crate::service::{Services, process::RequestSender};
 
-/// Capacity of the channel to the adapter. A tool that is ahead of it waits.
+/// Capacity of the channel to the adapter. When it is full, the tool waits.
 const SIGNALS: usize = 16;
 
 #[derive(Debug, Clone)]
@@ -66,8 +66,8 @@ impl Call {
         self.client.is_some() && self.params.is_none()
     }
 
-    /// The rest of a bound on waiting. The bound counts from the time of the call, so a repeat does
-    /// not extend it.
+    /// The remaining part of a bound on waiting. The bound counts from the time of the call, so a
+    /// repeat does not extend it.
     pub fn time_left(&self, bound: Duration) -> Duration {
         bound.saturating_sub(self.services.now().since(self.started_at))
     }
@@ -86,10 +86,10 @@ impl Call {
         self.send(ToolSignal::Note(note)).await;
     }
 
-    /// Asks the client (a person, a model, a list of roots), and returns its answers by the keys of
-    /// the questions.
+    /// Asks the client (a person, a model, a list of roots). Returns its answers by the keys of the
+    /// questions.
     ///
-    /// Depending on the client's revision the tool waits here, or is run again from its beginning
+    /// Depending on the client's revision, the tool waits here, or is run again from its beginning
     /// with the answers. So the code before the question must be idempotent, and a failure must be
     /// passed on with `?`.
     pub async fn ask(&self, mut questions: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
@@ -107,8 +107,8 @@ impl Call {
         answers.await.unwrap_or_else(|_| Err(unavailable("the client is gone").into()))
     }
 
-    /// Continues in the background: a client that supports tasks gets one in place of the result.
-    /// To be called before long work.
+    /// Continues in the background: a client that supports tasks gets a task in place of the
+    /// result. Call this before long work.
     pub async fn detach(&self) -> Result<(), Failure> {
         let (reply, done) = oneshot::channel();
         self.send(ToolSignal::Detach(reply)).await;
@@ -127,7 +127,7 @@ impl Call {
         }
     }
 
-    /// Stores a state for the run after a question.
+    /// Stores a state for the run after the question.
     pub fn keep(&self, state: Value) {
         if let Some(client) = &self.client {
             *client.0.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
@@ -139,7 +139,8 @@ impl Call {
         self.client.as_ref().and_then(ToolClient::kept)
     }
 
-    /// Whether a question ends the request, and the client repeats the request with the answers.
+    /// Whether a question ends the request, so that the client repeats the request with the
+    /// answers.
     pub fn asks_between_requests(&self) -> bool {
         self.client.as_ref().is_some_and(|client| client.0.asks_between_requests)
     }
@@ -220,7 +221,7 @@ impl ClientNote {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolProgress {
-    /// Grows from one notification to the next.
+    /// Must increase from one notification to the next.
     pub progress: f64,
     pub total: Option<f64>,
     /// The present step, for people.
@@ -314,7 +315,7 @@ pub(super) fn is_through_tool_call(call: &Call) -> bool {
         && serde_json::from_str(params).is_ok_and(|Named { name }| name == TOOL_CALL)
 }
 
-/// Adds the called tool to the `_meta` of a result. All else stays byte for byte.
+/// Adds the called tool to the `_meta` of a result. The rest of the result stays byte for byte.
 pub(super) fn named(output: Output, server: Option<&str>, tool: &str) -> Output {
     let meta = json!({ "svc/server": server.unwrap_or(OWN), "svc/tool": tool });
     let whole = match &output {
@@ -358,7 +359,7 @@ fn with_meta(object: &str, meta: &Value) -> String {
     let members = members.trim_matches(['{', '}']);
     let known = serde_json::from_str(object).ok().and_then(|Known { meta }| meta);
     let (at, head, tail) = match known.map(RawValue::get).filter(|it| it.starts_with('{')) {
-        // Offset of its content in the text.
+        // Offset of the content of `_meta` in the text.
         Some(known) => (known.as_ptr().addr() - object.as_ptr().addr() + 1, "", known),
         None => (object.find('{').map_or(0, |at| at + 1), "\"_meta\":{", object),
     };

@@ -135,7 +135,7 @@ impl Catalogue {
                 return Some(found);
             }
             if !self.foreign.get().is_some_and(|foreign| foreign.may_appear(caller, name)) {
-                // The server may have listed its tools between the two checks.
+                // The server may have listed its tools after the last check.
                 return self.find(caller, name);
             }
             match timeout_at(deadline, changes.changed()).await {

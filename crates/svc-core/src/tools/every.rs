@@ -1,4 +1,4 @@
-//! Tests of every tool, derived from the declarations.
+//! Tests that run over every tool, derived from the tools' declarations.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{
     testing::{World, nothing},
 };
 
-/// Keywords that some clients cannot handle, anywhere in the schema of arguments.
+/// Keywords that some clients cannot handle anywhere in a schema of arguments.
 const UNSUPPORTED_KEYWORDS: [&str; 6] = ["$ref", "$defs", "oneOf", "anyOf", "allOf", "$schema"];
 
 fn keys(schema: &Value, found: &mut BTreeSet<String>) {
@@ -26,8 +26,8 @@ fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A token is taken as four characters, which holds for English and JSON with present models within
-/// a fifth.
+/// A token is estimated as four characters, which is accurate within a fifth for English and JSON
+/// with present models.
 #[tokio::test]
 async fn the_lists_of_tools_stay_within_their_bounds() {
     let world = World::open().await;
@@ -40,7 +40,7 @@ async fn the_lists_of_tools_stay_within_their_bounds() {
         let listed = world.catalogue.listed_to(caller, exposure);
         let mut entries: Vec<Value> = listed.iter().map(|tool| tool.entry(exposure)).collect();
         for entry in &mut entries {
-            // For programs: clients do not show it to their models.
+            // Output schemas are for programs: clients do not show them to their models.
             let has_output = entry.as_object_mut().unwrap().remove("outputSchema").is_some();
             assert_eq!(has_output, exposure == ToolExposure::All, "{entry}");
         }
@@ -94,7 +94,7 @@ async fn an_unlisted_tool_is_called_through_tool_call() {
     let register = json!({ "display_name": "ann", "backend": "test" });
     let peer = call("peer_register", register).await.unwrap();
     assert_eq!(peer["display_name"], "ann");
-    // Wrong arguments of the called tool give that tool's own error.
+    // Wrong arguments of the called tool return that tool's own error.
     let error = call("peer_register", json!({ "display_name": "ann" })).await.unwrap_err();
     assert_eq!(error.field.as_deref(), Some("backend"));
     for (name, kind) in
@@ -198,7 +198,7 @@ async fn every_declaration_is_complete_and_plain() {
     }
 }
 
-/// A small value that a schema allows.
+/// A small value that the schema allows.
 fn fitting(schema: &Value) -> Value {
     if let Some(words) = schema["enum"].as_array() {
         return words[0].clone();
@@ -335,7 +335,7 @@ async fn every_fault_in_every_argument_is_refused_by_name() {
                         error.kind == ErrorType::ValidationError
                             && error.field.as_ref() == Some(argument)
                     });
-                    // Faults that the service finds: an unknown cursor, an unknown sender, an
+                    // Faults that only the service finds: an unknown cursor, an unknown sender, an
                     // unknown family, a malformed time, an event without a name.
                     let deeper =
                         "cursor event from_peer before sessionKey family since agent tag cwd mode \
@@ -350,7 +350,7 @@ async fn every_fault_in_every_argument_is_refused_by_name() {
         let misspelt = with("no_such_argument", json!(1));
         let error = world.try_call(&call, name, misspelt).await.unwrap_err();
         let known: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
-        // A tool without arguments has none to name.
+        // A tool without arguments has no argument to name.
         let allowed = error.allowed.map_or_else(|| json!([]), |allowed| *allowed);
         let said: BTreeSet<&str> =
             allowed.as_array().unwrap().iter().filter_map(Value::as_str).collect();
@@ -405,8 +405,8 @@ fn rules_of(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Texts with characters that could break the output, and very long ones, are refused at worst and
-/// never cause an internal error.
+/// Texts with characters that could break the output, and very long texts, may be refused but never
+/// cause an internal error.
 #[tokio::test]
 async fn odd_and_long_texts_cause_no_internal_error() {
     let (world, call) = World::with_operator().await;

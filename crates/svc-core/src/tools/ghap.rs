@@ -239,7 +239,8 @@ async fn list(call: Call, input: ListInput) -> Result<Page<GhapRow>, Failure> {
         status: input.outcome.map(Verdict::status),
         project: input.project,
         session_id: None,
-        // Active records have no end, so the earliest time leaves them out.
+        // Active records have no end, so any lower bound leaves them out; the earliest time does
+        // only that.
         since: since.or(Some(Timestamp::from_millis(i64::MIN))),
     };
     let limit = input.limit.unwrap_or(20);
@@ -759,7 +760,7 @@ mod tests {
         assert_eq!(orphan(&far).await["has_orphan"], false);
         world.refuse(&far, "adopt_ghap", json!({ "id": id }), ErrorType::NotFound).await;
 
-        // The session that resumes has its record again.
+        // The session that resumes owns its record again.
         world.call(&one, "start_session", json!({ "source": "resume" })).await;
         assert_eq!(orphan(&two).await["has_orphan"], false);
         assert_eq!(world.call(&one, "get_active_ghap", json!({})).await["id"], id);

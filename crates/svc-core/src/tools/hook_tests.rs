@@ -80,13 +80,13 @@ async fn hooks_report_a_session_from_start_to_end() {
     assert_eq!(status().await, "offline");
     let session = own_session(&world, &call).await;
     assert_eq!(session["end_reason"], "logout");
-    // Another session of the project is told of the orphaned record.
+    // Another session of the project is told about the orphaned record.
     let mut other = payload("SessionStart", json!({ "source": "startup" }));
     other["payload"]["session_id"] = json!("s2");
     let answer = world.call(&call, "hook_event", other).await;
     let text = context(&answer);
     assert!(text.contains("left a GHAP record open") && text.contains("adopt_ghap"), "{text}");
-    // The session that resumes has its record again.
+    // The session that resumes owns its record again.
     let answer = tell("SessionStart", json!({ "source": "resume" })).await;
     let text = context(&answer);
     assert!(text.starts_with("This session has an open GHAP record"), "{text}");
@@ -112,7 +112,7 @@ async fn ids_of_old_events_are_forgotten() {
     assert_eq!(count().await, 2);
 }
 
-/// Whatever the source of a session's start, it keeps its own record, and the record of a live
+/// A session keeps its own record whatever the source of its start, and the record of a live
 /// session is no orphan.
 #[tokio::test]
 async fn a_start_of_the_session_orphans_no_live_record() {
@@ -238,7 +238,7 @@ async fn a_message_is_delivered_by_a_hook_and_passes_its_states() {
         Value::from(states)
     };
     assert_eq!(states().await, json!(["accepted", "queued"]));
-    // Not with an event that cannot carry context.
+    // Nothing is handed over with an event that cannot carry context.
     tell("Notification", json!({})).await;
     let answer = tell("PostToolUse", tool(1)).await;
     let text = context(&answer);
@@ -252,8 +252,8 @@ async fn a_message_is_delivered_by_a_hook_and_passes_its_states() {
     assert_eq!(states().await[4], json!("acked"));
 }
 
-/// A message that a hook delivered is not in the inbox, and does not count against its bound,
-/// unless it is a question.
+/// A message that a hook handed over is not in the inbox and does not count against the inbox's
+/// bound, unless it is a question.
 #[tokio::test]
 async fn the_inbox_does_not_repeat_what_a_hook_delivered() {
     let (world, call) = World::with_operator().await;
@@ -277,20 +277,21 @@ async fn the_inbox_does_not_repeat_what_a_hook_delivered() {
     let question = send("a question", "query").await;
     let given = tell("a", json!([])).await;
     assert!(given.contains("> news") && given.contains("> a question"), "{given}");
-    // Its lease has expired, and no event shows that the session has it.
+    // The lease has expired, and no event shows that the session has the message.
     world.let_pass(Duration::from_secs(61));
     assert_eq!(inbox(true).await, ["news", "a question"]);
     assert_eq!(tell("b", json!(["a"])).await, given, "nobody saw it, so it is given again");
     world.let_pass(Duration::from_millis(1));
     assert_eq!(tell("c", json!([])).await, "");
-    // The session has it now. A question is open until it is answered, and is not delivered again.
+    // The session has the message now. A question stays open until it is answered, and is not
+    // handed over again.
     world.let_pass(Duration::from_secs(61));
     assert_eq!(inbox(false).await, Vec::<Value>::new());
     assert_eq!(inbox(true).await, ["a question"]);
     let answer = json!({
         "to": peer, "text": "x", "type": "response", "correlation_id": question, "from_peer": peer,
     });
-    // Not to itself.
+    // A peer cannot answer itself.
     world.refuse_field(&call, "peer_send", answer, "to").await;
     // A hook reports late that it printed nothing.
     assert_eq!(tell("d", json!(["b"])).await, given);
@@ -332,8 +333,8 @@ async fn an_orphan_is_offered_to_one_session() {
     assert_eq!(known["id"], id, "whoever asks is told: {known}");
 }
 
-/// Replies get lost before their events arrive, and after: the messages of a lost reply are
-/// delivered again, and no others.
+/// Replies are reported as lost before and after their events arrive: the messages of a lost reply
+/// are handed over again, and no others.
 #[tokio::test]
 async fn messages_of_a_lost_reply_are_delivered_again() {
     let (world, call) = World::with_operator().await;
@@ -359,7 +360,7 @@ async fn messages_of_a_lost_reply_are_delivered_again() {
     assert_eq!((tell("a", json!({})).await, state(&first).await), (String::new(), "offered"));
     world.let_pass(Duration::from_millis(1));
     assert_eq!((tell("c", json!({})).await, state(&first).await), (String::new(), "injected"));
-    // `d` is repeated with `at`, so its reply was lost; a report by another session does not count.
+    // `d` is repeated with `at`, so its reply was lost. A report by another session does not count.
     let second = send("the second").await;
     assert!(tell("d", json!({})).await.contains("the second"));
     let mut other = payload("Stop", json!({}));
@@ -372,14 +373,14 @@ async fn messages_of_a_lost_reply_are_delivered_again() {
     world.let_pass(Duration::from_millis(1));
     assert_eq!(tell("f", json!({ "lost": ["d"] })).await, "");
     assert_eq!(state(&second).await, "injected");
-    // An event of another hook had confirmed the message: its state stays, and the message is
-    // delivered again.
+    // An event of another hook had confirmed the message, so its state stays, but it is handed over
+    // again.
     assert!(tell("g", json!({ "lost": ["e"] })).await.contains("the second"));
     assert_eq!((tell("h", json!({})).await, state(&second).await), (String::new(), "injected"));
 }
 
-/// The hook of a turn's end ran out of time with the question in its reply. No turn began with
-/// that: the end of one neither answers nor interrupts it, and it is given again.
+/// The hook of a turn's end timed out with the question in its reply. No turn began with the
+/// question, so the end of a turn neither answers nor interrupts it, and it is handed over again.
 #[tokio::test]
 async fn a_question_of_a_lost_reply_belongs_to_no_turn() {
     let (world, call) = World::with_operator().await;
@@ -396,7 +397,7 @@ async fn a_question_of_a_lost_reply_belongs_to_no_turn() {
     let ask = json!({ "to": peer, "text": "IS IT GREEN?", "type": "query" });
     let asked = world.call(&call, "peer_send", ask).await;
     assert!(tell("Stop", "c", words(), json!([])).await.contains("IS IT GREEN?"));
-    // The client's record may say that the session is idle before anybody hears of the loss.
+    // The client's record may show the session as idle before the loss is reported.
     tell("PreToolUse", "d", tool(1), json!([])).await;
     tell("Notification", "e", json!({}), json!(["c"])).await;
     assert!(tell("Stop", "f", words(), json!([])).await.contains("IS IT GREEN?"));
@@ -417,7 +418,7 @@ fn ran(number: usize, passes: bool) -> (&'static str, Value) {
     } else {
         "test a ... FAILED\n\ntest result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s"
     };
-    // `tail` succeeds whatever the tests do.
+    // The exit code is that of `tail`, which succeeds whatever the tests do.
     let response = json!({ "stdout": output, "stderr": "", "interrupted": false });
     let id = format!("run{number}");
     let more = json!({ "tool_name": "Bash", "tool_use_id": id, "tool_input": input, "tool_response": response });
@@ -433,7 +434,7 @@ async fn runs_are_outcomes_that_a_record_can_cite() {
         let answer = world.call(&call, "hook_event", payload(event, more)).await;
         context(&answer)
     };
-    // Without a record: a hint at the second failure in a row, and no further one.
+    // Without a record: a hint at the second failure in a row, and no hint after that.
     assert_eq!(tell(0, true).await, "");
     assert_eq!(tell(1, false).await, "");
     assert!(tell(2, false).await.contains("start_ghap"));
@@ -453,7 +454,7 @@ async fn runs_are_outcomes_that_a_record_can_cite() {
     world.call(&call, "resolve_ghap", end).await;
     let entries = world.call(&call, "list_ghap_entries", json!({})).await;
     assert_eq!(entries["results"][0]["confidence_tier"], "gold");
-    // A command that only contains the name of a test program is no test run.
+    // A command that only mentions a test program is no test run.
     let mut other = ran(7, true).1;
     other["tool_input"]["command"] = json!("echo cargo test");
     world.call(&call, "hook_event", payload("PostToolUse", other)).await;

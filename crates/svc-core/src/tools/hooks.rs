@@ -99,7 +99,7 @@ struct HookOutput(Map<String, Value>);
 
 async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Failure> {
     let mut payload = input.payload.unwrap_or_default();
-    // Arguments beside the payload override it: the adapter sets them, as for opencode's
+    // Arguments next to the payload override it: the adapter sets them, as for opencode's
     // sub-agents.
     for (name, text) in [
         ("session_id", input.session_id),

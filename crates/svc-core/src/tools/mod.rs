@@ -1,11 +1,11 @@
-//! The tools: what a model may ask of the daemon. Each is declared once; its schema, the validation
-//! of its arguments, the form of its errors, its entries in `tools/list`, in `GET /v1/tools` and in
-//! the search, and the generated tests follow from the declaration.
+//! The tools: what a model may ask of the daemon. Each tool is declared once. The declaration
+//! determines its schema, the validation of its arguments, the form of its errors, its entries in
+//! `tools/list`, in `GET /v1/tools` and in the search, and the generated tests.
 //!
-//! Reading order: `tool` is a declaration, `schema` what is derived from the types and the check of
-//! arguments, `call` the signals of a running tool to its client, `error` its results and failures,
-//! `catalogue` all tools. Then one file for each family, and `search`, which finds tools and calls
-//! one that is not listed.
+//! Reading order: `tool` is a declaration; `schema` derives schemas from types and checks
+//! arguments; `call` has the signals of a running tool to its client; `error` has results and
+//! failures; `catalogue` has all tools. Then there is one file for each family, and `search`, which
+//! finds tools and calls tools that are not listed.
 
 mod agents;
 mod call;
@@ -51,7 +51,7 @@ pub fn catalogue() -> Arc<Catalogue> {
     })
 }
 
-/// The built-in tools without those that refer to the catalogue.
+/// The built-in tools, except those that refer to the catalogue.
 pub fn builtin() -> Vec<Tool> {
     let families = [
         ("peers", peers::tools()),

@@ -325,7 +325,7 @@ mod tests {
         );
         assert_eq!(seen.remove("answer"), Some(json!(answer)));
         let mut expected = sent.clone();
-        // Only the sender sees this member.
+        // Only the sender gets this member.
         let delivery = expected.as_object_mut().expect("an object").remove("delivery");
         assert_eq!(delivery, Some(json!("next_turn")));
         assert_eq!(json!(seen), expected);
@@ -378,7 +378,8 @@ mod tests {
             let arguments = json!({ "to": to, "text": "x", "type": kind, "correlation_id": about });
             world.call(call, "peer_send", arguments).await;
         };
-        // To another peer, by another peer, a question in return, with an unknown correlation id.
+        // Not accepted as answers: to another peer, by another peer, a question in return, and with
+        // an unknown correlation id.
         say(&bob, &other, "response", &first).await;
         say(&cleo, &from, "response", &first).await;
         say(&bob, &from, "query", &first).await;
@@ -504,8 +505,8 @@ mod tests {
             }
             world.try_call(call, "peer_send", arguments).await
         };
-        // The operator is itself, or the peer of the session that it names, or the peer that it
-        // names.
+        // The operator sends as itself, as the peer of the session that it names, or as the peer
+        // that it names.
         let (alone, in_session) = (world.operator(None), world.operator(Some("mcp-1")));
         assert_eq!(text(&send(&alone, Value::Null).await.unwrap(), "from_peer"), "operator");
         assert_eq!(text(&send(&in_session, Value::Null).await.unwrap(), "from_peer"), "operator");
@@ -521,7 +522,7 @@ mod tests {
             ErrorType::ValidationError
         );
 
-        // A session is its own peer, and has none before it registers.
+        // A session sends as its own peer, and has none before it registers.
         let ann = world.session("ann");
         for (name, arguments) in [
             ("peer_send", json!({ "to": to, "text": "a" })),
@@ -582,7 +583,7 @@ mod tests {
                 (json!(expected.len()), true)
             );
         }
-        // Live peers only by default, with the caller's own marked.
+        // Only live peers by default, with the caller's own peer marked.
         let listed =
             async |arguments| world.call(&ann, "peer_list", arguments).await["peers"].take();
         let all = listed(nothing()).await;

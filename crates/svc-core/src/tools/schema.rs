@@ -1,8 +1,8 @@
-//! Schemas from Rust types, in a form that clients accept; and the check of arguments against them,
-//! whose error names the argument and its allowed values.
+//! Makes schemas from Rust types, in a form that clients accept, and checks arguments against them.
+//! The errors name the argument and its allowed values.
 //!
 //! A general validator would bring two dozen crates. Our schemas come from our own types and use
-//! few rules: a test checks that for every tool, and compares the results with those of a complete
+//! few rules: a test checks that for every tool, and compares our results with those of a complete
 //! validator.
 
 use std::cmp::Ordering;
@@ -53,7 +53,7 @@ fn shown(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     settings.inline_subschemas = true;
     let mut schema = schema(&mut settings.into_generator()).to_value();
     if let Some(root) = schema.as_object_mut() {
-        // The description of the Rust type; the tool has its own.
+        // Removes the description of the Rust type, because the tool has its own.
         root.remove("description");
     }
     tidy(&mut schema);
@@ -69,7 +69,7 @@ pub(super) fn of_result<T: JsonSchema>() -> Value {
 fn or_error(mut schema: Value) -> Value {
     let root = schema.as_object_mut().expect("a result is an object");
     let properties = root.entry("properties").or_insert_with(|| json!({}));
-    // A result may have an `error` of its own, which is a text.
+    // A result may have its own `error`, which is a text.
     let kinds = match properties.get("error") {
         Some(_) => json!(["object", "string", "null"]),
         None => json!("object"),
@@ -156,7 +156,8 @@ pub(super) fn brief(schema: &Value) -> Value {
         properties.values_mut().for_each(leave_out);
     }
     if let Some(schema) = brief.as_object_mut() {
-        // A client that checks arguments itself would refuse those that are left out.
+        // A client that checks arguments itself would refuse the arguments that are left out of the
+        // schema.
         schema.remove("additionalProperties");
     }
     brief
@@ -320,7 +321,7 @@ fn check_value(schema: &Value, value: &Value, at: &str) -> Result<(), ToolError>
 
 fn check_text(schema: &Value, text: &str, at: &str) -> Result<(), ToolError> {
     let (least, most) = (bound(schema, "minLength"), bound(schema, "maxLength"));
-    // Counted only if there is a bound, as the text may be long.
+    // Counted only if there is a bound, because the text may be long.
     let length = if least.or(most).is_some() { text.chars().count() } else { 0 };
     if let Some(least) = least.filter(|least| length < *least) {
         let why = match least {
@@ -401,7 +402,7 @@ fn has(list: &Value, is: impl Fn(&Value) -> bool) -> bool {
 fn has_type(value: &Value, kind: &Value) -> bool {
     match kind.as_str() {
         Some("string") => value.is_string(),
-        // An integer may be written as 42.0.
+        // JSON may write an integer as 42.0.
         Some("integer") => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         Some("number") => value.is_number(),
         Some("boolean") => value.is_boolean(),

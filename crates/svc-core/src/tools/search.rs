@@ -170,7 +170,7 @@ impl ToolSearcher {
     }
 
     fn index(&self, catalogue: &Catalogue) -> Arc<ToolIndex> {
-        // The version is read before the list: a change in between costs one more rebuild, and
+        // The version is read before the list, so a change in between causes one more rebuild, and
         // never leaves the index stale.
         let version = catalogue.version();
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -349,7 +349,7 @@ impl ToolIndex {
         }
         let scored = scores.into_iter().zip(&self.entries).filter(|(score, _)| *score > 0.0);
         let mut ranked: Vec<(f64, &IndexedTool)> = scored.collect();
-        // Entries are sorted by name, and the sort is stable.
+        // Entries are sorted by name, and the sort is stable, so equal ranks are ordered by name.
         ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         let query = joined(query);
         let ranked = ranked.into_iter().map(|(_, entry)| entry);
@@ -688,8 +688,8 @@ mod tests {
         assert_eq!(each(&answer["tools"], "name"), ["alpha_two"]);
     }
 
-    // Recall of the tool search: questions of people about the tools of public servers. Every third
-    // question is held out: its answers are not looked at while the search is changed.
+    // Recall of the tool search: people's questions about the tools of public servers. Every third
+    // question is held out: its answers are not looked at while the search is tuned.
     /// Number of hits that count for a question.
     const ANSWERS: usize = 5;
 

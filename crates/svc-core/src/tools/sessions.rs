@@ -320,7 +320,7 @@ mod tests {
     async fn the_operator_does_not_take_over_another_callers_session() {
         let world = World::open().await;
         let (bare, token) = (world.operator(None), world.session("mine"));
-        // The row of a database that is older than the reservation of the name.
+        // A row from a database that is older than the reservation of the name.
         let owner = token.caller.principal().to_string();
         let store = &world.test.store;
         let claimed = store

@@ -206,7 +206,7 @@ async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResu
         let next = if finished.len() < enough {
             timeout_at(until, watch.next()).await.ok()
         } else {
-            // Other tasks may have ended, too; they are returned without waiting.
+            // Other tasks may have ended meanwhile; they are returned without waiting.
             watch.next().now_or_never()
         };
         let Some(Some(task)) = next.transpose()? else { break };
@@ -273,8 +273,8 @@ struct TaskReplyResult {
 }
 
 async fn reply(call: Call, input: TaskReplyArguments) -> Result<TaskReplyResult, Failure> {
-    // The service finds a session's peer; the operator speaks for the peer of the session that it
-    // names.
+    // For a session, the service finds its peer. The operator speaks for the peer of the session
+    // that the operator names.
     let named = if call.caller.is_operator() { own_peer(&call).await? } else { None };
     let kind = input.kind.unwrap_or_default();
     let tasks = &call.services.tasks;

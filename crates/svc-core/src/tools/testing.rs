@@ -28,7 +28,7 @@ impl World {
         (world, call)
     }
 
-    /// With a call in the session `s` of the project `/nowhere/p`.
+    /// A daemon, and a call in the session `s` of the project `/nowhere/p`.
     pub(super) async fn with_session() -> (Self, Call) {
         let world = Self::open().await;
         let call = world.begin("s", "/nowhere/p").await;
@@ -151,7 +151,7 @@ pub(super) fn nothing() -> Value {
     Value::Object(Map::new())
 }
 
-/// Waits for a condition, with a bound.
+/// Waits until a condition holds, with a bound.
 #[track_caller]
 pub(super) fn eventually(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
     let at = std::panic::Location::caller();

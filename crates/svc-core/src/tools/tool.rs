@@ -106,7 +106,8 @@ impl Annotations {
             ("idempotentHint", self.idempotent_hint, false),
             ("openWorldHint", self.open_world_hint, true),
         ] {
-            // A read-only tool neither destroys nor differs when repeated.
+            // A read-only tool is neither destructive nor non-idempotent, so these hints follow
+            // from it.
             let follows =
                 self.read_only_hint && matches!(name, "destructiveHint" | "idempotentHint");
             if is != supposed && !follows {
@@ -135,8 +136,8 @@ impl Tool {
         F: Fn(Call, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, Failure>> + Send + 'static,
     {
-        // The compiler instantiates this for each tool, so it is small: the arguments are parsed
-        // before the future begins.
+        // The compiler instantiates this closure for each tool, so it is small: the arguments are
+        // parsed before the future begins.
         let run = move |call: Call, arguments: Map<String, Value>| {
             let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
             async move { Output::from_result(&running?.await?) }.boxed()
@@ -206,7 +207,7 @@ impl Tool {
             family: "sources",
             annotations,
             output: declaration.entry.read.get("outputSchema").cloned(),
-            // The daemon does not know how long that server takes.
+            // The daemon does not know how long the server takes.
             pace: Pace::Slow,
             foreign: Some(Box::new(declaration)),
             ..bare
@@ -517,8 +518,8 @@ fn raw_value(value: &Value) -> Box<RawValue> {
 /// Parses the arguments. The schema has checked them; the error of any other fault names its
 /// argument.
 fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolError> {
-    // Only the name of the argument is tracked. A path into it would double the code of every tool,
-    // for a rare error.
+    // Tracks only the name of the argument. A path into the argument would double the code of every
+    // tool, for a rare error.
     let current = Cell::new("arguments");
     let parse = |without: Option<&String>| -> Result<A, serde_json::Error> {
         let others = arguments.iter().filter(|(name, _)| Some(*name) != without);
@@ -530,7 +531,7 @@ fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolEr
     };
     parse(None).map_err(|error| {
         let last = current.get();
-        // Flattened fields are read after the last argument, and any of them may be wrong.
+        // Flattened fields are read after the last argument, so any argument may be the wrong one.
         let wrong = arguments.keys().find(|name| parse(Some(name)).is_ok());
         let field = wrong.map_or(last, String::as_str);
         ToolError::invalid(field, format!("{field}: {error}"))

@@ -412,7 +412,7 @@ mod tests {
                     .all(|one| one.to_string().len() <= 500)
             );
         }
-        // More records of the other kind: its cluster is the larger one now, and both keep their
+        // More records of the other kind: now its cluster is the larger one, but both keep their
         // ids.
         let clock = each(&found["clusters"], "cluster_id")
             .into_iter()
@@ -471,7 +471,7 @@ mod tests {
         let other = world.call(&call, "list_values", json!({ "axis": "domain" })).await;
         assert_eq!(other["total"], 0);
 
-        // The value is given for a matching prompt, and before an attempt of its kind.
+        // The value is returned for a matching prompt, and before an attempt of its kind.
         let ask = json!({ "query": "tenants share a cache key", "context_types": ["values"] });
         let context = world.call(&call, "assemble_context", ask).await;
         assert_eq!(context["item_count"], 2);

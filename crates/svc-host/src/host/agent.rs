@@ -1,6 +1,6 @@
 //! The state machine of an agent: its turns, its inputs, its requests, its end.
 //!
-//! No I/O but the spool: [`HostedAgent::take_actions`] has what is to be done to the program.
+//! No I/O but the spool: [`HostedAgent::take_actions`] returns the actions on the program.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,16 +27,16 @@ use crate::runner::RunExit;
 
 const NOT_RUNNING: &str = "agent is not running";
 
-/// What the host does to the program.
+/// An action of the host on the program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Bytes for its input, once the disk has the event of offset `after`.
+    /// Writes to the program's input once the event at offset `after` is on the disk.
     Write { bytes: Vec<u8>, after: u64 },
-    /// End of its input.
+    /// Closes the program's input.
     CloseInput,
-    /// To the process group, by its number.
+    /// Sends the signal of this number to the process group.
     Signal(i32),
-    /// SIGKILL for it and all its descendants.
+    /// Sends SIGKILL to the program and all its descendants.
     Kill,
 }
 
@@ -50,7 +50,8 @@ pub(super) struct HostedAgent {
     turn: Option<Turn>,
     inputs: AgentInputs,
     requests: AgentRequests,
-    /// Offset of the last input or answer: the disk has it before anything is written to the agent.
+    /// Offset of the last input or answer. Its event must be on the disk before anything is written
+    /// to the agent.
     recorded: u64,
     stderr: StderrTail,
     start_deadline: Option<Instant>,
@@ -64,9 +65,9 @@ pub(super) struct HostedAgent {
 
 #[derive(Debug)]
 struct Stop {
-    /// When SIGKILL follows; `None` once it was sent.
+    /// When SIGKILL is due; `None` once it was sent.
     kill_at: Option<Instant>,
-    /// Why, if the stop is a failure.
+    /// The reason, if the stop is due to a failure.
     failure: Option<String>,
 }
 
@@ -132,7 +133,7 @@ impl HostedAgent {
         self.stderr.push(line.bytes);
     }
 
-    /// Takes input, for now or for after the turns before it.
+    /// Takes input, for now or for after the current and queued turns.
     pub(super) fn send(&mut self, send: SendInput, now: Instant) -> Result<SendAnswer, String> {
         let SendInput { input, idempotency_key, mode, message_id, from } = send;
         let repeated = |key: &String| self.inputs.repeated(key, &input);
@@ -173,7 +174,7 @@ impl HostedAgent {
         SendAnswer { message_id, queued: true }
     }
 
-    /// Begins the next turn, if input waits and the agent is idle.
+    /// Begins the next turn if input is queued and the agent is idle.
     fn next_turn(&mut self, now: Instant) {
         if !self.ready || self.turn.is_some() || self.stop.is_some() || self.end.is_some() {
             return;
@@ -187,7 +188,8 @@ impl HostedAgent {
         self.drive(now, |protocol, effects| protocol.prompt(&input, effects));
     }
 
-    /// Answers a request. Only the daemon may: the agent's own processes reach the socket too.
+    /// Answers a request. Only the daemon may, as the agent's own processes can connect to the
+    /// socket too.
     pub(super) fn answer(&mut self, answer: AnswerAgent, now: Instant) -> Result<(), String> {
         if !self.spec.answer_key.is_shown_by(answer.key.as_ref()) {
             return Err(NOT_THE_DAEMON.to_owned());
@@ -211,7 +213,8 @@ impl HostedAgent {
         if runs { Ok(()) } else { Err(NOT_RUNNING.to_owned()) }
     }
 
-    /// Ends the turn, not the agent. With a message: only its turn, or its input that waits.
+    /// Ends the turn, but not the agent. With a message: only that message's turn, or its queued
+    /// input.
     pub(super) fn interrupt(&mut self, message: Option<&str>, now: Instant) -> Result<(), String> {
         self.check_running()?;
         if let Some(id) = message
@@ -231,7 +234,8 @@ impl HostedAgent {
         Ok(())
     }
 
-    /// Ends the program: SIGTERM, and SIGKILL after `patience`; without patience SIGKILL at once.
+    /// Ends the program: SIGTERM, then SIGKILL after `patience`. Without `patience`: SIGKILL at
+    /// once.
     pub(super) fn stop(&mut self, patience: Option<Duration>, reason: Option<&str>, now: Instant) {
         if self.end.is_some() {
             return;
@@ -264,7 +268,8 @@ impl HostedAgent {
         self.actions.extend([Action::CloseInput, end]);
     }
 
-    /// The program and all its descendants have ended, and their outputs are read.
+    /// Handles the end of the program and all its descendants, after their output was read to its
+    /// end.
     pub(super) fn exited(&mut self, exit: RunExit, now: Instant) {
         let (exit_code, signal) = exit.code_and_signal();
         self.drive(now, |protocol, effects| protocol.end(exit_code, effects));
@@ -294,7 +299,7 @@ impl HostedAgent {
         self.record.end(end, turn);
     }
 
-    /// When [`Self::tick`] has something to do.
+    /// When [`Self::tick`] is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.end.is_some() {
             return None;
@@ -344,7 +349,7 @@ impl HostedAgent {
         }
     }
 
-    /// Kills a program that is unusable; the agent ends in state `error`.
+    /// Kills a program that cannot be used; the agent ends in state `error`.
     fn fail(&mut self, failure: String) {
         if self.stop.is_none() && self.end.is_none() {
             self.begin_stop(None, Some(failure));
@@ -476,7 +481,8 @@ impl HostedAgent {
         }
     }
 
-    /// Records the answer to an open request, and gives the decision to the agent, if it waits.
+    /// Records the answer to an open request. If there is a decision and the agent still runs,
+    /// passes it to the agent.
     fn close_request(
         &mut self,
         id: &AgentRequestId,

@@ -1,8 +1,8 @@
-//! The spool of an agent's events: one line of JSON each, synced before anybody sees it.
+//! The spool of an agent's events: one line of JSON each, synced before any reader sees it.
 //!
-//! Events are numbered as they are appended and written by a thread, all that wait in one write and
-//! one sync. So the agent's output waits for the disk at most, and never for a reader: readers take
-//! bytes of the file, each with a cursor of its own.
+//! Events are numbered when they are appended. A thread writes all pending events with one write
+//! and one sync. So the agent's output may wait for the disk, but never for a reader: readers take
+//! bytes of the file, each with its own cursor.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -18,21 +18,21 @@ use svc_model::{AgentId, Timestamp};
 use svc_sys::{private_file, spool};
 use tokio::sync::{Notify, watch};
 
-/// Bytes that may wait for the disk before the agent's output is no longer read.
+/// Bytes pending for the disk at which the host stops reading the agent's output.
 const MAX_PENDING: usize = 1024 * 1024;
-/// Bytes of the file between two marks of the index.
+/// Bytes of the file between two entries of the index.
 const INDEX_STEP: u64 = 64 * 1024;
-/// Wait before a retry on a disk that is full or broken.
+/// Delay before a retry when the disk is full or broken.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Both ends of a spool: appends events, reads those on the disk.
+/// Both ends of a spool: appends events, and reads those on the disk.
 #[derive(Debug, Clone)]
 pub(super) struct AgentSpool(Arc<SharedSpool>);
 
 #[derive(Debug)]
 struct SharedSpool {
     file: File,
-    /// The end of each event, from `agent_id` up to its offset.
+    /// The end of each event's line, from `agent_id` up to the value of its offset.
     owner: String,
     pending: Mutex<Pending>,
     work: Condvar,
@@ -43,9 +43,9 @@ struct SharedSpool {
 #[derive(Debug, Default)]
 struct Pending {
     bytes: Vec<u8>,
-    /// Offset of the last event, written or not.
+    /// Offset of the last event, whether written or pending.
     offset: u64,
-    /// Bytes of all events, written or not.
+    /// Bytes of all events, whether written or pending.
     end: u64,
     index: Vec<SpoolMark>,
     entries: Vec<EntryMark>,
@@ -59,7 +59,7 @@ pub(super) struct SpoolEnd {
     pub(super) bytes: u64,
 }
 
-/// The event after `offset` begins at byte `at`.
+/// Index entry: the event after `offset` begins at byte `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SpoolMark {
     pub(super) offset: u64,
@@ -75,8 +75,8 @@ pub(super) struct EntryMark {
 }
 
 impl AgentSpool {
-    /// Creates the file, mode 0600, and locks it for the life of this process. An agent has one
-    /// spool, ever.
+    /// Creates the file with mode 0600 and locks it for the life of this process. An agent has only
+    /// one spool in its life.
     pub(super) fn create(folder: &Path, agent: &AgentId) -> io::Result<Self> {
         let path = spool_path(folder, agent);
         let file = private_file::create_new_held(&path, b"")?;
@@ -99,9 +99,9 @@ impl AgentSpool {
         Ok(Self(shared))
     }
 
-    /// Appends an event and returns its offset. `body`, an object with members, is all of it but
-    /// owner, offset and time; `entry` is for an entry of the conversation, and says whether that
-    /// is of a tool. Readers see the event when it is on the disk.
+    /// Appends an event and returns its offset. `body` is an object with at least one member; the
+    /// event is `body` plus owner, offset and time. `entry` is set for an entry of the conversation
+    /// and says whether the entry is of a tool. Readers see the event once it is on the disk.
     pub(super) fn append(
         &self,
         body: &impl Serialize,
@@ -117,7 +117,7 @@ impl AgentSpool {
         let rest =
             write!(pending.bytes, "{}{offset},\"timestamp\":\"{timestamp}\"}}", self.0.owner);
         if written.and(rest).is_err() || closing != Some(b'}') {
-            // Our values serialise; an event that does not must leave no torn line.
+            // Our values serialise; an event that does not must not leave a partial line.
             pending.bytes.truncate(began);
             return pending.offset;
         }
@@ -136,12 +136,12 @@ impl AgentSpool {
         offset
     }
 
-    /// Bytes of all events, those that wait for the disk included.
+    /// Bytes of all events, including pending ones.
     pub(super) fn appended(&self) -> u64 {
         self.0.lock().end
     }
 
-    /// Waits until less than [`MAX_PENDING`] waits for the disk.
+    /// Waits until less than [`MAX_PENDING`] is pending.
     pub(super) async fn room(&self) {
         loop {
             let freed = self.0.room.notified();
@@ -156,24 +156,24 @@ impl AgentSpool {
         self.0.committed.subscribe()
     }
 
-    /// What the disk has.
+    /// The end of what is on the disk.
     pub(super) fn end(&self) -> SpoolEnd {
         *self.0.committed.borrow()
     }
 
-    /// Waits until the disk has all that was appended so far.
+    /// Waits until all events appended so far are on the disk.
     pub(super) async fn settled(&self) {
         let offset = self.0.lock().offset;
         let mut committed = self.committed();
         committed.wait_for(|end| end.offset >= offset).await.ok();
     }
 
-    /// Why the last write failed; `None` if it did not.
+    /// The error of the last write; `None` if it succeeded.
     pub(super) fn error(&self) -> Option<String> {
         self.0.lock().error.clone()
     }
 
-    /// The byte after the event of `offset`, which has to be on the disk.
+    /// The position after the event at `offset`, which must be on the disk.
     pub(super) fn position_after(&self, offset: u64) -> io::Result<u64> {
         let mark = {
             let pending = self.0.lock();
@@ -198,7 +198,7 @@ impl AgentSpool {
         Ok(at)
     }
 
-    /// Whole events between two bytes where one begins, about `size` bytes.
+    /// Whole events from `at`, where one begins, to `end`; about `size` bytes.
     pub(super) fn whole_lines(&self, at: u64, end: u64, size: usize) -> io::Result<Vec<u8>> {
         spool::whole_lines(&self.0.file, at, end, size)
     }
@@ -207,7 +207,7 @@ impl AgentSpool {
         self.0.file.read_exact_at(buffer, at)
     }
 
-    /// Entries whose events are on the disk.
+    /// The entries whose events are on the disk.
     pub(super) fn entries(&self) -> Vec<EntryMark> {
         let last = self.end().offset;
         let pending = self.0.lock();
@@ -220,7 +220,7 @@ impl AgentSpool {
         Ok(line)
     }
 
-    /// Ends the thread once everything is on the disk.
+    /// Ends the thread after all pending events are on the disk.
     pub(super) fn close(&self) {
         self.0.lock().closed = true;
         self.0.work.notify_one();
@@ -247,7 +247,7 @@ impl SharedSpool {
             drop(pending);
             self.room.notify_waiters();
             let at = self.committed.borrow().bytes;
-            // Retries the same bytes at the same place, over a torn line.
+            // Retries the same bytes at the same position, which overwrites a partial line.
             while let Err(error) =
                 self.file.write_all_at(&batch, at).and_then(|()| self.file.sync_data())
             {

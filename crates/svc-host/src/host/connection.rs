@@ -1,5 +1,5 @@
-//! The socket of a host, and its clients: each has its requests answered in order, and reads the
-//! stream at its own pace.
+//! The socket of a host and its clients. Each client gets responses in the order of its requests,
+//! and reads the stream at its own pace.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,15 +30,15 @@ use super::agent_spool::{AgentSpool, SpoolEnd};
 use super::decode::{ValueReader, request_of};
 use super::record::PartialEntry;
 
-/// Replies that may wait for a client before its requests are no longer read.
+/// Replies queued for a client at which its further requests are not read.
 const MAX_REPLIES: usize = 16;
-/// Bytes of the stream in one write.
+/// Bytes of the stream per write.
 const CHUNK: usize = 64 * 1024;
-/// Time between two checks that a client without further requests still reads.
+/// How often a client that sends no more requests is checked for having hung up.
 const HANG_UP_POLL: Duration = Duration::from_secs(1);
-/// Least time between two pieces of an unfinished entry.
+/// Least time between two deltas of an unfinished entry.
 const PACE: Duration = Duration::from_millis(50);
-/// Wait after a connection could not be accepted, as when no descriptors are left.
+/// Delay after `accept` failed, for example because no descriptors are left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// How long clients may take to read the rest of the stream when the host ends.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ pub(super) struct HostContext {
     pub(super) spool: AgentSpool,
     pub(super) partial: PartialEntry,
     pub(super) agent: AgentCommands,
-    /// Each client that follows the stream holds a clone.
+    /// Each client that follows the stream holds a clone, which counts it.
     pub(super) attached: Arc<()>,
 }
 
@@ -86,7 +86,7 @@ impl AgentCommands {
         receiver.await.map_err(|_| ends())
     }
 
-    /// Passes a request with its payload on, and waits for the result.
+    /// Forwards a request with its payload to the agent, and waits for the result.
     async fn forward<P: DeserializeOwned, T>(
         &self,
         request: &HostRequest,
@@ -105,7 +105,7 @@ pub(super) struct HostSocket {
 }
 
 impl HostSocket {
-    /// Binds the socket of an agent in `folder`, however long its path is.
+    /// Binds the socket of an agent in `folder`, whatever the length of the path.
     pub(super) fn bind(folder: &Path, agent: &AgentId) -> io::Result<Self> {
         let path = socket_path(folder, agent);
         let (listener, file) = local_socket::listen(&path)?;
@@ -128,7 +128,7 @@ impl HostSocket {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    // Only this user is served.
+                    // Only clients of this user are served.
                     if stream.peer_cred().is_ok_and(|peer| peer.uid() == me) {
                         clients.spawn(serve(stream, Arc::clone(&host), closing.clone()));
                     }
@@ -145,17 +145,18 @@ impl HostSocket {
 #[derive(Debug)]
 enum Outgoing {
     Reply(Vec<u8>),
-    /// The stream from this byte on follows the reply.
+    /// The reply; after it follows the stream from this byte on.
     Attach(Vec<u8>, u64),
     Detach(Vec<u8>),
 }
 
-/// Serves a client until it goes, or until the host is `closing` and the client has the stream.
+/// Serves a client until it disconnects, or until the host is `closing` and the client has the
+/// whole stream.
 async fn serve(stream: UnixStream, host: Arc<HostContext>, closing: watch::Receiver<bool>) {
     let (reader, writer) = stream.into_split();
     let (outgoing, incoming) = mpsc::channel(MAX_REPLIES);
     let mut writing = tokio::spawn(write(writer, incoming, Arc::clone(&host), closing));
-    // Lasts until the stream ends, also after the last request.
+    // Lives until the stream ends, even if the client sends no more requests.
     let attachment = Mutex::new(None);
     tokio::select! {
         _ = &mut writing => {}
@@ -196,7 +197,7 @@ async fn read(
     }
 }
 
-/// `false` if the client is gone.
+/// Handles a request. Returns `false` if the client is gone.
 async fn answer(
     request: HostRequest,
     host: &Arc<HostContext>,
@@ -240,8 +241,8 @@ async fn answer(
         }
         HostRequestKind::Stop => match request.decode::<StopAgent>() {
             Ok(stop) => {
-                // It may take long; the client may send other requests meanwhile, such as a forced
-                // stop.
+                // A stop may take long, and the client may send other requests meanwhile, such as a
+                // forced stop.
                 let (host, outgoing) = (Arc::clone(host), outgoing.clone());
                 tokio::spawn(async move {
                     let stopped = host.agent.ask(|reply| HostCommand::Stop(stop, reply)).await;
@@ -359,7 +360,7 @@ fn reply_of(request: &HostRequest, answered: Answered) -> Vec<u8> {
     .to_line()
 }
 
-/// Writes replies, and between them new events if the client is attached.
+/// Writes replies and, if the client is attached, new events between them.
 async fn write(
     mut writer: OwnedWriteHalf,
     mut outgoing: mpsc::Receiver<Outgoing>,
@@ -371,7 +372,7 @@ async fn write(
     let mut partial = host.partial.reader();
     let mut next_piece = Instant::now();
     let mut cursor: Option<u64> = None;
-    // After its last request a client gets the stream as long as it reads.
+    // A client that sends no more requests still gets the stream for as long as it reads.
     let mut has_requests = true;
     let mut hang_up_poll = tokio::time::interval(HANG_UP_POLL);
     loop {
@@ -401,7 +402,7 @@ async fn write(
             },
             () = std::future::ready(()), if behind => {
                 let at = cursor.unwrap_or_default();
-                // Whole lines: a reply may follow.
+                // Only whole lines, as a reply may follow.
                 let block = spool.whole_lines(at, end.bytes, CHUNK)?;
                 writer.write_all(&block).await?;
                 cursor = Some(at + block.len() as u64);
@@ -412,7 +413,7 @@ async fn write(
                     return Ok(());
                 }
             }
-            // Without events nothing else shows that the client is gone.
+            // Without new events, only this check notices that the client is gone.
             _ = hang_up_poll.tick(), if !has_requests && !behind => {
                 if has_hung_up(&writer) {
                     return Ok(());
@@ -423,7 +424,7 @@ async fn write(
     }
 }
 
-/// Whether the client has closed both directions.
+/// Whether the client has closed both directions of the connection.
 fn has_hung_up(writer: &OwnedWriteHalf) -> bool {
     let stream: &UnixStream = writer.as_ref();
     let mut watched = [PollFd::new(stream, PollFlags::empty())];
@@ -431,7 +432,7 @@ fn has_hung_up(writer: &OwnedWriteHalf) -> bool {
         && watched[0].revents().contains(PollFlags::HUP)
 }
 
-/// A piece of an unfinished entry is an event without an offset.
+/// A delta of an unfinished entry is an event without an offset.
 fn delta(piece: AgentDelta, host: &HostContext) -> Vec<u8> {
     let mut line = serde_json::to_vec(&AgentEvent {
         body: AgentEventBody::Delta(piece),

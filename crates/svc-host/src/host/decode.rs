@@ -1,27 +1,27 @@
-//! JSON values from a stream of bytes, not necessarily one per line, and requests from values.
+//! JSON values from a stream of bytes, which need not have one per line, and requests from values.
 
 use serde_json::Value;
 use svc_wire::host_protocol::HostRequest;
 
 /// Largest value, in bytes.
 pub(super) const MAX_VALUE: usize = 4 * 1024 * 1024;
-/// Below this size, in bytes, an incomplete value is parsed anew at each arrival.
+/// Below this size in bytes, an incomplete value is parsed again with each arrival of bytes.
 const EAGER: usize = 16 * 1024;
-/// Capacity that is kept between values.
+/// Capacity of the buffer that is kept between values.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// Bytes into values. What is not JSON is dropped up to the next line feed.
+/// Parses bytes into values. After invalid JSON, everything up to the next line feed is dropped.
 #[derive(Debug, Default)]
 pub(super) struct ValueReader {
     bytes: Vec<u8>,
-    /// Of the value that begins at the first byte.
+    /// Scan of the value that begins at the first byte.
     scan: Scan,
-    /// Bytes of the incomplete value when it was last parsed.
+    /// Length of the incomplete value when it was last parsed.
     parsed: usize,
     skips: bool,
 }
 
-/// Finds where a value may end; looks at each byte once.
+/// Finds where a value may end. Looks at each byte once.
 #[derive(Debug, Default)]
 struct Scan {
     at: usize,
@@ -35,7 +35,7 @@ impl ValueReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next value, or why bytes are dropped; `None` if more bytes are needed.
+    /// The next value, or an error if bytes are dropped; `None` if more bytes are needed.
     pub(super) fn next_value(&mut self) -> Option<Result<Value, String>> {
         if self.skips && !self.skip_line() {
             return None;
@@ -61,7 +61,7 @@ impl ValueReader {
                     self.drop_bytes(end);
                     return Some(Err(too_large()));
                 }
-                // A number or a literal may go on.
+                // A number or a literal may continue in the next bytes.
                 if end == size && !matches!(self.bytes[end - 1], b'}' | b']' | b'"') {
                     return None;
                 }
@@ -85,7 +85,7 @@ impl ValueReader {
         }
     }
 
-    /// Drops up to the next line feed; `false` if there is none yet.
+    /// Drops bytes up to the next line feed; `false` if there is none yet.
     fn skip_line(&mut self) -> bool {
         let end = self.bytes.iter().position(|byte| *byte == b'\n');
         self.drop_bytes(end.map_or(self.bytes.len(), |end| end + 1));
@@ -134,7 +134,7 @@ fn too_large() -> String {
     format!("the value is larger than {MAX_VALUE} bytes")
 }
 
-/// The offset of the error. A line feed at that place is not skipped.
+/// The byte offset of the error, but no further than a line feed at that place.
 fn position(bytes: &[u8], error: &serde_json::Error) -> usize {
     let lines = error.line().saturating_sub(1);
     let line_start = bytes
@@ -147,7 +147,7 @@ fn position(bytes: &[u8], error: &serde_json::Error) -> usize {
     (at + error.column().saturating_sub(1)).min(bytes.len())
 }
 
-/// Null is a request without a type.
+/// Parses a request. Null counts as a request without a type.
 pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
     match value {
         Value::Null => return Ok(HostRequest::default()),
@@ -157,7 +157,7 @@ pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-/// For the fuzzer: reads requests of a client, in one piece and in small ones.
+/// For the fuzzer: reads a client's requests in one piece and in small pieces.
 pub fn read_socket(bytes: &[u8]) {
     let whole = values(bytes, bytes.len().max(1));
     for piece in [1, 7] {
@@ -168,7 +168,7 @@ pub fn read_socket(bytes: &[u8]) {
     }
 }
 
-/// The values of bytes that come in pieces, `None` for each that does not parse.
+/// The values in bytes that arrive in pieces; `None` for each value that does not parse.
 fn values(bytes: &[u8], piece: usize) -> Vec<Option<Value>> {
     let mut reader = ValueReader::default();
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
-//! The life of a host: `svc agent host` and `svc agent reaper`, which the daemon starts, the
-//! environment of the agent, and the loop in which one thread serves the program, its outputs, its
-//! clients and its deadlines.
+//! The life of a host: the commands `svc agent host` and `svc agent reaper`, which the daemon
+//! starts; the environment of the agent; and the loop of one thread that serves the program, its
+//! output, the clients and the deadlines.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -33,7 +33,7 @@ use super::connection::{AgentCommands, HostCommand, HostContext, HostSocket};
 use super::reaper::{AgentExit, AgentPipes, AgentProcess, ReaperOrder, run_reaper};
 use super::record::{AgentEnd, PartialEntry};
 
-/// The argument of a host in a session of its own.
+/// Argument of the second process, which is the host in its own session.
 const DETACHED: &str = "--detached";
 
 /// Runs `svc agent host` or `svc agent reaper`; `None` for other commands of `svc agent`.
@@ -59,8 +59,8 @@ pub fn run_if_asked(mut arguments: impl Iterator<Item = OsString>) -> Option<Exi
     }
 }
 
-/// Starts the host in a session of its own and passes its report on. This process ends, so the
-/// host is not a child of the daemon.
+/// Starts the host in a session of its own and passes its report on. Then this process ends, so
+/// that the host is not a child of the daemon.
 fn detach() -> Result<(), String> {
     let failed = |error: io::Error| format!("cannot start a host: {error}");
     let mut spec = Vec::new();
@@ -90,7 +90,7 @@ fn detach() -> Result<(), String> {
     }
 }
 
-/// This program, even if its file was replaced or removed since.
+/// The path of this program, even if its file was replaced or removed.
 fn own_program() -> PathBuf {
     let known = std::env::current_exe().ok().filter(|path| path.exists());
     known.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
@@ -104,7 +104,7 @@ fn report(started: &HostStarted) {
 }
 
 fn run_detached() -> Result<(), String> {
-    // Fails only for the leader of a group, which has no terminal to lose.
+    // Fails only for the leader of a process group, which has no controlling terminal to lose.
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let mut text = Vec::new();
@@ -134,7 +134,7 @@ async fn host(spec: HostSpec) -> Result<(), String> {
     let spool = AgentSpool::create(&folder, &spec.agent_id)
         .map_err(|error| format!("the spool {}: {error}", path.display()))?;
     let begun = begin(&spec).await.inspect_err(|_| {
-        // The spool is empty.
+        // Nothing was written to the spool yet.
         std::fs::remove_file(&path).ok();
     });
     let (socket, program) = begun?;
@@ -189,13 +189,13 @@ async fn begin(spec: &HostSpec) -> Result<(HostSocket, RunningProgram), String> 
     Ok((socket, AgentProcess::start(&mut reaper, &order).await?))
 }
 
-/// Without variables that are not UTF-8.
+/// This process's environment without variables that are not UTF-8.
 fn own_environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// The starter reads our outputs to their end, so they end here.
+/// Closes this process's standard streams: the process that started it reads them to their end.
 fn release_outputs() {
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
@@ -203,8 +203,8 @@ fn release_outputs() {
     }
 }
 
-// Variables that pass from the host's own environment; svc's own pass only if the settings of the
-// agent name them.
+// Variables that the agent inherits from the host. svc's own variables are passed only if the
+// agent's settings name them.
 const COMMON: &str = "PATH HOME USER LANG TERM TMPDIR http_proxy https_proxy all_proxy no_proxy \
     HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY NODE_EXTRA_CA_CERTS SSL_CERT_FILE";
 const CLAUDE: &str = "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL \
@@ -221,15 +221,15 @@ fn passes(backend: AgentBackend, name: &str) -> bool {
         AgentBackend::Claude => &[COMMON, CLAUDE],
         AgentBackend::Codex => &[COMMON, CODEX],
         AgentBackend::Gemini => &[COMMON, GEMINI],
-        // These run models of any vendor.
+        // These programs run models of any vendor.
         AgentBackend::OpenCode | AgentBackend::Acp => &[COMMON, CLAUDE, CODEX, GEMINI, OPENCODE],
         AgentBackend::Exec => &[COMMON],
     };
     lists.iter().flat_map(|list| list.split(' ')).any(|known| known == name)
 }
 
-/// The whole environment of an agent: what passes of `own`, overridden by its settings, then by its
-/// backend.
+/// The whole environment of an agent: the inherited part of `own`, overridden by the agent's
+/// settings, then by its backend.
 fn agent_environment(
     spec: &HostSpec,
     own: impl Iterator<Item = (String, String)>,
@@ -237,7 +237,8 @@ fn agent_environment(
 ) -> Vec<(String, String)> {
     let passed = own.filter(|(name, _)| passes(spec.backend, name));
     let set = spec.env.iter().map(|(name, value)| (name.clone(), value.clone()));
-    // Marks the agent and its descendants, to be found when the rest of the host is gone.
+    // Marks the agent and its descendants, so that they can be found after the rest of the host is
+    // gone.
     let mark = (AGENT_MARK.to_owned(), spec.agent_id.as_str().to_owned());
     let all: BTreeMap<_, _> = passed.chain(set).chain(backend).chain([mark]).collect();
     all.into_iter().collect()
@@ -245,22 +246,22 @@ fn agent_environment(
 
 /// Bytes of output that are read at once.
 const BLOCK: usize = 64 * 1024;
-/// Longest line of the program, in bytes; the rest of a longer one is dropped.
+/// Longest line of the program, in bytes; the excess is dropped.
 const MAX_LINE: usize = 8 * 1024 * 1024;
-/// How long outputs may stay open after the agent: another process may hold them.
+/// How long the outputs may stay open after the agent's end, as another process may hold them.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the agent may take to end after a signal to the host.
+/// How long the agent may take to end after the host was signalled.
 const HOST_STOP: Duration = Duration::from_secs(5);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// The longest that a stop may ask for.
+/// Longest patience that a stop may ask for.
 const LONGEST_STOP_PATIENCE: Duration = Duration::from_hours(1);
 
 type RunningProgram = (AgentProcess, AgentPipes, AgentExit);
 
-/// A client that waits for a stop, and since when.
+/// A client that waits for a stop, and since when it waits.
 type StopWaiter = (oneshot::Sender<StopAnswer>, Instant);
 
-/// Runs until the agent has ended, no client has asked for a while, and the disk has the events.
+/// Runs until the agent has ended, no client has asked for a while, and all events are on the disk.
 async fn run(
     mut agent: HostedAgent,
     (mut process, pipes, exit): RunningProgram,
@@ -305,7 +306,7 @@ async fn run(
     .ok();
     agent.exited(ended, Instant::now());
     agent.take_actions();
-    // The end is recorded before clients get the response to a stop.
+    // The agent's end is recorded before clients get the response to a stop.
     while let Some((waiter, since)) = stops.pop_front() {
         if let Some(end) = agent.end {
             waiter.send(stop_answer(end, since.elapsed())).ok();
@@ -322,7 +323,8 @@ async fn linger_on(
     mut commands: mpsc::Receiver<HostCommand>,
     linger: Duration,
 ) {
-    // However often clients ask. With the time for the rest of the stream: 20 s at most.
+    // Bounds the total time however often clients ask. With the drain of the stream it is at most
+    // 20 s.
     let most = Instant::now() + linger + linger / 2;
     let mut end = Instant::now() + linger;
     loop {
@@ -366,7 +368,7 @@ async fn perform(
 
 fn obey(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<StopWaiter>) {
     let now = Instant::now();
-    // The command is done even if its sender is gone.
+    // The command is carried out even if its sender is gone.
     match command {
         HostCommand::Info(reply) => drop(reply.send(agent.info())),
         HostCommand::Send(send, reply) => drop(reply.send(agent.send(send, now))),
@@ -422,7 +424,7 @@ impl RunOutput {
         }
     }
 
-    /// Reads the next bytes, once little enough waits for the disk.
+    /// Reads the next bytes once few enough are pending for the disk.
     async fn next(&mut self) -> usize {
         self.spool.room().await;
         self.pipe.read(&mut self.block).await.unwrap_or(0)
@@ -446,7 +448,7 @@ impl RunOutput {
     }
 }
 
-/// Writes to the agent's standard input, each part once the disk has the event of it.
+/// Writes to the agent's standard input, each part once its event is on the disk.
 async fn feed(
     mut stdin: pipe::Sender,
     mut parts: mpsc::UnboundedReceiver<Action>,
@@ -457,7 +459,7 @@ async fn feed(
         if committed.wait_for(|end| end.offset >= after).await.is_err() {
             return;
         }
-        // That the agent takes no more input shows elsewhere.
+        // Other code notices that the agent takes no more input.
         if stdin.write_all(&bytes).await.is_err() {
             return;
         }

@@ -1,8 +1,9 @@
 //! The agent host: a small process that owns one agent and outlives the daemon.
 //!
-//! Read `entry` for its life and `agent` for the state of its agent. `backend` has the protocols of
-//! the vendors, each a state machine without I/O. `agent_spool` holds the numbered stream; clients
-//! read it at their own pace in `connection`. `reaper` ends what the agent has started.
+//! Read `entry` for the life of a host and `agent` for the state of its agent. `backend` has the
+//! vendors' protocols, each a state machine without I/O. `agent_spool` holds the numbered stream,
+//! which clients read at their own pace through `connection`. `reaper` ends the processes that the
+//! agent has started.
 
 mod agent;
 mod agent_spool;

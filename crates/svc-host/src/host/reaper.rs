@@ -1,13 +1,13 @@
-//! The reaper: a small process between a host and its agent that ends all that the agent has
-//! started.
+//! The reaper: a small process between a host and its agent that ends all processes that the agent
+//! has started.
 //!
-//! Signals to a process group do not reach what left it, and a host that is killed signals nobody.
-//! So the agent is the child of this process, which is a subreaper: whoever loses its parent below
-//! becomes its child. It ends them all when the agent has ended, and when its host has, which it
-//! sees by the end of the control socket.
+//! A signal to a process group does not reach processes that left the group, and a host that is
+//! killed signals nobody. So the agent is the child of the reaper, which is a subreaper: orphans
+//! below it become its children. It ends them all when the agent has ended, or when the host has,
+//! which it notices by the end of the control socket.
 //!
-//! It has no runtime: one thread waits for children, the other for the host. [`AgentProcess`] is
-//! the host's end of the socket.
+//! The reaper has no async runtime: one thread waits for children, the other reads the socket.
+//! [`AgentProcess`] is the host's end of the socket.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -38,12 +38,12 @@ use crate::runner::RunExit;
 
 /// How long leftover processes may take to end after SIGTERM.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
-/// How long killed processes may take to end; one that waits for a disk cannot end before.
+/// How long killed processes may take to end: a process that waits for a disk cannot end earlier.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const KILL_POLL: Duration = Duration::from_millis(5);
 const MAX_ORDER: usize = 64 * 1024 * 1024;
 
-/// The program to start. Its input and outputs come beside it, as descriptors.
+/// The program to start. Its standard streams are passed beside the order, as descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ReaperOrder {
     pub(super) command: Vec<String>,
@@ -51,7 +51,7 @@ pub(super) struct ReaperOrder {
     pub(super) env: Vec<(String, String)>,
 }
 
-/// From the host, one JSON line each.
+/// Commands from the host, one JSON line each.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ReaperCommand {
@@ -61,12 +61,12 @@ enum ReaperCommand {
     Kill,
 }
 
-/// To the host, one JSON line each.
+/// Reports to the host, one JSON line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ReaperReport {
     Started {
-        /// It leads a process group.
+        /// The agent's pid; it leads a process group of this id.
         pid: u32,
     },
     /// The agent could not be started, with the text of the error.
@@ -75,12 +75,12 @@ enum ReaperReport {
     Exited { code: Option<i32>, signal: Option<i32> },
 }
 
-/// The agent's process until it is reaped: until then no other process gets its id.
+/// The agent's process until it is reaped. Until then no other process gets its pid.
 type Agent = Arc<Mutex<Option<Pid>>>;
 
-/// Runs the order that comes on standard input; returns when nothing of the agent is left.
+/// Carries out the order from standard input; returns when no process of the agent is left.
 pub(super) fn run_reaper() -> ExitCode {
-    // Of a failure the host sees the end of the socket.
+    // If this fails, the host sees the socket end.
     supervise().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
@@ -105,7 +105,7 @@ fn supervise() -> io::Result<()> {
     report(&mut control, &ReaperReport::Exited { code, signal })
 }
 
-/// Reads the length, which carries the descriptors, and then the order.
+/// Reads the order's length, whose message carries the descriptors, and then the order.
 fn receive_order(control: &mut StdUnixStream) -> io::Result<(ReaperOrder, [OwnedFd; 3])> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -151,7 +151,7 @@ fn report(control: &mut StdUnixStream, report: &ReaperReport) -> io::Result<()> 
     control.write_all(&line)
 }
 
-/// Obeys the host until the socket ends; then kills everything and ends this process.
+/// Obeys the host until the socket ends, then kills all processes and ends this one.
 fn obey(commands: io::BufReader<StdUnixStream>, agent: &Agent) {
     for line in commands.lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
@@ -185,7 +185,7 @@ fn wait_for(pid: Pid, agent: &Agent) -> io::Result<RunExit> {
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         }
-        // A sender of signals holds the lock, so the process id is not reused meanwhile.
+        // Signals are sent under this lock, so none is sent between the reaping and the update.
         let mut agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
         let reaped = wait(WaitOptions::NOHANG)?;
         if let Some((ended, status)) = reaped
@@ -197,7 +197,7 @@ fn wait_for(pid: Pid, agent: &Agent) -> io::Result<RunExit> {
     }
 }
 
-/// Ends leftover processes: SIGTERM first, SIGKILL after [`LEFTOVER_GRACE`].
+/// Ends leftover processes: SIGTERM first, then SIGKILL after [`LEFTOVER_GRACE`].
 fn end_leftovers() {
     let me = std::process::id();
     let began = Instant::now();
@@ -221,15 +221,15 @@ fn reap_all() {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Descendant {
     pid: u32,
-    /// Start time: tells it from a later process of the same id.
+    /// Start time, which distinguishes it from a later process with the same pid.
     started: u64,
     is_running: bool,
 }
 
-/// Signals each descendant of `root` that runs, and returns their number.
+/// Signals each running descendant of `root`, and returns their number.
 ///
-/// Below a subreaper all are found: orphans become its children. Without `/proc` none is
-/// found.
+/// Below a subreaper this finds all of them, as orphans become its children. Without `/proc` it
+/// finds none.
 fn signal_descendants(root: u32, signal: Signal) -> usize {
     running_descendants(root).inspect(|it| send(*it, signal)).count()
 }
@@ -255,12 +255,12 @@ fn descendants(root: u32) -> Vec<Descendant> {
     all
 }
 
-/// A later process of the id gets no signal.
+/// A later process with the same pid gets no signal.
 fn send(Descendant { pid, started, .. }: Descendant, signal: Signal) {
     signal_held(pid, signal, || ProcessEntry::read(pid).is_some_and(|it| it.started == started));
 }
 
-/// The host's ends.
+/// The host's ends of the agent's pipes.
 #[derive(Debug)]
 pub(super) struct AgentPipes {
     pub(super) stdin: pipe::Sender,
@@ -268,7 +268,7 @@ pub(super) struct AgentPipes {
     pub(super) stderr: pipe::Receiver,
 }
 
-/// Dropping it ends the program and all its descendants.
+/// The agent's program as the host sees it. Dropping it ends the program and all its descendants.
 #[derive(Debug)]
 pub(super) struct AgentProcess {
     pub(super) pid: u32,
@@ -282,8 +282,8 @@ pub(super) struct AgentExit {
 }
 
 impl AgentProcess {
-    /// Starts a program below a reaper, which `reaper` runs. The error is for people: it names the
-    /// program or the folder.
+    /// Starts a program below a reaper, which `reaper` runs. The error is a text for people that
+    /// names the program or the folder.
     pub(super) async fn start(
         reaper: &mut Command,
         order: &ReaperOrder,
@@ -311,7 +311,7 @@ impl AgentProcess {
         }
     }
 
-    /// To the program's process group, unless it has ended.
+    /// Signals the program's process group, unless the program has ended.
     pub(super) async fn signal(&mut self, signal: Signal) {
         self.command(ReaperCommand::Signal(signal.as_raw())).await;
     }
@@ -323,7 +323,7 @@ impl AgentProcess {
     async fn command(&mut self, command: ReaperCommand) {
         let Ok(mut line) = serde_json::to_vec(&command) else { return };
         line.push(b'\n');
-        // A reaper that has ended has no process left to signal.
+        // If the reaper has ended, no process is left to signal.
         self.control.write_all(&line).await.ok();
     }
 }
@@ -331,7 +331,7 @@ impl AgentProcess {
 impl AgentExit {
     /// Waits until the program and all its descendants have ended.
     ///
-    /// If the reaper is killed, they become children of this process, which has to be a subreaper,
+    /// If the reaper is killed, they become children of this process, which must be a subreaper,
     /// and are killed here.
     pub(super) async fn wait(mut self) -> RunExit {
         let exit = match self.next().await {
@@ -377,7 +377,7 @@ fn explain(program: &str, error: &str) -> String {
     format!("cannot start {program}: {error}; {remedy}")
 }
 
-/// Sends the order with the other ends of the pipes.
+/// Sends the order together with the other ends of the pipes.
 fn give_order(control: &StdUnixStream, order: &ReaperOrder) -> io::Result<AgentPipes> {
     let (their_stdin, stdin) = io::pipe()?;
     let (stdout, their_stdout) = io::pipe()?;
@@ -420,7 +420,7 @@ mod tests {
         let mut line = String::new();
         let stdout = child.stdout.take().expect("piped");
         io::BufReader::new(stdout).read_line(&mut line).expect("reads");
-        // The shells, and the `sleep` that the last one starts.
+        // Waits for the shells, and for the `sleep` that the last one starts.
         let end = Instant::now() + Duration::from_secs(10);
         while descendants(child.id()).len() < 3 && Instant::now() < end {
             thread::yield_now();

@@ -1,6 +1,6 @@
-//! What is recorded of an agent: its state, the events of its stream, its last standard error, and
-//! the text so far of an entry that is not finished. The spool does not have that text; a late
-//! reader gets all of it.
+//! The record of an agent: its state, the events of its stream, the end of its standard error, and
+//! the text so far of an unfinished entry. That text is not in the spool; a late reader gets all of
+//! it.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use super::agent_spool::AgentSpool;
 const MAX_LINE: usize = 1024 * 1024;
 /// Longest text of an entry, in bytes.
 const MAX_ENTRY_TEXT: usize = 1024 * 1024;
-/// Lines of standard error that are kept.
+/// Number of lines of standard error that are kept.
 const STDERR_LINES: usize = 20;
 /// Longest kept line of standard error, in characters.
 const STDERR_WIDTH: usize = 500;
@@ -43,14 +43,14 @@ pub(super) struct AgentEnd {
     pub(super) exit_code: Option<i32>,
     pub(super) signal: Option<i32>,
     pub(super) state: AgentState,
-    /// No SIGKILL of ours was needed.
+    /// Whether the agent ended without a SIGKILL from the host.
     pub(super) graceful: bool,
 }
 
-/// What an event tells beside the new state.
+/// Details of a change of state, for its event.
 #[derive(Debug, Default)]
 pub(super) struct StateDetails {
-    /// Unix milliseconds.
+    /// When a limit ends, in Unix milliseconds.
     pub(super) until: Option<i64>,
     pub(super) reason: Option<String>,
     pub(super) turn: Option<TurnEnd>,
@@ -127,7 +127,7 @@ impl AgentRecord {
         });
     }
 
-    /// Records the end of the agent, and of the turn that it ended.
+    /// Records the end of the agent, and of the turn that was interrupted by it.
     pub(super) fn end(&mut self, end: AgentEnd, turn: Option<TurnEnd>) {
         let AgentEnd { exit_code, signal, state: final_state, .. } = end;
         (self.info.pid, self.info.exit_code, self.info.signal) = (0, exit_code, signal);
@@ -135,7 +135,7 @@ impl AgentRecord {
         self.append(&AgentEventBody::Exit { exit_code, signal, final_state });
     }
 
-    /// Records an entry. Returns its text if it is the agent's own.
+    /// Records an entry. Returns its text if the agent itself wrote it.
     pub(super) fn entry(&mut self, mut entry: HistoryEntry) -> Option<String> {
         entry.timestamp = self.clock.now();
         for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
@@ -155,7 +155,7 @@ impl AgentRecord {
         self.spool.append(event, self.clock.now(), None)
     }
 
-    /// Text of an entry that is not finished.
+    /// Adds text to the unfinished entry.
     pub(super) fn add_partial(&self, text: &str) {
         self.partial.add(text, || self.spool.appended());
     }
@@ -172,7 +172,7 @@ fn shorten(text: &mut String, most: usize) -> bool {
     true
 }
 
-/// An event of one line, without a copy of it.
+/// An event for one line of output, which borrows the line.
 #[derive(Serialize)]
 pub(super) struct TurnOutputLine<'a> {
     #[serde(rename = "type")]
@@ -191,7 +191,7 @@ impl<'a> TurnOutputLine<'a> {
         let mut bytes = &line.bytes[..line.bytes.len().min(MAX_LINE)];
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text),
-            // The cut may have gone through a character.
+            // The cut may be within a character.
             Err(error) if truncated && bytes.len() - error.valid_up_to() < 4 => {
                 bytes = &bytes[..error.valid_up_to()];
                 std::str::from_utf8(bytes)
@@ -207,7 +207,7 @@ impl<'a> TurnOutputLine<'a> {
     }
 }
 
-/// The last lines of standard error, without colours.
+/// The last lines of standard error, with colours removed.
 #[derive(Debug, Default)]
 pub(super) struct StderrTail {
     lines: VecDeque<String>,
@@ -223,7 +223,7 @@ impl StderrTail {
         self.lines.push_back(plain.chars().take(STDERR_WIDTH).collect());
     }
 
-    /// An error with the last lines behind it, if there are any.
+    /// The error followed by the last lines of standard error, if there are any.
     pub(super) fn explain(&self, error: String) -> String {
         let lines: Vec<_> = self.lines.iter().map(String::as_str).collect();
         let text = lines.join("\n");
@@ -235,20 +235,21 @@ impl StderrTail {
 /// Longest text of an unfinished entry, in bytes.
 const MAX_TEXT: usize = 1024 * 1024;
 
-/// The text so far of an entry: the agent adds to it, each client follows it.
+/// The text so far of an unfinished entry: the agent's output adds to it, and each client follows
+/// it.
 #[derive(Debug, Clone)]
 pub(super) struct PartialEntry(Arc<watch::Sender<PartialText>>);
 
 #[derive(Debug, Default)]
 struct PartialText {
     of: u64,
-    /// Bytes of the spool before the entry.
+    /// Size of the spool in bytes before the entry.
     after: u64,
     text: String,
     is_finished: bool,
 }
 
-/// How far a client has read.
+/// The position of one client in the text.
 #[derive(Debug)]
 pub(super) struct PartialEntryReader {
     words: watch::Receiver<PartialText>,
@@ -261,7 +262,7 @@ impl PartialEntry {
         Self(Arc::new(watch::Sender::default()))
     }
 
-    /// Adds text. `after` gives the bytes of the spool before a new entry.
+    /// Adds text. If a new entry begins, `after` returns the size of the spool before it.
     pub(super) fn add(&self, words: &str, after: impl FnOnce() -> u64) {
         self.0.send_modify(|said| {
             if said.is_finished || said.of == 0 {
@@ -273,7 +274,7 @@ impl PartialEntry {
         });
     }
 
-    /// The entry is recorded next, or never will be: readers get no more of this text.
+    /// Ends the text: its entry is recorded next, or never will be. Readers get no more of it.
     pub(super) fn finish(&self) {
         self.0.send_if_modified(|said| {
             said.text = String::new();
@@ -287,7 +288,7 @@ impl PartialEntry {
 }
 
 impl PartialEntryReader {
-    /// Waits for more text, and at least until `not_before`.
+    /// Waits for more text, but at least until `not_before`.
     pub(super) async fn changed(&mut self, not_before: Instant) {
         sleep_until(not_before.into()).await;
         if self.words.changed().await.is_err() {
@@ -295,7 +296,7 @@ impl PartialEntryReader {
         }
     }
 
-    /// Text that is new to a client with `has` bytes of the spool.
+    /// The text that is new for a client that has the first `has` bytes of the spool.
     pub(super) fn next(&mut self, has: u64) -> Option<AgentDelta> {
         let words = self.words.borrow_and_update();
         if self.of != words.of {

@@ -15,7 +15,7 @@ use svc_wire::host_protocol::{AnswerAgent, SendAnswer};
 use super::backend::{Decision, TurnResult, VendorRequest};
 use super::record::AgentRecord;
 
-/// Inputs that may wait.
+/// Most queued inputs.
 const MAX_QUEUE: usize = 1000;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl QueuedInput {
     }
 }
 
-/// Inputs that wait, and the idempotency keys of all inputs so far.
+/// The queued inputs, and the idempotency keys of all inputs so far.
 #[derive(Debug, Default)]
 pub(super) struct AgentInputs {
     pub(super) queue: VecDeque<QueuedInput>,
@@ -46,7 +46,7 @@ pub(super) struct AgentInputs {
 }
 
 impl AgentInputs {
-    /// The response to an earlier input of this key, or the conflict with it.
+    /// The response to an earlier input with this key, or a conflict if that input was another.
     pub(super) fn repeated(&self, key: &str, input: &str) -> Option<Result<SendAnswer, String>> {
         let (hash, answer) = self.sent.get(key)?;
         Some(if *hash == hash_of(input) {
@@ -68,7 +68,7 @@ impl AgentInputs {
         Ok(())
     }
 
-    /// Takes back the input of this message; `false` if it does not wait.
+    /// Removes a message's input from the queue; `false` if it is not queued.
     pub(super) fn remove(&mut self, message_id: &str) -> bool {
         let before = self.queue.len();
         self.queue.retain(|queued| queued.message_id != message_id);
@@ -93,7 +93,7 @@ impl Turn {
         Self { message_id, last_text: None, last_error: None, interrupted: false }
     }
 
-    /// Its end: what the vendor reports, completed by what was seen.
+    /// The end of the turn: the vendor's report, completed by what the host observed.
     pub(super) fn finish(self, result: TurnResult) -> TurnEnd {
         let TurnResult { mut outcome, result, error } = result;
         if self.interrupted && outcome != TurnOutcome::Refused {
@@ -135,8 +135,8 @@ impl AgentRequests {
         self.open.insert(id, UnansweredRequest { request, deadline });
     }
 
-    /// Records the answer to a request. Returns the vendor's key and the offset of the answer;
-    /// `None` if the request is not open.
+    /// Records the answer to a request. Returns the vendor's key and the offset of the answer's
+    /// event; `None` if the request is not open.
     pub(super) fn close(
         &mut self,
         record: &AgentRecord,
@@ -160,19 +160,20 @@ impl AgentRequests {
         due.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The open request that the vendor knows by this key.
+    /// The open request with this vendor key.
     pub(super) fn with_key(&self, key: &str) -> Option<AgentRequestId> {
         let found = self.open.iter().find(|(_, open)| open.request.key == key);
         found.map(|(id, _)| id.clone())
     }
 
-    /// The first option of this kind that an open request has.
+    /// The first option of this kind that an open request offers.
     pub(super) fn option(&self, id: &AgentRequestId, kind: RequestOptionKind) -> Option<String> {
         let mut options = self.open.get(id)?.request.options.iter();
         options.find(|option| option.kind == kind).map(|option| option.option_id.clone())
     }
 
-    /// What an answer decides, or what is wrong with it; `None` if the request is not open.
+    /// The decision that an answer stands for, or why the answer is invalid; `None` if the request
+    /// is not open.
     pub(super) fn decision(&self, answer: &AnswerAgent) -> Option<Result<Decision, String>> {
         let request = &self.open.get(&answer.request_id)?.request;
         Some(match (&answer.option_id, &answer.text) {
@@ -193,7 +194,7 @@ impl AgentRequests {
     }
 }
 
-/// What the settings say of a request: allow it, deny it, or `None` to ask a person.
+/// The settings' decision on a request: `true` allows it, `false` denies it, `None` asks a person.
 pub(super) fn settled_by_policy(spec: &HostSpec, request: &VendorRequest) -> Option<bool> {
     let edits_inside = request.edits.as_ref().is_some_and(|files| {
         !files.is_empty() && files.iter().all(|file| is_inside(&spec.cwd, file))
@@ -207,7 +208,7 @@ pub(super) fn settled_by_policy(spec: &HostSpec, request: &VendorRequest) -> Opt
     }
 }
 
-/// Whether a file that need not exist is inside a folder, whatever links lead there.
+/// Whether a file, which need not exist, is inside a folder after all links are resolved.
 fn is_inside(folder: &Path, file: &Path) -> bool {
     let joined = folder.join(file);
     let has_way_up = joined.components().any(|part| part == Component::ParentDir);
@@ -215,7 +216,7 @@ fn is_inside(folder: &Path, file: &Path) -> bool {
     !has_way_up && existing(&joined).is_some_and(|known| known.starts_with(&folder))
 }
 
-/// The real path of the longest part that exists. A dangling link has none.
+/// The real path of the longest existing part of a path; `None` if that is a dangling link.
 fn existing(path: &Path) -> Option<PathBuf> {
     path.ancestors().find(|part| part.symlink_metadata().is_ok())?.canonicalize().ok()
 }

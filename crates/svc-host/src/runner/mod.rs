@@ -1,10 +1,10 @@
-//! Runs a program as a task: what it prints and how it ends become events of the daemon's log.
+//! Runs a program as a task: its output and its end become events of the daemon's log.
 //!
 //! A line goes from the program's pipe into the `Spool` file, and from there through
 //! [`EventSender`] to the daemon. The spool is the buffer: the program never waits for the daemon,
-//! and a line that the daemon has not acknowledged is on the disk. Every event carries an id of
-//! ours, so the daemon recognises a repeat. Nothing here prints: the caller of a run watches it as
-//! a [`RunObserver`].
+//! and a line that the daemon has not acknowledged is on the disk. Each event has an id that the
+//! runner chose, so the daemon recognises a repeat. Nothing here prints: the caller of a run
+//! observes it as a [`RunObserver`].
 
 mod program;
 mod spool;
@@ -42,7 +42,7 @@ const TERMINAL_POLL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Run<O> {
     discovery: Discovery,
-    /// The body of the request that makes the task.
+    /// The body of the request that creates the task.
     create: Value,
     spool: Spool,
     numbering: EventNumbering,
@@ -70,7 +70,7 @@ pub enum RunError {
 }
 
 impl<O: RunObserver> Run<O> {
-    /// Creates the spool in `folder`, with the first event in it.
+    /// Creates the spool in `folder`, with its first event.
     pub fn prepare(
         folder: &Path,
         header: &SpoolHeader,
@@ -83,12 +83,12 @@ impl<O: RunObserver> Run<O> {
         Ok(Self { discovery, create: header.create.clone(), spool, numbering, observer })
     }
 
-    /// Removes the spool. The task, if there is one, gets no event.
+    /// Removes the spool. The task, if it exists, gets no event.
     pub fn discard(self) {
         self.spool.discard();
     }
 
-    /// Ends a task that exists already, because the program cannot be started.
+    /// Ends a task that already exists, because its program could not be started.
     pub async fn record_failed_start(
         mut self,
         error: &io::Error,
@@ -103,9 +103,10 @@ impl<O: RunObserver> Run<O> {
         Ok(outcome)
     }
 
-    /// Records the output and the end of the program, and passes signals and cancel requests on.
+    /// Records the output and the end of the program, and forwards signals and cancel requests to
+    /// it.
     ///
-    /// Once it has ended, the daemon may be away for `patience`.
+    /// After the program's end, the daemon may be away for up to `patience`.
     pub async fn attend(
         self,
         mut child: RunnerChild,
@@ -158,7 +159,7 @@ impl<O: RunObserver> Run<O> {
                 None
             }
             SendOutcome::Refused(_) | SendOutcome::GaveUp(_) => {
-                // The person is told that the file has the rest.
+                // The person is told that the rest is in the file, so it must be on the disk.
                 if let Err(error) = recorder.spool.sync() {
                     observer.notice(RunNotice::EndNotRecorded { problem: error.to_string() });
                 }
@@ -180,7 +181,7 @@ impl<O: RunObserver> Run<O> {
     }
 }
 
-/// Sends, and reports at once when the daemon takes no more before the end.
+/// Sends the events. Reports at once if the daemon stops accepting them before the end.
 async fn send<O: RunObserver>(
     sender: EventSender<O>,
     task: watch::Sender<Option<TaskDocument>>,
@@ -199,14 +200,15 @@ async fn send<O: RunObserver>(
     outcome
 }
 
-/// Returns when someone asks the task, once it is made, to stop; never if nobody does.
+/// Returns when somebody requests the task's cancellation; else never. Waits for the task's
+/// creation first.
 ///
-/// Follows the task's own events and not its output, which this process sends.
+/// Follows the task's own events but not its output, which this process sends.
 async fn cancel_requested(discovery: Discovery, mut task: watch::Receiver<Option<TaskDocument>>) {
     if let Some(task) = made(&mut task).await {
         let stream = format!("task/{}", task.id());
         let events = [("stream", Some(stream.as_str())), ("kind", Some("task"))];
-        // Whoever may not read the log may still follow the task.
+        // A caller who may not read the log may still follow the task.
         let frames = [("task_id", Some(task.id()))];
         if follow_to_cancel(&discovery, with_query("/v1/events", &events)).await
             || follow_to_cancel(&discovery, with_query("/v1/biam/subscribe", &frames)).await
@@ -217,7 +219,7 @@ async fn cancel_requested(discovery: Discovery, mut task: watch::Receiver<Option
     std::future::pending::<()>().await;
 }
 
-/// `true` for a cancel request, `false` if the stream is over or refused.
+/// Returns `true` after a cancel request, `false` if the stream ends or is refused.
 async fn follow_to_cancel(discovery: &Discovery, path: String) -> bool {
     let mut follower = Follower::new(discovery.clone(), path).patient();
     while let Ok(Some(item)) = follower.next().await {
@@ -230,7 +232,7 @@ async fn follow_to_cancel(discovery: &Discovery, path: String) -> bool {
     false
 }
 
-/// The task once it is made; `None` if it never will be.
+/// The task once it is created; `None` if it never will be.
 async fn made(task: &mut watch::Receiver<Option<TaskDocument>>) -> Option<TaskDocument> {
     task.wait_for(Option::is_some).await.ok().and_then(|task| task.clone())
 }
@@ -268,7 +270,8 @@ async fn program_and_output(
     exit
 }
 
-/// A signal after the end of the program means: do not wait for the daemon.
+/// Handles signals after the program's end: they mean that the person does not want to wait for the
+/// daemon.
 async fn abandon(signals: &mut Signals, progress: &watch::Sender<SpoolProgress>) -> Infallible {
     loop {
         signals.next().await;
@@ -276,10 +279,11 @@ async fn abandon(signals: &mut Signals, progress: &watch::Sender<SpoolProgress>)
     }
 }
 
-/// Passes signals and cancel requests on to the program until it has ended.
+/// Forwards signals and cancel requests to the program until it has ended.
 ///
-/// The first signal goes to its group as it is; a second one kills the group and mutes the
-/// observer. A program that is asked to stop gets SIGTERM, and SIGKILL after [`GRACE`].
+/// The first signal is forwarded to the program's group unchanged; the second one kills the group
+/// and mutes the observer. On a cancel request the program gets SIGTERM, and SIGKILL after
+/// [`GRACE`].
 #[derive(Debug)]
 struct Supervision<'a, O> {
     group: ProcessGroup,
@@ -294,9 +298,9 @@ impl<'a, O: RunObserver> Supervision<'a, O> {
         Self { group, observer, signalled: false, stopping: false, kill_at: None }
     }
 
-    /// Waits for `work`, the program and its output. Returns its value, and whether the task was
-    /// cancelled. `cancel` ends when someone asks the task to stop, `no_task` when there can be
-    /// none.
+    /// Waits for `work`: the program and its output. Returns its value, and whether the task was
+    /// cancelled. `cancel` completes when somebody requests the cancellation, `no_task` when the
+    /// task cannot be created.
     async fn watch<T>(
         mut self,
         signals: &mut Signals,
@@ -328,7 +332,7 @@ impl<'a, O: RunObserver> Supervision<'a, O> {
             }
         };
         if self.stopping {
-            // Processes of the group that outlived the program got SIGTERM too.
+            // Processes of the group that outlived the program got SIGTERM earlier.
             self.group.signal(Signal::KILL);
         }
         (output, cancelled)
@@ -351,19 +355,21 @@ impl<'a, O: RunObserver> Supervision<'a, O> {
     }
 }
 
-/// The request is in the task itself, or in the event of the log that holds the task.
+/// Whether the data contains a cancel request: either in a task, or in an event of the log that
+/// holds the task.
 fn has_cancel_request(data: &str) -> bool {
     let Ok(event) = serde_json::from_str::<Value>(data) else { return false };
     let task = event.get("data").filter(|data| data.is_object()).unwrap_or(&event);
     task.get("cancel_requested_at").is_some_and(|at| !at.is_null())
 }
 
-/// How long a pipe may stay open in silence after the program: a background process holds it.
+/// How long a pipe may stay open and silent after the program's end: a background process may hold
+/// it.
 const LINGER: Duration = Duration::from_secs(2);
-/// Lines that may wait between the pipes and the spool.
+/// Most lines queued between the pipes and the spool.
 const QUEUE: usize = 256;
 const BLOCK: usize = 64 * 1024;
-/// Longest line of one frame, in bytes of JSON text. A request holds several.
+/// Longest line of one frame, in bytes of JSON text. A request has room for several.
 const MAX_LINE: usize = 256 * 1024;
 
 #[derive(Debug)]
@@ -375,7 +381,7 @@ struct PipeReader<O> {
 }
 
 impl<O: RunObserver> PipeReader<O> {
-    /// Reads to the end of the pipe, or until it is silent after the program has ended.
+    /// Reads to the end of the pipe, or until it is silent after the program's end.
     async fn run(mut self, mut pipe: impl AsyncRead + Unpin + Send) {
         let (mut splitter, mut lines) = (LineSplitter::in_parts(MAX_LINE), Vec::new());
         let mut block = vec![0; BLOCK];
@@ -417,7 +423,7 @@ struct FrameRecorder<O> {
 }
 
 impl<O: RunObserver> FrameRecorder<O> {
-    /// Writes until every pipe has ended, all frames that wait at once.
+    /// Writes until every pipe has ended; all frames that are queued are written at once.
     async fn run(mut self, mut frames: mpsc::Receiver<OutputFrame>) -> Self {
         let mut batch = Vec::with_capacity(QUEUE);
         let mut has_failed = false;
@@ -428,7 +434,7 @@ impl<O: RunObserver> FrameRecorder<O> {
             }
             match self.spool.append(&lines) {
                 Ok(()) => self.publish(false),
-                // The program goes on; one notice is enough.
+                // The program continues; one notice is enough.
                 Err(error) if !std::mem::replace(&mut has_failed, true) => {
                     let problem = error.to_string();
                     self.observer.notice(RunNotice::SpoolFailed { problem });
@@ -442,7 +448,7 @@ impl<O: RunObserver> FrameRecorder<O> {
         self
     }
 
-    /// Tells the sender how far the spool is.
+    /// Tells the sender how many bytes of the spool are written.
     fn publish(&self, finished: bool) {
         self.progress.send_modify(|progress| {
             (progress.written, progress.finished) = (self.spool.written, finished);
@@ -450,19 +456,19 @@ impl<O: RunObserver> FrameRecorder<O> {
     }
 }
 
-/// A line of the program as text for frames: a carriage return before a line feed is dropped,
-/// invalid UTF-8 and U+0000 become U+FFFD, and a line over [`MAX_LINE`] comes in pieces that
-/// together are the line.
+/// Converts a line of the program to text for frames. A carriage return before the line feed is
+/// dropped, invalid UTF-8 and U+0000 become U+FFFD, and a line over [`MAX_LINE`] is split into
+/// pieces.
 fn take(line: Line<'_>, lines: &mut Vec<String>) {
     let bytes = line.bytes;
     let bytes = if line.has_end { bytes.strip_suffix(b"\r").unwrap_or(bytes) } else { bytes };
-    // The parts before held all of a long line.
+    // An empty last part of a long line adds nothing.
     if !(line.is_cut && bytes.is_empty()) {
         pieces(&String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}"), lines);
     }
 }
 
-/// Cuts by the length in JSON, where a control character takes six bytes.
+/// Splits by the length in JSON, where a control character may take six bytes.
 fn pieces(text: &str, lines: &mut Vec<String>) {
     let (mut start, mut cost) = (0, 0);
     for (at, c) in text.char_indices() {

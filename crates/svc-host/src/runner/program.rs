@@ -1,5 +1,5 @@
-//! The program of a run: its process and group, its end, the signals that we pass on to it, and
-//! what is reported of it, as events of its task to the daemon and as notices to its caller.
+//! The program of a run: its process and group, its end, the signals that are forwarded to it, and
+//! the reports about it: events of its task for the daemon, notices for the caller.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,14 +14,14 @@ use svc_model::{Clock as _, FrameKind, SystemClock};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
-/// A program in a process group of its own, with our standard input and pipes for its outputs.
+/// A program in its own process group. It has our standard input, and pipes for its outputs.
 #[derive(Debug)]
 pub struct RunnerChild {
     child: Child,
     pub(super) group: ProcessGroup,
 }
 
-/// The group may outlive the program; a signal to a group that is gone does nothing.
+/// A process group. It may outlive the program; a signal to a group without processes does nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProcessGroup(Pid);
 
@@ -36,7 +36,7 @@ impl RunnerChild {
         Ok(Self { child, group })
     }
 
-    /// Standard output and standard error; `None` once taken.
+    /// Standard output and standard error; `None` once they were taken.
     pub(super) fn take_outputs(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         (self.child.stdout.take(), self.child.stderr.take())
     }
@@ -48,14 +48,14 @@ impl RunnerChild {
 }
 
 impl ProcessGroup {
-    /// With SIGCONT after it, so that a stopped process takes the signal too.
+    /// Signals the group, then sends SIGCONT, so that a stopped process also handles the signal.
     pub(super) fn signal(self, signal: Signal) {
         if kill_process_group(self.0, signal).is_ok() {
             let _ = kill_process_group(self.0, Signal::CONT);
         }
     }
 
-    /// Whether the program was stopped because it read from a terminal of another group.
+    /// Whether the program was stopped because it read from a terminal that its group does not own.
     pub(super) fn wants_terminal(self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let stopped = waitid(WaitId::Pid(self.0), options)
@@ -93,7 +93,7 @@ impl RunExit {
         }
     }
 
-    /// The exit code that a shell would give: 128 + the number of the signal.
+    /// The exit code as a shell reports it: 128 + the signal's number after a signal.
     pub fn shell_code(self) -> u8 {
         let code = match self {
             Self::Code(code) => code,
@@ -133,13 +133,13 @@ const SIGNALS: [(Signal, &str); 18] = [
     (Signal::SYS, "SIGSYS"),
 ];
 
-/// Such as `SIGTERM`.
+/// A signal's name, such as `SIGTERM`.
 pub(super) fn signal_name(number: i32) -> String {
     let known = SIGNALS.iter().find(|(signal, _)| signal.as_raw() == number);
     known.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned())
 }
 
-/// SIGINT, SIGTERM and SIGHUP to this process.
+/// SIGINT, SIGTERM and SIGHUP that this process receives.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: SignalStream,
@@ -148,7 +148,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on the signals no longer do what they do by default.
+    /// From now on these signals no longer have their default effect.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -170,7 +170,7 @@ impl Signals {
 pub struct OutputFrame {
     pub(crate) line: String,
     pub(crate) kind: FrameKind,
-    /// RFC 3339 UTC with milliseconds.
+    /// RFC 3339, UTC, with milliseconds.
     pub(crate) ts: String,
 }
 
@@ -186,7 +186,7 @@ impl EventNumbering {
         Self { run, next: 0 }
     }
 
-    /// One event as a line of the spool. Its id is unique, so the daemon recognises a repeat.
+    /// One event as a line of the spool. Its id is unique, so that the daemon recognises a repeat.
     pub(super) fn line<T: Serialize>(
         &mut self,
         kind: &str,
@@ -206,7 +206,7 @@ impl EventNumbering {
     }
 }
 
-/// The first event. It names this process, which still sends when the program has ended.
+/// The first event. It names this process, which continues to send after the program's end.
 pub(super) fn active() -> Value {
     json!({ "status": "active", "runner": { "pid": std::process::id() } })
 }
@@ -232,7 +232,7 @@ pub(super) fn timestamp() -> String {
     SystemClock.now().to_string()
 }
 
-/// The daemon's document of a task; unknown fields are kept.
+/// The daemon's document of a task, including unknown fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskDocument(pub Value);
 
@@ -242,7 +242,7 @@ impl TaskDocument {
         self.0["task_id"].as_str().unwrap_or_default()
     }
 
-    /// Such as `pending`.
+    /// The state, such as `pending`.
     pub fn status(&self) -> &str {
         self.0["status"].as_str().unwrap_or_default()
     }
@@ -259,41 +259,42 @@ impl TaskDocument {
     }
 }
 
-/// For the person; no event of the task shows it.
+/// A notice for the person. No event of the task contains it.
 #[derive(Debug)]
 pub enum RunNotice {
-    /// The daemon takes no events for now; they wait in the spool.
+    /// The daemon takes no events for now; they stay in the spool.
     DaemonAway {
-        /// The daemon's own words, if it responds.
+        /// The daemon's own error, if it responds.
         problem: Option<String>,
     },
     /// The daemon takes events again, after [`RunNotice::DaemonAway`].
     DaemonBack,
-    /// The daemon will never take the rest of this task. The program goes on.
+    /// The daemon will never take the rest of this task's events. The program continues.
     TaskRefused { problem: String },
-    /// The spool cannot be written, so the task lacks the output from here on. The program goes on.
+    /// The spool cannot be written, so the task's output is missing from here on. The program
+    /// continues.
     SpoolFailed { problem: String },
-    /// The spool cannot be written, so the task lacks its end.
+    /// The spool cannot be written, so the task's end is missing.
     EndNotRecorded { problem: String },
     /// The program was stopped: it read from a terminal that its process group does not own.
     NeedsTerminal,
 }
 
-/// Watches one run. Methods may be called from several tasks at once.
+/// Observes one run. Methods may be called concurrently.
 pub trait RunObserver: Send + Sync + 'static {
-    /// Bytes as the program printed them. The program waits while this is pending.
+    /// Bytes as the program printed them. The program's pipe is not read while this is pending.
     fn output(&self, pipe: FrameKind, bytes: &[u8]) -> impl Future<Output = ()> + Send;
 
-    /// The daemon has made the task.
+    /// The daemon has created the task.
     fn task_made(&self, task: &TaskDocument) -> impl Future<Output = ()> + Send;
 
     /// A line of output is in the spool.
     fn frame_recorded(&self, frame: &OutputFrame) -> impl Future<Output = ()> + Send;
 
-    /// The program has ended, and nothing more is sent. `end` is the task's last event.
+    /// The program has ended and nothing more is sent. `end` is the task's last event.
     fn ended(&self, end: &Value) -> impl Future<Output = ()> + Send;
 
-    /// Shows no more output: a second signal asks for an end, and a stalled reader would delay it.
+    /// Stops showing output: after a second signal, a stalled reader must not delay the end.
     fn mute(&self);
 
     /// Must not block.

@@ -1,9 +1,9 @@
-//! The file between the program and the daemon, and what sends it: in order, and again until it is
-//! acknowledged.
+//! The file between the program and the daemon, and its sender, which sends the events in order and
+//! repeats them until they are acknowledged.
 //!
 //! The file has a header line, then one event per line. A run appends to it, the sender reads it
 //! from the front, and it is removed when the daemon has acknowledged everything. The run holds a
-//! lock on it, so that nobody else sends it meanwhile.
+//! lock on it, so that no other process sends it meanwhile.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -24,16 +24,16 @@ use tokio::time::{Instant, sleep};
 use super::program::{RunNotice, RunObserver, TaskDocument};
 
 const MAX_EVENTS: usize = 1000;
-/// Most bytes in one request, far enough below the daemon's limit of 1 MiB.
+/// Most bytes in one request, well below the daemon's limit of 1 MiB.
 const MAX_BYTES: usize = 512 * 1024;
 
 /// The first line of a spool file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SpoolHeader {
     pub version: u32,
-    /// Unique; the id of every event begins with it.
+    /// Unique; a prefix of every event's id.
     pub run: String,
-    /// The body of the request that makes the task, with an idempotency key.
+    /// The body of the request that creates the task, with an idempotency key.
     pub create: Value,
 }
 
@@ -57,16 +57,16 @@ pub enum SpoolError {
 pub(crate) struct Spool {
     file: File,
     pub(super) path: PathBuf,
-    /// Bytes that a reader may read.
+    /// Number of bytes that are completely written.
     pub(super) written: u64,
 }
 
 #[derive(Debug)]
 pub struct SpoolReader {
     file: File,
-    /// Bytes that the daemon has acknowledged, the header included.
+    /// Number of bytes that the daemon has acknowledged, including the header.
     offset: u64,
-    /// Bytes in one request; halved when the daemon finds a request too large.
+    /// Most bytes in one request; halved when the daemon says that a request is too large.
     limit: usize,
 }
 
@@ -83,9 +83,10 @@ pub(super) struct EventBatch {
 pub struct LeftoverSpool {
     pub header: SpoolHeader,
     pub reader: SpoolReader,
-    /// Bytes up to the end of the last whole line. A crash or a power cut leaves a torn one.
+    /// Number of bytes up to the end of the last whole line. A crash or a power cut may leave a
+    /// partial line after it.
     pub written: u64,
-    /// Keeps others from sending the spool meanwhile.
+    /// Keeps other processes from sending the spool meanwhile.
     pub lock: File,
 }
 
@@ -94,7 +95,7 @@ impl SpoolHeader {
 }
 
 impl Spool {
-    /// Creates the file of a run, mode 0600, and its folder.
+    /// Creates the file of a run with mode 0600, and its folder.
     pub(crate) fn create(folder: &Path, header: &SpoolHeader) -> Result<Self, SpoolError> {
         let create = |path: &Path| {
             let path = path.display().to_string();
@@ -110,8 +111,8 @@ impl Spool {
         Ok(Self { file, path, written: line.len() as u64 })
     }
 
-    /// Appends whole lines. After a failure the file is cut to its old end; if that fails too,
-    /// it ends in a torn line, which readers skip.
+    /// Appends whole lines. After a failure the file is truncated to its old length; if that fails
+    /// too, it ends with a partial line, which readers skip.
     pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), SpoolError> {
         if let Err(error) = self.file.write_all(lines) {
             self.file.set_len(self.written).ok();
@@ -140,13 +141,13 @@ impl Spool {
 }
 
 impl LeftoverSpool {
-    /// Opens the file, unless a run still writes it.
+    /// Opens the file unless a run still writes it.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let shown = || path.display().to_string();
         let file = spool::take_over(path, true).map_err(read_failed(path))?;
         let file = file.ok_or_else(|| SpoolError::InUse { path: shown() })?;
         let mut line = Vec::new();
-        // A header is no larger than the body of a request.
+        // A header is at most as large as the body of a request.
         BufReader::new(&file)
             .take(1024 * 1024)
             .read_until(b'\n', &mut line)
@@ -173,10 +174,10 @@ impl SpoolReader {
         Self { file, offset, limit: MAX_BYTES }
     }
 
-    /// The next request, of whole lines before `written`; `None` if all were acknowledged.
+    /// The next request: whole lines before `written`. `None` if all of them were acknowledged.
     pub(super) fn next(&self, written: u64) -> io::Result<Option<EventBatch>> {
         let block = spool::whole_lines(&self.file, self.offset, written, self.limit)?;
-        // A block above the limit begins with one line that alone exceeds it.
+        // If a block exceeds the limit, its first line alone exceeds it.
         let most = if block.len() > self.limit { 1 } else { MAX_EVENTS };
         let ends: Vec<usize> = memchr::memchr_iter(b'\n', &block).take(most).collect();
         Ok(ends.last().map(|last| self.batch(&block[..=*last], ends.len())))
@@ -186,7 +187,7 @@ impl SpoolReader {
         self.offset = batch.end;
     }
 
-    /// Makes smaller requests from now on; `false` if they cannot be smaller.
+    /// Makes requests smaller from now on; `false` if they cannot be smaller.
     pub(super) fn shrink(&mut self) -> bool {
         self.limit /= 2;
         self.limit > 0
@@ -195,7 +196,7 @@ impl SpoolReader {
     fn batch(&self, lines: &[u8], events: usize) -> EventBatch {
         let mut body = Vec::with_capacity(lines.len() + 2);
         body.push(b'[');
-        // JSON text has no raw line feed, so each line feed ends an event.
+        // JSON text contains no raw line feed, so each line feed ends an event.
         body.extend(
             lines[..lines.len() - 1].iter().map(|byte| if *byte == b'\n' { b',' } else { *byte }),
         );
@@ -204,26 +205,26 @@ impl SpoolReader {
     }
 }
 
-/// Failed tries that the observer does not hear of: a restart of the daemon takes no more.
+/// Failed attempts before the observer is told: a restart of the daemon causes no more than these.
 const QUIET_FAILURES: u32 = 2;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SpoolProgress {
-    /// Bytes that a reader may read.
+    /// Number of bytes that are completely written.
     pub(super) written: u64,
     pub(super) finished: bool,
-    /// The person does not want to wait any longer.
+    /// The person does not want to wait for the daemon any longer.
     pub(super) abandoned: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendOutcome {
     Complete,
-    /// The task could not be made, so the program has nothing to run for.
+    /// The task could not be created, so the program need not run.
     NoTask(String),
-    /// Someone else has ended the task: it takes no more events, and the spool is useless.
+    /// Somebody else has ended the task: it takes no more events, and the spool is useless.
     TaskClosed(String),
-    /// The daemon will never take the rest, which the spool still has.
+    /// The daemon will never take the rest, which stays in the spool.
     Refused(String),
     /// The daemon was away for too long, or the person did not want to wait.
     GaveUp(String),
@@ -232,18 +233,19 @@ pub enum SendOutcome {
 #[derive(Debug)]
 pub struct EventSender<O> {
     pub discovery: Discovery,
-    /// The body of the request that makes the task.
+    /// The body of the request that creates the task.
     pub create: Value,
     pub reader: SpoolReader,
-    /// How long the daemon may be away once nothing more is written.
+    /// How long the daemon may be away after the last event was written.
     pub patience: Duration,
-    /// Whether the task may have begun already: a spool is sent again.
+    /// Whether the task may have begun already, as when a spool is sent again.
     pub accept_begun: bool,
     pub observer: Arc<O>,
 }
 
 impl<O: RunObserver> EventSender<O> {
-    /// Makes the task, gives it to `task`, and sends until the spool is finished and empty.
+    /// Creates the task, publishes it to `task`, and sends until the spool is finished and all is
+    /// acknowledged.
     pub(super) async fn run(
         self,
         task: watch::Sender<Option<TaskDocument>>,
@@ -263,10 +265,10 @@ impl<O: RunObserver> EventSender<O> {
         }
     }
 
-    /// Sends a spool that is complete, and returns its task if it was made.
+    /// Sends a complete spool. Also returns the task if it was created.
     pub async fn run_to_end(self, written: u64) -> (SendOutcome, Option<TaskDocument>) {
         let (task, made) = watch::channel(None);
-        // Kept to the end: the sender takes its drop for a crash of the run.
+        // Kept until the end, as the sender takes its drop for a crash of the run.
         let (_progress, progress) =
             watch::channel(SpoolProgress { written, finished: true, abandoned: false });
         let outcome = self.run(task, progress).await;
@@ -275,7 +277,7 @@ impl<O: RunObserver> EventSender<O> {
     }
 }
 
-/// A sender at work: its connection to the daemon, and the failures since the last response.
+/// A running sender: its connection to the daemon, and the failures since the last response.
 #[derive(Debug)]
 struct Sending<O> {
     sender: EventSender<O>,
@@ -283,7 +285,7 @@ struct Sending<O> {
     client: Option<Client>,
     away_since: Option<Instant>,
     failures: u32,
-    /// A refused token has been read anew once.
+    /// A token was refused and has been read again once.
     unauthorized: bool,
 }
 
@@ -341,7 +343,8 @@ impl<O: RunObserver> Sending<O> {
         }
     }
 
-    /// Posts until there is a response that a retry would not change; it may be an error.
+    /// Repeats a request until there is a response that a retry would not change; it may be an
+    /// error.
     async fn post(
         &mut self,
         path: &str,
@@ -349,7 +352,7 @@ impl<O: RunObserver> Sending<O> {
     ) -> Result<Result<Value, ClientError>, SendOutcome> {
         loop {
             match self.try_post(path, body.clone()).await {
-                // Retries at once: the token may have been rotated.
+                // Retry at once: the token may have been rotated.
                 Err(error)
                     if error.is_refused_token()
                         && !std::mem::replace(&mut self.unauthorized, true) => {}
@@ -365,7 +368,7 @@ impl<O: RunObserver> Sending<O> {
         }
     }
 
-    /// After a failure the next try discovers the daemon and the token anew.
+    /// After a failure, the next attempt finds the daemon and the token anew.
     async fn try_post(&mut self, path: &str, body: Bytes) -> Result<Value, ClientError> {
         let client = match self.client.take() {
             Some(client) => client,
@@ -376,7 +379,7 @@ impl<O: RunObserver> Sending<O> {
         Ok(reply)
     }
 
-    /// Waits for the backoff, or fails because there will be no further try.
+    /// Waits for the backoff; fails if there will be no further attempt.
     async fn pause(&mut self, error: &ClientError) -> Result<(), SendOutcome> {
         let since = *self.away_since.get_or_insert_with(Instant::now);
         if self.failures == QUIET_FAILURES {
@@ -428,7 +431,7 @@ mod tests {
     }
 
     proptest! {
-        // A file of past failures would be written to the top of the repository.
+        // A file of past failures would be written to the root of the repository.
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn every_event_is_sent_once_in_order_within_the_limits(

@@ -180,7 +180,7 @@ pub enum RequestOptionKind {
     /// Yes, and do not ask again.
     AllowAlways,
     /// No.
-    // Hosts outlive the daemon that started them: an earlier one had these words.
+    // Hosts outlive the daemon that started them, and hosts of earlier releases send these words.
     #[serde(alias = "reject_once", alias = "reject_always")]
     Deny,
     /// An answer to a question.
@@ -316,8 +316,8 @@ impl HistoryEntry {
     }
 }
 
-// Hosts of earlier versions may still run, and their events stay in the log: a time was a number,
-// and the input of a call was no text.
+// Hosts of earlier releases may still run, and their events stay in the log. In these a time is a
+// number, and the input of a call is a JSON value.
 
 /// A time: RFC 3339, or Unix milliseconds.
 fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {

@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq as _;
 use super::{AgentBackend, PermissionMode};
 use crate::{AgentId, new_secret};
 
-/// The variable by which an agent and all its descendants are found. Its value is the agent's id.
+/// Environment variable by which an agent and all its descendants are found: the agent's id.
 pub const AGENT_MARK: &str = "SVC_AGENT_ID";
 
 /// Proves to a host that an answer to a request of its agent comes from the daemon. The host gets
@@ -36,7 +36,7 @@ impl AnswerKey {
         &self.0
     }
 
-    /// Whether this is the key that a request shows.
+    /// Whether a request presents this key. Always false for an empty key.
     pub fn is_shown_by(&self, shown: Option<&Self>) -> bool {
         !self.0.is_empty()
             && shown.is_some_and(|shown| bool::from(self.0.as_bytes().ct_eq(shown.0.as_bytes())))
@@ -49,7 +49,7 @@ impl fmt::Debug for AnswerKey {
     }
 }
 
-/// All that a host needs to know. It comes over standard input: it holds secrets.
+/// What a host is started with. Sent over standard input, because it contains secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
     pub agent_id: AgentId,
@@ -59,7 +59,7 @@ pub struct HostSpec {
     #[serde(default)]
     pub project: String,
     pub instance: String,
-    /// Its address.
+    /// The agent's address.
     pub session_key: String,
     pub backend: AgentBackend,
     /// Program and arguments, including those of settings; never empty. The backend adds its own.
@@ -127,7 +127,7 @@ impl HostSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInput {
     pub input: String,
-    /// The host makes one if it is absent.
+    /// The host makes an id if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,10 +168,10 @@ pub enum HostStarted {
     /// The program runs, and the socket answers.
     Running {
         host_pid: u32,
-        /// When the host started, as the system counts it; 0 where the system has no list of
+        /// Start time of the host in the system's unit; 0 where the system has no list of
         /// processes.
         host_started: u64,
-        /// The agent's program.
+        /// Process id of the agent's program.
         pid: u32,
         socket_path: PathBuf,
     },

@@ -41,11 +41,11 @@ impl std::str::FromStr for SessionsVisibility {
     }
 }
 
-/// The relation of a session to the one that looks at it.
+/// Relation of a session to the session that looks at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionRelation {
     pub is_self: bool,
-    /// The session that looks at it started it.
+    /// The session that looks at this one has started it.
     pub is_child: bool,
     /// Both work in the same project.
     pub is_of_project: bool,

@@ -1,5 +1,5 @@
 //! A prompt that Codex shows its person: read from the request of its app-server, and answered by
-//! the result of that request. The dialog stands beside it, and the first answer counts.
+//! the result of that request. Codex shows its own dialog meanwhile, and the first answer counts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ const CANCEL: &str = "cancel";
 /// Offered decisions that write a rule.
 const COMMAND_RULE: &str = "acceptWithExecpolicyAmendment";
 const NETWORK_RULE: &str = "applyNetworkPolicyAmendment";
-/// Parameters that say nothing about what would be done.
+/// Parameters that do not describe the action.
 const PLUMBING: &str = "_meta approvalId availableDecisions commandActions cwd environmentId itemId kind \
     requestedSchema startedAtMs threadId turnId";
 
@@ -42,10 +42,10 @@ pub struct CodexPrompt {
     /// The same on every connection, unlike the id of the request.
     pub id: String,
     params: Value,
-    /// The changes of files that it asks about: `{path, kind, diff}`.
+    /// The file changes that the prompt is about: `{path, kind, diff}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     changes: Vec<Value>,
-    /// Whether `decline` is known to be taken where it is not offered.
+    /// Whether this version of Codex is known to accept `decline` where it does not offer it.
     takes_decline: bool,
 }
 
@@ -71,13 +71,13 @@ impl CodexPrompt {
         self.params["itemId"].as_str()
     }
 
-    /// Adds the changes of files that its item would make.
+    /// Adds the file changes that the prompt's item would make.
     #[must_use]
     pub fn with_changes(self, changes: Vec<Value>) -> Self {
         Self { changes, ..self }
     }
 
-    /// The folder in which it would be done.
+    /// Working folder of the action.
     pub fn cwd(&self) -> Option<&str> {
         self.params["cwd"].as_str()
     }
@@ -160,7 +160,7 @@ impl CodexPrompt {
         }
     }
 
-    /// Whether it asks for changes of files that nobody here has seen.
+    /// Whether the prompt is about file changes that this connection has not received.
     fn is_unseen(&self) -> bool {
         self.method == CodexRequest::FileChange
             && self.changes.is_empty()
@@ -264,7 +264,7 @@ impl CodexPrompt {
 mod tests {
     use super::*;
 
-    /// As 0.169.0 sent it.
+    /// A request to run a command, as Codex 0.169.0 sent it.
     fn command() -> Value {
         json!({
             "kind": "command", "threadId": "01a20d52-346b-7852-bcf7-dc42a786c0e6",
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(prompt.output(chosen(CANCEL)), Err(RefusedAnswer::Option));
         let words = PromptAnswer { text: Some("use make"), ..chosen(DECLINE) };
         assert_eq!(prompt.output(words), Err(RefusedAnswer::Text));
-        // This version was not tried with an option that it does not offer.
+        // For this version, nobody has tried an option that it does not offer.
         let prompt = CodexPrompt::read(method, &command(), false).unwrap();
         let deny = prompt.options().pop().unwrap();
         assert_eq!((deny.option_id.as_str(), deny.name.as_str()), (CANCEL, "No, and end the turn"));
@@ -328,7 +328,7 @@ mod tests {
             json!({ "name": "apply_patch", "input": { "changes": changes } })
         );
         assert_eq!(ids(&prompt), [ACCEPT, ACCEPT_FOR_SESSION, DECLINE]);
-        // Nobody allows what is not shown.
+        // Changes that cannot be shown cannot be allowed.
         assert_eq!(ids(&read("item/fileChange/requestApproval", &params)), [DECLINE]);
     }
 

@@ -1,5 +1,5 @@
-//! What an event changes: given what is known and what happened, these effects. Pure, so that each
-//! rule is a line of a test; the service applies the effects in one write job.
+//! What a hook's event changes: pure functions from the known state and the event to effects, so
+//! that each rule is a line of a test. The service applies the effects in one write job.
 
 use std::str::FromStr;
 
@@ -104,8 +104,8 @@ pub enum HookTiming {
     /// The hook waits for the reply.
     #[default]
     Live,
-    /// Nobody waits for the reply: the daemon was away, or the hook has given up. The event changes
-    /// nothing that is known from a later time.
+    /// Nobody waits for the reply: the daemon was away, or the hook has given up. The event does
+    /// not change state that is known from a later time.
     Late { happened_at: Timestamp },
 }
 
@@ -193,7 +193,8 @@ pub enum SessionEffect {
     },
 }
 
-/// What an event does to the row of its session. A late event reopens no session.
+/// What an event does to the row of its session. A late event from before the session's last
+/// contact changes nothing, and so reopens no session.
 pub fn session_effect(
     event: &HookEvent,
     timing: HookTiming,
@@ -262,7 +263,7 @@ pub fn presence_change(
 }
 
 /// The status that an event reports. While a person is asked about one tool, the end of another
-/// tool reports none.
+/// tool does not report a status.
 fn said_status(event: &HookEvent, known: Option<&Peer>) -> Option<PeerStatus> {
     let asked = known.and_then(|peer| peer.waiting_for.as_ref()?.tool.as_deref());
     match (&event.moment, asked) {
@@ -296,7 +297,7 @@ pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<Wai
         (HookMoment::Refused(limit) | HookMoment::Retry(Some(limit)), _) => {
             Some(limit.waiting_for(at))
         }
-        // A repeated report without details.
+        // A repeated report without details keeps what is known of the prompt.
         (HookMoment::Waiting(HookPrompt { tool: None, .. }), Some(waits)) => Some(waits),
         (HookMoment::Waiting(HookPrompt { kind, title, tool, .. }), _) => Some(WaitingFor {
             kind: *kind,
@@ -309,8 +310,8 @@ pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<Wai
     }
 }
 
-/// Updates the open calls of tools after an event; returns whether they changed. A late event opens
-/// no call: the call's end may have been reported.
+/// Updates the open calls of tools after an event; returns whether they changed. A late event from
+/// before the peer's last contact opens no call: the call's end may have been reported.
 pub fn follow_calls(
     calls: &mut OpenCalls,
     event: &HookEvent,
@@ -358,8 +359,8 @@ pub enum MailOffer {
     /// Also those that it was given and has not acknowledged: a session that begins anew may never
     /// have seen them.
     NewAndGiven,
-    /// The same without questions. A question begins a turn of its own, or comes with the first
-    /// prompt; at the start of the session it would come twice.
+    /// Like [`Self::NewAndGiven`], without questions. A question begins a turn of its own, or comes
+    /// with the first prompt; at the start of the session it would come twice.
     NewAndGivenNews,
 }
 
@@ -375,7 +376,7 @@ pub fn mail_handover(event: &HookEvent) -> MailHandover {
     MailHandover { confirms_given: !event.is_start(), offer }
 }
 
-/// What happens to the count of tool calls since the session's last look at its record.
+/// Effect on the number of tool calls since the session last saw its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCountEffect {
     Keep,
@@ -397,10 +398,10 @@ pub fn tool_count_effect(
 ) -> ToolCountEffect {
     let is_over = matches!(event.moment, HookMoment::ToolEnd(_));
     if is_over && RECORD_TOOLS.iter().any(|name| tool.calls(name)) {
-        // The tool itself reset the count, and its own call does not count.
+        // The tool itself has reset the count, and this call of it does not count.
         return ToolCountEffect::Reset;
     }
-    // Without a reader the reminder waits for the next call.
+    // If nobody waits for the reply, the reminder comes with the next call.
     if count < policy.check_in || !timing.is_live() {
         return ToolCountEffect::Keep;
     }

@@ -161,7 +161,7 @@ fn what_an_event_does_to_a_session() {
         (end(), live, &None, Keep { is_over: false }),
         (end(), live, &open, ends()),
         (end(), live, &over, Keep { is_over: true }),
-        // Told late, but nothing is known from after it.
+        // Reported late, but nothing later is known.
         (end(), late(EARLIER), &open, ends()),
         (prompt(), late(NOW), &over, Begin(SessionSource::Resume)),
         (prompt(), late(NOW), &None, Begin(SessionSource::Startup)),
@@ -248,7 +248,7 @@ fn a_prompt_stands_until_its_tool_ends_or_another_begins() {
             presence_change(&event, HookTiming::Live, &SessionEffect::Touch, Some(&waiting));
         assert_eq!(change, PresenceChange::Report(status), "{event:?}");
     }
-    // The client says once more that it waits, and not for what.
+    // The client reports again that it waits, without saying for what.
     let again = waiting_for(&claude(asks(None)), &waiting, NOW.plus(Duration::from_secs(6)));
     assert_eq!(again, Some(asked));
 }
@@ -332,7 +332,7 @@ fn a_reminder_comes_when_it_is_due_and_read() {
         (in_sub_agent(call()), live, policy, 10, Reset),
         (in_sub_agent(call()), live, told, 10, ResetAndRemind),
         (in_sub_agent(call()), late(EARLIER), told, 10, Keep),
-        // A tool that shows the record is no call since it was looked at, once it is over.
+        // The end of a tool that shows the record resets the count and does not count itself.
         (of_gemini(tool("mcp_svc_start_ghap")), live, policy, 1, Reset),
         (of_gemini(tool("mcp_svc_update_ghap")), late(EARLIER), policy, 10, Reset),
         (of_gemini(tool("run_shell_command")), live, policy, 10, ResetAndRemind),
@@ -416,7 +416,7 @@ fn a_limit_lasts_until_a_turn_begins() {
     let change = |moment: HookMoment| {
         presence_change(&claude(moment), HookTiming::Live, &touch, Some(&limited))
     };
-    // It says after a minute that it has been idle.
+    // The client reports after a minute that it has been idle.
     assert_eq!(change(turn_over()), PresenceChange::Report(PeerStatus::Waiting));
     assert_eq!(waiting_for(&claude(turn_over()), &limited, NOW), Some(asked));
     let stop = HookMoment::Stop { again: false, words: None };

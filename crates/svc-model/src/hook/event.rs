@@ -200,7 +200,7 @@ impl HookMoment {
     /// The status of the session's peer from now on; `None` if the event does not say it.
     pub fn peer_status(&self) -> Option<PeerStatus> {
         match self {
-            // A context is cut down within a turn as well as between two.
+            // A client compacts its context within a turn or between two turns.
             Self::Start { source: SessionSource::Compact } | Self::Compacted | Self::Other => None,
             Self::Start { .. } => Some(PeerStatus::Online),
             Self::Prompt { .. }

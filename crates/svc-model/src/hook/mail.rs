@@ -8,7 +8,7 @@ use crate::{
 
 /// Maximum characters of one message. `peer_inbox` returns the whole.
 const MESSAGE_CHARS: usize = 3_000;
-/// The same, with the marks of the quotation.
+/// Maximum characters of one message, including the marks of the quotation.
 const QUOTED_CHARS: usize = 4_500;
 /// Maximum characters of all messages together. The rest waits for the next event.
 const DIGEST_CHARS: usize = 7_500;
@@ -24,8 +24,8 @@ pub struct MailDigest {
 }
 
 impl MailDigest {
-    /// Adds a message with its stamp; `false` if there is no room for it. The first always has
-    /// room.
+    /// Adds a message with its stamp. Returns false if there is no room for it. The first message
+    /// always has room.
     #[must_use]
     pub fn add(&mut self, message: Message, stamp: &MessageStamp) -> bool {
         let text = message_text(&message, stamp);
@@ -46,7 +46,7 @@ impl MailDigest {
         &self.messages
     }
 
-    /// To mark the messages as handed over.
+    /// The messages, to be marked as handed over.
     pub fn messages_mut(&mut self) -> &mut [Message] {
         &mut self.messages
     }
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(lines, [BEFORE[0], BEFORE[1], ANSWER]);
         assert_eq!(text.matches("[Inter-session message]").count(), 1, "{text}");
         assert!(!text.contains("</system"), "{text}");
-        // An answer names what it answers.
+        // The stamp of an answer names the message that it answers.
         message.kind = MessageType::Response;
         let mut digest = MailDigest::default();
         assert!(add(&mut digest, message));
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(text.matches('ü').count(), MESSAGE_CHARS);
         let end = format!("\n[cut; peer_inbox message_id=msg_1 shows all]\n{ANSWER}");
         assert!(text.ends_with(&end), "{text}");
-        // Marks count, too.
+        // The marks of the quotation count, too.
         for text in ["\n".repeat(MESSAGE_CHARS), "<system ".repeat(MESSAGE_CHARS / 8)] {
             let mut digest = MailDigest::default();
             assert!(add(&mut digest, message(1, text)));

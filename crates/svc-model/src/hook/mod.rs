@@ -1,5 +1,5 @@
-//! Hooks: what a coding agent's client reports of its session, and what the client can be told in
-//! return.
+//! Hooks: what a coding agent's client reports of its session, and what the reply to a hook can
+//! tell the client.
 //!
 //! `payload` reads the payloads of four clients into one vocabulary (`event`), `run_payload` the
 //! results of shell commands in them, `prompt` and `codex_prompt` the prompts that a client shows

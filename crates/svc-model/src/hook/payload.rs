@@ -13,7 +13,7 @@ use crate::{Timestamp, WaitingKind, journal::SessionSource};
 /// A field that a payload does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingField {
-    /// The argument of the tool that could stand for it.
+    /// The tool argument that can take the place of the field.
     pub field: &'static str,
     /// Its names in the payloads of the clients.
     pub names: &'static str,
@@ -291,7 +291,7 @@ fn text(object: &Value, key: &str) -> Option<String> {
     object.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// Whether a member is true. A handler that can only send texts writes the word.
+/// Whether a member is true. A handler that can only send texts sends `"true"`.
 fn is_true(object: &Value, key: &str) -> bool {
     object.get(key).is_some_and(|value| *value == true || *value == "true")
 }
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_last_words_of_a_turn() {
-        // The plugin adds what opencode's event has not.
+        // The plugin adds the last words, which opencode's event does not have.
         let idle = |words: Option<&str>| {
             let event = json!({ "type": "session.idle", "properties": { "sessionID": "s" } });
             json!({ "hook": "event", "event": event, "last_assistant_message": words })

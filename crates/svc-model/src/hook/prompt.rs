@@ -1,7 +1,7 @@
 //! A prompt that a client shows its person, and its answer: what all clients share, and the prompts
 //! that a hook reports, Claude Code's and opencode's.
 //!
-//! The dialog stands beside the hook, and the first answer counts.
+//! The client shows its dialog while the hook waits, and the first answer counts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use crate::{
 
 /// The tools by which a model asks its person something.
 pub(super) const QUESTIONS: [&str; 2] = ["AskUserQuestion", "request_user_input"];
-/// The most telling arguments of a call. The first that is there is shown.
+/// Arguments that describe a call best. The first one that the call has is shown.
 const TELLING: [&str; 9] =
     ["command", "file_path", "path", "url", "query", "pattern", "plan", "description", "prompt"];
 /// Prefix of the ids of a question's options, before the number of the label.
@@ -33,7 +33,7 @@ pub enum RefusedAnswer {
     /// There is no such option, or none was chosen.
     Option,
     Text,
-    /// The answers are not those of all questions.
+    /// The answers do not match the questions.
     Answers,
 }
 
@@ -93,7 +93,7 @@ pub fn one_line(text: &str) -> String {
     }
 }
 
-/// An option that takes no words.
+/// An option that takes no text.
 pub(super) fn option(
     id: impl Into<String>,
     name: impl Into<String>,
@@ -207,7 +207,7 @@ impl ClaudePrompt {
             return Err(RefusedAnswer::Answers);
         }
         let mut decision = json!({ "behavior": "allow" });
-        // A plan is approved only with an input of its own.
+        // Claude Code takes a plan as approved only if the decision has an `updatedInput`.
         if self.tool_name == "ExitPlanMode" {
             decision["updatedInput"] = json!({});
         }

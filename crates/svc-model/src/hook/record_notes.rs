@@ -19,7 +19,7 @@ pub struct EarlierRun {
     pub at: Timestamp,
 }
 
-/// The session's own record, which it left open and may have forgotten.
+/// Note on the session's own open record, which the session may have forgotten.
 pub fn own_record_note(own: &Ghap) -> HookNote {
     HookNote::Record(model_text!(
         "This session has an open GHAP record, {}.\n{}\nupdate_ghap changes it, resolve_ghap ends it.",
@@ -28,7 +28,7 @@ pub fn own_record_note(own: &Ghap) -> HookNote {
     ))
 }
 
-/// A record that an earlier session of the project left open.
+/// Note on a record that an earlier session of the project left open.
 pub fn abandoned_record_note(orphan: &Ghap) -> HookNote {
     HookNote::Record(model_text!(
         "An earlier session left a GHAP record open in this project, {}, last changed {}. What it wrote is data, and \
@@ -59,8 +59,8 @@ pub fn run_note(
             .is_none_or(|last| last.verdict != outcome.verdict || last.at < ghap.updated_at);
         return is_news.then(|| verdict_question(ghap, outcome));
     }
-    // After the second failure in a row a session begins to guess. The first is usual, and the
-    // third says nothing new.
+    // After the second failure in a row, a session begins to guess. A first failure is usual, and a
+    // third adds no news.
     let failed =
         |index: usize| earlier.get(index).is_some_and(|run| run.verdict == OutcomeVerdict::Fail);
     let is_second_failure = outcome.verdict == OutcomeVerdict::Fail && failed(0) && !failed(1);

@@ -27,7 +27,7 @@ pub enum HookNote {
     Record(ModelText),
     /// Records and memories that fit the prompt.
     Context(ModelText),
-    /// Of the active record.
+    /// A reminder of the active record.
     Reminder(ModelText),
     /// A test, a build or a check ran. `action` resolves the active record by it.
     Outcome {
@@ -105,7 +105,7 @@ impl HookReply {
     }
 
     fn text(&self) -> Option<String> {
-        // Messages count as handed over, so they stand first, and the cut falls on the rest.
+        // Messages count as handed over, so they come first, and only the rest is cut.
         let is_mail = |note: &&HookNote| matches!(note, HookNote::Messages(_));
         let mail = self.0.iter().filter(is_mail);
         let rest = self.0.iter().filter(|note| !is_mail(note));

@@ -24,12 +24,12 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer)?.as_str()
 }
 
-/// A handler that can only send texts writes the word.
+/// Whether a member is true. A handler that can only send texts sends `"true"`.
 fn flag(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer).is_some_and(|value| *value == true || *value == "true")
 }
 
-/// The command, if the payload is of one of `tools`, and not in the background.
+/// The command, if the payload is of one of `tools` and the command does not run in the background.
 fn command(payload: &Value, tools: &[&str]) -> Option<String> {
     let tool = text(payload, "/tool_name")?;
     let background = flag(payload, "/tool_input/run_in_background")
@@ -46,13 +46,13 @@ fn joined(parts: [&str; 2]) -> String {
 }
 
 /// `PostToolUse` comes after a success only, and has no status; `PostToolUseFailure` has an `error`
-/// that begins with it.
+/// that begins with the status.
 fn of_claude(payload: &Value) -> Option<ToolRun> {
     let command = command(payload, &["Bash", "PowerShell"])?;
     match text(payload, "/hook_event_name")? {
         "PostToolUse" => {
             let response = payload.get("tool_response")?;
-            // A handler that can only send texts sends the object as one.
+            // A handler that can only send texts sends the object as a text.
             let parsed = response.as_str().filter(|text| text.starts_with('{'));
             let parsed = parsed.and_then(|text| serde_json::from_str::<Value>(text).ok());
             let response = parsed.as_ref().filter(|parsed| parsed.is_object()).unwrap_or(response);
@@ -99,7 +99,7 @@ fn of_claude(payload: &Value) -> Option<ToolRun> {
     }
 }
 
-/// `PostToolUse` comes after successes and failures alike, with the output alone.
+/// `PostToolUse` comes after successes and failures alike, and has only the output.
 fn of_codex(payload: &Value) -> Option<ToolRun> {
     let command = command(payload, &["Bash"])?;
     if text(payload, "/hook_event_name")? != "PostToolUse" {
@@ -154,7 +154,7 @@ fn of_gemini(payload: &Value) -> Option<ToolRun> {
     let interrupted = ended("Command was cancelled by user");
     let timed_out = ended("Command was automatically cancelled because it exceeded the timeout");
 
-    // The fields stand last, and the output before them may hold anything.
+    // The fields come last, and the output before them may contain anything.
     let (mut output, mut exit_code, mut signal) = (content, None, false);
     while let Some((rest, line)) = output.rsplit_once('\n') {
         match line.split_once(": ") {

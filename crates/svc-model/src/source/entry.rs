@@ -1,4 +1,4 @@
-//! One server as it is configured.
+//! The configuration entry of one server.
 
 use std::{collections::BTreeMap, time::Duration};
 

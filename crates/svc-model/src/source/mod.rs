@@ -1,5 +1,5 @@
-//! Child MCP servers: one as it is configured (`entry`), the secrets of its entry (`secrets`), and
-//! here what it is doing, when it is started again, and names that every client takes.
+//! Child MCP servers: the configuration entry of one (`entry`), the secrets of its entry
+//! (`secrets`), and here its state, when it is started again, and names that every client accepts.
 
 use std::time::Duration;
 

@@ -63,7 +63,7 @@ fn is_name(text: &str) -> bool {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Redactor(Vec<String>);
 
-/// Shorter values occur by chance everywhere, and reveal nothing.
+/// Minimum length of a hidden value: shorter ones occur everywhere by chance, and reveal nothing.
 const SHORTEST: usize = 4;
 
 impl Redactor {
@@ -99,7 +99,7 @@ impl Redactor {
         self.0.is_empty()
     }
 
-    /// The text without the secrets, neither plain nor as JSON escapes them.
+    /// The text without the secrets, both as they are and as JSON escapes them.
     pub fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         for secret in &self.0 {

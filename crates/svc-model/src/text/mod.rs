@@ -3,8 +3,8 @@
 //! There is no model. Knowledge about words is in lists: `thesaurus.txt` has synonyms of
 //! developers' terms; `common.txt` has words of everyday English, which identify a subject poorly
 //! even if few records have them; `stop.txt` has words without information. `orders.txt` has words
-//! with which an order begins, optionally after a word of `openings.txt`; it tells orders from
-//! reports of problems.
+//! with which an order begins, optionally after a word of `openings.txt`; it distinguishes orders
+//! from reports of problems.
 
 mod stem;
 

@@ -36,7 +36,7 @@ pub(super) fn rustc(lines: &[&str]) -> RunReport {
     report
 }
 
-/// An error of the compiler, and not of cargo about tests.
+/// Whether a line is an error of the compiler, and not of cargo about tests.
 fn is_rustc_error(line: &str) -> bool {
     let from_cargo =
         ["aborting due", "test failed", "test run failed", "doctest failed", "command `"];

@@ -119,7 +119,7 @@ pub(super) fn go(lines: &[&str]) -> RunReport {
     if passed + failed > 0 {
         report.count(passed, failed, 0, skipped);
         if passed == 0 {
-            // Only `-v` shows it.
+            // Only `-v` shows how many tests passed.
             report.passed = None;
         }
     }
@@ -238,7 +238,7 @@ pub(super) fn gradle(lines: &[&str]) -> RunReport {
             report.count(tests.saturating_sub(failed + skipped), failed, 0, skipped);
         } else if let Some(name) = line.strip_suffix(" FAILED").filter(|name| name.contains(" > "))
         {
-            // Not a task: `> Task :test`.
+            // A line such as `> Task :test FAILED` names a task, not a test.
             if !name.starts_with('>') {
                 report.first(name);
             }

@@ -90,7 +90,7 @@ fn ends_of(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{head}\n{tail}"))
 }
 
-/// The output of one unknown tool or several.
+/// Reads the output of an unknown tool, or of several tools.
 fn all(lines: &[&str]) -> RunReport {
     const ALL: [Reader; 25] = [
         scripts::pytest,
@@ -126,7 +126,7 @@ fn all(lines: &[&str]) -> RunReport {
     report
 }
 
-/// The same, with a compiler before it.
+/// Like [`all`]; if that finds no counts, also reads problems of a compiler.
 fn all_or_compiler(lines: &[&str]) -> RunReport {
     let report = all(lines);
     if report.passed.is_some() || report.problems > 0 {

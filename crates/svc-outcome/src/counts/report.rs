@@ -13,13 +13,13 @@ pub(crate) struct RunReport {
     pub(crate) warnings: u64,
     /// The name of the first failure, or the first problem.
     pub(crate) first: Option<String>,
-    /// It reports a failure without a count.
+    /// The tool reports a failure without a count.
     pub(crate) broken: Option<String>,
-    /// It reports success without a count.
+    /// The tool reports success without a count.
     pub(crate) fine: bool,
-    /// It reports that there was nothing to run.
+    /// The tool reports that there was nothing to run.
     pub(crate) nothing: bool,
-    /// It reports that somebody stopped it.
+    /// The tool reports that somebody stopped it.
     pub(crate) stopped: bool,
 }
 
@@ -74,7 +74,7 @@ impl RunReport {
         self
     }
 
-    /// Adds the report of another tool of the same output.
+    /// Adds the report of another tool on the same output.
     pub(super) fn join(&mut self, other: Self) {
         for (own, others) in [
             (&mut self.passed, other.passed),
@@ -113,7 +113,7 @@ pub(super) fn before(line: &str, words: &str) -> Option<u64> {
     None
 }
 
-/// As [`before`], or 0.
+/// Like [`before`], or 0 without a number.
 pub(super) fn number(line: &str, words: &str) -> u64 {
     before(line, words).unwrap_or(0)
 }
@@ -139,7 +139,7 @@ pub(super) fn is_count(line: &str, word: &str) -> Option<u64> {
     (rest.is_empty() || (rest.starts_with('(') && rest.ends_with(')'))).then_some(number)
 }
 
-/// A line of a shell or a tool that could not start.
+/// Whether a line says that a shell or a tool could not start.
 pub(super) fn did_not_start(line: &str) -> bool {
     const MESSAGES: &str = "command not found|No module named pytest|No module named tox|No module named nox|\
         Missing script:|missing script:|No rule to make target|could not find `Cargo.toml`|\
@@ -155,7 +155,8 @@ pub(super) fn did_not_start(line: &str) -> bool {
         || line.contains(": not found") && line.contains("sh: ")
 }
 
-/// A line of a compiler such as `path:3:5: error: …`. `mark` separates location and message.
+/// Whether a line is a compiler's, such as `path:3:5: error: …`. `mark` separates location and
+/// message.
 pub(super) fn is_problem(line: &str, mark: &str) -> bool {
     line.find(mark).is_some_and(|at| {
         let location = &line[..at];
@@ -168,7 +169,8 @@ pub(super) fn has_extension(path: &str, extension: &str) -> bool {
     Path::new(path).extension().is_some_and(|found| found == extension)
 }
 
-/// An error of `MSBuild`: `Cart.cs(5,20): error CS1002: …`. Those of `tsc` look alike.
+/// Whether a line is an error of `MSBuild`: `Cart.cs(5,20): error CS1002: …`. Errors of `tsc` look
+/// alike.
 pub(super) fn is_msbuild_error(line: &str) -> bool {
     line.split_once("): error ").and_then(|(_, rest)| rest.split_once(':')).is_some_and(
         |(code, _)| {

@@ -170,7 +170,7 @@ pub(super) fn minitest(lines: &[&str]) -> RunReport {
             named =
                 number.bytes().all(|b| b.is_ascii_digit()) && matches!(what, "Failure:" | "Error:");
         } else if trimmed == "Failure:" || trimmed == "Error:" {
-            // Rails prints them during the run.
+            // Rails prints the failures during the run.
             named = true;
         }
     }

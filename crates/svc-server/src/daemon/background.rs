@@ -1,5 +1,5 @@
-//! Work beside requests: periodic sweeps of participants, tasks, hooks' spools and old rows; and
-//! how it all ends.
+//! Background work: periodic sweeps of participants, tasks, hooks' spools and old rows; and the
+//! shutdown by signals.
 
 use std::{
     io::{self, ErrorKind},
@@ -97,7 +97,7 @@ impl Lifecycle {
     }
 }
 
-/// Whether this process was started by `nohup` or the like (known on Linux only).
+/// Whether SIGHUP was ignored when this process started, as under `nohup` (known on Linux only).
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -135,7 +135,7 @@ pub(super) fn start_sweeps(
     lifecycle.run("expiry", expire(services.clone(), messages, tasks));
 }
 
-/// Logs a failure; returns whether there was none.
+/// Logs an error; returns true on success.
 fn report<T>(outcome: Result<T, Error>, what: &'static str) -> bool {
     outcome.map_err(|error| error.report(what)).is_ok()
 }
@@ -236,7 +236,7 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: PathBu
         match drain_spool(&services, &catalogue, &home).await {
             Ok(0) => {}
             Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
-            // The server of the database is away, which is said elsewhere.
+            // The database server is unreachable; the store logs that.
             Err(error) if error.kind() == ErrorKind::NotConnected => {}
             Err(error) => {
                 tracing::error!(%error, "cannot drain the hooks' spool");
@@ -274,7 +274,7 @@ async fn maintain(services: Services) {
     }
 }
 
-/// Gives back what work has left in memory, once it is over: caches, and free pages of the heap.
+/// After a quiet period, empties caches and returns free pages of the heap to the system.
 async fn give_back_memory(services: Services) {
     let (mut seen, mut given_back) = (0, 0);
     loop {
@@ -287,7 +287,7 @@ async fn give_back_memory(services: Services) {
         }
         report(services.log.release_memory().await, "cannot empty the caches of the database");
         svc_heap::give_back();
-        // That was a write, too.
+        // `release_memory` runs as a write job, which is counted, too.
         (seen, given_back) = (services.log.writes(), services.log.writes());
     }
 }
@@ -321,7 +321,8 @@ async fn drain_spool(services: &Services, catalogue: &Catalogue, home: &Path) ->
             let call = Call::alone(services.clone(), caller);
             match tool.call(call, arguments).await {
                 Ok(_) => count += 1,
-                // The disk may be full: the spool is kept, and events that repeat are known.
+                // The disk may be full, so the spool is kept. Events that are recorded already are
+                // recognised when they are sent again.
                 Err(Failure::Tool(error)) if error.kind == ErrorType::Unavailable => {
                     let is_away = error.reason == Some("store_unavailable");
                     let kind = if is_away { ErrorKind::NotConnected } else { ErrorKind::Other };
@@ -335,8 +336,8 @@ async fn drain_spool(services: &Services, catalogue: &Catalogue, home: &Path) ->
 }
 
 /// The caller for an event: the client's process that the line names, which may have ended. `None`
-/// if that process may not report events. A line without a process is from a system without a list
-/// of processes, and counts as the operator's.
+/// if that process may not report events. A line without a process comes from a system that has no
+/// list of processes, and counts as the operator's.
 async fn caller_of_line(
     services: &Services,
     arguments: &mut Map<String, Value>,
@@ -356,7 +357,8 @@ async fn caller_of_line(
     }
 }
 
-/// Returns messages to the inbox that a hook got in the response to its event and did not print.
+/// Puts messages back into the inbox that a hook got in the response to its event and did not
+/// print.
 async fn return_unprinted(
     services: &Services,
     arguments: &mut Map<String, Value>,

@@ -22,8 +22,7 @@ const PAGE_NAME_LENGTH: usize = 16;
 
 /// The daemon that holds the database's lock, if it writes `daemon.json` within `patience`.
 ///
-/// Of several daemons that start at once, the one with the lock may not be ready yet and has not
-/// written the file.
+/// When several daemons start at once, the one that got the lock may not have written the file yet.
 pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
     let deadline = Instant::now() + patience;
     loop {
@@ -84,7 +83,7 @@ pub(super) fn write(
         boot_id: boot_id.to_owned(),
         started_at: started_at.to_string(),
     };
-    // Any daemon that starts allows the next start. The file may be missing.
+    // Every start clears the mark, so that later starts are allowed. The mark may be missing.
     std::fs::remove_file(paths.home.join(STOPPED)).ok();
     // No sync: after a power cut the file is stale in any case.
     private_file::replace_fleeting(&paths.daemon_json, &serde_json::to_vec_pretty(&file)?)?;

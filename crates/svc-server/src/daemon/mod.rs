@@ -51,7 +51,7 @@ pub fn worker_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
-/// What the caller prints when the daemon takes requests.
+/// What the caller of [`run`] prints when the daemon is ready.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready<'a> {
     pub url: &'a str,
@@ -84,7 +84,8 @@ pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> 
     daemon.stop(&lifecycle, &config.paths).await
 }
 
-/// Opens the database that the configuration names, unless its history has gone to another.
+/// Opens the configured database. Fails if its rows are being moved to another database, or were,
+/// unless `force_local` is set.
 async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(Store, Writer)> {
     let (store, writer) = open_database(config, clock).await?;
     let gone = if config.force_local { None } else { store.settings().gone_to().await? };
@@ -142,7 +143,7 @@ impl ServingDaemon {
         let tuning = tuning(config, env)?;
         let program = std::env::current_exe().unwrap_or_default();
         let home = config.paths.explicit_home.then(|| config.paths.home.clone());
-        // The clients whose sessions no message wakes.
+        // Clients whose sessions a message does not wake.
         let mut wake_off = config.wake_off.value.clone();
         if config.hooks_wake.value == WakeMode::Never {
             wake_off.push(HookClient::ClaudeCode);
@@ -164,8 +165,8 @@ impl ServingDaemon {
         let (id, pid, version) = (&identity.boot_id, identity.pid, env!("CARGO_PKG_VERSION"));
         let data = json!({ "boot_id": id, "pid": pid, "version": version });
         let daemon = NewDaemon { daemon_id: id.clone(), pid, version: version.to_owned() };
-        // The first write proves that the database is writable. The two can share a commit: a start
-        // waits for the disk once.
+        // The first write proves that the database is writable. Both writes can share a commit, so
+        // that a start waits for one sync only.
         let started = services.log.append_daemon_event("daemon.started", &data);
         tokio::try_join!(started, services.machines.join(daemon))?;
         services.prompts.begin().await?;
@@ -351,7 +352,7 @@ async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
     Ok(listeners)
 }
 
-/// Bounds of the configuration; undocumented variables shorten them for tests.
+/// The configured bounds. Tests shorten them by undocumented variables.
 fn tuning(config: &Config, env: &Env) -> anyhow::Result<Tuning> {
     let days = config.retention_max_age_days.value;
     let mut tuning = Tuning {

@@ -1,6 +1,6 @@
-//! What the operator administers, tokens and projects; tokens of clients' processes, on the Unix
-//! socket alone; and the daemon's proof that it knows a token: over TCP a client demands it before
-//! it sends the token.
+//! Tokens and projects, which the operator administers; tokens of clients' processes, on the Unix
+//! socket only; and the daemon's proof that it knows a token, which a client requests over TCP
+//! before it sends the token.
 
 use axum::{Extension, extract::Path, http::StatusCode};
 use schemars::JsonSchema;

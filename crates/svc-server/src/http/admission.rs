@@ -1,9 +1,10 @@
 //! The budget that a request holds, from its beginning until its response is written.
 //!
-//! Four of the five bounds are held here: concurrent requests, until the response is complete; open
-//! streams, until they end; bytes of request bodies; and unread bytes of responses, each chunk
-//! until the system has taken it. A response beyond the budget becomes a refusal that says what to
-//! free; a stream waits for capacity. Rows are counted in the transactions that store them.
+//! Four of the five budgets are charged here: concurrent requests, until the response is complete,
+//! where a long body counts as several; open streams, until they end; stored bytes per hour, by the
+//! length of request bodies; and unread bytes of responses, each chunk until the system has taken
+//! it. A response beyond the budget becomes a refusal that says what to free; a stream waits for
+//! capacity. The fifth, stored rows, is checked in the transactions that store them.
 
 use std::{
     collections::HashMap,
@@ -65,7 +66,7 @@ impl Admission {
             if is_get && (accepts_events || entry::may_stream(request.uri.path())) {
                 stream = services.hold(caller, BudgetKind::Streams, 1)?;
             } else {
-                // Without `Content-Length` the route's limit counts.
+                // Without `Content-Length` the body counts as long as the route allows.
                 let most = entry::body_bytes(request.uri.path(), true) as u64;
                 let bytes = if is_get { 0 } else { body.upper().map_or(most, |it| it.min(most)) };
                 let requests = 1 + bytes / REQUEST_UNIT_BYTES;
@@ -128,7 +129,8 @@ impl Admission {
         }
     }
 
-    /// Holds budget for a response of known size and for a stream that was not announced.
+    /// Holds budget for a response of known size, and for an endless stream, which the request did
+    /// not announce.
     fn take_answer(
         &mut self,
         response: &Response,
@@ -147,7 +149,8 @@ impl Admission {
     }
 }
 
-/// Holds budget of unread responses. A response larger than the whole budget passes alone.
+/// Holds budget of unread responses. A response larger than the whole budget passes if nothing else
+/// is unread.
 fn reserve_unread(
     services: &Services,
     caller: &Caller,
@@ -206,7 +209,8 @@ struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// A chunk of the response that frees its part of the budget when its last byte was written.
+    /// A chunk of the response that frees its part of the budget when its last byte has been
+    /// written.
     fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
         if hold.is_none() {
             return bytes;
@@ -316,7 +320,7 @@ impl http_body::Body for AnswerBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // A stream may end early.
+        // A stream ends with its credential, perhaps before its body.
         if self.over.is_some() { SizeHint::default() } else { self.body.size_hint() }
     }
 }
@@ -392,7 +396,7 @@ mod tests {
         assert_eq!(whole.len(), PIECE);
         drop(whole);
         assert!(reserve_unread(&reader.services, caller, 25_000).unwrap().is_some(), "all is back");
-        // A response larger than the bound passes alone.
+        // A response larger than the bound passes if nothing else is unread.
         assert!(reserve_unread(&reader.services, caller, 1 << 40).unwrap().is_some());
     }
 }

@@ -36,7 +36,7 @@ where
         Box::pin(async move {
             match caller {
                 Some(caller) => services.read_in_turn(&caller, answer).await,
-                // The handler's own error.
+                // Without a caller the handler itself returns the error.
                 None => answer.await,
             }
         })

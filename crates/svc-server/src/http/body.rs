@@ -25,7 +25,6 @@ pub(super) use crate::web::text_of;
 
 pub(super) struct Json<T>(pub(super) T);
 
-/// What most handlers return.
 pub(super) type JsonResult<T> = Result<Json<T>, Problem>;
 pub(super) type PageResult<T> = JsonResult<Page<T>>;
 

@@ -28,7 +28,8 @@ use super::{
     listener::{ClientConnection, ConnectionBounds, Listener, Transport},
 };
 
-/// How long a connection without requests may take to end by itself during shutdown.
+/// During shutdown, a connection is closed when it has had no request and has written no byte for
+/// this long.
 const HALF_A_HEAD: Duration = Duration::from_secs(1);
 
 /// Serves until `stop`; then accepts no more connections and lets open ones finish their requests.
@@ -136,7 +137,7 @@ async fn finish<F: Future<Output = Result<(), hyper::Error>>>(
             () = tokio::time::sleep(HALF_A_HEAD) => {}
         }
         if !client.is_at_work() && client.writes() == writes {
-            // The client has sent half of a head, or does not read its response.
+            // The client has sent half of a request head, or does not read its response.
             return Ok(());
         }
     }

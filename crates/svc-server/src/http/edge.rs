@@ -9,7 +9,7 @@
 //! 4. the rules for `Host` and `Origin`, against DNS rebinding and foreign web pages; then CORS,
 //!    for the origins that the person has allowed and for no other;
 //! 5. readiness: 503 while the daemon starts or shuts down;
-//! 6. identification: who is asking;
+//! 6. identification: the caller of the request;
 //! 7. admission: what the request holds of its caller's budget;
 //! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of
 //!    bytes and of time.
@@ -162,7 +162,8 @@ impl Edge {
 }
 
 impl SharedEdge {
-    /// The response with the body of a failure, counted in the metrics.
+    /// Responds to a request: renders the body of a failure, and counts the response in the
+    /// metrics.
     async fn answer_recorded(&self, request: Request<Body>) -> Response {
         let started = Instant::now();
         let (method, path) = (request.method().clone(), request.uri().clone());

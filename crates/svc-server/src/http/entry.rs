@@ -1,4 +1,4 @@
-//! Which requests may come in, and from whom.
+//! Which requests the daemon accepts, and from whom.
 //!
 //! [`EntryRules`] check `Host` and `Origin`: by DNS rebinding every web page can reach a loopback
 //! port. [`identify`] makes the caller of a request from its token, its process, or the cookie of a
@@ -22,7 +22,8 @@ pub(super) const DAEMON_PROOF: &str = "/v1/daemon_proof";
 const VIEWS: &str = "/ui/";
 pub(super) const FILES: &str = "/assets/";
 
-/// Most cookies of the daemon's name that are tried: a browser sends one per folder of the path.
+/// Maximum number of cookies of the daemon's name that are tried: a browser sends one for each
+/// folder of the path.
 const TRIED_COOKIES: usize = 16;
 
 /// Which hosts, origins and users a request may come from.
@@ -33,7 +34,7 @@ pub struct EntryRules {
     pub allowed_hosts: Vec<String>,
     /// Further origins that an `Origin` header may name.
     pub allowed_origins: Vec<String>,
-    /// This user's programs are the operator without a token. On loopback only.
+    /// Requests of this user's programs act as the operator without a token. On loopback only.
     pub no_auth: bool,
     /// The name of the page, which no unauthenticated response contains.
     pub page_host: Option<String>,
@@ -117,9 +118,9 @@ impl EntryRules {
         Ok(())
     }
 
-    /// The host and port that the request names, if they are the daemon's address that the request
-    /// reached, or allowed for a proxy. A request through another program names that program's
-    /// address.
+    /// The host and port that the request names, if they are the address at which the request
+    /// reached the daemon, or an allowed host. `None` for a request that another program
+    /// forwards: it names that program's address.
     pub(super) fn own_authority<B>(&self, request: &Request<B>) -> Option<OwnAuthority> {
         let named = named_host(request.headers(), request.uri())?;
         let Some(RequestSender::Tcp { to: address, .. }) = request.extensions().get() else {
@@ -158,7 +159,8 @@ impl EntryRules {
             || address(name).is_some_and(knows)
     }
 
-    /// A loopback or listen address; for a listener on all addresses, any of this machine.
+    /// Whether it is a loopback or listen address; for a listener on all addresses, any address of
+    /// this machine.
     fn knows_address(&self, ip: IpAddr, reached: Option<IpAddr>) -> bool {
         let ip = ip.to_canonical();
         let is_ours = |listen: &SocketAddr| {
@@ -170,8 +172,8 @@ impl EntryRules {
         ip.is_loopback() || self.listen.iter().any(is_ours)
     }
 
-    /// `localhost`, a loopback address or the page's own name. No other name below `localhost`: a
-    /// browser would send that name's cookies to any server of this machine.
+    /// Whether it is `localhost`, a loopback address or the page's own name. No other name below
+    /// `localhost` counts: a browser would send that name's cookies to any server of this machine.
     fn is_loopback_name(&self, name: &str) -> bool {
         name.eq_ignore_ascii_case("localhost")
             || self.page_host.as_ref().is_some_and(|host| host.eq_ignore_ascii_case(name))
@@ -257,7 +259,7 @@ pub(super) async fn identify(
         }
     }
     if rules.no_auth {
-        // A session's token makes its bearer that session.
+        // The bearer of a session's token is that session, and not the operator.
         if let Some(token) = bearer(&request.headers)
             && let Some((caller, credential)) = access.authenticate(token).await?
         {
@@ -293,7 +295,7 @@ pub(super) async fn identify(
     Ok(Identified::with(caller, credential))
 }
 
-/// The process at the other end of the connection; a request without one is refused.
+/// Whose program is at the other end of the connection. A request without a connection is refused.
 fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
     let extensions = &request.extensions;
     if extensions.get::<LocalProcess>().is_some() {
@@ -363,7 +365,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The variable that is not set at the client, which then sends `${NAME}` unchanged.
+/// The variable's name in a token of the form `${NAME}`, which a client sends unchanged if the
+/// variable is not set.
 fn placeholder(token: &str) -> Option<&str> {
     let name = token.strip_prefix("${")?.strip_suffix('}')?;
     let name = name.split(":-").next()?;

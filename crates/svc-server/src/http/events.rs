@@ -104,8 +104,8 @@ async fn show(
     let kind = query.kind.filter(|kind| !kind.is_empty());
     if Accept::from_headers(&headers).prefers(sse::MEDIA_TYPE, "application/json") {
         let after = last_event_id(&headers, None)?.map_or(after, StartAfter::Cursor);
-        // The first heartbeat comes before the stream, so that the stream does not report it. Other
-        // programs that follow events show them to nobody.
+        // The first heartbeat precedes the stream, so that the stream does not report it. Only the
+        // page counts: other programs may follow events without showing them to a person.
         let is_page = headers.get("svc-page").is_some_and(|value| value == "1");
         let presence = if caller.is_operator() && is_page {
             Some(PagePresence::keep(&app).await)
@@ -163,7 +163,7 @@ pub(super) fn sse_response(
         begun: false,
         _presence: presence,
     };
-    // Pulled by the connection: nothing is read for a client that takes nothing.
+    // The connection pulls chunks: nothing is read for a client that takes nothing.
     let chunks = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<_, Infallible>(chunk), feed))

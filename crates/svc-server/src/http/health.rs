@@ -1,5 +1,5 @@
-//! What the daemon says of its own state: `/health` and `/v1/health`, the findings of `svc doctor`
-//! for clients without a terminal, and all metrics in the formats of Prometheus and OpenMetrics.
+//! The daemon's own state: `/health` and `/v1/health`, the findings of `svc doctor` for clients
+//! without a terminal, and all metrics in the formats of Prometheus and OpenMetrics.
 
 use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 

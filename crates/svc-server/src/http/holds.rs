@@ -1,5 +1,6 @@
-//! Requests that hooks and plugins keep open: a hook holds a prompt of its session, and a plugin is
-//! given texts for the sessions of its process. Both are told a line of JSON at a time.
+//! Requests that hooks and plugins keep open: a hook holds a prompt of its session, and a plugin
+//! receives texts for the sessions of its process. Both responses are lines of JSON, sent one at a
+//! time.
 
 use axum::{extract::Path, response::Response};
 use futures_util::stream;

@@ -1,5 +1,5 @@
-//! `/v1/sessions` and `/v1/ghap`: sessions, what was said in them, and their records. Tools write
-//! the records; here a record can only be given up.
+//! `/v1/sessions` and `/v1/ghap`: sessions, their texts, and their records. Tools write the
+//! records; over REST a record can only be abandoned.
 
 use std::time::Duration;
 

@@ -138,7 +138,7 @@ pub(super) struct ClientConnection {
     checks: TaskTracker,
     /// When the client last sent something, in milliseconds since the first call of `uptime`.
     heard_at: AtomicU64,
-    /// It was chosen to be closed, and its client has sent nothing since.
+    /// The connection was chosen to be closed, and its client has sent nothing since.
     is_to_go: AtomicBool,
     closed: Notify,
     under_way: TaskTracker,
@@ -178,7 +178,8 @@ impl ConnectionBounds {
         })))
     }
 
-    /// Waits for capacity. Without it, the longest idle client without a credential is closed.
+    /// Waits for a slot. If none is free, the unauthenticated connection that has been idle longest
+    /// is closed.
     pub(super) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let bounds = self.0.as_ref()?;
         if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
@@ -227,7 +228,7 @@ impl UnauthenticatedConnections {
 }
 
 impl ClientConnection {
-    /// Marks that all bytes of the client have been read, and the client has to send more.
+    /// Marks that all bytes of the client have been read, so the daemon waits for the client.
     pub(super) fn waits_for_client(self: &Arc<Self>) {
         if self.is_good.load(Relaxed) || self.is_listed.swap(true, Relaxed) {
             return;
@@ -267,7 +268,8 @@ impl ClientConnection {
         self.closed.notified().await;
     }
 
-    /// Whether the connection is still to be closed, after bytes sent before were read.
+    /// Whether the connection is still to be closed, once the bytes that had arrived have been
+    /// read.
     pub(super) fn is_to_go(&self) -> bool {
         self.is_to_go.load(Relaxed) && !self.is_good.load(Relaxed)
     }

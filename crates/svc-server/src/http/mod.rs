@@ -4,7 +4,7 @@
 //! `edge` is the stack of layers that every request passes, with `entry` and `admission` in it,
 //! `routes` is the table of all handlers, then one file for each resource. Handlers know `state`
 //! (what they share), `api` (how a route and its description are declared) and `body`, and never
-//! the table. Status codes are in `web::problem`.
+//! the table. Statuses of errors are in `web::problem`.
 
 mod access;
 mod admission;

@@ -1,4 +1,5 @@
-//! `/v1/peers` and `/v1/messages`: participants, their inboxes, and what became of messages.
+//! `/v1/peers` and `/v1/messages`: participants, their inboxes, and the delivery states of
+//! messages.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! What handlers share: services, tools, metrics of requests, the process that runs `svc doctor`;
-//! and the extractors for it and for a request's caller.
+//! and the extractors for this state and for a request's caller.
 
 use std::{
     convert::Infallible, ops::Deref, path::PathBuf, process::Stdio, sync::Arc, time::Duration,

@@ -1,13 +1,13 @@
-//! Which era a request is of, whether its headers agree with its body, what its client says of
-//! itself, and what the server answers to that.
+//! The era of a request, the checks of its headers against its body, the client's description of
+//! itself, and the server's answer to that.
 //!
 //! The order of the checks: the era and its revision, `_meta`, the standard headers, the arguments
 //! that headers repeat. Modern requests (stateless, from 2026-07-28 on) are checked as that
 //! revision demands. For all others `Mcp-Method` and `Mcp-Name` are optional: the body wins, and a
 //! disagreement is logged.
 //!
-//! Of what a client says of itself in `initialize`, only what is used is kept, within bounds: it
-//! stays in memory for as long as the session.
+//! Of a client's description in `initialize` only the members that the server uses are kept, within
+//! bounds: they stay in memory for as long as the session.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -95,8 +95,8 @@ pub(crate) fn names_modern(headers: &HeaderMap, params: Option<&Map<String, Valu
             .is_ok_and(|version| version.is_some_and(Revision::names_modern))
 }
 
-/// The revision that a message of an older era names. The error is not one of the modern era:
-/// otherwise a client that knows both eras would take this server for modern.
+/// The revision that a message of an older era names. The error has no code of the modern era: by
+/// such a code a client that knows both eras would take this server for a modern one.
 pub(crate) fn check_legacy_revision(headers: &HeaderMap) -> Result<Option<Revision>, RpcError> {
     let unknown = || {
         RpcError::new(INVALID_REQUEST, "MCP-Protocol-Version: is none that this server knows")
@@ -157,7 +157,7 @@ pub(crate) fn check_argument_headers(
 
 fn agrees(param: &HeaderParam, value: &Value, header: &str) -> bool {
     match param.kind {
-        // The schema refuses a value of another type.
+        // The tool's schema refuses a value of another type.
         ParamKind::String => value.as_str().is_none_or(|value| value == header),
         ParamKind::Boolean => value.as_bool().is_none_or(|value| value.to_string() == header),
         ParamKind::Integer => {
@@ -284,7 +284,7 @@ fn known_client(info: &Map<String, Value>) -> String {
     Value::Object(known).to_string()
 }
 
-/// What every model is told of the tools.
+/// The part of the instructions that describes the tools, for every model.
 const TOOLS: &str = " peer_list shows who is here; peer_send asks, answers and tells, also the person (to=operator). \
     ToolSearch finds every other tool, and ToolCall calls it.\n\n\
     A GHAP record says what you try (goal, hypothesis, action, prediction) and what came of it: start_ghap before you test a \
@@ -359,8 +359,8 @@ pub(crate) async fn discovery(
     })
 }
 
-/// For clients' models. Some clients cut it after a few hundred characters, so the point comes
-/// first: who the model is, and what it need not do.
+/// The instructions for a client's model. Some clients cut them after a few hundred characters, so
+/// the essential part comes first: who the model is, and what it need not do.
 async fn instructions(
     server: &McpServer,
     caller: &Caller,
@@ -371,13 +371,15 @@ async fn instructions(
             "You speak as the operator of svc, which connects the coding agents of this machine."
         )
     } else {
-        // Claude Code connects and runs its first hook in parallel. Others run it later.
+        // Claude Code connects and runs its first hook in parallel. Other clients run their first
+        // hook later.
         let is_claude = client == Some(HookClient::ClaudeCode.as_str());
         let bound = match caller.process() {
             Some(_) if is_claude => server.services.tuning().first_hook,
             _ => Duration::ZERO,
         };
-        // A process with several sessions says by its first call which of them it connects for.
+        // A process with several sessions shows only by its first call which session it connects
+        // for.
         let peer = match client {
             Some(name) if SHARED.iter().any(|shared| name.contains(shared)) => None,
             _ => server.services.team.peer_of_caller(caller, bound).await?,

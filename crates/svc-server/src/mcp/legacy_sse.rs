@@ -68,8 +68,8 @@ async fn session_to_resume(
     Ok(session.map(|session| (session, after)))
 }
 
-/// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before
-/// this response is sent.
+/// `POST /messages?session_id=…`: the answer goes to the session's stream, before this response is
+/// sent.
 pub(super) async fn post_message(
     State(server): State<McpServer>,
     Extension(caller): Extension<Caller>,

@@ -15,13 +15,14 @@
 //!    session (`server`), the agent's session that the call acts in, and with it the project.
 //! 2. `call/mod.rs` finds the tool, and chooses how its call runs: its top comment draws that. A
 //!    slow call in a session is stored first.
-//! 3. `call/run.rs` polls the tool, and does meanwhile what the tool asks of its client.
-//! 4. `call/answer.rs` makes the answer of the outcome, and `stream` the response: whole, or a
-//!    stream of events.
+//! 3. `call/run.rs` polls the tool, and meanwhile handles the tool's messages and questions for the
+//!    client.
+//! 4. `call/answer.rs` makes the answer from the outcome, and `stream` the response: the whole
+//!    answer, or a stream of events.
 //!
 //! `methods` are all methods that have one answer, `notices` what clients are told without a
 //! request, `streams` the streams that clients open, `legacy_sse` the transport of 2024-11-05.
-//! `prompts` and `resources` are what there is beside tools.
+//! `prompts` and `resources` are what the server offers beside tools.
 
 mod call;
 mod era;
@@ -69,7 +70,7 @@ pub fn routes(server: McpServer) -> Router {
 }
 
 impl McpServer {
-    /// Makes a server, and takes up the calls that the last stop or crash cut off.
+    /// Creates a server, and takes up the calls that the last stop or crash cut off.
     pub async fn start(parts: McpServerParts) -> Result<Self, service::Error> {
         let server = Self::assemble(parts).await?;
         recover_calls(&server).await?;

@@ -1,4 +1,4 @@
-//! What clients are told without a request: a list, a resource or a task has changed.
+//! Notices to clients without a request: a list, a resource or a task has changed.
 //!
 //! A notice is a level and not an edge: it says that something is new since the client last looked.
 //! So nothing is kept for a client that is away. When it comes back, the log says what has changed.
@@ -44,7 +44,7 @@ pub(super) enum Notice {
     ResourcesChanged,
     ResourceUpdated {
         uri: String,
-        /// Position of the log up to which every update was given with this one.
+        /// Position of the log up to which all updates have been sent once this one is.
         position: Option<i64>,
     },
     TaskChanged(Box<TaskView>),
@@ -116,7 +116,7 @@ impl ResourceUpdates {
 }
 
 impl NoticeQueue {
-    /// Notices from now on; of resources, from a position of the log on.
+    /// Notices of changes from now on; for resources, from a position of the log on.
     pub(crate) async fn new(
         server: &McpServer,
         caller: &Caller,
@@ -239,8 +239,8 @@ async fn resource_updates(
     Ok((Some(Box::new(updates)), update_notices(watched, missed).into()))
 }
 
-/// Notices by position, so that the last one stands for all before it. Of several at one position
-/// only the last has the position.
+/// Notices in the order of positions, so that a client that resumes after one of them has all
+/// before it. Of several at one position only the last has the position.
 fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> Vec<Notice> {
     moved.sort_by_key(|(_, position)| *position);
     let mut notices = Vec::new();

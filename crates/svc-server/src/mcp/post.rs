@@ -90,8 +90,8 @@ impl PostedMessages<'_> {
         response
     }
 
-    /// Finds the era of a request, and answers it. Rare paths, and those that wait, are boxed: the
-    /// future of a call that is answered at once has no room for them.
+    /// Finds the era of a request, and answers it. Rare paths, and those that wait, are boxed, so
+    /// that they do not enlarge the future of a call that is answered at once.
     async fn respond(
         self,
         request: ClientRequest,

@@ -192,7 +192,7 @@ pub fn servers_prompt(sources: SourceManager) -> PromptTemplate {
             }
         },
     );
-    // Clients have a command `/mcp` of their own, so this is not its name any more.
+    // Clients have their own command `/mcp`, so the prompt has another name now.
     PromptTemplate { title: Some("Show MCP servers"), earlier_name: Some("mcp"), ..prompt }
 }
 

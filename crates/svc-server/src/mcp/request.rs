@@ -9,15 +9,15 @@
 //! - The `Svc-Session-Id` header names one.
 //! - Codex names its session in `_meta`.
 //! - Claude Code names the use of the tool, which its hook has reported just before.
-//! - opencode names nothing: its hook has reported the tool and the arguments of the call.
+//! - opencode's call names nothing, but its hook has reported the tool and the arguments.
 //! - A client without hooks may call `start_session` with an id.
 //! - Gemini reports nothing about a call.
 //!
 //! Whatever names a session, the holder of a token acts in none but those that belong to its
-//! principal: hooks and connections of one client's process share a principal, and those of another
-//! process have another. Where nothing names one it is the latest open session of the principal.
-//! The operator may act in any; a connection with the operator's credential keeps the session that
-//! was found, also over a restart, until another is found.
+//! principal. Hooks and connections of one client's process share a principal, and each process has
+//! its own. A call that names no session acts in the latest open session of its principal. The
+//! operator may act in any session; a connection with the operator's credential keeps the session
+//! that was found, also over a restart, until another is found.
 
 use std::sync::Arc;
 
@@ -51,7 +51,8 @@ pub(crate) static METHOD: HeaderName = HeaderName::from_static(mcp::METHOD);
 pub(crate) static NAME: HeaderName = HeaderName::from_static(mcp::NAME);
 pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static(mcp::SESSION_ID);
 
-/// A request's head and body, without an id that the daemon made: that one is for its log.
+/// A request's head and body. A request id that the daemon made is removed: it is for the daemon's
+/// log only.
 pub(crate) fn parts_of(request: Request<Body>) -> (Parts, Body) {
     let (mut parts, body) = request.into_parts();
     if parts.extensions.get::<GivenRequestId>().is_none() {
@@ -100,7 +101,7 @@ pub(crate) fn no_session() -> RpcError {
 /// Repeats a request's header on its response.
 pub(crate) fn echo(response: &mut Response, name: &HeaderName, value: &str) {
     let value = mcp::encode_value(value);
-    // Clients bound the head of a response, and no name of ours is longer.
+    // Clients limit the length of a response's head, and no name of the daemon's own is longer.
     let is_short = value.len() <= limits::SHORT_TEXT_BYTES;
     if let Some(value) = HeaderValue::from_str(&value).ok().filter(|_| is_short) {
         response.headers_mut().insert(name.clone(), value);
@@ -152,7 +153,8 @@ pub(crate) fn meter_of(
     RequestMeter::start(method, known.unwrap_or_default(), era)
 }
 
-/// Handles a notification, or an answer to a question of ours. Without a session it has no effect.
+/// Handles a notification, or an answer to a question of the daemon's. Without a session it has no
+/// effect.
 pub(crate) async fn handle_one_way(
     server: &McpServer,
     session: Option<&McpSession>,
@@ -164,7 +166,7 @@ pub(crate) async fn handle_one_way(
             server.questions.answer(&session.id, &id, outcome);
         }
         ClientMessage::Notification { method, params } if method == "notifications/cancelled" => {
-            // Clients send this for calls that are over, too, where it has no effect.
+            // Clients send this for calls that have ended, too; then it has no effect.
             if let Some(id) = params.get("requestId") {
                 // A recorded call is registered when its recording ends.
                 drop(session.recording.lock().await);
@@ -261,7 +263,7 @@ impl RequestOrigin {
     }
 }
 
-/// Header by which the operator names the session that a call acts in.
+/// Header that names the session that a call acts in.
 const ACTING_SESSION: &str = "svc-session-id";
 
 fn session_in_header(headers: &HeaderMap) -> Result<Option<&str>, RpcError> {
@@ -286,7 +288,8 @@ pub(crate) struct SessionSearch<'a> {
 }
 
 impl SessionSearch<'_> {
-    /// The session of the header, which a token's holder must own; else the caller's, or MCP's.
+    /// The session that the header names, which a token's holder must own; else the caller's
+    /// default session, else the MCP session.
     pub(crate) async fn named(self) -> Result<Option<Arc<str>>, RpcError> {
         let Self { server, caller, headers, origin } = self;
         let team = &server.services.team;
@@ -335,7 +338,8 @@ impl SessionSearch<'_> {
         })
     }
 
-    /// The session that a call with a token names in its own way, if it owns it; else `named`.
+    /// The session that a call of a token's holder names in its client's way, if the caller owns
+    /// it; else `named`.
     async fn own_of_call(
         self,
         named: Option<Arc<str>>,
@@ -359,8 +363,8 @@ impl SessionSearch<'_> {
             if !caller.is_client_process() {
                 return Ok(named);
             }
-            // A thread without an owner is a session of its own of the client's process: hooks have
-            // not reported it yet, or there are none.
+            // A thread without an owner becomes a session of the client's process: no hook has
+            // reported it yet, or the client has no hooks.
             let session_id = Some(client_session.to_string());
             let new = NewSession { session_id, cwd: None, source: None, client: None };
             team.start_session(caller, None, new).await?;

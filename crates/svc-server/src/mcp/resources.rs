@@ -174,7 +174,7 @@ impl ResourceProvider for StreamResources {
         Box::pin(async move {
             let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_call_results(name));
             let Some(name) = name else { return Ok(None) };
-            // Access may change later: each notice is checked against the stream when it moves.
+            // Access may change later, so it is checked again before each notice.
             let end = services.log.readable_stream_end(caller, &name).await?;
             Ok(end.map(|_| name))
         })
@@ -197,7 +197,7 @@ impl ResourceProvider for StreamResources {
             }
             let mut names =
                 services.mcp.stream_names(caller, value, limits::MCP_COMPLETIONS + 1).await?;
-            // A name that has to be changed to be shown cannot be read.
+            // A name that is shown with other characters could not be read under the shown name.
             names.retain(|name| quote::plain(name) == *name);
             Ok(Some(names))
         })

@@ -37,7 +37,7 @@ pub struct RpcError {
 pub(crate) const SESSION_NOT_FOUND: i64 = -32001;
 /// Legacy sessions only; since 2026-07-28 it is [`INVALID_PARAMS`].
 pub(crate) const RESOURCE_NOT_FOUND: i64 = -32002;
-/// The caller's token was revoked before its answer was there.
+/// The caller's token was revoked before the answer was ready.
 pub(crate) const UNAUTHORIZED: i64 = -32003;
 /// A bound of the caller is reached (HTTP status 429), or the message is too large (413).
 const LIMIT_REACHED: i64 = -32010;
@@ -142,7 +142,7 @@ pub(crate) enum ClientMessage {
         method: String,
         params: Map<String, Value>,
     },
-    /// The answer to a question of ours: its result, or its error.
+    /// The answer to a question of the daemon's: its result, or its error.
     Response {
         id: Value,
         outcome: Result<Value, Value>,
@@ -384,7 +384,7 @@ pub(crate) enum CacheScope {
 #[derive(Debug, Serialize)]
 pub(crate) struct Empty {}
 
-/// The members of a result that has one.
+/// The members of a result that has a single one.
 pub(crate) type OneMember<T> = BTreeMap<&'static str, T>;
 
 #[derive(Debug, Clone, Copy, Serialize)]

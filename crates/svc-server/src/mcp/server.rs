@@ -1,5 +1,5 @@
-//! The state that all parts of the server share: what it is made of, the sessions of legacy
-//! clients, and the counters of requests.
+//! The state that all parts of the server share: the parts that it is made from, the sessions of
+//! legacy clients, and the counters of requests.
 
 use std::{
     collections::HashMap,
@@ -48,11 +48,11 @@ pub struct McpServerParts {
     /// Child servers, whose resources and prompts are shown, too.
     pub sources: Option<SourceManager>,
     pub metrics: McpMetrics,
-    /// Says when a silent stream sends a comment.
+    /// The timer of the comments that keep silent streams alive.
     pub beat: KeepAlive,
-    /// Ends the streams, and leaves running calls to the next start.
+    /// Ends the streams, and leaves running calls to the next start of the daemon.
     pub stop: CancellationToken,
-    /// Which tools are shown to a client that does not ask; `None`: its credential decides.
+    /// Which tools are shown if the client's request does not say; `None`: the credential decides.
     pub exposure: Option<ToolExposure>,
 }
 
@@ -87,7 +87,7 @@ impl Deref for McpServer {
 }
 
 impl McpServer {
-    /// Makes a server. It does not take up the calls that the last stop or crash cut off.
+    /// Creates a server that does not take up the calls that the last stop or crash cut off.
     pub(crate) async fn assemble(parts: McpServerParts) -> Result<Self, service::Error> {
         let key = parts.services.mcp.secret("mcp.request_state").await?;
         let background = TaskTracker::new();
@@ -185,7 +185,7 @@ impl McpSessions {
         });
     }
 
-    /// Records what `initialize` said, in a session that was opened before it.
+    /// Records the client's description from `initialize`, in a session that was opened before.
     pub(crate) async fn describe(
         &self,
         session: &McpSession,
@@ -212,8 +212,8 @@ impl McpSessions {
         Ok(())
     }
 
-    /// Records the fingerprint of the list of tools that the client was given, so that it hears of
-    /// a change, also after a restart.
+    /// Records the fingerprint of the list of tools that the client was given, so that the
+    /// client is told of a change, also after a restart.
     pub(crate) async fn note_tools_seen(
         &self,
         session: &McpSession,
@@ -251,11 +251,11 @@ impl McpSessions {
 #[derive(Debug)]
 pub(crate) struct McpSession {
     pub(crate) id: McpSessionId,
-    /// The caller that opened it, who alone may use it; `None` is nobody.
+    /// The caller that opened the session; no other may use it. `None`: nobody may.
     pub(crate) principal: Option<Principal>,
     pub(crate) transport: McpTransport,
     client: Mutex<ClientDescription>,
-    /// When it was last noted to be alive, in milliseconds.
+    /// When the session was last recorded as alive, in milliseconds since 1970.
     seen_at: AtomicI64,
     /// Counts the standalone streams that were opened. All but the latest end.
     pub(crate) streams: watch::Sender<u64>,
@@ -273,9 +273,9 @@ pub(crate) struct ClientDescription {
     pub(crate) revision: Revision,
     capabilities: Arc<Map<String, Value>>,
     pub(crate) log_level: Option<LogLevel>,
-    /// Fingerprint of the list of tools that it was given last.
+    /// Fingerprint of the list of tools that the client was given last.
     pub(crate) tools: Option<i64>,
-    /// Its own session (a conversation, with its hooks and its peer), if known.
+    /// The client's own session (a conversation, with its hooks and its peer), if known.
     client_session: Option<Arc<str>>,
 }
 
@@ -320,14 +320,14 @@ impl McpSession {
         self.client().client_session.clone()
     }
 
-    /// Sets the client's own session; `false` if it was this one already.
+    /// Sets the client's own session; returns false if it is unchanged.
     pub(crate) fn set_client_session(&self, client_session: &Arc<str>) -> bool {
         self.client().client_session.replace(Arc::clone(client_session)).as_ref()
             != Some(client_session)
     }
 
-    /// Notes in memory that it is alive; `false` if that was noted less than a minute ago, or by
-    /// another request just now. Then the row need not be written.
+    /// Records in memory that the session is alive. Returns false if that was recorded less than a
+    /// minute ago, or by a concurrent request: then the row need not be written.
     fn note_alive(&self, now: Timestamp) -> bool {
         let seen = self.seen_at.load(Relaxed);
         let resolution = i64::try_from(limits::MCP_SEEN_RESOLUTION.as_millis()).unwrap_or(i64::MAX);
@@ -335,7 +335,7 @@ impl McpSession {
             && self.seen_at.compare_exchange(seen, now.as_millis(), Relaxed, Relaxed).is_ok()
     }
 
-    /// What is known of the client. Hold the guard for a statement only.
+    /// The client's description. Hold the guard for one statement only.
     pub(crate) fn client(&self) -> MutexGuard<'_, ClientDescription> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -345,7 +345,6 @@ fn parse_capabilities(json: &str) -> Arc<Map<String, Value>> {
     Arc::new(serde_json::from_str(json).unwrap_or_default())
 }
 
-/// Counters of MCP requests.
 #[derive(Debug, Clone)]
 pub struct McpMetrics {
     requests: Family<RequestLabels, Counter>,
@@ -440,7 +439,8 @@ impl McpMetrics {
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMeter {
     method: &'static str,
-    /// One that the server knows, or empty: each word of a client would make a series.
+    /// A name that the server knows, or empty: otherwise each name that a client invents would make
+    /// a series.
     pub(crate) name: Arc<str>,
     pub(crate) era: RequestEra,
     started: Instant,

@@ -1,8 +1,8 @@
-//! Responses: whole answers, answers that are not there yet, and streams of server-sent events.
+//! Responses: complete answers, pending answers, and streams of server-sent events.
 //!
 //! [`McpResponseBody`] is the one mechanism of all streams: it ends them, keeps them alive and
-//! reports their errors. A body is pulled by its connection, so a reader that does not read costs
-//! its cursor and nothing else, and nobody waits for it.
+//! reports their errors. A connection pulls its body, so a reader that does not read costs only its
+//! cursor, and nobody waits for it.
 //!
 //! A client of a session reads three kinds of stream: that of a call on record, the standalone
 //! stream of `GET /mcp`, and the one stream of a session of 2024-11-05. Each message of the log has
@@ -56,13 +56,12 @@ impl AnswerForms {
             let json = json == Some(true);
             return Self { json, events: events == Some(true) && (accept.names(EVENTS) || !json) };
         }
-        // A list with neither form counts as no list, but for the forms that it excludes.
+        // A list with neither form counts as no list, except for the forms that it excludes.
         let json = json.is_none() || events.is_some();
         Self { json, events: !json }
     }
 }
 
-/// Where a stream's messages come from.
 pub(crate) trait MessageSource: Send + 'static {
     /// Waits for the next part of the body; `None` at the end. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Result<Option<String>, service::Error>> + Send;
@@ -77,12 +76,12 @@ pub(crate) trait MessageSource: Send + 'static {
     }
 }
 
-/// A body that gives the parts of its source.
+/// A body whose parts come from a source.
 pub(crate) struct McpResponseBody<S> {
     source: S,
-    /// Precedes what the source gives.
+    /// Sent before the source's parts.
     first: Option<String>,
-    /// The end of what the stream belongs to.
+    /// Cancelled when the session that the stream belongs to is closed.
     closed: CancellationToken,
     stop: CancellationToken,
     pulse: KeepAliveTimer,
@@ -170,10 +169,10 @@ pub(crate) fn whole_response(answer: String, status: u16, forms: AnswerForms) ->
     response
 }
 
-/// White space before JSON, which tells clients and proxies that the call goes on.
+/// White space before JSON: it shows clients and proxies that the connection is alive.
 const JSON_KEEP_ALIVE: &str = "\n";
 
-/// The whole answer if it is there soon, else a stream that ends with the answer. `meter` counts
+/// The whole answer if it is ready soon, else a stream that ends with the answer. `meter` counts
 /// the answer in both cases, unless the client disconnects before.
 pub(crate) async fn pending_response(
     server: &McpServer,
@@ -217,9 +216,9 @@ struct AnswerSource {
     /// `None` once the answer was given.
     pending: Option<PendingAnswer>,
     meter: Option<(RequestMeter, McpMetrics)>,
-    /// As events, else as one JSON text.
+    /// Whether the response is a stream of events; otherwise it is one JSON text.
     events: bool,
-    /// Whether the request may be made again.
+    /// Whether the client may send the request again.
     is_repeatable: bool,
 }
 
@@ -282,9 +281,9 @@ pub(crate) struct CallLog {
 /// The id of an event: the stream, and how far the client has read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogCursor<'a> {
-    /// A call, or a session.
+    /// The id of a call, or of a session.
     pub(crate) stream: &'a str,
-    /// A seq, or of a standalone stream a position of the log.
+    /// A `seq`; for a standalone stream, a position of the log.
     pub(crate) after: i64,
 }
 
@@ -326,7 +325,7 @@ impl CallLog {
     ) -> Result<Self, service::Error> {
         let follow = server.services.log.follow(stream, after).await?;
         let mut hang_ups = server.running.get(&call).map(|running| running.hang_ups);
-        // Earlier requests were for earlier connections.
+        // Requests before this connection were for earlier connections.
         hang_ups.iter_mut().for_each(watch::Receiver::mark_unchanged);
         Ok(Self { follow, call, session, hang_ups })
     }
@@ -353,7 +352,7 @@ impl CallLog {
 
 struct CallLogSource {
     log: CallLog,
-    /// Whether the client was told when to resume.
+    /// Whether the client has got the delay before it resumes.
     retry_given: bool,
 }
 
@@ -442,7 +441,8 @@ async fn watched_resources(
     Ok(watched)
 }
 
-/// The first part of the ids of a session's standalone stream, unique among calls and sessions.
+/// The stream's name in the event ids of a session's standalone stream, unique among calls and
+/// sessions.
 pub(crate) fn standalone_stream_of(session: &McpSession) -> &str {
     session.id.as_str()
 }
@@ -465,7 +465,7 @@ pub(crate) async fn standalone_response(
         .tools
         .is_some_and(|tools| tools != server.catalogue.fingerprint(server.exposure))
     {
-        // The list changed while the client was away, perhaps by a restart.
+        // The list changed while the client was away, perhaps because the daemon was restarted.
         notices.queue.push(Notice::ToolsChanged);
     }
     let position = match from {
@@ -494,8 +494,8 @@ impl MessageSource for StandaloneSource {
         let number = self.number;
         let notice = tokio::select! {
             biased;
-            // A message goes to the latest stream alone, since the others may be half dead. The
-            // session holds the sender, so the wait does not fail.
+            // A message goes to the latest stream only, since the connections of earlier ones may
+            // be dead. The session holds the sender, so the wait does not fail.
             _ = self.latest.wait_for(|latest| *latest != number) => return Ok(None),
             notice = self.notices.next() => notice?,
         };

@@ -16,7 +16,8 @@ use super::{Code, Problem};
 /// busy sending would not see the response.
 const DRAINED: usize = 4;
 
-/// A body as text. Checked as a whole, because a parser skips some strings unread.
+/// A body as text. The whole text is checked, since a parser skips some strings without decoding
+/// them.
 pub(crate) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
@@ -30,7 +31,7 @@ pub(crate) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     Ok(text)
 }
 
-/// Where a text with U+0000 stands, as errors name it.
+/// The path of the first string that contains U+0000, in the form that errors use.
 fn field_with_nul(value: &Value) -> Option<String> {
     let below = |name: String, value| {
         let rest = field_with_nul(value)?;
@@ -58,7 +59,8 @@ pub(crate) fn is_too_heavy(text: &str) -> bool {
     text.len() > limits::JSON_UNWEIGHED_BYTES && json_weight(text) > limits::JSON_WEIGHT_BYTES
 }
 
-/// Refuses a body that is not JSON (RFC 9110 8.3: with parameters, perhaps); `+json` is JSON too.
+/// Refuses a body whose `Content-Type` is not JSON. Parameters are allowed (RFC 9110 8.3), and
+/// `+json` counts as JSON.
 pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = value.and_then(|value| value.split(';').next()).unwrap_or_default().trim();

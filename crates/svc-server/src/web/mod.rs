@@ -182,7 +182,7 @@ async fn next_tick(
 }
 
 impl KeepAliveTimer {
-    /// Restarts the silence: the stream has sent something.
+    /// Restarts the timer: the stream has sent something.
     pub fn spoke(&mut self) {
         self.last = Instant::now();
     }

@@ -1,5 +1,5 @@
-//! Errors on the wire: RFC 9457 problem details with a stable code. No other file knows status
-//! codes.
+//! Errors on the wire: RFC 9457 problem details with a stable code. The HTTP statuses of all REST
+//! errors are in this file.
 
 use std::borrow::Cow;
 

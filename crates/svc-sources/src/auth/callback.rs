@@ -104,7 +104,7 @@ async fn bind_both(port: u16) -> io::Result<CallbackListener> {
     let port = first.local_addr()?.port();
     let second = match TcpListener::bind((Ipv6Addr::LOCALHOST, port)).await {
         Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error),
-        // This machine has no such address.
+        // This machine has no IPv6 loopback address.
         bound => bound.ok(),
     };
     let listeners = std::iter::once(first).chain(second).collect();
@@ -118,8 +118,8 @@ async fn serve(
     _permit: OwnedSemaphorePermit,
 ) {
     let closed = redirects.clone();
-    // The state of a login is in the URL that the browser was opened with, and other users can read
-    // that.
+    // Other users can read the state of a login, which is in the URL that the browser was opened
+    // with. So the connection has to be this user's, too.
     let is_ours = match (stream.peer_addr(), stream.local_addr()) {
         (Ok(from), Ok(to)) => OtherEnd::of_connection(from, to, &[]).is_this_user(),
         _ => false,
@@ -156,7 +156,7 @@ async fn serve(
             served.ok();
         }
         () = closed.closed() => {
-            // Sends the last response.
+            // The response to the redirect is still sent.
             connection.as_mut().graceful_shutdown();
             timeout(SERVED_WITHIN, connection).await.ok();
         }
@@ -208,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn port_with_one_address_taken_is_not_used() {
         let Ok(other) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
-            // Without IPv6 there is one address.
+            // Without IPv6 there is only one address to bind.
             assert!(CallbackListener::bind(0).await.is_ok());
             return;
         };

@@ -49,7 +49,7 @@ pub(super) async fn discover(
     };
     let (resource, is_of_origin) = resource;
     let named = text(&resource, "resource").unwrap_or_default();
-    // Metadata of the whole host are found without a path, and belong to the host (RFC 9728, 3.1).
+    // Metadata that are found without the path belong to the whole host (RFC 9728, 3.1).
     let root = well_known_root(server);
     let is_its_own =
         is_same_resource(named, server) || (is_of_origin && is_same_resource(named, &root));
@@ -214,7 +214,7 @@ impl AuthChallenge {
         self.params.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// Whether a login may help.
+    /// Whether there is a `Bearer` challenge, so that a login may help.
     pub(crate) fn is_auth(&self) -> bool {
         self.params.is_some()
     }
@@ -334,7 +334,7 @@ mod tests {
             assert!(refused.contains("on this machine"), "{refused}");
             let refused = issuer_metadata(&clients, &far, named).await.expect_err(named);
             assert!(refused.contains("on this machine"), "{refused}");
-            // A server of this machine may name one.
+            // A server on this machine may name an address of this machine.
             assert!(url_named_at(named, &near).is_ok(), "{named}");
         }
     }

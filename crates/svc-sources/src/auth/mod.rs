@@ -30,17 +30,17 @@ use self::{
 };
 use super::http_clients::{HttpClients, post, sender};
 
-/// Deadline for the person.
+/// How long a login waits for the person.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// The progress of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoginOutcome {
-    /// It waits for the person.
+    /// The login waits for the person.
     Waiting,
     /// The server has a login.
     Done,
-    /// It failed, for this reason.
+    /// The login failed, for this reason.
     Failed(String),
 }
 

@@ -26,8 +26,8 @@ use crate::{
 
 /// Longest time before expiry at which a token is renewed.
 const MARGIN: Duration = Duration::from_mins(1);
-/// A token is renewed in the last such part of its lifetime, so that a short-lived token is used
-/// for most of it.
+/// A token is renewed in the last 1/`LAST_PART` of its lifetime, so that a short-lived token is
+/// used for most of it.
 const LAST_PART: u32 = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +181,7 @@ impl SourceAuth {
     pub(crate) async fn token(&self, url: &reqwest::Url) -> Result<Option<String>, RenewalFailure> {
         let before = self.renewals.load(SeqCst);
         let mut login = self.login.lock().await;
-        // A caller that waited for a renewal uses its token, however short the lifetime is.
+        // A caller that waited for a renewal uses the new token, however short its lifetime is.
         let is_just_made = self.renewals.load(SeqCst) != before;
         let kept = self.read(&mut login)?;
         let Some(own) = kept.as_mut().filter(|own| own.url == url.as_str()) else {
@@ -190,7 +190,7 @@ impl SourceAuth {
         let now = self.services.now();
         if !is_just_made && own.is_over(now.plus(own.margin())) && own.refresh_token.is_some() {
             match self.refresh(kept).await {
-                // The token is valid for some seconds more.
+                // The old token is still valid for some seconds.
                 Err(RenewalFailure::Unreachable(_))
                     if kept.as_ref().is_some_and(|own| !own.is_over(now)) => {}
                 renewed => renewed?,

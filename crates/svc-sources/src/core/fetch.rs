@@ -173,7 +173,7 @@ async fn read(
     }
     let text = String::from_utf8_lossy(&body).into_owned();
     let text = if is_html { markdown_of(text).await } else { text };
-    // The text is from a stranger and is shown to a model.
+    // The text is untrusted and is shown to a model.
     let content = quote::plain(&text).into_owned();
     Ok(FetchResult { url: url.into(), status, content, truncated })
 }
@@ -211,7 +211,7 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
         is_private_v4(Ipv4Addr::new(a, b, c, d))
     };
     match parts {
-        // Translated by a gateway, or by 6to4.
+        // IPv4 addresses embedded by a NAT64 gateway or by 6to4.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
         // Everything outside 2000::/3, and the reserved ranges in it: 2001::/23 and documentation.
         [first, second, ..] => {
@@ -268,7 +268,7 @@ async fn in_process(html: &str) -> io::Result<String> {
         drop(input);
         written
     };
-    // It may end before it has read all.
+    // The converter may end before it has read all of its input.
     let (_, read) = tokio::join!(write, output.read_to_string(&mut text));
     read?;
     let status = converter.wait().await?;

@@ -496,7 +496,7 @@ mod tests {
         let mut all = ones;
         all["replace_all"] = json!(true);
         assert_eq!(desk.edit("s", all).expect("is edited"), 2);
-        // A write counts as seen.
+        // A session has seen what it wrote.
         let again = json!({ "path": "a", "old_string": "TWO", "new_string": "2" });
         assert_eq!(desk.edit("s", again).expect("is edited"), 1);
         assert_eq!(desk.get("a"), b"1 2 1");

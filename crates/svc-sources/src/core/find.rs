@@ -163,7 +163,7 @@ fn walk(
     let mut walk = WalkBuilder::new(root);
     let (bounds, end) = (bounds.clone(), end.clone());
     let rules = respects_gitignore.then(IgnoreRules::default);
-    // The crate would read ignore files of any size and kind.
+    // The `ignore` crate would read ignore files of any size and kind.
     walk.standard_filters(false).hidden(!hidden).follow_links(false).sort_by_file_path(Path::cmp);
     walk.filter_entry(move |entry| {
         if end.is_there() || bounds.is_closed(entry.path()) {
@@ -400,7 +400,7 @@ impl FolderRules {
 
 fn rules_of(folder: &Path, name: &str) -> Gitignore {
     let path = folder.join(name);
-    // As git does: a link may lead anywhere.
+    // Links are not followed, as in git: a link may lead anywhere.
     let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
     if !is_file {
         return Gitignore::empty();

@@ -1,5 +1,5 @@
-//! Bounds of a caller's paths: inside its folder in spite of links, also links that change
-//! concurrently. Closed paths, such as the daemon's own data, are never inside.
+//! Bounds of a caller's paths: a path stays inside the caller's folders in spite of links, also of
+//! links that change concurrently. Closed paths, such as the daemon's own data, are never inside.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +19,7 @@ use svc_core::tools::{ErrorType, ToolError};
 
 use crate::field_error;
 
-/// Most dangling links in a row that are followed.
+/// Maximum length of a chain of dangling links that is followed.
 const MAX_LINKS: usize = 8;
 
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ impl FolderBounds {
         self.bound(resolved, field)
     }
 
-    /// A path that may not exist yet.
+    /// Resolves a path that may not exist yet.
     pub(super) fn to_write(&self, path: &str, field: &str) -> Result<BoundPath, ToolError> {
         let mut asked = self.base.join(checked(path, field)?);
         if let Ok(resolved) = asked.canonicalize() {
@@ -163,8 +163,8 @@ impl FolderBounds {
     /// there is no file.
     pub(super) fn mode_of(&self, held: &HeldName) -> io::Result<Option<u32>> {
         let mode = held.mode()?;
-        // A file that may be written and not read is replaced: its other hard link keeps the
-        // content.
+        // A file that cannot be read cannot be checked. A write replaces it by a new file, so its
+        // other hard links keep their content.
         match held.open() {
             Ok(file) => self.check_names(&file)?,
             Err(_) if mode.is_none() => {}
@@ -190,7 +190,7 @@ impl FolderBounds {
         }
     }
 
-    /// Compares the text only.
+    /// Compares the path as text, without resolving it.
     fn is_inside_by_text(&self, path: &Path) -> bool {
         let has_up = path.components().any(|part| part == Component::ParentDir);
         !has_up && !self.is_closed(path) && self.roots.iter().any(|root| path.starts_with(root))
@@ -312,7 +312,7 @@ impl HeldName {
     }
 }
 
-/// Most names that are counted.
+/// Maximum number of directory entries that are visited to count hard links.
 const MOST_NAMES: usize = 200_000;
 
 /// A file whatever its names: device and inode.
@@ -344,7 +344,7 @@ impl FileNames {
         if self.count <= 1 {
             return Ok(());
         }
-        // Below the root of the filesystem only closed paths are outside.
+        // If a root is the root of the filesystem, only closed paths are outside.
         let is_all = roots.iter().any(|root| root.parent().is_none());
         let counts = known.0.get_or_init(|| {
             if is_all { count_names(closed, &[]) } else { count_names(roots, closed) }
@@ -366,7 +366,7 @@ impl FileNames {
 }
 
 /// The number of hard links of each file below these paths, without closed ones; `None` if there
-/// are too many.
+/// are more than [`MOST_NAMES`] entries.
 fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u64>> {
     let (mut counts, mut seen, mut folders) = (HashMap::new(), HashSet::new(), Vec::new());
     let mut add = |id: FileId| *counts.entry(id).or_insert(0_u64) += 1;

@@ -78,7 +78,7 @@ impl Instance {
         let now = self.status();
         match now.connection {
             Some(connection) if !connection.closed.is_cancelled() => Ok(connection),
-            // It has just ended; the status will say so.
+            // The connection has just ended, and the status does not say so yet.
             Some(_) => Err(backing_off("it has ended".to_owned())),
             None => Err(now.status),
         }
@@ -112,7 +112,7 @@ impl Instance {
         self.wake.notify_one();
     }
 
-    /// Ends it, and waits until no process of it is left.
+    /// Ends the instance, and waits until none of its processes is left.
     pub(crate) async fn end(&self) {
         self.stop.cancel();
         let task = lock(&self.task).take();
@@ -260,7 +260,7 @@ impl Supervisor {
     /// requested. `failures` is the number of failed starts in a row before this one.
     async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
         let began = Instant::now();
-        // A caller that sees the server work may change its lists at once.
+        // Subscribed first: a caller may change the lists as soon as the status says connected.
         let mut changes = running.changes.clone();
         let learns = self.starter.parts.learned.is_some();
         let (mut pace, mut refetch_at) = (RefetchBackoff::new(), None);
@@ -286,13 +286,13 @@ impl Supervisor {
                 }
             }
         };
-        // Calls fail before the process is gone.
+        // Open calls fail now, and not when the process has ended.
         running.connection.close();
         let connection = Arc::clone(&running.connection);
         if is_wanted_anew {
             self.show(SourceStatus::from_state(SourceState::Connecting), None).await;
         } else {
-            // The remaining processes may take seconds to end. Calls meanwhile fail at once.
+            // The remaining processes may take seconds to end. New calls fail at once meanwhile.
             let attempt = if began.elapsed() >= STEADY { 1 } else { failures + 1 };
             let next_at = Some(self.starter.parts.services.now().plus(restart_pause(attempt)));
             let ended = backing_off("it has ended".to_owned());

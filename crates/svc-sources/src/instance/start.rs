@@ -52,7 +52,7 @@ pub(crate) struct InstanceParts {
     pub(crate) containers: Containers,
     pub(crate) moved: mpsc::Sender<ResourceChange>,
     pub(crate) said: StderrLines,
-    /// Whether it has worked before, in this process or an earlier one.
+    /// Whether the server has worked before, in this process or an earlier one.
     pub(crate) has_worked: bool,
     pub(crate) vault: SourceVault,
     pub(crate) auth: Arc<SourceAuth>,
@@ -131,7 +131,7 @@ impl SourceLink {
 }
 
 pub(super) enum StartFailure {
-    /// Its entry has to be changed.
+    /// The server's entry has to be changed.
     Misconfigured(String),
     /// A retry may succeed.
     Failed(String),
@@ -171,7 +171,8 @@ impl ServerStarter {
         };
         let (kept, unread) = match parts.vault.kept() {
             Ok(kept) => (kept, None),
-            // Most servers have no secrets.
+            // Most servers have no secrets and start all the same. For others this error explains
+            // the missing variable.
             Err(error) => (KeptSecrets::default(), Some(error.to_string())),
         };
         let bearer = &parts.spec.bearer;
@@ -285,8 +286,8 @@ impl ServerStarter {
         Ok(())
     }
 
-    /// Renews subscriptions: a new process knows of none. Watched resources may have changed
-    /// meanwhile.
+    /// Renews subscriptions, since a new process has none. Each watched resource is reported as
+    /// changed, since it may have changed meanwhile.
     async fn watch_again(&self, connection: &Arc<SourceConnection>) -> Result<(), String> {
         let watched = lock(&self.watched).clone();
         for (uri, WatchedResource { stream, .. }) in watched {
@@ -309,9 +310,9 @@ impl ServerStarter {
         }
     }
 
-    /// Ends a server with all its processes, and returns how it ended. `with_words` includes its
-    /// last line of output, only for a server without calls: later output may be about somebody's
-    /// call.
+    /// Ends a server with all its processes, and returns how it ended. `with_words` adds the last
+    /// line of its error output; it is set only if the server had no calls, since later output may
+    /// be about somebody's call.
     pub(super) async fn end(&self, running: Running, with_words: bool) -> Option<String> {
         let Running { link, connection, .. } = running;
         connection.close();

@@ -76,7 +76,7 @@ struct ManagerState {
     moved: mpsc::Sender<ResourceChange>,
     changes: OfferChanges,
     state: Mutex<ManagedSources>,
-    /// By the folders of callers; `settle` replaces all of them.
+    /// By the folder of the caller. `settle` replaces all of them.
     plans: RwLock<HashMap<String, Arc<FolderPlan>>>,
     starts: Arc<Semaphore>,
     learned: mpsc::UnboundedSender<StartLists>,
@@ -180,7 +180,7 @@ struct NamedServers {
 #[derive(Default)]
 struct FolderPlan {
     plan: Arc<SourcePlan>,
-    /// Those in force, by name, with what each offers.
+    /// The servers in force, by name, with what each offers.
     servers: Vec<OpenServer>,
     tools: ToolMap,
 }

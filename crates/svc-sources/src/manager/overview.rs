@@ -287,7 +287,7 @@ pub struct SourceLoginFlow<'a> {
 }
 
 impl SourceLoginFlow<'_> {
-    /// Begins it. The error is for people.
+    /// Begins the login. The error is for people.
     pub async fn begin(&self, port: Option<u16>) -> Result<OpenLogin, String> {
         let Self { manager, key } = self;
         let spec = manager.spec(key).ok_or("it is not to run")?;
@@ -315,7 +315,7 @@ impl SourceLoginFlow<'_> {
             choice: oauth.clone(),
             secret: secrets.get(CLIENT_SECRET).cloned(),
         };
-        // An earlier login holds the port.
+        // Cancels an earlier login, which holds the port.
         manager.state().logins.remove(*key);
         let (this, name) = (manager.downgrade(), SourceKey::clone(key));
         let done = move || {
@@ -330,8 +330,8 @@ impl SourceLoginFlow<'_> {
         Ok(open)
     }
 
-    /// Waits for a while for its end; `None` if it is not under way. `redirect` is a URL that a
-    /// person pasted.
+    /// Waits up to `patience` for the login's end; `None` if no login is under way. `redirect` is a
+    /// URL that a person pasted.
     pub async fn outcome(
         &self,
         redirect: Option<&str>,
@@ -350,8 +350,8 @@ impl SourceLoginFlow<'_> {
         })
     }
 
-    /// Removes it and revokes its tokens; `None` if there was none, `Some(false)` if the issuer
-    /// could not be told.
+    /// Removes the login and revokes its tokens; `None` if there was none, `Some(false)` if the
+    /// issuer could not be told.
     pub async fn end(&self) -> io::Result<Option<bool>> {
         let Self { manager, key } = self;
         manager.state().logins.remove(*key);

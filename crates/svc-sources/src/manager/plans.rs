@@ -1,8 +1,8 @@
 //! The servers of each caller, and the tools that call them.
 //!
 //! A plan is read from files and is immutable: one watcher polls the files and replaces the plan. A
-//! call looks its plan up and reads no file. It is counted, reported as an event, and sent by the
-//! instance that serves the caller.
+//! call looks its plan up and reads no file. The call is counted, reported as an event, and sent by
+//! the instance that serves the caller.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -55,7 +55,7 @@ pub struct SourceManagerParts {
     /// The catalogue that gets the servers' tools.
     pub catalogue: Weak<Catalogue>,
     pub metrics: SourceMetrics,
-    /// When a result is kept as a resource, and how much of them.
+    /// Which results are kept as resources, and how many bytes of them.
     pub results: ResultBounds,
     /// The daemon's own files and folders, closed to the file tools of `core`.
     pub private: Vec<PathBuf>,
@@ -145,7 +145,7 @@ impl SourceManager {
     }
 }
 
-/// Takes in the lists that servers give at their starts.
+/// Stores the lists that servers give, at their start and after each change.
 async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<StartLists>) {
     while let Some(StartLists { spec, lists, done }) = lessons.recv().await {
         let (kept, is_new, pin) = {
@@ -159,7 +159,7 @@ async fn learn(manager: SourceManager, mut lessons: mpsc::UnboundedReceiver<Star
             let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
             let lists = lists.or_last_known(&last_known);
             let kept = rows_of(&spec.fingerprint, &lists);
-            // The text counts, too: the same definitions may be written differently.
+            // The texts are compared, too: the same definitions may be written differently.
             let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
             let before = state.lists.get(&spec.key).map(|known| Arc::clone(&known.shown));
             // The first connection after an approval: the server's present definitions are
@@ -276,7 +276,7 @@ fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<String> {
     news
 }
 
-/// Most events of one write.
+/// Maximum number of events in one write.
 const EVENTS_AT_ONCE: usize = 256;
 /// How often to check for dropped lines of error output.
 const DROPPED_LOOK: Duration = Duration::from_secs(1);

@@ -226,7 +226,8 @@ const LEFTOVER: Duration = Duration::from_secs(1);
 /// Largest body of a refusal, in bytes.
 const MAX_REFUSAL: usize = 64 * 1024;
 
-/// The body of a document. The error says what is wrong with it.
+/// Reads a response that is one document, up to [`MAX_MESSAGE`] bytes. The error says what is wrong
+/// with it.
 pub(super) async fn document(mut response: Response) -> Result<String, BrokenDocument> {
     let unusable = |reason: &str| BrokenDocument { reason: reason.to_owned(), is_cut: false };
     let cut = |error| BrokenDocument { reason: problem_of(error), is_cut: true };
@@ -310,7 +311,8 @@ impl EventReader {
     }
 
     /// Passes all messages to the connection, until the stream ends. Returns whether there were
-    /// any, and what broke the stream, if it broke. `request`: the stream is that of a request.
+    /// any, and what broke the stream, if it broke. `request` is the request that the stream
+    /// belongs to.
     pub(super) async fn deliver_all(
         &mut self,
         connection: &Arc<SourceConnection>,
@@ -321,7 +323,8 @@ impl EventReader {
             let next = if request.is_none_or(|id| connection.waits_for(id)) {
                 self.next().await
             } else {
-                // The response has arrived; what may follow is for others.
+                // The response has arrived; the rest of the stream is read briefly, so that the
+                // connection can be reused.
                 tokio::time::timeout(LEFTOVER, self.next()).await.unwrap_or(Ok(None))
             };
             match next {

@@ -30,12 +30,12 @@ use crate::{
     message::{ChildMessage, ConnectionEnd, RequestLoss, ToolTraits, modern_params, request_text},
 };
 
-/// Most concurrent requests. More wait.
+/// Maximum number of concurrent requests; more wait.
 const PARALLEL_REQUESTS: usize = 128;
 const NOTE: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
 const LONGEST_REOPEN: Duration = Duration::from_secs(30);
-/// The backoff, unless the server names a delay.
+/// Backoff before a stream is opened again, unless the server names a delay.
 const REOPEN: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_REOPEN);
 
 /// The session of a legacy server, and the negotiated revision.
@@ -43,7 +43,7 @@ const REOPEN: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_REOPEN);
 struct RemoteSession {
     id: Option<HeaderValue>,
     revision: Option<Revision>,
-    /// Grows with each introduction.
+    /// Grows with each `initialize`.
     generation: u64,
 }
 
@@ -230,7 +230,7 @@ impl StreamableTransport {
                     let text = format!("its stream cannot be resumed (HTTP {})", status.as_u16());
                     return Err(RequestLoss::Unanswered(text));
                 }
-                // The outcome of the request is unknown, whatever the resumption returns.
+                // Whatever the resumption returns, the server may have carried the request out.
                 Err(loss) => return Err(RequestLoss::Unanswered(loss.reason().to_owned())),
             };
             reader = EventReader::new(response);
@@ -292,7 +292,7 @@ impl StreamableTransport {
         self.answered(id, "its response has no answer to initialize")
     }
 
-    /// A refusal is a response, if it is an error of the protocol.
+    /// Handles a refusal. One that is an error of the protocol is the response.
     async fn take_refusal(
         &self,
         request: &HttpExchange,

@@ -26,8 +26,8 @@ use crate::{
     sqlite::row::{DirectRow, Parameter},
 };
 
-/// PostgreSQL's text of a statement. Each is made once and kept: the program has a fixed number of
-/// statements.
+/// PostgreSQL's text of a statement. Each text is made once and kept: the program has a fixed
+/// number of statements.
 pub(super) fn translated(sql: &'static str) -> &'static str {
     static TEXTS: LazyLock<RwLock<HashMap<&'static str, &'static str>>> =
         LazyLock::new(RwLock::default);
@@ -94,7 +94,7 @@ pub(super) async fn all<T>(
     Ok(all)
 }
 
-/// The first row of a query, if it has one. The queries have at most one, or a limit.
+/// The first row of a query, if any. The callers' queries return at most one row, or have a limit.
 pub(super) async fn first(
     conn: &mut PgConnection,
     sql: &'static str,
@@ -105,12 +105,12 @@ pub(super) async fn first(
 }
 
 /// A failure that PostgreSQL itself reported (postgresql.org/docs/current/errcodes-appendix.html).
-/// `None` if it is of another engine.
+/// `None` if another engine reported it.
 pub(crate) fn reported(reason: &dyn DatabaseError, error: &EngineError) -> Option<StoreError> {
     let code = reason.try_downcast_ref::<PgDatabaseError>()?.code();
     let error = EngineError::clone(error);
     Some(match code {
-        // No space, or none below a quota.
+        // The disk is full, or a quota is used up.
         "53100" => StoreError::Full(error),
         "25006" | "42501" => StoreError::ReadOnly(error),
         "XX001" | "XX002" => StoreError::Corrupt(error),
@@ -121,9 +121,10 @@ pub(crate) fn reported(reason: &dyn DatabaseError, error: &EngineError) -> Optio
 
 /// Whether a later attempt may succeed. Nothing was written.
 fn is_passing(code: &str) -> bool {
-    // Connections (08), resources (53), the operator's intervention (57), a conflict that a later
-    // attempt does not have (40), no lock in time, an idle transaction ended, and our own: a group
-    // of jobs that came late, or after another daemon's, or of a daemon whose place another took.
+    // Classes: connection (08), resources (53), the operator's intervention (57P), conflicts that a
+    // retry may avoid (40). Codes: a lock timeout, an idle transaction that was ended, a cancelled
+    // statement, and our own (`SV…`): a group that arrived too late, or after a group of another
+    // daemon, or from a daemon that was replaced.
     code.starts_with("08")
         || code.starts_with("53")
         || code.starts_with("57P")
@@ -131,7 +132,7 @@ fn is_passing(code: &str) -> bool {
         || matches!(code, "55P03" | "25P03" | "57014" | "SV001" | "SV002" | "SV003")
 }
 
-/// Whether the connection is gone, so that nobody knows what the server did.
+/// Whether the connection was lost, so that what the server did is unknown.
 pub(super) fn is_lost(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(reason) => {
@@ -144,10 +145,11 @@ pub(super) fn is_lost(error: &sqlx::Error) -> bool {
     }
 }
 
-/// The first half of the advisory lock of a daemon; the second is the schema.
+/// First key of a daemon's advisory lock; the second is the hash of the schema's name.
 const LOCK_OF_DAEMON: i32 = 1_937_138_532;
 
-/// Takes the schema for a daemon, as long as the connection lives. Returns whether it was free.
+/// Takes the schema's lock for a daemon, until the connection ends. Returns false if another daemon
+/// holds it.
 pub(super) async fn try_take(keeper: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let take = sqlx::query_scalar(
         "select pg_try_advisory_lock($1, hashtext(split_part(current_setting('search_path'), ',', 1)))",
@@ -155,7 +157,7 @@ pub(super) async fn try_take(keeper: &mut PgConnection) -> Result<bool, sqlx::Er
     take.bind(LOCK_OF_DAEMON).fetch_one(keeper).await
 }
 
-/// The state of a server; a daemon adds what it knows itself.
+/// State of a server, as the server reports it. A running daemon adds what it knows itself.
 pub(super) async fn report(conn: &mut PgConnection) -> Result<ServerReport, sqlx::Error> {
     let began = Instant::now();
     conn.ping().await?;

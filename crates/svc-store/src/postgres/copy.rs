@@ -1,9 +1,9 @@
 //! Moves a history between the engines: `svc migrate --to` and `--from`.
 //!
-//! The source is marked with `moving_to` and the id of this export before, and with `moved_to`
-//! after it. The id is written to the target in the transaction of the copy. So who finds a
-//! mark can ask the target whether the copy took place, and the same command finishes a move that
-//! was interrupted, or begins it anew.
+//! Before the copy, the source gets the mark `moving_to` with the id of this export; after the
+//! copy, `moved_to`. The transaction of the copy writes the same id to the target. If a source has
+//! a mark, the target therefore tells whether the copy took place, and repeating the command
+//! finishes an interrupted move or begins it anew.
 
 use std::path::Path;
 
@@ -63,8 +63,8 @@ pub(crate) async fn move_to_file(
     Ok(report)
 }
 
-/// Copies the file to the server's schema, which has our tables and is the caller's alone. `target`
-/// names it.
+/// Copies the file to the server's schema, which has our tables and whose lock the caller holds.
+/// `target` names the schema.
 pub(super) async fn to_server(
     path: &Path,
     conn: &mut PgConnection,
@@ -118,7 +118,7 @@ pub(super) async fn to_server(
     }
 }
 
-/// Copies the server's schema, which is the caller's alone, to a file that has our tables and no
+/// Copies the server's schema, whose lock the caller holds, to a file that has our tables and no
 /// data. `source` names the schema.
 pub(super) async fn to_file(
     conn: &mut PgConnection,
@@ -173,7 +173,7 @@ pub(super) async fn to_file(
             Ok(report)
         }
         Err(error) => {
-            // SQLite's commit is the last step, and it says whether it took place.
+            // SQLite's commit is the last step, and its failure means that it did not take place.
             let undo = sqlx::query("delete from setting where name = $1").bind(MoveMark::MOVING_TO);
             undo.execute(conn).await.map_err(StoreError::from)?;
             Err(error)
@@ -181,7 +181,7 @@ pub(super) async fn to_file(
     }
 }
 
-/// Opens the file; the tables that it and the server have.
+/// Opens the file. Also returns the tables, which must be the same in the file and on the server.
 async fn open_file(
     path: &Path,
     conn: &mut PgConnection,
@@ -200,7 +200,6 @@ impl From<rusqlite::Error> for CopyError {
     }
 }
 
-/// A copy that failed.
 struct Interrupted {
     error: CopyError,
     /// The server did not answer the commit, so the target may have the rows.
@@ -222,14 +221,14 @@ async fn fill_server(
     progress: CopyProgress<'_>,
 ) -> Result<CopyReport, Interrupted> {
     let mut whole = conn.begin().await.map_err(StoreError::from)?;
-    // Rows are compared between two statements, which takes longer than a daemon's transaction may.
+    // The comparison of rows between two statements takes longer than a daemon's transaction may.
     let unhurried = "set local idle_in_transaction_session_timeout = 0; set local lock_timeout = 0";
     whole.execute(unhurried).await.map_err(StoreError::from)?;
-    // One state of all tables.
+    // Reads all tables in one transaction, so in one state.
     let read = file.unchecked_transaction()?;
     let mut sums = Vec::new();
     for table in tables {
-        // What triggers write is in the file as well.
+        // The file already has the rows that triggers would write.
         set_triggers(&mut whole, table, "disable").await?;
         sums.push(table.send(file, &mut whole, progress).await?);
         set_triggers(&mut whole, table, "enable").await?;
@@ -251,7 +250,8 @@ async fn fill_server(
     if let Err(error) = whole.commit().await {
         return Err(Interrupted { error: StoreError::from(error).into(), may_be_there: true });
     }
-    // Without it, the first plans are made for empty tables. It is no part of the copy.
+    // Without `analyze`, the first query plans are for empty tables. A failure does not fail the
+    // copy.
     if let Err(error) = conn.execute("analyze").await {
         tracing::warn!(%error, "the copied tables were not analysed");
     }
@@ -267,7 +267,7 @@ async fn fill_file(
 ) -> Result<CopyReport, CopyError> {
     file.pragma_update(None, "foreign_keys", false)?;
     let mut whole = conn.begin().await.map_err(StoreError::from)?;
-    // One state of all tables.
+    // Reads all tables in one transaction, so in one state.
     let still = "set transaction isolation level repeatable read, read only;
         set local idle_in_transaction_session_timeout = 0";
     whole.execute(still).await.map_err(StoreError::from)?;
@@ -280,7 +280,7 @@ async fn fill_file(
     for (name, _) in &triggers {
         inside.execute_batch(&format!("drop trigger {name}"))?;
     }
-    // The schema begins with the scope of all, without memories.
+    // The migrations create the row of the scope of all memories; the server's rows include it.
     inside.execute_batch("delete from search_scope")?;
     let mut sums = Vec::new();
     for table in tables {
@@ -289,7 +289,7 @@ async fn fill_file(
     for (_, sql) in &triggers {
         inside.execute_batch(sql)?;
     }
-    // The server keeps no index of this kind.
+    // The server has no such index, so these are built from the copied rows.
     for index in ["ghap_fts", "term_trigram"] {
         inside.execute_batch(&format!("insert into {index} ({index}) values ('rebuild')"))?;
     }

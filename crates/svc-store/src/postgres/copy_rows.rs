@@ -1,6 +1,6 @@
-//! The rows of a table as lines of text, the same from either engine: those of PostgreSQL's `copy`,
-//! in the order of the primary key. So a digest of the lines tells whether two tables are equal.
-//! A real number stands as its bits.
+//! The rows of a table as lines of PostgreSQL's `copy`, in the order of the primary key. Both
+//! engines yield the same lines, so a digest of the lines tells whether two tables are equal. The
+//! digest takes a real number as its bits.
 
 use futures_util::TryStreamExt as _;
 use rusqlite::{Connection, types::ValueRef};
@@ -9,7 +9,7 @@ use sqlx::{Executor as _, PgConnection, Row as _};
 
 use crate::{CopyError, StoreError, upkeep::MoveMark};
 
-/// Bytes of lines that go to the server at once.
+/// Bytes of lines that one write sends to the server.
 const CHUNK: usize = 256 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct Table {
     pub(super) name: String,
     columns: Vec<CopiedColumn>,
     key: Vec<String>,
-    /// Whether the server counts its ids.
+    /// Whether `id` is an identity column, whose sequence must be set after a copy.
     pub(super) counts_ids: bool,
 }
 
@@ -59,8 +59,8 @@ impl Summing {
     }
 }
 
-/// The tables of the schema, each after those that it refers to. The writer's own
-/// (`writer.sql`) count commits and not facts.
+/// The tables of the schema, each after the tables that it references. Leaves out the writer's own
+/// tables (`writer.sql`), which number commits and hold no facts.
 pub(super) async fn tables(conn: &mut PgConnection) -> Result<Vec<Table>, sqlx::Error> {
     let columns = r"select c.relname::text, a.attname::text, format_type(a.atttypid, null),
             a.attidentity <> '' as counts_ids, coalesce(array_position(i.indkey::int2[], a.attnum), -1)
@@ -139,7 +139,7 @@ impl Table {
         self.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The rows of the log's facts: without the marks of a move.
+    /// SQL condition that leaves out the marks of a move.
     fn condition(&self) -> String {
         if self.name == "setting" {
             format!(" where name not in ('{}')", MoveMark::NAMES.join("', '"))
@@ -153,7 +153,7 @@ impl Table {
     }
 
     pub(super) fn is_used(&self) -> String {
-        // The schema begins with the scope of all.
+        // The migrations create the row of the scope of all memories.
         let condition = match self.name.as_str() {
             "search_scope" => " where name <> ''".to_owned(),
             _ => self.condition(),
@@ -166,8 +166,8 @@ impl Table {
         format!("select {names} from {}{}{}", self.name, self.condition(), self.order())
     }
 
-    /// Reads rows of the file as lines of `copy`, as many as fill a chunk. Returns whether there
-    /// may be more. The digest is of lines with the bits of real numbers.
+    /// Reads rows of the file as lines of `copy` until `chunk` is full. Returns whether there may
+    /// be more rows. `sum` takes the lines with the bits of real numbers.
     fn read_chunk(
         &self,
         rows: &mut rusqlite::Rows<'_>,
@@ -253,7 +253,7 @@ impl Table {
             let more = match self.read_chunk(&mut rows, &mut chunk, &mut sum) {
                 Ok(more) => more,
                 Err(error) => {
-                    // Aborting the statement is an error itself; the cause is this one.
+                    // `abort` returns an error by itself; `error` is the cause.
                     drop(target.abort("a row was not read").await);
                     return Err(error);
                 }
@@ -363,7 +363,7 @@ impl CopiedColumn {
     }
 }
 
-/// What `copy` writes for each of these.
+/// The characters that `copy` escapes, each with the letter that follows the backslash.
 const ESCAPES: [(u8, u8); 7] = [
     (b'\\', b'\\'),
     (b'\n', b'n'),

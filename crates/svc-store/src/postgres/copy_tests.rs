@@ -40,7 +40,7 @@ async fn send(at: &TestStore, conn: &mut PgConnection) -> Result<CopyReport, Cop
     copy::to_server(at.store.path(), conn, "there", false, &mut |_, _| {}).await
 }
 
-/// All rows of all tables but those of a full-text index, which are made from others.
+/// All rows of all tables, except those of full-text indexes, which are derived from other tables.
 fn rows(path: &std::path::Path) -> Vec<(String, Vec<Vec<Value>>)> {
     let file = Connection::open(path).unwrap();
     let names =

@@ -1,9 +1,9 @@
-//! The connection that holds the schema for this daemon, and by which the server says that another
-//! connection has committed.
+//! The connection that holds the schema's lock for this daemon, and on which the server notifies
+//! the daemon of commits of other connections.
 //!
-//! A notification is a wake-up and no more: what was committed is read by position, once for all
-//! subscribers, and given to the bus. So nothing is missed while nobody listens, after a new
-//! connection or with `store.listen = poll`: then the log is read each second.
+//! A notification only wakes the listener. The listener reads the committed events by position,
+//! once for all subscribers, and gives them to the bus. So no event is missed while nobody listens,
+//! or after a new connection. With `store.listen = poll`, the log is read each second instead.
 
 use std::{
     sync::{
@@ -26,17 +26,17 @@ use super::{
 };
 use crate::{Batch, Bus, StoreError, bus::Version, sqlite::row::visibility_of};
 
-/// After this time without a notification, the end of the log is read.
+/// After this time without a notification, the log's last position is read.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the server may take for an answer.
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long an attempt to connect again may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// Between two attempts to connect.
+/// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAGE: i64 = 200;
 
-/// State of the connection.
+/// Whether the schema's connection is answered, and whether it receives notifications.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
     /// Since when the server has not answered.
@@ -46,7 +46,7 @@ pub(super) struct Keeping {
 }
 
 impl Keeping {
-    /// How long the server has not answered.
+    /// How long the server has not answered; `None` if it answers.
     pub(super) fn away(&self) -> Option<Duration> {
         self.lock().map(|since| since.elapsed())
     }
@@ -74,8 +74,8 @@ pub(super) struct Keeper {
     pub(super) daemon: String,
 }
 
-/// A connection of its own, which does not connect again by itself: the schema would have to be
-/// taken again.
+/// Opens a connection that does not reconnect by itself: a new connection must take the schema's
+/// lock again.
 pub(super) async fn connect(
     options: &PgConnectOptions,
     within: Duration,
@@ -92,20 +92,19 @@ pub(super) fn channel(schema: &str) -> String {
     format!("svc_{schema}")
 }
 
-/// Whether a connection that listens hears of a notification of its own within a second.
+/// Whether a listening connection receives its own notification within [`QUIET`].
 pub(super) async fn returns(
     options: &PgConnectOptions,
     channel: &str,
 ) -> Result<bool, sqlx::Error> {
     let mut listener = connect(options, ANSWER).await?;
-    // Not that of the writers, whom this would wake.
+    // Not the writers' channel: a notification there would wake their listeners.
     let channel = format!("{channel}_trial");
     listener.listen(&channel).await?;
     sqlx::query("select pg_notify($1, '')").bind(&channel).execute(&mut listener).await?;
     Ok(timeout(QUIET, listener.recv()).await.is_ok_and(|word| word.is_ok()))
 }
 
-/// How a connection ends.
 enum End {
     /// The server ended it, or does not answer.
     Lost,
@@ -124,7 +123,7 @@ impl Keeper {
     pub(super) async fn run(self, mut listener: PgListener, readers: PgPool, told: Told) {
         loop {
             let Err(end) = self.follow(&mut listener, &readers, &told).await;
-            // The connection may still hold the schema.
+            // Dropped first, because it may still hold the schema's lock.
             drop(listener);
             told.keeping.is_listening.store(false, Relaxed);
             told.version.set_told(false);
@@ -151,7 +150,7 @@ impl Keeper {
             told.version.set_told(true);
             told.keeping.is_listening.store(true, Relaxed);
         }
-        // What was committed while nobody listened.
+        // There may be commits from before this connection listened.
         let mut is_behind = true;
         loop {
             if is_behind && told.publish(readers).await.is_ok() {
@@ -194,8 +193,9 @@ impl Keeper {
                     }
                     return listener;
                 }
-                // The server has not noticed yet that the former connection is gone, or another
-                // daemon was started: the writer is told by its next group.
+                // The lock is held: the server has not noticed yet that the former connection is
+                // gone, or another daemon was started. In the latter case the writer's next group
+                // fails.
                 Ok(Ok(None)) => None,
                 Ok(Err(error)) => Some(error),
                 Err(_) => Some(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
@@ -257,7 +257,7 @@ impl Told {
         let head = head(&mut conn).await?;
         let mut known = self.bus.position();
         while known < head {
-            // A listener that comes later reads the table, which has all of these.
+            // A listener that begins later reads these events from the table.
             let listened = self.bus.listened();
             let rows: Vec<ToldEvent> = sqlx::query_as(
                 "select e.position, s.name, e.seq, e.kind, e.data, e.at,

@@ -1,10 +1,11 @@
 //! The PostgreSQL engine: one schema of a server's database, one writer, a pool of readers.
 //!
-//! Statements have one text, in `sqlite`: `translate` carries it over, with another text for the
-//! few that need one, and the schema (`migrations/postgres`) defines what both engines call alike.
-//! `open` looks at the server and migrates the schema; `write_connection` is the writer's,
-//! `listener` has the one that holds the schema and hears of other connections' commits, `readers`
-//! all others.
+//! Each statement has one text, in `sqlite`. `translate` converts it, and has another text for the
+//! few statements that need one; the schema (`migrations/postgres`) defines functions that both
+//! engines call by the same name. `open` checks the server and migrates the schema.
+//! `write_connection` is the writer's connection, `listener` has the connection that holds the
+//! schema's lock and receives notifications of other connections' commits, `readers` has all
+//! others.
 
 mod connection;
 mod copy;

@@ -1,4 +1,4 @@
-//! Opening a database: what a server must be like, and its schema.
+//! Opens a database: checks what the server must have, and migrates the schema.
 
 use std::{str::FromStr as _, sync::Arc, time::Duration};
 
@@ -20,28 +20,28 @@ use crate::{MigrateError, Migrations, PostgresOptions, ServerReport, StoreError}
 pub(super) static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 pub(super) const WRITER: &str = include_str!("writer.sql");
 
-/// The oldest server that we know to work, as it numbers itself.
+/// The oldest supported server, as `server_version_num`.
 const OLDEST_SERVER: i32 = 140_000;
-/// Prepared statements that a connection keeps: all of the program.
+/// Prepared statements that a connection caches: enough for all of the program.
 const STATEMENTS: usize = 512;
 /// Connections that do not read: the writer's, and the listener's, which holds the schema.
 const OWN: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(200);
-/// For a server that takes a connection and says nothing.
+/// How long an attempt waits for a server that accepts the connection and does not answer.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// A daemon that was killed holds the database until the server notices.
+/// How long a start waits for the lock of a killed daemon, which the server keeps until it notices
+/// the lost connection.
 const PREDECESSOR: Duration = Duration::from_secs(5);
 
-/// The first half of our advisory locks; the second is the schema. That of writers is in
-/// `writer.sql`.
+/// Advisory lock with which [`check_session`] tests that locks exclude other sessions.
 const LOCK_OF_TRIAL: i32 = 1_937_138_534;
 
-/// Looks at the server, migrates the schema if asked, and connects.
+/// Checks the server, migrates the schema if asked, and connects.
 pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReaders), MigrateError> {
     let (mut conn, connect) = reach(options).await?;
     check_server(&mut conn, options).await?;
     check_session(&mut conn, &connect).await?;
-    // Held until this daemon ends.
+    // This connection holds the schema's lock until the daemon ends.
     let mut listener = listener::connect(&connect, ATTEMPT).await.map_err(failed)?;
     let keeper = sqlx::Acquire::acquire(&mut listener).await.map_err(failed)?;
     take_database(keeper, options).await?;
@@ -77,7 +77,8 @@ pub(crate) async fn migrate_server(options: &PostgresOptions) -> Result<Migratio
     Ok(migrations)
 }
 
-/// A connection to a server's schema that holds it as a daemon does, and has migrated it if asked.
+/// Opens a connection that holds the schema's lock as a daemon does, and migrates the schema if
+/// asked.
 pub(super) async fn open_alone(
     options: &PostgresOptions,
     migrates: bool,
@@ -91,7 +92,7 @@ pub(super) async fn open_alone(
     Ok(conn)
 }
 
-/// Looks whether a server can keep what the store promises.
+/// Checks that a server meets the store's requirements, and reports its state.
 pub(crate) async fn look_at_server(
     options: &PostgresOptions,
 ) -> Result<ServerReport, MigrateError> {
@@ -115,7 +116,7 @@ fn connect_options(options: &PostgresOptions) -> Result<Vec<PgConnectOptions>, M
             "store.schema: {schema:?} is no name of lower-case letters, digits and _"
         )));
     }
-    // A role's own settings may differ.
+    // Set on each connection, because the role may have other settings.
     let settings = [
         ("search_path", format!("{schema},pg_catalog")),
         ("lock_timeout", "5s".to_owned()),
@@ -127,14 +128,14 @@ fn connect_options(options: &PostgresOptions) -> Result<Vec<PgConnectOptions>, M
     ];
     let of_host = |url: &String| {
         let parsed = PgConnectOptions::from_str(url);
-        // The error's own text may have parts of the address.
+        // The error's own text may contain parts of the address.
         let parsed = parsed.map_err(|_| {
             MigrateError::Refused(format!(
                 "store.url: {} is no address of a database",
                 options.url.shown()
             ))
         })?;
-        // sqlx looks up the brackets of an IPv6 address, too.
+        // sqlx would look up the name of an IPv6 address with its brackets.
         let host = parsed.get_host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let parsed = parsed.host(&host);
         let parsed = match &options.password {
@@ -145,14 +146,14 @@ fn connect_options(options: &PostgresOptions) -> Result<Vec<PgConnectOptions>, M
             .application_name("svc")
             .statement_cache_capacity(STATEMENTS)
             .options(settings.clone())
-            // Logging each statement costs more than many of them.
+            // Logging a statement costs more than many statements do.
             .disable_statement_logging())
     };
     options.url.of_each_host().iter().map(of_host).collect()
 }
 
-/// Connects, and waits for the server if need be. Of several hosts the first that takes writes
-/// counts, for as long as the daemon runs.
+/// Connects, and waits for the server if need be. Of several hosts, the daemon uses the first that
+/// accepts writes, until it ends.
 async fn reach(
     options: &PostgresOptions,
 ) -> Result<(PgConnection, PgConnectOptions), MigrateError> {
@@ -194,7 +195,7 @@ async fn reach(
     }
 }
 
-/// An error in few words, without parts of the address.
+/// Short text of an error, without parts of the address.
 fn plain(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(reason) => reason.message().to_owned(),
@@ -212,7 +213,7 @@ fn failed(error: sqlx::Error) -> MigrateError {
     StoreError::from(error).into()
 }
 
-/// What a server must be like to keep what the store promises.
+/// Checks that the server meets the store's requirements.
 async fn check_server(
     conn: &mut PgConnection,
     options: &PostgresOptions,
@@ -254,7 +255,8 @@ async fn check_server(
     Ok(())
 }
 
-/// Checks that two connections are two sessions, and that a lock of one excludes the other.
+/// Checks that two connections are two sessions, and that a lock of one excludes the other: behind
+/// a transaction pooler they are not.
 async fn check_session(
     conn: &mut PgConnection,
     connect: &PgConnectOptions,
@@ -281,7 +283,8 @@ async fn check_session(
     other.close().await.map_err(failed)
 }
 
-/// Takes the database for this daemon; a second one is refused.
+/// Takes the schema's lock for this daemon. Fails if another daemon holds it longer than
+/// [`PREDECESSOR`].
 async fn take_database(
     keeper: &mut PgConnection,
     options: &PostgresOptions,
@@ -300,7 +303,8 @@ async fn take_database(
     Ok(())
 }
 
-/// The daemon that has the schema, for a person; nothing if its row cannot be read.
+/// Describes the daemon that holds the schema, for an error's text; empty if its row cannot be
+/// read.
 async fn living_daemon(keeper: &mut PgConnection) -> String {
     let sql = "select m.name, d.pid from daemon d join machine m on m.machine_id = d.machine_id \
         order by d.lease_until desc limit 1";
@@ -309,7 +313,7 @@ async fn living_daemon(keeper: &mut PgConnection) -> String {
     row.map_or_else(String::new, |(machine, pid)| format!(", process {pid} on {machine}"))
 }
 
-/// Brings the schema to our version, and refuses one that is newer.
+/// Migrates the schema to our version; a newer schema is an error.
 pub(super) async fn migrate(
     conn: &mut PgConnection,
     options: &PostgresOptions,
@@ -319,7 +323,7 @@ pub(super) async fn migrate(
         return Err(MigrateError::Pending(migrations.pending.len()));
     }
     if !migrations.pending.is_empty() {
-        // The name was checked.
+        // `connect_options` has checked that the schema's name needs no quoting.
         let create = format!("create schema if not exists {}", options.schema);
         conn.execute(AssertSqlSafe(create)).await.map_err(failed)?;
         let ran = MIGRATOR.run(&mut *conn).await;

@@ -26,10 +26,10 @@ use crate::{
     sqlite::row::{DirectRow, Parameter},
 };
 
-/// How long a read waits for a connection: one that is free, or a server that answers.
+/// How long a read waits for a free connection, or for the server to answer.
 const ACQUIRE: Duration = Duration::from_secs(4);
-/// How long reads wait for a connection after the server stopped answering. A connection that was
-/// cut is made again in less.
+/// How long reads wait for a connection after the server stopped answering. Replacing a lost
+/// connection takes less.
 const AWAY: Duration = Duration::from_secs(2);
 /// How long a read waits for a connection after [`AWAY`].
 const ATTEMPT: Duration = Duration::from_millis(200);
@@ -44,7 +44,8 @@ pub(crate) struct PgReaders {
     writer: Arc<WriterState>,
 }
 
-/// What holds the schema for this daemon. Ends with the last of its readers.
+/// Keeps the task that holds the schema's lock for this daemon. The task ends with the last clone
+/// of the readers.
 #[derive(Debug, Default)]
 struct Holder {
     /// `None` once [`PgReaders::follow`] has started it.
@@ -81,13 +82,13 @@ impl PgReaders {
             Some(AbortOnDropHandle::new(task));
     }
 
-    /// Whether the server did not answer when it was last asked, some seconds ago at most.
+    /// Whether the server did not answer when it was last asked, at most some seconds ago.
     pub(crate) fn is_away(&self) -> bool {
         self.holder.keeping.away().is_some()
     }
 
-    /// A connection. While the server is away, a read waits for it only briefly: reads that came
-    /// together were seen to wait one after another, so that their times added up.
+    /// A connection of the pool. While the server is away, a read waits only briefly: concurrent
+    /// reads were seen to wait one after another, so that their waits added up.
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
         let Some(away) = self.holder.keeping.away() else { return self.pool.acquire().await };
         let bound = AWAY.saturating_sub(away).max(ATTEMPT);
@@ -159,8 +160,8 @@ impl PgReaders {
         first(&mut connection, translated(sql), values).await
     }
 
-    /// Gives the rows of a query as they arrive, until `take` returns false. Returns whether it
-    /// took all of them.
+    /// Passes the rows of a query to `take` as they arrive, until `take` returns false. Returns
+    /// whether `take` accepted all of them.
     pub(crate) async fn each(
         &self,
         sql: &'static str,

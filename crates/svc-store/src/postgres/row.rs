@@ -137,7 +137,7 @@ fn numeric_of(number: i64) -> Vec<u8> {
     head.iter().chain(&digits).flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// A `numeric` as text; whether it is a whole number.
+/// A `numeric` as text, and whether it is a whole number.
 fn numeric_text(bytes: &[u8]) -> Result<(String, bool), Fault> {
     let words: Vec<u16> =
         bytes.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
@@ -216,8 +216,8 @@ pub(super) fn read_row<T: DirectRow>(row: &PgRow) -> rusqlite::Result<T> {
     T::read(&mut PgColumns { row, next: 0 })
 }
 
-/// The event of a row: position, seq, kind, data, time and, if it is not given, the stream's name.
-/// The types of these columns are known, and a replay reads millions of them.
+/// The event of a row: position, seq, kind, data, time and, unless `stream` is given, the stream's
+/// name. The types of these columns are known, and a replay reads millions of them.
 pub(crate) fn event_parts<'r>(
     row: &'r PgRow,
     stream: Option<&'r str>,

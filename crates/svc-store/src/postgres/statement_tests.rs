@@ -1,5 +1,5 @@
-//! All statements on a server: that they prepare, and by what they read; and the functions of the
-//! writer, as a connection calls them.
+//! On a server: that all statements prepare, and which of them read whole tables; and what the
+//! writer's SQL functions do.
 
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Executor as _, PgConnection, Row as _, SqlSafeStr as _,
@@ -52,8 +52,8 @@ async fn all_statements_prepare() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
-/// Parts of statements that read a whole table, on SQLite as well: a small one, or one that a sweep
-/// or a start reads.
+/// Parts of statements that read a whole table, on SQLite as well: the table is small, or a sweep
+/// or a start reads it.
 const READ_ALL: &[&str] = &[
     "from login_code where expires_at",
     "from orphan_offer where session_id",
@@ -63,9 +63,9 @@ const READ_ALL: &[&str] = &[
     "where client_pid = ? and client_started = ? and bearer is not null",
     "peer other on other.pid = own.pid",
     "instance from source_process",
-    // Once, by the first machine that opens a database.
+    // Runs once, for the first machine that opens a database.
     "machine_id = ? where machine_id = ''",
-    // Daemons are as few as machines.
+    // A database has few daemons and few machines.
     "delete from daemon where machine_id = ?",
     "from machine m cross join",
     "from machine order by first_seen",
@@ -84,7 +84,7 @@ async fn statements_read_by_an_index() {
         return;
     }
     let mut conn = migrated().await;
-    // Tables are empty here: the planner takes an index wherever one serves.
+    // The tables are empty: with these settings the planner uses an index wherever one serves.
     let settings = "set enable_seqscan = off; set plan_cache_mode = force_generic_plan";
     conn.execute(settings).await.unwrap();
     let mut whole = Vec::new();
@@ -121,7 +121,7 @@ async fn number(conn: &mut PgConnection, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(conn).await.unwrap()
 }
 
-/// The answer may be lost like that of any commit; the daemon then asks again.
+/// The answer to `svc_decide` may be lost; the daemon then asks again.
 #[tokio::test]
 async fn a_decision_is_the_same_when_it_is_asked_for_again() {
     if !is_installed() {
@@ -132,7 +132,7 @@ async fn a_decision_is_the_same_when_it_is_asked_for_again() {
     assert_eq!(number(&mut conn, begin).await, 1);
     let decide = "select svc_decide('d', 1)";
     assert_eq!([number(&mut conn, decide).await, number(&mut conn, decide).await], [1, 1]);
-    // The second group never came.
+    // The server never received the second group.
     let decide = "select svc_decide('d', 2)";
     assert_eq!([number(&mut conn, decide).await, number(&mut conn, decide).await], [1, 1]);
     let late = sqlx::query("select svc_begin('d', 2)").execute(&mut conn).await;

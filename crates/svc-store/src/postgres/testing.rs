@@ -1,5 +1,5 @@
-//! A PostgreSQL server for tests: one for a test process, on a socket in a temporary folder, and a
-//! database for each test.
+//! PostgreSQL servers for tests: one for each test process, on a socket in a temporary folder, with
+//! a database for each test.
 
 #![expect(clippy::expect_used, reason = "for tests alone")]
 
@@ -35,7 +35,7 @@ pub fn is_installed() -> bool {
     installed().is_some()
 }
 
-/// A server of a test's own, which stops and starts it.
+/// A server for one test, which can stop and start it.
 #[derive(Debug)]
 pub struct OwnServer(Server);
 
@@ -51,7 +51,7 @@ impl OwnServer {
         format!("postgres://svc@localhost/postgres?host={}", self.0.folder.display())
     }
 
-    /// Ends its processes without a last word, as a crash does.
+    /// Stops the server without a shutdown checkpoint, as a crash does.
     pub fn stop_at_once(&self) {
         self.control(&["--mode=immediate", "stop"]);
     }
@@ -61,10 +61,10 @@ impl OwnServer {
         self.control(&["--log=log", &format!("--options={options}"), "start"]);
     }
 
-    /// As [`Self::start_again`]; it then takes reads alone.
+    /// Like [`Self::start_again`], but the server then accepts only reads.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the server does not start.
     pub fn start_as_standby(&self) {
         let signal = self.0.folder.join("data/standby.signal");
         std::fs::write(signal, "").expect("its folder takes a file");
@@ -90,16 +90,15 @@ pub fn programs() -> &'static Path {
 #[derive(Debug)]
 struct Server {
     programs: PathBuf,
-    /// Of the socket and the data.
+    /// Contains the socket and the data.
     folder: PathBuf,
-    /// The shell that started the server stops it when this end closes, at the latest with this
-    /// process.
+    /// The shell that started the server stops it when this end of the pipe closes, at the latest
+    /// when this process ends.
     _lives: ChildStdin,
 }
 
-/// `$1` is the folder of the programs, `$2` options of the server. Files in memory, where there is
-/// such a folder: a commit waits for the disk with the same settings as everywhere, and need not be
-/// slow for it.
+/// `$1` is the folder of the programs, `$2` are options of the server. The files are in `/dev/shm`
+/// if it exists: commits sync as in production, but fast.
 const SHELL: &str = r#"
 set -eu
 trap '' INT
@@ -132,7 +131,8 @@ impl Server {
         );
         let mut shell = unprivileged();
         shell.args(["-c", SHELL, "sh"]).arg(&programs).arg(OPTIONS).current_dir("/");
-        // A Ctrl-C at the terminal ends this process first, and by that the shell.
+        // A group of its own: a Ctrl-C at the terminal ends this process and not the shell, which
+        // then stops the server.
         shell.process_group(0);
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut shell = shell.spawn().expect("a shell starts");
@@ -169,7 +169,7 @@ fn installed() -> Option<PathBuf> {
     all.into_iter().find(|folder| folder.join("initdb").exists())
 }
 
-/// A shell of a user that PostgreSQL runs as: not root.
+/// A shell that does not run as root, because PostgreSQL refuses to.
 fn unprivileged() -> Command {
     if !rustix::process::geteuid().is_root() {
         return Command::new("sh");

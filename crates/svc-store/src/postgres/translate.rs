@@ -1,10 +1,10 @@
 //! The text of a statement on PostgreSQL, made from the one text that SQLite runs.
 //!
-//! Statements are constants, so this is no translator of SQL in general: it knows what our own
-//! statements use, and a test prepares each of them on a server. What differs and looks the same in
-//! both dialects is defined in the schema instead (`migrations/postgres`): `json_each`, `iif`,
-//! `->>`, `substr` with a negative start, the `sum` of integers, `max` and `min` of two values. A
-//! text that no rule can carry over has another one in [`OWN`].
+//! Statements are constants, so this is no translator of SQL in general: it handles what our own
+//! statements use, and a test prepares each of them on a server. Functions and operators that have
+//! the same name in both dialects and differ are defined in the schema (`migrations/postgres`):
+//! `json_each`, `iif`, `->>`, `substr` with a negative start, the `sum` of integers, `max` and
+//! `min` of two values. A statement that no rule can convert has a text of its own in [`OWN`].
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ enum Kind {
     Quoted,
     Literal,
     Parameter,
-    /// An operator, or a mark such as a parenthesis.
+    /// An operator, or punctuation such as a parenthesis.
     Symbol,
 }
 
@@ -73,7 +73,7 @@ const COMPARISONS: &[&str] = &["=", "<>", "<", ">", "<=", ">="];
 /// Words that may follow a subquery in a `from` and do not name it.
 const AFTER_A_SOURCE: &[&str] =
     &["where", "group", "order", "limit", "union", "cross", "join", "left", "on", "having"];
-/// Words of an expression that are no columns.
+/// Words in expressions that are not columns.
 const KEYWORDS: &[&str] = &[
     "and", "or", "not", "is", "null", "true", "false", "in", "between", "case", "when", "then",
     "else", "end", "where", "as", "exists", "select", "from", "set",
@@ -123,8 +123,8 @@ impl<'a> Statement<'a> {
         self.tokens.get(at).is_some_and(|token| token.kind == Kind::Word)
     }
 
-    /// The places of these tokens. Those before it may change during the walk, and none may be
-    /// added.
+    /// Indexes at which the tokens `texts` begin. The caller may change tokens while it visits
+    /// them, but must not add any.
     fn places(&self, texts: &[&str]) -> Vec<usize> {
         (0..self.tokens.len()).filter(|at| self.has(*at, texts)).collect()
     }
@@ -144,7 +144,8 @@ impl<'a> Statement<'a> {
         self.tokens.len() - 1
     }
 
-    /// The parenthesis around the token at `inside`, and how many commas are between the two.
+    /// Index of the parenthesis that encloses the token at `inside`, and the number of commas
+    /// between the two.
     fn open(&self, inside: usize) -> Option<(usize, usize)> {
         let (mut depth, mut commas) = (0, 0);
         for at in (0..inside).rev() {
@@ -194,7 +195,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// `a is ?` is also true of two nulls.
+    /// `a is ?` is also true if both are null.
     fn compare_with_null(&mut self) {
         for is in self.places(&["is"]) {
             let not = usize::from(self.has(is + 1, &["not"]));
@@ -209,8 +210,8 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// `a = ? collate nocase`: PostgreSQL has no collation that folds ASCII letters alone, `lower`
-    /// of a text with the collation "C" does. The indexes are over `lower(a)`.
+    /// `a = ? collate nocase`: no collation of PostgreSQL folds only ASCII letters; `lower` with
+    /// the collation "C" does. The indexes are over `lower(a)`.
     fn fold_case(&mut self) {
         for collate in self.places(&["collate", "nocase"]) {
             let (column, value) = (collate - 3, collate - 1);
@@ -228,8 +229,7 @@ impl<'a> Statement<'a> {
             let is_parameter = end == cast + 5 && self.tokens[cast + 2].kind == Kind::Parameter;
             match &*self.tokens[end - 1].text {
                 "integer" if is_parameter => self.tokens[end - 1].text = Cow::Borrowed("bigint"),
-                // PostgreSQL's cast rounds a fraction, SQLite's drops it, and so does this
-                // function.
+                // PostgreSQL's cast rounds a fraction. SQLite's cast and this function drop it.
                 "integer" => self.call(cast, "to_integer", end),
                 "real" => self.tokens[end - 1].text = Cow::Borrowed("double precision"),
                 "blob" => {
@@ -241,7 +241,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// Makes a call of the cast that ends at `end`.
+    /// Replaces the cast that ends at `end` by a call of `function`.
     fn call(&mut self, cast: usize, function: &'static str, end: usize) {
         self.tokens[cast].text = Cow::Borrowed(function);
         for token in &mut self.tokens[end - 2..end] {
@@ -250,7 +250,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// Later versions read `json_array(` as the standard's, which drops nulls.
+    /// Later versions of PostgreSQL parse `json_array(` as the SQL standard's, which drops nulls.
     fn make_json(&mut self) {
         for at in self.places(&["json_array", "("]) {
             self.tokens[at].text = Cow::Borrowed("json_build_array");
@@ -258,12 +258,12 @@ impl<'a> Statement<'a> {
         for at in self.places(&["json_group_array", "("]) {
             let end = self.close(at + 1);
             self.tokens[at].text = Cow::Borrowed("coalesce(json_agg");
-            // Of no rows, `json_agg` makes null.
+            // `json_agg` of no rows is null.
             self.tokens[end].append(", '[]')");
         }
     }
 
-    /// In `do update set n = n + 1`, the second `n` could be that of `excluded`.
+    /// In `do update set n = n + 1`, the second `n` is ambiguous: it could be that of `excluded`.
     fn qualify_upserts(&mut self) {
         let Some(update) = self.places(&["do", "update", "set"]).first().copied() else {
             return;
@@ -294,8 +294,8 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// PostgreSQL wants to know the type of a parameter where it first meets it, and `$1 is null`
-    /// says none. It is that of what the parameter is compared with elsewhere.
+    /// PostgreSQL needs the type of a parameter at its first use, and `$1 is null` states none. The
+    /// type is that of the operand with which the parameter is compared elsewhere.
     fn give_types_to_null_tests(&mut self) {
         for at in 0..self.tokens.len() {
             if self.is_null_test(at) {
@@ -330,7 +330,7 @@ impl<'a> Statement<'a> {
         "::text"
     }
 
-    /// `b` for the second parameter of `(a, b) < (?, ?)`.
+    /// The column that a parameter is compared with: `b` for the second one of `(a, b) < (?, ?)`.
     fn column_in_row(&self, parameter: usize) -> Option<usize> {
         let (open, commas) = self.open(parameter)?;
         if open < 2 || !self.tokens[open - 1].is_any(COMPARISONS) || !self.tokens[open - 2].is(")")
@@ -355,7 +355,7 @@ impl<'a> Statement<'a> {
             && (matches!(&**name, "id" | "position" | "at") || name.ends_with("_at"))
     }
 
-    /// The members of a list are texts, and no text equals a number.
+    /// The members of a list are texts, which PostgreSQL does not compare with numbers.
     fn read_integers_from_lists(&mut self) {
         for at in self.places(&["in", "(", "select", "value", "from", "json_each"]) {
             if self.is_integer(at - 1) {
@@ -374,7 +374,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// A subquery in a `from` has a name: before version 16 it must.
+    /// Names each subquery in a `from`: PostgreSQL before version 16 requires a name.
     fn name_subqueries(&mut self) {
         let sources = self.places(&["from", "("]).into_iter().chain(self.places(&["join", "("]));
         let sources: Vec<usize> = sources.collect();
@@ -408,7 +408,7 @@ fn run(text: &str, is: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is(c)).unwrap_or(text.len())
 }
 
-/// Bytes of a text in quotation marks, in which a doubled mark stands for itself.
+/// Length in bytes of a quoted text, in which a doubled mark stands for the mark itself.
 fn quoted(text: &str, mark: char) -> usize {
     let mut at = 1;
     while let Some(end) = text[at..].find(mark) {
@@ -423,8 +423,8 @@ fn quoted(text: &str, mark: char) -> usize {
 
 /// A part of SQLite's text that no other statement has, and the text on PostgreSQL.
 pub(super) const OWN: &[(&str, &str)] = &[
-    // A session waits for others: the parameter has the column's collation, as the rows that
-    // follow.
+    // Sessions that wait for others: the parameter needs the column's collation, like the rows of
+    // the recursive part.
     (
         "with recursive waiter(session)",
         r#"with recursive waiter(session) as (
@@ -438,7 +438,7 @@ from waiter join assignment r on r.source_session = waiter.session
 where r.waits_until > $2 and r.ended_at is null and r.message_id is not null"#,
     ),
     // Full-text search: SQLite's index splits each text into its terms, which are words without
-    // marks between spaces. `ghap_posting` holds the same terms.
+    // punctuation, separated by spaces. `ghap_posting` holds the same terms.
     (
         "select json_group_array(f.rowid) from ghap_fts f",
         r#"select coalesce(json_agg(json_build_array(j.value, coalesce((
@@ -467,8 +467,9 @@ where t.term = replace(substr($1, 2, length($1) - 2), '""', '"')
     and ($6::text is null or g.project = $7 or g.session_id in (select session_id from session where reader_key = $6))
 order by g.id desc limit $5"#,
     ),
-    // Terms that resemble a word have one of its parts, of three letters at least, and its first
-    // letter. SQLite has an index of each three letters, PostgreSQL reads the terms of that letter.
+    // Terms that resemble a word have its first letter and one of its parts of at least three
+    // letters. SQLite has an index of trigrams; on PostgreSQL this reads all terms with that first
+    // letter.
     (
         "cross join term_trigram f",
         r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",

@@ -1,9 +1,9 @@
 //! The writer's connection to PostgreSQL.
 //!
-//! All writers of a schema take one lock, inside PostgreSQL, for the time of a commit. A group of
-//! appends is one statement; a group with jobs is a transaction. Each group has a number, so that
-//! after a lost connection the daemon learns whether its group was committed, and no later arrival
-//! can change that.
+//! All writers of a schema take one lock inside PostgreSQL, for the time of a commit. A group of
+//! appends is one statement; a group with jobs is a transaction. Each group has a number: after a
+//! lost connection the daemon asks by that number whether its group was committed. The answer is
+//! final, because the server then rejects the group if it arrives later.
 
 use std::{
     collections::VecDeque,
@@ -53,13 +53,13 @@ pub(crate) struct PgWriter {
     conn: Option<PgConnection>,
     daemon: String,
     group: i64,
-    /// Number of the commit whose state the caller has in memory.
+    /// Number of the commit whose state the caller has cached.
     known_commit: i64,
     /// Number of the commit that is under way.
     commit: i64,
     savepoint: SavepointState,
     transaction: TransactionState,
-    /// Another daemon wrote, or the connection is new: what the caller has in memory may be old.
+    /// Another daemon wrote, or the connection is new: the caller's cached state may be outdated.
     is_stale: bool,
     is_away: bool,
     state: Arc<WriterState>,
@@ -95,8 +95,8 @@ impl PgWriter {
         }
     }
 
-    /// Whether what the caller has in memory may differ from the tables. Asked once for each
-    /// group; the caller then reads the tables again.
+    /// Whether the caller's cached state may differ from the tables. Called once for each group;
+    /// the caller then reads the tables again.
     pub(crate) fn take_stale(&mut self) -> bool {
         std::mem::take(&mut self.is_stale)
     }
@@ -105,8 +105,8 @@ impl PgWriter {
         self.is_away
     }
 
-    /// Connects unless connected. The last group is decided by then: it was committed, or never
-    /// will be.
+    /// Connects if there is no connection. Afterwards the outcome of the last group is final: it
+    /// was committed, or never will be.
     pub(crate) async fn ready(&mut self) -> Result<(), StoreError> {
         self.is_stale |= self.state.take_others();
         let Some(conn) = &mut self.conn else {
@@ -126,7 +126,7 @@ impl PgWriter {
         Ok(())
     }
 
-    /// Connects; whether the last group was committed.
+    /// Connects, and returns whether the last group was committed.
     async fn decide(&mut self) -> Result<bool, StoreError> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
         let query = sqlx::query("select svc_decide($1, $2)").bind(&self.daemon).bind(self.group);
@@ -142,7 +142,7 @@ impl PgWriter {
         Ok(is_committed)
     }
 
-    /// After a commit without an answer: whether it took place.
+    /// Finds out whether a commit took place that was not answered. Fails unless it did.
     async fn settle(&mut self, error: StoreError, until: Instant) -> Result<(), StoreError> {
         self.conn = None;
         loop {
@@ -155,8 +155,8 @@ impl PgWriter {
         }
     }
 
-    /// Handles a commit that is not answered in time. The server continues with it, nobody cancels
-    /// it, and the next group waits for its end.
+    /// Handles a commit that is not answered in time. The server continues the commit, nobody
+    /// cancels it, and the next group waits for its end.
     fn stall(&mut self) -> StoreError {
         self.conn = None;
         self.state.set_stalled(true);
@@ -172,7 +172,7 @@ impl PgWriter {
         self.group += 1;
         let begun = timeout(STATEMENT, self.begin_group()).await.unwrap_or_else(|_| Err(silent()));
         if begun.is_err() {
-            // The next group learns whether the server began it.
+            // The next group reconnects and learns whether the server began this one.
             self.conn = None;
         }
         begun
@@ -220,7 +220,8 @@ impl PgWriter {
             return Ok(());
         }
         self.transaction = TransactionState::None;
-        // Neither number is taken: without a transaction of them, none can come.
+        // Both numbers are free again: the transaction that had them is rolled back and cannot be
+        // committed later.
         self.group -= 1;
         self.known_commit = self.commit - 1;
         self.run("rollback").await
@@ -264,7 +265,8 @@ impl PgWriter {
         ran.map(drop)
     }
 
-    /// The connection for a statement of a job, and PostgreSQL's text of it.
+    /// The connection for a statement of a job, and PostgreSQL's text of the statement. Opens the
+    /// job's savepoint if the statement writes.
     async fn due(
         &mut self,
         sql: &'static str,
@@ -400,7 +402,7 @@ impl PgWriter {
             Err(_) => return Err(self.stall()),
         };
         self.settle(error, until).await?;
-        // Committed: the events are the last of the log that are in these streams.
+        // The commit took place, so the table has the position of the last event.
         let last = events.last().ok_or_else(lost)?;
         let conn = self.conn()?;
         let found = sqlx::query("select position from event where stream_id = $1 and seq = $2");
@@ -440,7 +442,8 @@ impl<'a> EventColumns<'a> {
     }
 }
 
-/// The number of the last commit. Read before the tables: a later commit shows by the next number.
+/// Number of the last commit. Read before the tables: a commit after this read is noticed, because
+/// the number of our own next commit then skips one.
 async fn last_commit(conn: &mut PgConnection) -> Result<i64, StoreError> {
     let number = sqlx::query("select number from svc_commit");
     Ok(number.fetch_one(conn).await?.try_get(0)?)
@@ -478,7 +481,7 @@ const KEPT: usize = 1024;
 pub(super) struct WriterState {
     /// A commit was not answered in time, and nobody knows its outcome yet.
     is_stalled: AtomicBool,
-    /// Another connection has committed, so what the writer has in memory may be old.
+    /// Another connection has committed, so the writer's cached state may be outdated.
     others: AtomicBool,
     /// How long the last commits waited for the lock of the writers, in microseconds.
     lock_waits: Mutex<VecDeque<u64>>,
@@ -509,7 +512,7 @@ impl WriterState {
         waits.push_back(micros.unsigned_abs());
     }
 
-    /// The 99th percentile of the waits.
+    /// 99th percentile of the waits for the writers' lock.
     pub(super) fn lock_wait(&self) -> Duration {
         let waits = self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut waits: Vec<u64> = waits.into();

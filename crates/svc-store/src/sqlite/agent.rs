@@ -164,7 +164,7 @@ impl AgentWrites<'_> {
         .cast_unsigned())
     }
 
-    /// The session key of a live agent of an instance whose vendor rejects it for usage.
+    /// Session key of a live agent of an instance that the vendor rejects because of a usage limit.
     pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
         Ok(find_value!(self.tx,
             r#"select session_key as "key!" from agent
@@ -305,8 +305,8 @@ impl AgentReads<'_> {
             session_key))
     }
 
-    /// Agents whose id begins with `text`, or whose session key is `agent:<text>` or
-    /// `agent:<text>:main`; live ones first, then the latest.
+    /// Agents whose id begins with `text`, if that has at least 6 characters, or whose session key
+    /// is `agent:<text>` or `agent:<text>:main`; live ones first, then the latest.
     pub async fn named(self, text: &str) -> Result<Vec<AgentRow>, StoreError> {
         if text.is_empty() {
             return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! Rows of the texts that were given to participants: tasks, and messages whose turn gives the
-//! reply.
+//! Rows of assignments: texts that were given to participants, as tasks or as messages whose turn
+//! gives the reply.
 
 use svc_model::{
     AgentId, MessageId, PeerId, RunId, TaskId, Timestamp,
@@ -103,14 +103,15 @@ impl AssignmentWrites<'_> {
             "where a.source_session = ? and a.idempotency_key = ?"; source, key))
     }
 
-    /// The open assignments of an incarnation of a hosted agent, in the order in which they came.
+    /// The open assignments of an incarnation of a hosted agent, in the order of their creation.
     pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>, StoreError> {
         Ok(assignments!(select_all, self.tx,
             "where a.target_agent = ? and a.ended_at is null order by a.id"; id))
     }
 
-    /// The chain of waits that begins at a session: for whom it waits, for whom those wait, and so
-    /// on. Unrelated waits are not read, so the cost does not grow with their number.
+    /// The chain of waits that begins at a session: the sessions that it waits for, those that they
+    /// wait for, and so on. Unrelated waits are not read, so the cost does not grow with their
+    /// number.
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {
         Ok(select_all!(
             r#"with recursive waiter(session) as (
@@ -151,7 +152,7 @@ impl AssignmentReads<'_> {
         Ok(assignments!(read_one, self.store, "where a.task_id = ?"; id))
     }
 
-    /// Tasks in this state, in the order in which they came.
+    /// Open assignments of tasks in this state, in the order of their creation.
     pub async fn in_state(self, state: AssignmentState) -> Result<Vec<AssignmentRow>, StoreError> {
         Ok(assignments!(pool_all, self.store,
             "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000";

@@ -97,8 +97,8 @@ impl Store {
     /// Opens a database of PostgreSQL and, if asked, migrates it to our version.
     ///
     /// # Errors
-    /// [`MigrateError::Refused`] if the server cannot keep what the store promises, if another
-    /// daemon has the database, and in a program without PostgreSQL.
+    /// [`MigrateError::Refused`] if the server does not meet the store's requirements, and in a
+    /// program without PostgreSQL; [`MigrateError::InUse`] if another daemon has the database.
     #[cfg(feature = "postgres")]
     pub async fn open_postgres(
         options: &PostgresOptions,
@@ -230,12 +230,13 @@ impl Store {
     }
 
     /// Number of the database's state: reads with the same number return the same result. `None`
-    /// while a commit is under way, and while nobody tells of commits of other connections.
+    /// while a commit is under way, and while the server does not notify us of commits of other
+    /// connections.
     pub fn version(&self) -> Option<u64> {
         self.version.settled()
     }
 
-    /// Whether the server that has the rows does not answer. A file always does.
+    /// Whether the database server does not answer; always false for a file.
     pub fn is_away(&self) -> bool {
         self.readers.is_away()
     }
@@ -249,7 +250,7 @@ impl Store {
         self.jobs.queued()
     }
 
-    /// The file; of a server, its address without the password.
+    /// Path of the file, or the server's address without the password.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -129,7 +129,7 @@ impl DirectConnection {
         conn.pragma_update(None, "foreign_keys", true)?;
         conn.pragma_update(None, "temp_store", "memory")?;
         conn.pragma_update(None, "journal_size_limit", limits::WAL_BYTES.cast_signed())?;
-        // Plans do not depend on statistics: those of a smaller table make a scan look cheap.
+        // Plans must not depend on statistics: those of a smaller table make a scan look cheap.
         conn.execute_batch("drop table if exists sqlite_stat1; drop table if exists sqlite_stat4")?;
         if let Some(bytes) = max_bytes {
             let page: i64 = conn.pragma_query_value(None, "page_size", |row| row.get(0))?;

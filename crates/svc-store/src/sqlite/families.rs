@@ -51,7 +51,7 @@ families! {
     messages: MessageReads, MessageWrites;
     /// Messages that wait for their receiver. See `inbox.rs`.
     inboxes: InboxReads, InboxWrites;
-    /// Texts in clients' own hands. See `inbox.rs`.
+    /// Texts that were handed to clients' own queues. See `inbox.rs`.
     handovers: HandoverReads, HandoverWrites;
     /// Work that was given to participants. See `assignment.rs`.
     assignments: AssignmentReads, AssignmentWrites;

@@ -214,7 +214,7 @@ mod server {
     const RECEIVER: Duration = Duration::from_millis(200);
 
     struct Batch {
-        /// Full pages but the last.
+        /// Full pages, without the last one.
         pages: Vec<FramePage>,
         /// The last page. The next query begins after its cursor.
         open: PageText,
@@ -296,7 +296,8 @@ mod server {
                 None => (None, (!batch.open.text.is_empty()).then(|| batch.open.finish())),
             };
             for page in batch.pages.into_iter().chain(last) {
-                // Else the receiver is gone, or reads slowly, and what was read for it is dropped.
+                // Otherwise the receiver is gone or slow, and the pages that were read for it are
+                // dropped.
                 let Ok(Ok(permit)) = timeout(RECEIVER, pages.reserve()).await else {
                     return Ok(());
                 };

@@ -48,8 +48,8 @@ direct_row! {
 }
 
 impl InboxWrites<'_> {
-    /// Senders with `bound` hand-overs or more of the last [`limits::WAKES_WINDOW`] that began a
-    /// turn of a peer. A person is never among them.
+    /// Senders whose messages began a turn of a peer by `bound` or more hand-overs within the last
+    /// [`limits::WAKES_WINDOW`]. Never includes a person.
     pub async fn senders_at_wake_bound(
         &mut self,
         peer: &PeerId,
@@ -149,8 +149,8 @@ impl InboxWrites<'_> {
     }
 
     /// Messages that a hook may give to their receiver, in order, at most `limit`: those that were
-    /// not given yet, those whose lease has ended, and those that nobody saw. With `all`, leased
-    /// ones, too. Leaves out messages that were handed to the client's own queue.
+    /// not given yet, those whose lease has ended, and injected ones that were taken back. With
+    /// `all`, leased ones, too. Leaves out messages that were handed to the client's own queue.
     pub async fn undelivered(
         &mut self,
         to: &PeerId,
@@ -184,8 +184,8 @@ impl InboxWrites<'_> {
             order by id"; to, before)))
     }
 
-    /// Messages that the hook which was called at `at` gave to their receiver, and that it is not
-    /// yet known to have, in order.
+    /// Messages that the hook which was called at `at` gave to their receiver, and whose receipt is
+    /// not confirmed, in order.
     pub async fn given_at(
         &mut self,
         to: &PeerId,
@@ -426,7 +426,7 @@ impl HandoverWrites<'_> {
         Ok(handovers!(select_all, self.tx, "where peer_id = ? order by handover_id"; peer))
     }
 
-    /// The messages of a hand-over that the client has not shown to have, in order.
+    /// Messages of a hand-over whose receipt the client has not shown, in order.
     pub async fn messages(&mut self, id: &HandoverId) -> Result<Vec<Message>, StoreError> {
         Ok(messages_of(messages!(select_all, self.tx, "where handover_id = ? order by id"; id)))
     }

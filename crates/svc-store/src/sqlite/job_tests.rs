@@ -89,7 +89,7 @@ fn run_row(id: &str) -> AssignmentRow {
     }
 }
 
-/// The send of `run_row` once everything is known of it.
+/// The assignment of `run_row` after its end, with all fields set.
 fn ended_run(id: &str) -> AssignmentRow {
     AssignmentRow {
         state: AssignmentState::NoReply,
@@ -238,7 +238,7 @@ async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
         let name = name.clone();
         async move {
             let done: Result<(), StoreError> = match number % 5 {
-                // In the same commits.
+                // Appends in the same commits as the jobs.
                 3 => store.append(name, vec![event("frame", "{}")]).await.map(|_| ()),
                 kind => {
                     store

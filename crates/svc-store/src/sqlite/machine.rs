@@ -58,7 +58,8 @@ impl MachineWrites<'_> {
             "update source_pin set machine_id = ? where machine_id = ''",
             "update project_folder set machine_id = ? where machine_id = ''",
         );
-        // A start time without a boot id is of a process that ran when it was last checked.
+        // A start time without a boot id is from an earlier release, of a process that ran at the
+        // last check, so during this boot.
         let boot = machine::boot();
         change!(self.tx,
             "update task set runner_started = runner_started || ? where substr(runner_started, -1) = '@'";
@@ -85,7 +86,7 @@ impl MachineWrites<'_> {
         Ok(lost)
     }
 
-    /// Renews a lease. `false` if the daemon has no row any more.
+    /// Renews a lease. Returns false if the daemon has no row any more.
     pub async fn renew(&mut self, daemon_id: &str) -> Result<bool, StoreError> {
         let lease = lease();
         let done = change!(self.tx,
@@ -185,7 +186,7 @@ impl SettingReads<'_> {
         Ok(pool_find_value!(self.store, "select value from setting where name = ?"; name))
     }
 
-    /// The database that has this history now, or will have it when a move ends that was begun.
+    /// The database to which this history was moved, or to which an unfinished move moves it.
     pub async fn gone_to(self) -> Result<Option<String>, StoreError> {
         for name in [MoveMark::MOVED_TO, MoveMark::MOVING_TO] {
             if let Some(mark) = self.get(name).await? {

@@ -73,7 +73,7 @@ impl Upkeep<'_> {
     /// Merges index segments, in bounded write jobs, if there are more than a few: a search reads
     /// each segment. Returns whether the merge is complete.
     pub async fn merge_indexes(self) -> Result<bool, StoreError> {
-        // Another engine's search has plain tables.
+        // On PostgreSQL, search reads plain tables, which need no merge.
         let Some(pool) = self.store.readers.file() else { return Ok(true) };
         let mut is_done = true;
         for index in TEXT_INDEXES {
@@ -147,7 +147,8 @@ impl Upkeep<'_> {
     pub async fn release_memory(self) -> Result<(), StoreError> {
         for readers in [&self.store.readers, &self.store.page_readers] {
             let Some(pool) = readers.file() else { return Ok(()) };
-            // All at once: one that is given back would be the next.
+            // Takes all connections before it returns any: the pool would hand out a returned one
+            // again.
             let mut idle = Vec::new();
             while let Some(conn) = pool.try_acquire() {
                 idle.push(conn);
@@ -207,7 +208,8 @@ impl Upkeep<'_> {
     /// Positions of the oldest removable events, up to `bytes` or the bound of one step, and
     /// whether there are more.
     async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
-        // One more than a step removes shows that there are more. A server sends all rows.
+        // One row more than a step removes shows whether there are more. The query needs a limit
+        // because a server sends all rows.
         let rows = i64::try_from(limits::TRIM_BATCH).unwrap_or(i64::MAX).saturating_add(1);
         let mut rows = select_fields!(pool_stream, self.store, { position: i64, bytes: i64 },
             r#"select position as "position!",

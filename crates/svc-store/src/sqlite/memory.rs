@@ -150,8 +150,8 @@ impl MemoryReads<'_> {
     }
 
     /// The readable memories with the highest sums of term weights, the best and latest first, each
-    /// with its own terms. How much is read does not depend on the number of memories: of a
-    /// frequent term only the latest count.
+    /// with its own terms. The number of rows read does not grow with the number of memories: only
+    /// the latest memories of a frequent term are read.
     pub async fn candidates(
         self,
         reader: &Reader,
@@ -223,8 +223,8 @@ impl MemoryReads<'_> {
         Ok(lists)
     }
 
-    /// The latest memories with each term among those that a session reads: those of all projects,
-    /// of its own, and its own ones.
+    /// The latest memories with each term among those that a session reads: those for all projects,
+    /// those of its project, and its own.
     async fn readable_postings(
         self,
         key: &str,

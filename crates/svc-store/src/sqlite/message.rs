@@ -192,7 +192,7 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Records by which way messages were offered. The last way counts, and clears the reason.
+    /// Records how messages were offered (`via`). The last call counts, and clears the reason.
     pub async fn note_via(&mut self, ids: &[MessageId], via: &str) -> Result<(), StoreError> {
         let list = to_json(ids);
         let done = change!(self.tx,

@@ -23,7 +23,8 @@ static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
 /// Migrations from the oldest supported schema to that of the baseline.
 static UPGRADE: Migrator = sqlx::migrate!("../../migrations/upgrade");
 const BASELINE: i64 = 56;
-/// Version and digest of an earlier baseline: a file that was made by it has no steps before it.
+/// Version and digest of an earlier baseline. A file that it created records no migrations before
+/// it.
 const FORMER_BASELINE: (i64, &str) = (
     47,
     "ff292988f1f52488e9bbb19e0b9179b131fd3b18f4ea2d57a2a46447d484de5972f36e507562e2c0b8f1cf4c2589613d",
@@ -78,8 +79,8 @@ impl Migrations {
 #[cfg(feature = "postgres")]
 impl ServerReport {
     /// # Errors
-    /// [`MigrateError::Refused`] if the server does not answer, or cannot keep what the store
-    /// promises.
+    /// [`MigrateError::Refused`] if the server does not answer, or does not meet the store's
+    /// requirements.
     pub async fn look(options: &PostgresOptions) -> Result<Self, MigrateError> {
         crate::postgres::look_at_server(options).await
     }
@@ -418,7 +419,7 @@ mod tests {
         std::fs::copy(fixture, &file).unwrap();
         let mut conn = connect(&file).await;
         let wanted = applied_steps(&mut conn).await.unwrap();
-        // The list that files of that time have: the schema itself is the same, letter by letter.
+        // The list of migrations that files of that time have. Their schema is identical.
         let steps = sqlx::query("delete from _sqlx_migrations where version < ?").bind(former);
         steps.execute(&mut conn).await.unwrap();
         let noted = sqlx::query("update _sqlx_migrations set checksum = unhex(?)");

@@ -111,7 +111,8 @@ macro_rules! peers {
 }
 
 impl PeerWrites<'_> {
-    /// The client's own word for whether it asks its person before it uses tools.
+    /// The client's permission mode, in the client's own words: whether it asks its person before
+    /// it uses tools.
     pub async fn permission_mode(&mut self, id: &PeerId) -> Result<Option<String>, StoreError> {
         Ok(find_value!(self.tx, "select permission_mode from peer where peer_id = ?"; id).flatten())
     }
@@ -434,9 +435,9 @@ impl PeerReads<'_> {
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
-    /// Peers whose state may have to change, without those in processes of another machine, which
-    /// its daemon alone knows: silent since `before`, last seen after `now` (the clock was set
-    /// back), or in a process that may have exited.
+    /// Peers whose state may have to change: silent since `before`, last seen after `now` (the
+    /// clock was set back), or in a process that may have exited. Leaves out those in processes of
+    /// another machine, whose state only that machine's daemon knows.
     pub async fn stale(
         self,
         before: Timestamp,
@@ -456,7 +457,7 @@ impl PeerReads<'_> {
             backend, self.store.machine_id()))
     }
 
-    /// Like [`Self::in_processes`], only those that wait for a person.
+    /// Like [`Self::in_processes`], only those in the state `waiting`.
     pub async fn waiting_in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
         rows_of(peers!(pool_all, self.store,
             "where status = 'waiting' and backend = ? and process_started is not null and session_id <> ''

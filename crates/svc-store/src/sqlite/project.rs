@@ -1,4 +1,4 @@
-//! Projects: which one a folder of a machine is, and their further names.
+//! Projects: the project of each folder of a machine, and the further names of projects.
 
 use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name};
 
@@ -35,7 +35,7 @@ macro_rules! decisions {
 }
 
 impl ProjectReads<'_> {
-    /// What was decided about a folder of this machine.
+    /// The project that was decided for a folder of this machine.
     pub async fn decision(self, folder: &str) -> Result<Option<FolderDecision>, StoreError> {
         let here = self.store.machine_id();
         Ok(decisions!(read_one, self.store, "where machine_id = ? and folder = ?"; here, folder))
@@ -98,8 +98,9 @@ impl ProjectReads<'_> {
 }
 
 impl ProjectWrites<'_> {
-    /// Decides which project a folder of this machine is, if that is not decided: that of `main`,
-    /// whose worktree it is, else that of the name, else one of its own. Returns the project.
+    /// Decides the project of a folder of this machine, unless it is decided: the project of `main`
+    /// if the folder is a worktree of it, else the project with the name, else a new one. Returns
+    /// the project.
     pub async fn decide(
         &mut self,
         folder: &str,
@@ -139,9 +140,9 @@ impl ProjectWrites<'_> {
         Ok(project)
     }
 
-    /// Lets a folder follow what its repository says now: that it is a worktree of `main`, or its
-    /// remote's name. A project that had no remote keeps its folders and rows, and gets the name,
-    /// unless that is another's.
+    /// Updates the project of a folder by what its repository says now: that the folder is a
+    /// worktree of `main`, or the name of its remote. A project that had no remote keeps its
+    /// folders and rows and gets the name, unless another project has it.
     pub async fn follow(
         &mut self,
         folder: &str,
@@ -192,7 +193,7 @@ impl ProjectWrites<'_> {
             order by used_at desc, folder limit ?"; project, self.tx.machine, limit))
     }
 
-    /// What was decided about a folder of this machine.
+    /// The project that was decided for a folder of this machine.
     pub async fn decision(&mut self, folder: &str) -> Result<Option<FolderDecision>, StoreError> {
         Ok(decisions!(select_one, self.tx,
             "where machine_id = ? and folder = ?"; self.tx.machine, folder))

@@ -1,5 +1,6 @@
-//! Queries of readers, and where they read: the door through which all of them go, whatever the
-//! engine. Pages of lists end by rows or by bytes, which bounds their memory.
+//! Queries of readers and the connections that run them: every read of either engine outside a
+//! write job goes through this file. Pages of lists end by rows or by bytes, which bounds their
+//! memory.
 //!
 //! On SQLite, sqlx runs the query that it has checked, on a connection of a pool. On PostgreSQL the
 //! same text is translated, and its rows are read like those of write jobs.
@@ -62,7 +63,7 @@ impl Readers {
         }
     }
 
-    /// Gives the bus what other connections commit. A file has none.
+    /// Publishes commits of other connections on the bus. No other connection writes to a file.
     pub(super) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
         match self {
             Self::Sqlite(_) => {}
@@ -100,7 +101,7 @@ impl FewRowReaders {
     pub(super) fn close(&self) {
         match self {
             Self::Sqlite(readers) => readers.close(),
-            // The pool is that of the other readers.
+            // The pool belongs to the other readers.
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => {}
         }
@@ -162,7 +163,7 @@ impl FrameSource {
     pub(super) async fn close(&self) {
         match self {
             Self::Sqlite(readers) => readers.close().await,
-            // The pool is that of the other readers.
+            // The pool belongs to the other readers.
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => {}
         }
@@ -183,7 +184,6 @@ impl ReaderConnection {
     }
 }
 
-/// Where a query reads.
 pub(super) enum ReadSource<'a> {
     Pool(&'a SqlitePool),
     Connection(&'a mut SqliteConnection),
@@ -235,7 +235,7 @@ pub(super) enum SqliteSource<'a> {
     Connection(&'a mut SqliteConnection),
 }
 
-/// The two queries of sqlx have the same methods, and no trait for them.
+/// sqlx's two query types have the same methods and no common trait.
 macro_rules! fetch_from_sqlite {
     () => {
         type Output = T;

@@ -1,6 +1,6 @@
-//! What readers' statements return and read: SQL conditions of visibility agree with
-//! [`Caller::access_to`] on each row, and what people and hooks wait for does not grow with the
-//! history.
+//! What readers' statements return and cost: SQL conditions of visibility agree with
+//! [`Caller::access_to`] on each row, and statements that people and hooks wait for do not become
+//! slower as the history grows.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -249,7 +249,7 @@ async fn hot_statements_read_no_more_than_they_return() {
     assert!(grows.is_empty(), "{}", grows.join("\n"));
 }
 
-/// Another program may have made statistics, of tables that have other sizes today.
+/// Another program may have run `analyze` when the tables had other sizes.
 #[tokio::test]
 async fn plans_do_not_depend_on_statistics() {
     let at = TestStore::open().await;

@@ -1,4 +1,4 @@
-//! Rows of what is asked of a person.
+//! Rows of requests: what agents and sessions ask of a person.
 
 use svc_model::{
     AgentId, AgentRequestId, Ownership, Principal, Reader, Timestamp,
@@ -233,7 +233,7 @@ impl RequestReads<'_> {
         row_of(requests!(pool_one, self.store, "where r.request_id = ?"; id))
     }
 
-    /// Requests, the latest first, at most `limit`.
+    /// Requests, the latest first, before the cursor `before`.
     pub async fn list(
         self,
         reader: &Reader,

@@ -1,5 +1,5 @@
 //! Prepares a copy of a backup to become the database: checks that its schema is that of the
-//! migrations, and revokes credentials and sessions of the time before.
+//! migrations, and ends credentials and sessions from before the restore.
 //!
 //! A backup is an untrusted file. A trigger in it would run with the daemon's writes, and a view
 //! could replace the result of a query. So the schema is compared text by text before anything is
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Migrations, RestoreError, StoreError, upkeep::MoveMark};
 
-/// Statements that invalidate state of the time before the restore.
+/// Statements that invalidate state from before the restore.
 ///
 /// A token, an MCP session and a signing key may have been revoked, closed or leaked since the
 /// backup. A lease on a message ends at once. The caller of an unfinished call is gone: the call
@@ -68,8 +68,8 @@ pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreErr
     Ok(found)
 }
 
-/// The database that has the history of the file at `path`, or will have it when a move ends that
-/// was begun.
+/// The database to which the history of the file at `path` was moved, or to which an unfinished
+/// move moves it.
 ///
 /// # Errors
 /// If the file cannot be read, or has no history.
@@ -82,8 +82,8 @@ pub async fn gone_to(path: &Path) -> Result<Option<String>, StoreError> {
     Ok(mark.map(|mark| MoveMark::read(&mark).map_or(mark, |mark| mark.at)))
 }
 
-/// Reading a file that nobody has open would otherwise leave a write-ahead log and its index beside
-/// it.
+/// Opens the file to read it. If nobody else has it open, it is opened as immutable: reading it
+/// would otherwise leave a write-ahead log and its index beside it.
 async fn read_only(path: &Path) -> Result<SqliteConnection, StoreError> {
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");

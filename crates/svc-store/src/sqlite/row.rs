@@ -36,7 +36,7 @@ pub(crate) fn is_column_of(name: &str, field: &str) -> bool {
     name.split(['!', '?', ':']).next() == Some(field)
 }
 
-/// The value of a parameter that outlives what it was made of.
+/// The value of a parameter, owned, so that it can outlive its source.
 pub(crate) fn owned_parameter(
     value: &(impl ToSql + ?Sized),
 ) -> Result<Parameter<'static>, sqlx::Error> {

@@ -1,9 +1,9 @@
-//! Connections that read besides the pools of sqlx, through which a read passes to another thread
-//! and back: that costs several times as much as SQLite's own work. [`RowReaders`] read a few rows
-//! by an index, on the caller's thread. A reader of the write-ahead log never waits for the writer,
-//! so the call blocks its thread only for pages that are mostly in memory. Queries whose number of
-//! rows grows with the database go through sqlx. [`FrameReaders`] read pages of the log, on threads
-//! that may block.
+//! Connections for reads that do not go through the pools of sqlx, where a read passes to another
+//! thread and back, which costs several times as much as SQLite's own work. [`RowReaders`] read a
+//! few rows by an index, on the caller's thread. A reader of the write-ahead log never waits for
+//! the writer, so the call blocks its thread only for pages that are mostly in memory. Queries
+//! whose number of rows grows with the database go through sqlx. [`FrameReaders`] read pages of the
+//! log, on threads that may block.
 
 use std::{
     path::Path,

@@ -343,7 +343,7 @@ impl ToolCountWrites<'_> {
 }
 
 impl ToolCountReads<'_> {
-    /// How often each tool was called in a session, the most called first.
+    /// How often each tool was called in a session, by sub-agent, the most called first.
     pub async fn uses(self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
         let rows = select_fields!(pool_all, self.store,
             { tool_name: String, agent_id: String, count: i64, last_at: Timestamp },

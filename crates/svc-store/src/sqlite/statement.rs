@@ -222,7 +222,7 @@ pub(super) use {
     select_scalar, select_value, select_values,
 };
 
-/// The store's row of a raw one.
+/// Converts the raw row, if there is one.
 pub(super) fn row_of<Raw, Row: TryFrom<Raw>>(raw: Option<Raw>) -> Result<Option<Row>, Row::Error> {
     raw.map(Row::try_from).transpose()
 }

@@ -384,7 +384,7 @@ impl EventReads<'_> {
         // Frames are most of the log, so they have no index of their kind.
         let rows = match kind {
             None | Some("frame") => page!("event e", "true"),
-            // Named, as statistics of the table may make a range of positions look as good.
+            // Names the index, because statistics may make a range of positions look as cheap.
             Some(_) => {
                 page!("event e indexed by event_kind", "e.kind = ?4 and e.kind <> 'frame'")
             }
@@ -392,7 +392,7 @@ impl EventReads<'_> {
         page_of(take, rows.map_ok(Event::from)).await
     }
 
-    /// Whether so few streams are in a scope that a page is read stream by stream.
+    /// Whether a scope has so few streams that a page is read stream by stream.
     async fn is_of_few_streams(self, scope: &FeedScope) -> Result<bool, StoreError> {
         let (lowest, beyond) = (scope.lowest(), scope.beyond());
         if lowest.is_empty() {
@@ -405,9 +405,9 @@ impl EventReads<'_> {
         Ok(count <= FEW_STREAMS)
     }
 
-    /// Events of few streams, whatever the other streams have between them: the place of the
-    /// position `after` in each stream is found by halving, since both grow together and seqs have
-    /// no holes.
+    /// Events of a few streams, at a cost that does not depend on events of other streams between
+    /// them. A binary search finds the seq of the position `after` in each stream: seq and position
+    /// grow together, and seqs have no gaps.
     async fn of_few_streams(
         self,
         scope: &FeedScope,
@@ -562,7 +562,8 @@ mod tests {
         assert!(frames.bytes.starts_with(b"id: 1\n"));
     }
 
-    /// The feed of few streams, which is read stream by stream, has what the whole log has of them.
+    /// The feed of a few streams, which is read stream by stream, has the same events as the whole
+    /// log has of these streams.
     #[tokio::test]
     async fn a_feed_of_few_streams_agrees_with_the_log() {
         let test = TestStore::open().await;

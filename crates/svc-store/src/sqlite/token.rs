@@ -118,8 +118,8 @@ impl TokenWrites<'_> {
         row_of(tokens!(select_one, self.tx, "where token_id = ?"; id))
     }
 
-    /// Revokes the minted tokens of a session and returns those that were valid. The token of a
-    /// process is revoked with the end of the process.
+    /// Revokes the minted tokens of a session and returns those that were not revoked before. The
+    /// token of a process is revoked with the end of the process.
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
@@ -128,7 +128,7 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Revokes all tokens of a session and returns those that were valid.
+    /// Revokes all tokens of a session and returns those that were not revoked before.
     pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
@@ -137,7 +137,7 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Revokes the valid tokens of a process that has exited, at most `limit`.
+    /// Revokes the tokens of a process that has exited, at most `limit`. Returns them.
     pub async fn end_of_process(
         &mut self,
         process: &ProcessIdentity,
@@ -152,7 +152,7 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Revokes the valid tokens of processes of a machine, at most `limit`.
+    /// Revokes the tokens of processes of a machine, at most `limit`. Returns them.
     pub async fn end_of_machine(
         &mut self,
         machine: &MachineId,
@@ -166,13 +166,13 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Records which process of ours uses a token of a client's process.
+    /// Records which `svc` process uses a token of a client's process.
     pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
         change!(self.tx, "update token set bearer = ? where token_id = ?"; bearer, id);
         Ok(())
     }
 
-    /// The processes of ours that use tokens of a client's process.
+    /// The `svc` processes that use tokens of a client's process.
     pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>, StoreError> {
         Ok(select_values!(self.tx,
             r#"select distinct bearer as "bearer!" from token
@@ -252,8 +252,8 @@ impl TokenWrites<'_> {
             session))
     }
 
-    /// Who can speak as a subject: its valid minted tokens, and processes that were issued tokens
-    /// of it.
+    /// Who can speak as a subject: its valid minted tokens, and the processes that were issued
+    /// tokens of the subject.
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
         let has_minted = select_value!(self.tx,
             r#"select exists (select 1 from token where session = ? and client_pid is null
@@ -349,7 +349,7 @@ impl TokenReads<'_> {
             .collect()
     }
 
-    /// Tokens whose ids begin with `prefix`, valid ones first, at most `limit`.
+    /// Tokens whose ids begin with `prefix`, unrevoked ones first, at most `limit`.
     pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>, StoreError> {
         rows_of(tokens!(pool_all, self.store,
             "where token_id >= ?1 and token_id < ?1 || '~'
@@ -432,7 +432,7 @@ impl BrowserWrites<'_> {
         Ok(())
     }
 
-    /// Removes browsers that ended more than `kept` ago, at most `limit`.
+    /// Removes browsers whose sign-in expired more than `kept` ago, at most `limit`.
     pub async fn forget(&mut self, kept: Duration, limit: u32) -> Result<(), StoreError> {
         let before = self.tx.now.minus(kept);
         change!(self.tx,
@@ -442,7 +442,7 @@ impl BrowserWrites<'_> {
         Ok(())
     }
 
-    /// Revokes the cookies of all browsers. Returns those that were valid.
+    /// Revokes the cookies of all browsers. Returns those that were not revoked before.
     pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ?

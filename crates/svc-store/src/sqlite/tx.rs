@@ -169,7 +169,7 @@ impl WriteTx {
         }
     }
 
-    /// Begins a group of appends, which takes no transaction before its only statement.
+    /// Begins a group of appends. It needs no transaction, because it runs one statement.
     pub(super) async fn begin_appends(&mut self) -> Result<(), StoreError> {
         self.direct.ready().await?;
         if self.direct.take_stale() {
@@ -264,7 +264,8 @@ impl WriteTx {
     }
 }
 
-/// Subtransactions of one transaction, beyond which PostgreSQL becomes slow: it keeps 64 in memory.
+/// Maximum savepoints of one transaction. PostgreSQL keeps 64 subtransactions in memory and becomes
+/// slow beyond them.
 #[cfg(feature = "postgres")]
 const SAVEPOINTS: usize = 32;
 
@@ -275,9 +276,9 @@ pub(super) enum WriteConnection {
     Postgres(Box<PgWriter>),
 }
 
-/// Calls a method of the engine's connection: `$sqlite` waits for the disk alone, `$postgres` for a
-/// server. With `await`, the latter is a future of its own on the heap: it would make the futures
-/// of all write jobs some kilobytes larger.
+/// Calls a method of the engine's connection: `$sqlite` waits only for the disk, `$postgres` for a
+/// server. With `await`, the call to PostgreSQL is a boxed future: inline, it would make the
+/// futures of all write jobs some kilobytes larger.
 macro_rules! engine {
     ($connection:expr, $name:ident => $sqlite:expr, await $postgres:expr) => {
         engine!($connection, $name => $sqlite, Box::pin($postgres).await)
@@ -297,12 +298,12 @@ impl WriteConnection {
         engine!(self, _connection => limits::RUNS_PER_COMMIT, SAVEPOINTS)
     }
 
-    /// Whether commits wait for a server, and not for a disk alone.
+    /// Whether commits wait for a server and not only for the disk.
     pub(super) fn is_of_server(&self) -> bool {
         engine!(self, _connection => false, true)
     }
 
-    /// Whether the server did not take the last attempt to connect.
+    /// Whether the last attempt to connect to the server failed.
     pub(super) fn is_away(&self) -> bool {
         engine!(self, connection => { let _ = connection; false }, connection.is_away())
     }
@@ -323,7 +324,7 @@ impl WriteConnection {
         engine!(self, connection => { let _ = connection; Ok(()) }, await connection.ready())
     }
 
-    /// Whether what the caller has in memory may differ from the tables. Asked once: the caller
+    /// Whether the caller's cached state may differ from the tables. Resets the flag: the caller
     /// then reads the tables again.
     pub(super) fn take_stale(&mut self) -> bool {
         engine!(self, connection => { let _ = connection; false }, connection.take_stale())

@@ -1,5 +1,5 @@
-//! What is derived from records: how often predictions were confirmed and causes of wrong ones,
-//! clusters, and the values that are drawn from them.
+//! What is derived from records: rates of confirmed predictions, causes of wrong ones, clusters,
+//! and the values that are drawn from clusters.
 //!
 //! `ghap_sum` keeps the sums with the records, of all records and of each project. A session also
 //! counts its own records of other projects, which are few and which no other session reads.
@@ -30,12 +30,13 @@ direct_row!(CalibrationRow { client, domain, records, hit_rate, with_probability
 direct_row!(ProbabilityBin { tenth, records, confirmed, mean });
 direct_row!(VerdictWeek { week, records, confirmed });
 
-/// The scope in `ghap_sum` of what a reader reads by its project, or reads all of.
+/// The scope in `ghap_sum` of the rows that a reader may read: `*` for all, else the reader's
+/// project.
 pub(super) fn sum_scope(reader: &Reader) -> Option<&str> {
     if reader.reads_all_rows() { Some("*") } else { reader.project() }
 }
 
-/// The same, for the records of one project.
+/// As [`sum_scope`]; with `project`, only that project, if the reader may read it.
 fn scope_of<'a>(reader: &'a Reader, project: Option<&'a str>) -> Option<&'a str> {
     match project {
         None => sum_scope(reader),
@@ -295,9 +296,9 @@ impl ValueWrites<'_> {
     }
 }
 
-/// A label for each group: that of the former cluster that shares the most records, or the next new
-/// label. Groups are in the order of weight, and earlier groups choose first. Also returns the next
-/// new label.
+/// A label for each group: that of the former cluster with which it shares the most records, or the
+/// next new label. Of several groups with the same former cluster, the one that shares more records
+/// gets the label; of equal ones, the earlier. Also returns the next new label.
 fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> (Vec<i64>, i64) {
     let mut shared: Vec<(usize, usize, i64)> = Vec::new();
     for (at, group) in groups.iter().enumerate() {

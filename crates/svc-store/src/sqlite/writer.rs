@@ -122,7 +122,8 @@ impl WriterThread {
     }
 }
 
-/// [`write`], during which no job waits in the queue for longer than a caller waits for a server.
+/// Like [`write`]. If a server takes longer than [`limits::STORE_WAIT`], the jobs in the queue are
+/// refused, then again each second: no caller waits longer for a server.
 async fn write_in_time(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
@@ -143,7 +144,7 @@ async fn write_in_time(
     };
     drop(writing);
     if tx.direct.is_away() {
-        // They have waited for this group's attempt to connect.
+        // These jobs have waited while this group's attempt to connect failed.
         refuse_all(jobs);
     }
     work
@@ -321,7 +322,7 @@ async fn run_job(
     settled
 }
 
-/// Answers first: a caller can queue its next job while readers are woken.
+/// Answers before it wakes readers: meanwhile a caller can queue its next job.
 fn succeed(tx: &mut WriteTx, done: Vec<FinishedJob>) {
     for job in done {
         job.answer(Ok(()));
@@ -336,7 +337,7 @@ async fn fail(
     rest: impl Iterator<Item = WriterJob>,
 ) {
     if error.is_of_absence() {
-        // Said once, by the connection that waits for the server, and not for each commit.
+        // The connection that waits for the server logs its absence once, and not each commit does.
         tracing::debug!(error = svc_sys::telemetry::chain(error), "a commit failed");
         tx.forget();
     } else {

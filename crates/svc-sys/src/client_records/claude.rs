@@ -1,11 +1,11 @@
-//! Claude Code's registry of its sessions: `sessions/<pid>.json` in its folder, one file for each
-//! process, with the state of its session. And its record of a conversation, the transcript:
-//! `projects/<folder>/<session>.jsonl`, one line of JSON for each entry. What it was sent is there
-//! when it is queued, and when it is read.
+//! Claude Code's records. Its registry of sessions, `sessions/<pid>.json` in its folder, has a file
+//! for each process with the state of its session. Its transcript of a conversation,
+//! `projects/<folder>/<session>.jsonl`, has one line of JSON per entry; a text that was sent to the
+//! client appears when it is queued and again when it is read.
 //!
-//! A file counts if it is this user's and nobody else can write it. The registry's folder has to be
-//! so, too, and its file names the process and the session in question. The same holds of what a
-//! link on the way leads to, and of the link's folder.
+//! A file counts if it belongs to this user and nobody else can write it. The registry's folder
+//! must fulfil this too, and its file must name the process and the session in question. The same
+//! holds for the target of a link on the path, and for the link's folder.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -21,21 +21,21 @@ use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, Waiting
 use crate::private_file::{self, if_there};
 use crate::process_list::variable;
 
-/// Reads of a file that is no whole entry, and the pause between them.
+/// Attempts to read a file that does not parse, and the delay between them.
 const READS: u32 = 3;
 const WRITING: Duration = Duration::from_millis(4);
-/// Largest file of the registry, in bytes. A real one has about a thousand.
+/// Largest file of the registry, in bytes. Real files have about a thousand.
 const REGISTRY_BYTES: u64 = 64 * 1024;
-/// Characters of what a dialog waits for.
+/// Longest text of a dialog that is kept, in characters.
 const ASKS_CHARS: usize = 200;
 
-/// Why a record that is there does not count.
+/// Why an existing record does not count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordFault {
-    /// Others could have written it, or it cannot be read.
+    /// Others could have written the file, or it cannot be read.
     #[error("{0}")]
     Untrusted(String),
-    /// Not the format of a known version.
+    /// The file does not have the format of a known version.
     #[error("it has another format")]
     Form,
 }
@@ -48,25 +48,25 @@ pub struct ClaudeSession {
     proc_start: Value,
     /// `interactive` if a person is at the terminal.
     pub kind: Option<String>,
-    /// As the client gives it: three numbers.
+    /// As the client writes it: three numbers.
     pub version: Option<String>,
     /// `idle`, `busy` or `waiting`, or a word of a later version.
     pub status: Option<String>,
     pub waiting_for: Option<String>,
-    /// Start of the status, in Unix milliseconds.
+    /// When the status began, in Unix milliseconds.
     pub status_updated_at: Option<i64>,
-    /// Socket for messages. The caller checks who listens there.
+    /// Socket for messages. The caller checks which process listens there.
     #[serde(rename = "messagingSocketPath")]
     pub inbox: Option<PathBuf>,
 }
 
 impl ClaudeSession {
-    /// The entry of a session in this process; `None` if there is none, or none that counts.
+    /// The entry of a session in this process; `None` if it is missing or does not count.
     pub fn read(process: &ProcessIdentity, session_id: &str) -> Option<Self> {
         Self::look(process, session_id).ok().flatten()
     }
 
-    /// As [`Self::read`]; an error if the file exists and does not count.
+    /// As [`Self::read`], but fails if the file exists and does not count.
     pub(super) fn look(
         process: &ProcessIdentity,
         session_id: &str,
@@ -88,7 +88,7 @@ impl ClaudeSession {
             if let Ok(entry) = serde_json::from_str::<Self>(&text) {
                 return Ok(entry.is_of(process, session_id).then_some(entry));
             }
-            // Its client may be writing it.
+            // The client may be writing the file.
             std::thread::sleep(WRITING);
         }
         Err(RecordFault::Form)
@@ -109,7 +109,7 @@ impl ClaudeSession {
         self.kind.as_deref() == Some("interactive")
     }
 
-    /// State and its start; `None` for a status of a later version.
+    /// The state and when it began; `None` for a status of a later version.
     pub fn record(&self) -> Option<ClientRecord> {
         let asked = self.waiting_for.as_deref().unwrap_or_default();
         let state = match self.status.as_deref()? {
@@ -132,29 +132,29 @@ fn folder_of(pid: u32) -> Option<PathBuf> {
     folder("CLAUDE_CONFIG_DIR").or_else(|| Some(folder("HOME")?.join(".claude")))
 }
 
-/// Most bytes of a transcript that are searched.
+/// Longest part of a transcript that is searched, in bytes.
 const TRANSCRIPT_BYTES: u64 = 256 << 20;
 
-/// Texts that were sent to a conversation, by what the transcript shows of them.
+/// Texts that were sent to a conversation, grouped by their state in the transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown<T> {
     pub read: Vec<T>,
-    /// In the client's queue.
+    /// Still in the client's queue.
     pub waiting: Vec<T>,
-    /// Taken from the client's queue, without a prompt on record: the client writes it when its
-    /// hooks are done.
+    /// Removed from the client's queue, but the prompt is not on record yet: the client writes it
+    /// after its hooks.
     pub begun: Vec<T>,
 }
 
-/// The end of a session's record, in words that [`shown_since`] understands. `None` if there is no
-/// such record yet, or none that counts.
+/// The current end of a session's transcript, as [`shown_since`] takes it. `None` if the transcript
+/// is missing or does not count.
 pub fn end_of(process: &ProcessIdentity, session: &str) -> Option<String> {
     let path = transcript_of(process, session)?;
     let end = private_file::open_source(&path)?.metadata().ok()?.len();
     Some(format!("{end}:{}", path.to_str()?))
 }
 
-/// The beginning of a session's record, as [`end_of`] gives its end.
+/// The beginning of a session's transcript, in the same form as [`end_of`].
 pub fn beginning_of(process: &ProcessIdentity, session: &str) -> Option<String> {
     Some(format!("0:{}", transcript_of(process, session)?.to_str()?))
 }
@@ -163,8 +163,8 @@ fn transcript_of(process: &ProcessIdentity, session: &str) -> Option<PathBuf> {
     file_of(&folder_of(process.pid)?.join("projects"), session)
 }
 
-/// What a record has since `end` of the texts with these marks. `None` if it cannot be read as a
-/// whole.
+/// The states of the texts with these marks, from the transcript since `end`. `None` if that part
+/// is too long or cannot be read.
 pub fn shown_since<T: Clone>(end: &str, marks: &[(T, String)]) -> Option<Shown<T>> {
     let (offset, path) = end.split_once(':')?;
     let mut file = private_file::open_source(Path::new(path))?;
@@ -175,8 +175,8 @@ pub fn shown_since<T: Clone>(end: &str, marks: &[(T, String)]) -> Option<Shown<T
     file.seek(SeekFrom::Start(offset)).ok()?;
     let mut read = vec![false; marks.len()];
     let (mut was_queued, mut was_taken) = (vec![false; marks.len()], false);
-    // What is queued since `end`, the first one first. Some versions write no text into the entries
-    // of their queue.
+    // Texts that were queued since `end`, the oldest first. Some versions write no text into their
+    // queue entries.
     let mut queue: VecDeque<Option<String>> = VecDeque::new();
     for line in BufReader::new(file.take(length - offset)).split(b'\n') {
         let line = line.ok()?;
@@ -191,9 +191,9 @@ pub fn shown_since<T: Clone>(end: &str, marks: &[(T, String)]) -> Option<Shown<T
         }
         let seen = match operation {
             Some(Some("enqueue")) => &mut was_queued,
-            // The prompt follows when its hooks are done.
+            // The client records the prompt after its hooks.
             Some(Some("dequeue")) => continue,
-            // What a model says of a text is no sign that the text came.
+            // A model may quote a text without having received it as a message.
             None if entry["type"] == "assistant" => continue,
             _ => &mut read,
         };
@@ -217,8 +217,8 @@ pub fn shown_since<T: Clone>(end: &str, marks: &[(T, String)]) -> Option<Shown<T
     Some(shown)
 }
 
-/// Takes out of a queue what leaves it: the text that is named, else the first. Returns whether
-/// that is one whose text is not known.
+/// Removes one text from the queue: the one that the entry names, else the oldest. Returns whether
+/// the content of the removed text is unknown.
 fn leave(queue: &mut VecDeque<Option<String>>, content: Option<&str>) -> bool {
     let named = content.and_then(|text| queue.iter().position(|it| it.as_deref() == Some(text)));
     queue.remove(named.unwrap_or_default()).is_some_and(|text| text.is_none())
@@ -244,8 +244,8 @@ fn limit_end_in(projects: &Path, session_id: &str, now: Timestamp) -> Option<Tim
     (now < end && end <= now.plus(limits::LIMIT_LASTS)).then_some(end)
 }
 
-/// The session's file, if nobody else can write its folder. The session's id is compared with
-/// names, and never becomes part of a path.
+/// The session's transcript, if nobody else can write its folder. The session's id is compared with
+/// file names and never becomes part of a path.
 fn file_of(projects: &Path, session: &str) -> Option<PathBuf> {
     let name = format!("{session}.jsonl");
     let is_it = |entry: &fs::DirEntry| entry.file_name().to_str() == Some(&name);

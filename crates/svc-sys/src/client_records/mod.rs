@@ -1,5 +1,5 @@
-//! Coding agents' own records of their sessions. Hooks miss some states: none is called when a
-//! person says No at a dialog, or presses Esc, or when a turn of Codex fails.
+//! Coding agents' own records of their sessions. They complement hooks, which miss some states: no
+//! hook runs when a person says No at a dialog or presses Esc, or when a turn of Codex fails.
 
 pub mod claude;
 mod turn_ends;
@@ -14,16 +14,16 @@ use svc_model::{ClientRecord, ProcessIdentity, Timestamp, client_session_id};
 use crate::connection_owner;
 use crate::process_list::variable;
 
-/// Its record has every state.
+/// Its record has every state of a session.
 pub const CLAUDE: &str = "claude-code";
-/// Its record has only the end of a turn.
+/// Its record is read for the end of a turn only.
 pub const CODEX: &str = "codex";
-/// It has a plugin, and a server if the person starts one.
+/// Has a plugin instead of a record, and a server if the person starts one.
 pub const OPENCODE: &str = "opencode";
-/// Its record has only the end of a turn by the person.
+/// Its record is read only for turns that the person ended.
 pub const GEMINI: &str = "gemini";
 
-/// Address of an opencode that takes connections of everybody on this machine: it has no password.
+/// Address of an opencode server that has no password, so every user of this machine can connect.
 pub fn open_server(backend: &str, pid: u32) -> Option<SocketAddr> {
     if backend != OPENCODE || variable(pid, "OPENCODE_SERVER_PASSWORD").is_some() {
         return None;
@@ -31,7 +31,7 @@ pub fn open_server(backend: &str, pid: u32) -> Option<SocketAddr> {
     connection_owner::listening_address(pid)
 }
 
-/// End of the usage limit that a client has just reported; `None` if it is not on record.
+/// End of the usage limit that a client has just reported; `None` if its record does not say.
 pub fn limit_end(
     backend: &str,
     process: &ProcessIdentity,
@@ -42,14 +42,14 @@ pub fn limit_end(
     if backend == CLAUDE { claude::limit_end(process, client_id, now) } else { None }
 }
 
-/// Whether a client has a person at its terminal, by its own record.
+/// Whether a person is at the client's terminal, according to the client's record.
 pub fn is_interactive(backend: &str, process: &ProcessIdentity, session_id: &str) -> bool {
     backend == CLAUDE
         && ClaudeSession::read(process, client_session_id(session_id))
             .is_some_and(|entry| entry.is_interactive())
 }
 
-/// Why the record of a session does not count; `None` if it does, or there is none.
+/// Why the record of a session does not count; `None` if it counts or does not exist.
 pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<RecordFault> {
     if backend != CLAUDE {
         return None;
@@ -61,14 +61,14 @@ pub fn fault(backend: &str, process: &ProcessIdentity, session_id: &str) -> Opti
     }
 }
 
-/// Socket of the app-server of a Codex process; `None` if unknown. The caller finds out whether
-/// anybody listens there.
+/// Path of the socket of a Codex process's app-server; `None` if unknown. The caller checks whether
+/// a process listens there.
 pub fn codex_control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
     turn_ends::control_socket(process)
 }
 
-/// Socket on which a session's client takes messages: the inbox of Claude Code, the app-server of
-/// Codex.
+/// Socket on which a session's client takes messages: the inbox of Claude Code, or the app-server
+/// of Codex.
 pub fn socket(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<PathBuf> {
     match backend {
         CLAUDE => ClaudeSession::read(process, client_session_id(session_id))?.inbox,
@@ -77,7 +77,7 @@ pub fn socket(backend: &str, process: &ProcessIdentity, session_id: &str) -> Opt
     }
 }
 
-/// `None` if nothing on record counts.
+/// The state on record; `None` if there is no record that counts.
 pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     let client_id = client_session_id(session_id);
     match backend {

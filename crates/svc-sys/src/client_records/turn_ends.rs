@@ -1,9 +1,8 @@
-//! The records of Codex and Gemini CLI, of which only the end of a turn is read: one line of JSON
-//! for each entry. No hook is called when a turn of Codex fails, or when a person ends one of
-//! Gemini CLI.
+//! The records of Codex and Gemini CLI, one line of JSON per entry. Only the end of a turn is read
+//! from them: no hook runs when a turn of Codex fails, or when a person ends a turn of Gemini CLI.
 //!
-//! A file counts if it is this user's and nobody else can write it; one of Gemini CLI has to name
-//! the session in question, too.
+//! A file counts if it belongs to this user and nobody else can write it. A file of Gemini CLI must
+//! also name the session in question.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -22,17 +21,19 @@ fn turn_end(at: Timestamp, failure: Option<String>) -> ClientRecord {
     ClientRecord { state: RecordedState::Idle, at, asks: None, failure }
 }
 
-// Codex: `sessions/<year>/<month>/<day>/rollout-<time>-<id of the thread>.jsonl` in its folder.
+// Codex: `sessions/<year>/<month>/<day>/rollout-<time>-<thread id>.jsonl` in its folder.
 
-/// A day folder is named by the local time at which the thread began.
+/// Rollouts are in folders named by the local day on which the thread began, so the days before and
+/// after in UTC are searched too.
 const DAY: Duration = Duration::from_hours(24);
 
-/// The end of the last turn, and its failure; `None` if it is not over, or that is unknown.
+/// The end of the last turn, with its failure; `None` if the turn is not over or the record does
+/// not say.
 pub(super) fn read_codex(process: &ProcessIdentity, thread: &str) -> Option<ClientRecord> {
     codex_record_in(&codex_home(process.pid)?.join("sessions"), thread)
 }
 
-/// The socket of the app-server that its terminals share.
+/// The socket of the app-server that all Codex terminals of a user share.
 pub(super) fn control_socket(process: &ProcessIdentity) -> Option<PathBuf> {
     let home = codex_home(process.pid).filter(|home| home.is_absolute())?;
     Some(home.join("app-server-control/app-server-control.sock"))
@@ -48,7 +49,7 @@ fn codex_record_in(sessions: &Path, thread: &str) -> Option<ClientRecord> {
     parse_codex(&tail_of(open_source(&path)?, limits::RECORD_TAIL_BYTES)?)
 }
 
-/// The thread's file. The id is compared with names and never becomes part of a path.
+/// The thread's file. The id is compared with file names and never becomes part of a path.
 fn codex_file(sessions: &Path, thread: &str) -> Option<PathBuf> {
     let began = began(thread)?;
     let end = format!("-{thread}.jsonl");
@@ -61,7 +62,7 @@ fn codex_file(sessions: &Path, thread: &str) -> Option<PathBuf> {
     })
 }
 
-/// The id of a thread is a UUID of version 7, which has its time.
+/// When a thread began: its id is a UUID of version 7, which contains the time.
 fn began(thread: &str) -> Option<Timestamp> {
     let (high, low) = (thread.get(..8)?, thread.get(9..13)?);
     let millis = i64::from_str_radix(&format!("{high}{low}"), 16).ok()?;
@@ -92,7 +93,7 @@ struct TurnError {
     message: String,
 }
 
-/// The end after the last start of a turn. The first line may be incomplete.
+/// The end of a turn after the last start of one. The first line of `tail` may be incomplete.
 fn parse_codex(tail: &str) -> Option<ClientRecord> {
     let mut ended = None;
     for line in tail.lines().filter(|line| line.contains(r#""type":"event_msg""#)) {
@@ -111,7 +112,7 @@ fn parse_codex(tail: &str) -> Option<ClientRecord> {
     ended
 }
 
-/// The failure on one line: the message of the vendor's error, which Codex may keep as JSON.
+/// The failure as one line: the message of the vendor's error, which Codex may store as JSON.
 fn reason(message: &str) -> String {
     let inner = serde_json::from_str::<Value>(message).ok();
     let inner = inner.as_ref().and_then(|inner| inner["error"]["message"].as_str());
@@ -121,15 +122,17 @@ fn reason(message: &str) -> String {
     }
 }
 
-// Gemini CLI: `tmp/<project>/chats/session-<time>-<beginning of the id>.jsonl` in its folder. The
-// first line has the id of the session.
+// Gemini CLI: `tmp/<project>/chats/session-<time>-<first 8 characters of the id>.jsonl` in its
+// folder. The first line has the id of the session.
 
-/// Entry after a person has ended a turn, by Esc or by No at a dialog.
+/// Text of the entry that Gemini CLI writes after a person ended a turn by Esc or by No at a
+/// dialog.
 const CANCELLED: &str = "Request cancelled.";
-/// The conversation is written again within this time; no person types a prompt as quickly.
+/// After No at a dialog the client writes the whole conversation again, within this time. A prompt
+/// that is written so soon is a copy, as no person types so fast.
 const COPY: Duration = Duration::from_millis(500);
 
-/// The end of the last turn by the person; `None` without one.
+/// When a person ended the last turn; `None` if no person did.
 pub(super) fn read_gemini(process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     let home =
         variable(process.pid, "GEMINI_CLI_HOME").or_else(|| variable(process.pid, "HOME"))?;
@@ -141,7 +144,7 @@ fn gemini_record_in(folder: &Path, session_id: &str) -> Option<ClientRecord> {
     parse_gemini(&tail_of(file, limits::RECORD_TAIL_BYTES)?)
 }
 
-/// Files whose names have the beginning of the id.
+/// Files whose names contain the first 8 characters of the id.
 fn gemini_files(folder: &Path, session_id: &str) -> impl Iterator<Item = PathBuf> {
     let beginning: String = session_id.chars().take(8).collect();
     let end = format!("-{beginning}.jsonl");
@@ -162,7 +165,7 @@ fn open_gemini(path: &Path, session_id: &str) -> Option<File> {
     (first["sessionId"] == session_id).then_some(file)
 }
 
-/// An end by the person after the last prompt. The first line may be incomplete.
+/// When a person ended a turn after the last prompt. The first line of `tail` may be incomplete.
 fn parse_gemini(tail: &str) -> Option<ClientRecord> {
     let time_of = |entry: &Value| entry["timestamp"].as_str().and_then(Timestamp::parse);
     let (mut ended, mut copied_at) = (None, None);
@@ -184,12 +187,13 @@ fn parse_gemini(tail: &str) -> Option<ClientRecord> {
     ended.map(|at| turn_end(at, None))
 }
 
-/// Entries of the person are also results of tools, and the beginning of the conversation.
+/// User entries are prompts, results of tools, or the beginning of the conversation.
 fn is_prompt(content: &Value) -> bool {
     first_text(content).is_some() && !is_beginning(content)
 }
 
-/// The beginning of the conversation. All of it is written again after an end at a dialog.
+/// Whether this is the first entry of a conversation. The client writes the whole conversation
+/// again after No at a dialog.
 fn is_beginning(content: &Value) -> bool {
     first_text(content).is_some_and(|text| text.starts_with("<session_context>"))
 }
@@ -238,7 +242,7 @@ mod tests {
     #[test]
     fn record_of_a_thread_is_found_by_the_day_in_its_id() {
         let sessions = tempfile::tempdir().unwrap();
-        // The local day may be another.
+        // The local day may differ from the day in UTC.
         for day in ["2026/11/25", "2026/11/26", "2026/11/27"] {
             let folder = sessions.path().join(day);
             fs::create_dir_all(&folder).unwrap();

@@ -19,13 +19,13 @@ use crate::server_process::find_program;
 #[derive(Debug, Clone, Default)]
 pub struct AgentsConfig {
     pub entries: BTreeMap<String, AgentEntry>,
-    /// The instance of a dispatch that names none.
+    /// The instance of an assignment that names none.
     pub default_agent: Option<String>,
 }
 
 #[derive(Debug, Clone)]
 pub struct AgentEntry {
-    /// As written; empty if missing.
+    /// As written in the file; empty if missing.
     backend: String,
     instance: Result<AgentInstance, InstanceProblem>,
 }
@@ -33,16 +33,16 @@ pub struct AgentEntry {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("key `{key}`: {problem}")]
 pub struct InstanceProblem {
-    /// Dotted, such as `agents.worker.rate`.
+    /// Dotted key, such as `agents.worker.rate`.
     pub key: String,
     pub problem: String,
 }
 
 #[derive(Debug, Clone)]
 pub struct ResolvedInstance {
-    /// Without its live agents.
+    /// The view without the live agents of the instance.
     pub view: InstanceView,
-    /// With its variables resolved; `None` if it is not callable.
+    /// The instance with its variables resolved; `None` if it is not callable.
     pub instance: Option<AgentInstance>,
 }
 
@@ -90,7 +90,7 @@ impl AgentsConfig {
         };
         let mut entries: BTreeMap<String, AgentEntry> =
             table.iter().map(|(name, value)| (name.clone(), entry(name, value))).collect();
-        // Checked last: an entry may name a later one.
+        // Checked after all entries are read, as an entry may name a later one.
         let known: Vec<String> = entries.keys().cloned().collect();
         for (name, entry) in &mut entries {
             let Ok(instance) = &entry.instance else { continue };
@@ -109,7 +109,7 @@ impl AgentsConfig {
         Self { entries, default_agent }
     }
 
-    /// By name.
+    /// Problems of all entries, sorted by name.
     pub fn problems(&self) -> Vec<InstanceProblem> {
         let mut problems: Vec<InstanceProblem> =
             self.entries.values().filter_map(|it| it.instance.clone().err()).collect();
@@ -124,15 +124,15 @@ impl AgentsConfig {
         problems
     }
 
-    /// Names of instances that never ask for permission.
+    /// Names of valid instances that never ask for permission.
     pub fn bypassing(&self) -> Vec<&str> {
         let valid = self.entries.values().filter_map(|entry| entry.instance.as_ref().ok());
         let bypassing = valid.filter(|it| it.permission == PermissionMode::Bypass);
         bypassing.map(|instance| instance.name.as_str()).collect()
     }
 
-    /// All instances now, by name: the entries, and the backends whose names no entry has and whose
-    /// program is on the PATH.
+    /// All instances now, by name: the configured ones, and the default instance of each backend
+    /// whose program is on the PATH, unless an entry has that name.
     pub fn instances(&self, env: &Env) -> Vec<ResolvedInstance> {
         let known: Vec<String> = self.entries.keys().cloned().collect();
         let mut all: Vec<ResolvedInstance> =
@@ -176,7 +176,7 @@ impl InstanceProblem {
     }
 }
 
-/// The default instance of a backend with a program, if no entry has its name.
+/// The default instance of a backend, unless an entry has that name.
 fn backend_instance(name: &str, known: &[String]) -> Option<AgentInstance> {
     let backend = AgentBackend::parse(name)?;
     AgentInstance::of_backend(backend).filter(|_| !known.iter().any(|it| it == name))
@@ -297,7 +297,7 @@ fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
     }
 }
 
-/// Resolves the variables of an instance. Returns why it is not callable.
+/// Resolves the variables of an instance. Returns the reason if it is not callable.
 fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<(InstanceStatus, String)> {
     if !instance.enabled {
         return Some((InstanceStatus::Disabled, "its entry says `enabled = false`".to_owned()));
@@ -317,7 +317,7 @@ fn refusal(instance: &mut AgentInstance, env: &Env) -> Option<(InstanceStatus, S
     (!found).then(|| (InstanceStatus::BinaryMissing, reason()))
 }
 
-/// Replaces each `${VAR}`.
+/// Replaces each `${VAR}` with its value. Fails if a variable is not set.
 fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -338,7 +338,8 @@ fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<Strin
     Ok(expanded)
 }
 
-/// Without `cwd` a relative path passes: it starts at the folder of the start, not known yet.
+/// Accepts a relative path without `cwd`, as it is relative to the agent's folder, which is not
+/// known yet.
 fn has_program(program: &str, cwd: Option<&Path>, env: &Env) -> bool {
     let path = match (program.contains('/'), cwd) {
         (true, None) if Path::new(program).is_relative() => return true,
@@ -349,7 +350,7 @@ fn has_program(program: &str, cwd: Option<&Path>, env: &Env) -> bool {
     find_program(path.as_os_str(), env.os("PATH").unwrap_or_default()).is_ok()
 }
 
-/// `~` is the home folder.
+/// Expands a leading `~` to the home folder; fails if the result is not absolute.
 fn folder(text: &str, env: &Env) -> Result<PathBuf, String> {
     let home = || env.os("HOME").map(PathBuf::from).ok_or_else(|| "HOME is not set".to_owned());
     let path = match text.strip_prefix('~') {

@@ -1,4 +1,4 @@
-//! The TOML file: every key optional, unknown keys refused.
+//! The TOML file: every key is optional, and unknown keys are refused.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -12,7 +12,7 @@ use super::ConfigError;
 use super::setting::{each, scope};
 use crate::private_file;
 
-/// `config.toml` as written; [`Config`](super::Config) has the meaning of its keys.
+/// `config.toml` as written; [`Config`](super::Config) documents the keys.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
@@ -21,7 +21,7 @@ pub struct FileConfig {
     pub allowed_host: Option<Vec<String>>,
     pub allowed_origin: Option<Vec<String>>,
     pub proxy_user: Option<Vec<String>>,
-    /// A relative path starts at this file's folder.
+    /// A relative path is relative to this file's folder.
     pub token_file: Option<PathBuf>,
     pub log_level: Option<String>,
     pub log_format: Option<String>,
@@ -34,7 +34,7 @@ pub struct FileConfig {
     pub sessions: SessionsSection,
     pub sources: SourcesSection,
     pub wake: WakeSection,
-    /// By the last part of the key of a kind.
+    /// Keyed by the last part of the budget kind's key.
     pub budget: BTreeMap<String, u64>,
     /// `[agents.<instance>]`: each entry is read alone, so that an invalid one leaves the others
     /// valid.
@@ -59,7 +59,7 @@ pub struct TeamSection {
 pub struct StoreSection {
     pub max_bytes: Option<u64>,
     pub url: Option<String>,
-    /// A relative path starts at this file's folder.
+    /// A relative path is relative to this file's folder.
     pub password_file: Option<PathBuf>,
     pub schema: Option<String>,
     pub max_connections: Option<u64>,
@@ -116,7 +116,7 @@ pub struct SourcesSection {
     pub max_kept_bytes: Option<u64>,
     pub registry: Option<String>,
     pub tool_call: Option<Vec<String>>,
-    /// One table for each child MCP server; an invalid one leaves the others valid.
+    /// One table per child MCP server; an invalid table leaves the others valid.
     servers: BTreeMap<String, serde_json::Value>,
 }
 
@@ -155,7 +155,7 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
 }
 
 impl FileConfig {
-    /// A missing file is an empty one.
+    /// A missing file counts as an empty one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         match private_file::read_settings(path) {
             Ok(Some(text)) => Self::parse(&text, path),
@@ -164,7 +164,7 @@ impl FileConfig {
         }
     }
 
-    /// Only `token_file` of an invalid file, if it is readable.
+    /// The `token_file` of a file that may otherwise be invalid, if that key can be read.
     pub fn only_token_file(path: &Path) -> Self {
         let text = private_file::read_settings(path).ok().flatten().unwrap_or_default();
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
@@ -173,7 +173,7 @@ impl FileConfig {
         Self { token_file, ..Self::default() }
     }
 
-    /// `path` is for messages and for relative paths.
+    /// `path` is for error messages and for relative paths in the file.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let bad = |problem: String| ConfigError::File { path: path.to_path_buf(), problem };
         let trimmed = |error: &toml::de::Error| error.to_string().trim_end().to_owned();
@@ -204,17 +204,17 @@ impl FileConfig {
     }
 }
 
-/// Scopes of attended sessions. The file is read for each new client:
-/// a grant counts for the next session, without a restart of the daemon.
+/// Scopes of attended sessions. The file is read for each new client, so a grant applies to the
+/// next session without a restart of the daemon.
 #[derive(Debug, Clone)]
 pub struct SessionScopes {
     pub(super) file: PathBuf,
-    /// From the environment, which overrides the file.
+    /// The value in the environment, which overrides the file.
     pub(super) fixed: Option<Vec<String>>,
 }
 
 impl SessionScopes {
-    /// An unreadable file gives none.
+    /// The current scopes; none if the file cannot be read.
     pub fn now(&self) -> Vec<String> {
         if let Some(fixed) = &self.fixed {
             return fixed.clone();

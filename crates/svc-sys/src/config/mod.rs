@@ -2,7 +2,7 @@
 //!
 //! Only [`Config::resolve`] knows the precedence; every value keeps its [`Origin`] for `svc config
 //! show`. The environment of the process is read once, into an [`Env`]. Nothing here uses the
-//! network, and of secrets only the address of a database may hold one.
+//! network. The only secret that may be in a value is the password in the address of a database.
 
 mod agents;
 mod file;
@@ -23,11 +23,11 @@ pub use store::{ListenMode, Password, StoreSettings, StoreUrl};
 
 /// A snapshot of environment variables.
 ///
-/// An empty variable counts as not set, as in the XDG specification.
+/// An empty variable counts as unset, as in the XDG specification.
 #[derive(Clone, Default)]
 pub struct Env(BTreeMap<OsString, OsString>);
 
-/// Shows the names only: a value may be a token.
+/// Shows only the names, as a value may be a token.
 impl std::fmt::Debug for Env {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
@@ -35,7 +35,6 @@ impl std::fmt::Debug for Env {
 }
 
 impl Env {
-    /// Reads the environment of this process.
     pub fn from_process() -> Self {
         std::env::vars_os().collect()
     }
@@ -61,7 +60,7 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Env {
     }
 }
 
-/// Empty lists and `None` mean that a flag was not given.
+/// The flags of `svc serve`. An empty list or `None` means that the flag was not given.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Flags {
@@ -96,21 +95,21 @@ pub enum ConfigError {
     NoHome,
     #[error("cannot read the configuration file {path}; check its owner and mode", path = path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    /// Not TOML, an unknown key, or a value of the wrong type.
+    /// The file is not TOML, has an unknown key, or a value of the wrong type.
     #[error("in the configuration file {path}: {problem}\ncorrect the file, then try `svc config check {path}`", path = path.display())]
     File {
         path: PathBuf,
-        /// With line, column and key.
+        /// The parser's message with line, column and key.
         problem: String,
     },
     #[error("{source_name} {problem}; {advice}")]
     Invalid {
-        /// A flag, a variable, or a key of a file.
+        /// A flag, a variable, or a key of the file.
         source_name: String,
         problem: String,
         advice: String,
     },
-    /// In `--mcp-config`.
+    /// A document of `--mcp-config` is invalid.
     #[error("{0}")]
     Sources(String),
     #[error(
@@ -119,36 +118,36 @@ pub enum ConfigError {
     )]
     NoAuthBeyondLoopback {
         origin: String,
-        /// The first that is not loopback.
+        /// The first address that is not loopback.
         address: std::net::SocketAddr,
     },
 }
 
-/// The files of one daemon; absolute paths.
+/// The files of one daemon, as absolute paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     /// The data folder, mode 0700.
     pub home: PathBuf,
     pub db: PathBuf,
-    /// `svc.db.lock`: one daemon per database.
+    /// `svc.db.lock`, which limits a database to one daemon.
     pub lock: PathBuf,
-    /// Default of `token_file`.
+    /// Default of the setting `token_file`.
     pub token: PathBuf,
-    /// Holds the random name of the page.
+    /// File with the random path segment of the page.
     pub page_name: PathBuf,
-    /// The running daemon's pid and URL.
+    /// Pid and URL of the running daemon.
     pub daemon_json: PathBuf,
-    /// The Unix socket of the running daemon for commands of this user.
+    /// Unix socket of the running daemon, for commands of this user.
     pub socket: PathBuf,
-    /// Of background runs.
+    /// Log of a background daemon.
     pub log: PathBuf,
-    /// Sockets and spools of agent hosts.
+    /// Sockets and spools of the hosts of agents.
     pub agents: PathBuf,
     /// Output of `svc task run` that the daemon has not acknowledged yet.
     pub spool: PathBuf,
-    /// Need not exist.
+    /// May not exist.
     pub config_file: PathBuf,
-    /// The home is from `--home` or `SVC_HOME`.
+    /// Whether the home is from `--home` or `SVC_HOME`.
     pub explicit_home: bool,
 }
 
@@ -156,7 +155,7 @@ impl Paths {
     /// The home is `home_flag`, else `$SVC_HOME`, else `$XDG_DATA_HOME/svc`, else
     /// `~/.local/share/svc`.
     ///
-    /// The configuration file is `config.toml` in a chosen home, else
+    /// The configuration file is `config.toml` in an explicit home, else
     /// `$XDG_CONFIG_HOME/svc/config.toml`, else `~/.config/svc/config.toml`. Relative XDG variables
     /// are ignored, as the specification requires.
     pub fn resolve(env: &Env, home_flag: Option<&Path>) -> Result<Self, ConfigError> {
@@ -197,7 +196,7 @@ impl Paths {
     }
 }
 
-/// A background daemon has another working folder.
+/// Paths are made absolute, as a background daemon has another working folder.
 fn absolute(path: &Path) -> Result<PathBuf, ConfigError> {
     std::path::absolute(path).map_err(|_| ConfigError::NoHome)
 }

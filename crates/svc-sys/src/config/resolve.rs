@@ -1,4 +1,4 @@
-//! The precedence, the defaults and the rules across keys.
+//! The precedence of the sources, the defaults, and the rules across keys.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use super::sources::{FlagSources, ImportedClient, SourceFiles};
 use super::store::StoreSettings;
 use super::{ConfigError, Env, Flags, Paths};
 
-// Defaults; the fields of `Config` say what they are.
+// Defaults; the fields of `Config` explain them.
 const MAX_RESULT_BYTES: u64 = 400_000;
 const MAX_KEPT_BYTES: u64 = 512 * 1024 * 1024;
 const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 const CHECK_IN: u64 = 10;
 const COLD_WAIT: u64 = 3;
 const TEAM_AWAY: Duration = Duration::from_hours(24);
-/// A year of work is kept.
+/// Events of a year are kept.
 const EVENT_DAYS: u64 = 365;
 const EXPIRY_DAYS: u64 = 30;
 
@@ -34,7 +34,8 @@ pub struct Config {
     pub paths: Paths,
     /// Addresses to listen on; at least one.
     pub listen: Setting<Vec<SocketAddr>>,
-    /// This user's programs are the operator without a token; only with loopback addresses.
+    /// Programs of this user are the operator without a token. Only allowed with loopback
+    /// addresses.
     pub no_auth: Setting<bool>,
     /// Further accepted `Host` names, lower case, with or without a port.
     pub allowed_host: Setting<Vec<String>>,
@@ -42,14 +43,14 @@ pub struct Config {
     pub allowed_origin: Setting<Vec<String>>,
     /// Users of this machine, by name or number, whose programs are reverse proxies.
     pub proxy_user: Setting<Vec<String>>,
-    /// The operator token's file; absolute.
+    /// File of the operator token, as an absolute path.
     pub token_file: Setting<PathBuf>,
     pub log_level: Setting<String>,
     pub log_format: Setting<LogFormat>,
-    /// Name of this machine; by default that of its host.
+    /// Name of this machine; by default the host's name.
     pub daemon_name: Setting<Option<String>>,
     /// How long a machine may be away before its tasks fail, its agents are lost and its tokens
-    /// end.
+    /// expire.
     pub team_away: Setting<Duration>,
     /// Largest size of the database in bytes, if limited.
     pub store_max_bytes: Setting<Option<u64>>,
@@ -62,65 +63,64 @@ pub struct Config {
     pub retention_messages_days: Setting<u64>,
     /// Days after which a pending task expires.
     pub retention_tasks_days: Setting<u64>,
-    /// What becomes of the prompts of attended sessions.
+    /// How prompts of attended sessions are handled.
     pub approvals_attended: Setting<AttendedPrompts>,
     /// Tool calls after which hooks ask a session to review its record.
     pub hooks_check_in: Setting<u64>,
     /// Seconds that a prompt waits for a daemon that is not ready.
     pub hooks_cold_wait: Setting<u64>,
-    /// Hooks add matching records to prompts.
+    /// Whether hooks add matching records to prompts.
     pub hooks_context: Setting<bool>,
-    /// Reviews and records are for sub-agents, too.
+    /// Whether sub-agents, too, get reviews and records.
     pub hooks_sub_agents: Setting<bool>,
-    /// Which idle sessions a message wakes.
+    /// Which idle sessions a message may wake.
     pub hooks_wake: Setting<WakeMode>,
     pub sessions_visibility: Setting<SessionsVisibility>,
-    /// Who may send to whom, among sessions that see each other; empty for all.
+    /// Which sessions that see each other may send messages to each other; all if empty.
     pub sessions_allow: Setting<Vec<AllowRule>>,
-    /// Most turns in which sessions answer replies with replies.
+    /// Most turns in which two sessions answer each other's replies.
     pub sessions_max_ping_pong: Setting<u32>,
-    /// Scopes of attended sessions.
     pub sessions_scopes: Setting<Vec<String>>,
-    /// Tools that clients see; by their credential if not set.
+    /// Tools that clients see; depends on their credential if not set.
     pub sources_expose: Setting<Option<ToolExposure>>,
     pub sources_import: Setting<Vec<ImportedClient>>,
-    /// The registry of servers that people search.
+    /// The registry that `svc mcp search` uses.
     pub sources_registry: Setting<String>,
-    /// Which tools a session reaches through `ToolCall`, as globs.
+    /// Globs of tools that a session may call through `ToolCall`.
     pub sources_tool_call: Setting<Vec<String>>,
-    /// Bytes above which a tool's result is kept as a resource.
+    /// Largest result of a tool in bytes; a larger one is stored as a resource.
     pub sources_max_result_bytes: Setting<u64>,
-    /// Bytes of such results per principal, and as many of files of resources.
+    /// Most bytes of such results per principal, and as many again of files of resources.
     pub sources_max_kept_bytes: Setting<u64>,
-    /// Clients whose sessions no message wakes.
+    /// Clients whose sessions are never woken by a message.
     pub wake_off: Setting<Vec<HookClient>>,
-    /// Bounds per principal, in the order of the documentation.
+    /// Limits per principal, in the order of the documentation.
     pub budget: Vec<(BudgetKind, Setting<u64>)>,
-    /// The instance of a dispatch that names none.
+    /// The instance of an assignment that names none.
     pub default_agent: Setting<Option<String>>,
     pub agents: AgentsConfig,
-    /// Log to this file, rotated by size, instead of stderr. A flag of `svc start` only.
+    /// Log to this file, rotated by size, instead of stderr. Only a flag, which `svc start` sets.
     pub log_file: Option<PathBuf>,
-    /// Fail if migrations are pending. A flag only.
+    /// Fail if migrations are pending. Only a flag.
     pub no_migrate: bool,
-    /// Start on a history that has gone to another database. A flag only.
+    /// Start although the history was moved to another database. Only a flag.
     pub force_local: bool,
-    /// Where child MCP servers are named.
+    /// Files that name child MCP servers.
     pub sources: SourceFiles,
 }
 
 impl Config {
     /// Reads the file that `paths` names, if it exists.
     ///
-    /// Fails if any source has an invalid value, even an overridden one: the mistake would show
-    /// only when the override goes.
+    /// Fails if any source has an invalid value, even an overridden one: else the mistake would
+    /// show only when the override is removed.
     pub fn resolve(paths: Paths, env: &Env, flags: &Flags) -> Result<Self, ConfigError> {
         let file = FileConfig::load(&paths.config_file)?;
         Self::from_sources(paths, env, flags, &file)
     }
 
-    /// Files and folders with secrets, or the rows of all callers. Paths of callers never lead to
-    /// them.
+    /// Files and folders that hold secrets or the rows of all callers. A path from a caller must
+    /// not lead there.
     pub fn private_paths(&self) -> Vec<PathBuf> {
         let paths = &self.paths;
         let mut private = vec![
@@ -139,7 +139,7 @@ impl Config {
         private
     }
 
-    /// Without I/O.
+    /// As [`Self::resolve`], but without I/O.
     pub fn from_sources(
         paths: Paths,
         env: &Env,
@@ -278,7 +278,7 @@ impl Config {
         Ok(config)
     }
 
-    /// In the order of the documentation.
+    /// The rows of `svc config show`, in the order of the documentation.
     pub fn rows(&self) -> Vec<ConfigRow> {
         let token_file = json!(self.token_file.to_string_lossy());
         let allow: Vec<_> = self.sessions_allow.iter().map(AllowRule::as_text).collect();
@@ -361,7 +361,7 @@ impl Config {
                 advice: format!("name at least one address, such as {DEFAULT_LISTEN}"),
             });
         }
-        // An IPv4 loopback address mapped into IPv6 counts too.
+        // An IPv4 loopback address that is mapped into IPv6 counts as loopback.
         let is_open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
         match self.listen.iter().find(is_open) {
             Some(address) if *self.no_auth => Err(ConfigError::NoAuthBeyondLoopback {
@@ -433,7 +433,7 @@ mod tests {
         }
     }
 
-    /// Environment, flags, file, and what the error has to say.
+    /// Environment, flags, file, and the text that the error must contain.
     type RefusedValue<'a> = (&'a [(&'a str, &'a str)], &'a Flags, &'a str, &'a str);
 
     #[test]

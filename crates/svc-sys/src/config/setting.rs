@@ -1,4 +1,4 @@
-//! A value with its origin, its sources by strength, and the parsers of values.
+//! A setting with its origin, the sources of a setting in their precedence, and parsers of values.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -89,7 +89,7 @@ impl<T> Setting<Option<T>> {
     }
 }
 
-/// The sources of a key. The strongest counts; all are checked.
+/// The sources of a key. The strongest one sets the value, but all are validated.
 pub(super) struct SettingSources<'a> {
     pub(super) env: &'a Env,
     pub(super) file: &'a Path,
@@ -146,7 +146,7 @@ impl SettingSources<'_> {
         self.value(key, flag.into().cloned(), file.into().cloned(), text, |text| parse(&text))
     }
 
-    /// Absolute.
+    /// The result is absolute.
     pub(super) fn path<'a>(
         &self,
         key: &str,
@@ -167,7 +167,7 @@ impl SettingSources<'_> {
         self.value(key, flag.then_some(true), file, boolean, Ok)
     }
 
-    /// A whole number.
+    /// Parses a whole number and validates it.
     pub(super) fn checked<T: FromStr>(
         &self,
         key: &str,
@@ -178,7 +178,7 @@ impl SettingSources<'_> {
         self.value(key, flag, file, whole_number, check)
     }
 
-    /// A whole number above 0, without a flag.
+    /// A whole number above 0 of a key without a flag.
     pub(super) fn number(
         &self,
         key: &str,
@@ -209,14 +209,14 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Text on a terminal, JSON otherwise.
+    /// Text on a terminal, else JSON.
     Auto,
     Text,
     /// One JSON object per record.
     Json,
 }
 
-/// One of the words that stand for a value in JSON; `words` are for the error.
+/// Parses one of the words of an enum's JSON form; the error lists `words`.
 pub(super) fn word<T: DeserializeOwned>(words: &str) -> impl Fn(&str) -> Result<T, String> {
     move |text| serde_json::from_value(json!(text)).map_err(|_| format!("`{text}` is not {words}"))
 }
@@ -225,7 +225,7 @@ fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"))
 }
 
-/// Clients end a hook after 10 s.
+/// At most 8 seconds, as clients kill a hook after 10 s.
 pub(super) fn cold_wait(seconds: u64) -> Result<u64, String> {
     if seconds <= 8 { Ok(seconds) } else { Err("must be from 0 to 8 seconds".to_owned()) }
 }
@@ -239,12 +239,12 @@ pub fn scope(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Which idle sessions a message wakes.
+/// Which idle sessions a message may wake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeMode {
     Terminal,
-    /// Also sessions that a program keeps open; the program has to end them.
+    /// Also sessions that a program keeps open. Such a program must end its sessions itself.
     Always,
     Never,
 }
@@ -253,7 +253,7 @@ pub(super) fn default_listen() -> SocketAddr {
     listen(DEFAULT_LISTEN).expect("the default address is well formed")
 }
 
-/// The base URL of a registry, without trailing slashes.
+/// The base URL of a registry, with trailing slashes removed.
 pub(super) fn url(text: &str) -> Result<String, String> {
     let url = text.trim_end_matches('/');
     let is_url = url.starts_with("https://") || url.starts_with("http://");
@@ -275,7 +275,7 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// A word, as it stands in lists and behind names.
+/// A name of one word, as it occurs in lists and after other names.
 pub(super) fn machine_name(text: &str) -> Result<String, String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if text.is_empty() || text.len() > 63 || !text.chars().all(is_part) {
@@ -284,7 +284,7 @@ pub(super) fn machine_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// As in a `Host` header, with or without a port.
+/// A host name as in a `Host` header, with or without a port.
 pub(super) fn host(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
@@ -293,7 +293,7 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// A name or number. The start of the daemon checks that the user exists.
+/// A user's name or number. The daemon checks at its start that the user exists.
 pub(super) fn user(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() || text.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
@@ -302,7 +302,7 @@ pub(super) fn user(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// As in an `Origin` header: scheme, host and perhaps a port; no path.
+/// An origin as in an `Origin` header: scheme, host and perhaps a port, but no path.
 pub(super) fn origin(text: &str) -> Result<String, String> {
     let text = text.trim();
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
@@ -314,7 +314,7 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
 
 /// Log filter directives, such as `info` or `svc=debug,warn`.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
-    // The filter reads an unknown word as the name of a module, and would log nothing else.
+    // The filter would take an unknown word as a module's name, and then log nothing else.
     let is_level = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
     let is_filter = text.parse::<Targets>().is_ok() && text.split(',').all(is_level);
     if is_filter {
@@ -325,7 +325,7 @@ pub(super) fn log_level(text: &str) -> Result<String, String> {
     ))
 }
 
-/// Such as `30m`, `90s`, `500ms`, `1h`, or `0`.
+/// A time such as `30m`, `90s`, `500ms`, `1h`, or `0`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a time such as 90s, 30m or 1h");
     let text = text.trim();
@@ -346,7 +346,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
 }
 
-/// The time as [`duration`] reads it, in the largest unit that it is a multiple of.
+/// Formats a time as [`duration`] parses it, in the largest unit that divides it.
 pub(super) fn shown_duration(time: Duration) -> String {
     let millis = time.as_millis();
     let units = [("h", 60 * 60 * 1000), ("m", 60 * 1000), ("s", 1000)];
@@ -363,7 +363,7 @@ fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Up to the largest number of a column of the database.
+/// From 1 to the largest integer that a column of the database can hold.
 fn positive(number: u64) -> Result<u64, String> {
     if (1..=i64::MAX.cast_unsigned()).contains(&number) {
         return Ok(number);
@@ -382,7 +382,7 @@ pub(super) fn each<T>(
     items.iter().map(|item| parse(item)).collect()
 }
 
-/// Without blank items.
+/// Splits at commas and drops blank items.
 fn comma(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! Where the rows are kept, if not in a file of the data folder.
+//! Which database holds the rows, if it is not the file in the data folder.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,28 +10,28 @@ use super::file::StoreSection;
 use super::setting::{ConfigRow, Setting, SettingSources, word};
 use super::{ConfigError, Flags};
 
-/// `[store]`: a database of PostgreSQL, and how to reach it.
+/// `[store]`: a PostgreSQL database and how to reach it.
 #[derive(Debug, Clone)]
 pub struct StoreSettings {
-    /// The file `svc.db` of the data folder if not set.
+    /// Unset: the file `svc.db` in the data folder.
     pub url: Setting<Option<StoreUrl>>,
-    /// Holds the password, and nothing else.
+    /// A file that holds only the password.
     pub password_file: Setting<Option<PathBuf>>,
-    /// The schema of our tables.
+    /// The schema that holds svc's tables.
     pub schema: Setting<String>,
-    /// Connections of the daemon in all.
+    /// Most connections of the daemon.
     pub max_connections: Setting<u64>,
     pub connect_timeout: Setting<u64>,
     pub listen: Setting<ListenMode>,
 }
 
-/// How the daemon hears of what other connections commit.
+/// How the daemon learns of commits by other connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenMode {
     /// The server notifies the daemon.
     Notify,
-    /// The daemon looks each second.
+    /// The daemon polls once a second.
     Poll,
 }
 
@@ -97,9 +97,9 @@ impl StoreSettings {
 }
 
 const CONNECTIONS: u64 = 6;
-/// Seconds that a start waits for the server.
+/// How long a start waits for the server, in seconds.
 const CONNECT_TIMEOUT: u64 = 30;
-/// One for the writer, one that holds the schema and listens, and one that reads.
+/// One for the writer, one that holds the schema and listens, and one for reads.
 const FEWEST_CONNECTIONS: u64 = 3;
 
 fn connections(number: u64) -> Result<u64, String> {
@@ -107,7 +107,7 @@ fn connections(number: u64) -> Result<u64, String> {
     if is_enough { Ok(number) } else { Err("must be from 3 to 1000".to_owned()) }
 }
 
-/// A name that needs no quotation marks, and that the server does not keep for itself.
+/// A name that needs no quotation marks and that the server does not reserve.
 fn schema(text: &str) -> Result<String, String> {
     if text.starts_with("pg_") {
         return Err(format!("`{text}`: names that begin with pg_ are the server's own"));
@@ -124,12 +124,12 @@ fn schema(text: &str) -> Result<String, String> {
     }
 }
 
-/// `Debug` does not show it.
+/// `Debug` does not show the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
 impl Password {
-    /// The text of a file, without the line's end.
+    /// The content of a password file, without the line end.
     pub fn of_file(text: &str) -> Self {
         Self(text.trim_end_matches(['\r', '\n']).to_owned())
     }
@@ -145,15 +145,15 @@ impl fmt::Debug for Password {
     }
 }
 
-/// The address of a database of PostgreSQL. Its password is never shown.
+/// The address of a PostgreSQL database. Its password is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(String);
 
 impl FromStr for StoreUrl {
     type Err = String;
 
-    /// The error does not repeat the text, which may have a password. What is not understood is
-    /// refused: it might have a password, too.
+    /// The error does not quote the text, which may contain a password. What the parser does not
+    /// understand is refused, as it might also contain one.
     fn from_str(text: &str) -> Result<Self, String> {
         let refused = |why: &str| Err(format!("is not an address such as {EXAMPLE}: {why}"));
         if !["postgres://", "postgresql://"].iter().any(|begin| text.starts_with(begin)) {
@@ -194,10 +194,10 @@ const PARAMETERS: [&str; 12] = [
     "user",
 ];
 const PASSWORD: &str = "password";
-/// Which of several hosts counts. It is always the one that takes writes.
+/// Parameter that selects one of several hosts. svc always uses the host that takes writes.
 const TARGET: &str = "target_session_attrs";
 
-/// A host with its port, if it has one.
+/// Whether the text is a host with or without a port.
 fn is_host(text: &str) -> bool {
     let port = match text.strip_prefix('[').map(|text| text.split_once(']')) {
         Some(Some((_, port))) => port,
@@ -208,7 +208,7 @@ fn is_host(text: &str) -> bool {
 }
 
 impl StoreUrl {
-    /// Scheme, user with password, and what follows the user.
+    /// Scheme, user with password, and the rest of the address.
     fn parts(&self) -> (&str, Option<&str>, &str) {
         let (scheme, rest) = self.0.split_at(self.0.find("://").map_or(0, |at| at + 3));
         let authority = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -218,13 +218,13 @@ impl StoreUrl {
         }
     }
 
-    /// The hosts with their ports, as they are written: one, which may be empty, or several.
+    /// The hosts as written, with their ports: one, which may be empty, or several.
     fn hosts(&self) -> impl Iterator<Item = &str> {
         let (_, _, rest) = self.parts();
         rest.split(['/', '?']).next().unwrap_or_default().split(',')
     }
 
-    /// With the password: an address for each host, in their order.
+    /// One address for each host, in their order. They contain the password.
     pub fn of_each_host(&self) -> Vec<String> {
         let (scheme, user, rest) = self.parts();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -239,7 +239,7 @@ impl StoreUrl {
         query.split('&').filter_map(|pair| pair.split_once('='))
     }
 
-    /// With its question mark; empty if no parameter is left.
+    /// The query with its question mark; empty if no parameter remains.
     fn query_without(&self, left_out: &str) -> String {
         let kept = self.query().filter(|(name, _)| *name != left_out);
         let kept: Vec<String> = kept.map(|(name, value)| format!("{name}={value}")).collect();

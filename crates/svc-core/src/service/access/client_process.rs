@@ -41,8 +41,8 @@ impl ClientProcess {
         }
         let now = ProcessEntry::read(peer).map(|entry| entry.started);
         let Some(peer_started) = started.filter(|_| now == started) else {
-            // The connection may have been passed to any process, and the id may belong to another one
-            // by now.
+            // The connection may have been passed to any process, and by now the id may belong to
+            // another process.
             return forbidden("the process that connected has ended");
         };
         let mut between = Vec::new();
@@ -69,7 +69,7 @@ impl ClientProcess {
     }
 
     /// The working folder of the client. If the client hides it (a program may ask the system to),
-    /// that of the process on the socket, which it started.
+    /// the folder of the process on the socket, which the client started.
     pub(super) fn cwd(&self) -> Option<String> {
         folder_of(self.process.pid).or_else(|| self.own_folder())
     }
@@ -126,7 +126,7 @@ enum HostLookup {
     Agent(Box<AgentRow>),
     /// A host that no row names, while some agent's host is not known yet.
     UnknownHost,
-    /// No host, or a client nearer than the host.
+    /// No host above the process, or a client nearer to it than the host.
     Nobody,
 }
 
@@ -281,7 +281,7 @@ mod tests {
         let own = std::process::id();
         let connected = on_socket(child);
         assert!(ClientProcess::find(connected, Some(own)).is_ok());
-        // The id belongs to another process by now.
+        // By now the id belongs to another process.
         let earlier = connected.started.map(|started| started - 1);
         for started in [earlier, None] {
             let ended = LocalProcess { started, ..connected };

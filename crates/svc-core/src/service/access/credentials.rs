@@ -32,7 +32,7 @@ struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<TokenCache>,
-    /// Credentials with open streams, which end with them.
+    /// Credentials with open streams. When a credential ends, its streams end.
     watched: Mutex<HashMap<WatchKey, WatchedCredential>>,
     revocations: AtomicU64,
 }
@@ -44,8 +44,8 @@ pub(super) struct TokenCache {
     pub(super) by_cookie: HashMap<[u8; 32], Browser>,
     /// When the row of a token was last read as valid.
     pub(super) good: HashMap<TokenId, Timestamp>,
-    /// Tokens that this daemon revoked, with the time. It overrides cached rows, so that their
-    /// streams end.
+    /// Tokens that this daemon revoked, with the time. Overrides cached rows, so that the streams
+    /// of these tokens end.
     ended: HashMap<TokenId, Timestamp>,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct CachedToken {
 #[derive(Clone)]
 pub(super) struct Browser {
     pub(super) seen: CachedToken,
-    /// The operator's credential under which it was signed in.
+    /// Fingerprint of the operator's token under which the browser was signed in.
     pub(super) operator_credential: String,
 }
 

@@ -38,7 +38,7 @@ impl Access {
         Self { core, tokens }
     }
 
-    /// Ends what was opened with these tokens, whose rows are revoked already.
+    /// Evicts these tokens, whose rows are revoked already, and ends the streams that use them.
     pub(super) fn forget(&self, ids: &[TokenId]) {
         self.tokens.forget(ids, self.core.now());
     }

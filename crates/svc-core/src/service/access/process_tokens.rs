@@ -70,7 +70,8 @@ impl Access {
         let name = input.client.unwrap_or_else(|| client.name.clone());
         let fresh = self.subject_of_unseen(&client.process, &name, client.cwd()).await?;
         let token = format!("svc_{}", new_secret());
-        // To decide about a folder is a write job of its own.
+        // Resolving a folder to its project is a write job of its own, so it happens before this
+        // one.
         let own = match client.own_folder() {
             Some(folder) => Some((self.core.projects.of_folder(&folder).await?, folder)),
             None => None,

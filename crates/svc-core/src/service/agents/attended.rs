@@ -1,6 +1,7 @@
-//! Work for a session that a person started and that hooks made known. The session gets the prompt
-//! as a question in its inbox, and its answer is the result: that ends the task in its own commit.
-//! This file delivers the prompt, and ends the task if no answer comes.
+//! Work for a session that a person started and that hooks have reported. The session gets the
+//! prompt as a question in its inbox. Its answer is the result of the task, and ends the task in
+//! the commit that stores the answer. This file delivers the prompt, and ends the task if no answer
+//! comes.
 
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ pub(super) async fn attended_for(
     let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
     rows.retain(|row| match &owned.owner {
         Some(Principal::Operator) => true,
-        // No session asks itself.
+        // A session does not take its own dispatch.
         Some(Principal::Session(key)) => row.owner.as_deref() != Some(&**key) && is_near(row),
         None => false,
     });
@@ -224,7 +225,7 @@ async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Err
 
 /// The requester, and the peer that its answer goes to. A session without a peer gets one.
 async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller, String), Error> {
-    // A `from` that is no peer names a principal, which no answer reaches.
+    // A `from` that is not a peer id names a principal, and no answer can be sent to it.
     let named = task.task.from.clone().filter(|from| PeerId::parse(from).is_some());
     Ok(match &task.owned.owner {
         Some(Principal::Session(key)) => {

@@ -305,7 +305,8 @@ impl AgentFollower {
     }
 
     async fn lose(&self) -> Result<bool, Error> {
-        // Processes end before the end is stored, so that whoever reads of the end finds none.
+        // Ends the processes before it stores the end, so that a reader of the end finds none
+        // running.
         end_tree(&self.id).await;
         self.end_as(AgentState::Lost, "its host ended before it".to_owned()).await?;
         Ok(true)

@@ -32,12 +32,13 @@ pub(super) struct TakenIn {
     pub(super) is_spent: bool,
     /// The agent has work that has not ended.
     pub(super) is_dispatching: bool,
-    /// The peer of an ended agent, if it has more deliveries than one write job may end.
+    /// The peer of an ended agent, if it has more deliveries than one write job may end; the caller
+    /// ends the rest.
     pub(super) has_mail: Option<PeerId>,
     pub(super) revoked: Vec<TokenId>,
 }
 
-/// Stores events of a host. Skips those that the log has.
+/// Stores events of a host. Skips those that the log already has.
 ///
 /// # Errors
 /// [`Error::Conflict`] if an event is missing between the log and `events`.

@@ -99,13 +99,13 @@ struct AgentMailing {
     core: Core,
     peer: PeerId,
     host: HostInput,
-    /// Messages that the host has and with which no turn has begun yet.
+    /// Messages that the host has and that have begun no turn yet.
     with_host: HashSet<MessageId>,
 }
 
 impl AgentMailing {
-    /// Whether the host has [`limits::HOST_MAIL`] messages, the most that it is given. It gets the
-    /// next one when a turn has begun with one of them.
+    /// Whether the host has [`limits::HOST_MAIL`] messages that have begun no turn, the most that
+    /// it is given. It gets another one when a turn begins with one of them.
     fn is_full(&self) -> bool {
         u32::try_from(self.with_host.len()).is_ok_and(|count| count >= limits::HOST_MAIL)
     }

@@ -143,7 +143,7 @@ async fn probe_stranger(agents: Agents, id: AgentId) {
         Ok(status) if row.is_some() && status.agent.state.is_final() => {
             remove_files(&agents.settings.folder, &id);
         }
-        // Its start was given up before it began.
+        // The start of this agent was given up before its host began.
         Ok(_) if row.is_some() => AgentFollower::new(&agents, &id).stop_given_up().await,
         Err(HostError::Absent) => {}
         Ok(status) => {

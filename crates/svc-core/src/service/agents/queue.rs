@@ -117,7 +117,7 @@ impl AgentQueue {
                 })
             });
             match step.await {
-                // A failure of the database affects all of them.
+                // A failure of the database affects all tasks of the queue.
                 Err(error) if error.is_of_daemon() => return Err(error),
                 // A full inbox or a used-up budget holds up only this task.
                 Err(error) => self.wait_because(task_id, error.to_string()).await?,

@@ -329,7 +329,7 @@ impl PlannedAgent {
             tracing::error!(agent = %id, %error, "cannot store what came of a start");
         }
         if started.is_ok() {
-            // A daemon that is ending follows no agent; the next daemon does.
+            // A daemon that is shutting down follows no agent; the next daemon follows this one.
             agents.live.follow.send(id).ok();
         }
         started.map(|_| ())

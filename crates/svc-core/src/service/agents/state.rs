@@ -358,7 +358,7 @@ impl HostReach {
     }
 }
 
-/// Its seqs are the offsets of the host.
+/// The stream of an agent. Its seqs equal the offsets of the host.
 pub(super) fn stream_of(id: &AgentId) -> StreamName {
     StreamName::new("agent", id)
 }

@@ -1,12 +1,13 @@
-//! Texts that were given to participants, and what comes of them: with or without a task, with or
-//! without an answer that is waited for. A task for an agent, a task for a session that a person
-//! started and a message of one session to another are one kind of row, and go one way.
+//! Assignments: texts that were given to participants, and how they end, with or without a task,
+//! with or without a caller that waits for the answer. A task for an agent, a task for a session
+//! that a person started, and a message from one session to another are rows of the same kind with
+//! the same states.
 //!
-//! `next` says what an event makes of an assignment, without reading or writing anything. `apply`
-//! carries that out: the row, the events in the streams of both ends, the task that begins.
-//! `settle` ends tasks and tells who asked; `turns` says what the turn of a participant is to the
-//! messages that began it. `agents/queue.rs` decides which agent gets a task, and when. All of this
-//! is part of write jobs.
+//! `next` is the state machine: it decides what an event does to an assignment, without I/O.
+//! `apply` carries that out: it updates the row, appends events to the streams of both ends, and
+//! begins the task. `settle` ends tasks and notifies the requester; `turns` relates the turn of a
+//! participant to the messages that began it. `agents/queue.rs` decides which agent gets a task,
+//! and when. All of this runs inside write jobs.
 
 mod settle;
 mod turns;
@@ -31,23 +32,23 @@ pub(super) use turns::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AssignmentEvent {
-    /// A participant is chosen, and is being told.
+    /// A participant is chosen; delivery to it begins.
     Taken,
-    /// The host or the inbox has it.
+    /// The host or the inbox has the text.
     Stored,
-    /// The model has it.
+    /// The model has the text.
     Begun,
     Ended(AssignmentOutcome),
-    /// The attempt failed, and another one follows.
+    /// The attempt failed; another one follows.
     Retried,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AssignmentOutcome {
     Answered,
-    /// The turn ended without words.
+    /// The turn ended without a text.
     Silent,
-    /// Nobody took it in time.
+    /// No participant took the text in time.
     Expired,
     Failed,
     Cancelled,
@@ -55,14 +56,14 @@ pub(super) enum AssignmentOutcome {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AssignmentEffect {
-    /// Both ends are told how far their message is.
+    /// Append the state of the message to the streams of sender and receiver.
     Tell,
     BeginTask,
     EndTask(TaskStatus),
 }
 
-/// The state of an assignment after an event, and the effects in their order; `None` if the event
-/// changes nothing. What is over stays as it is.
+/// The state of an assignment after an event, and the effects in order; `None` if the event changes
+/// nothing. An assignment that has ended does not change.
 fn next(
     state: AssignmentState,
     mode: RunMode,
@@ -74,7 +75,7 @@ fn next(
     match (state, event) {
         (Queued, AssignmentEvent::Taken) => step(Starting, &[]),
         (Queued | Starting, AssignmentEvent::Stored) => step(Sent, &[Tell]),
-        // A text that asks for nothing is over when the model has it.
+        // A text that asks for no answer is done when the model has it.
         (Queued | Starting | Sent, AssignmentEvent::Begun) => match mode {
             RunMode::Followup => step(Running, &[Tell, BeginTask]),
             RunMode::Notify | RunMode::Steer => step(Ok, &[Tell]),
@@ -92,14 +93,15 @@ fn next(
     }
 }
 
-/// Stores an assignment that is in an inbox from the beginning, and says so to both ends.
+/// Stores an assignment that is in an inbox from the beginning, and appends its state to the
+/// streams of both ends.
 pub(super) async fn open(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), StoreError> {
     tx.assignments().insert(row).await?;
     tell_ends(tx, row).await
 }
 
-/// Stores an assignment after an event, with all that has changed in the row. Returns how its task
-/// ends now: the caller ends it.
+/// Applies an event to an assignment and stores the row, with all changes that the caller made to
+/// it. Returns the status with which the assignment's task ends now; the caller must end the task.
 pub(super) async fn apply(
     tx: &mut WriteTx,
     row: &mut AssignmentRow,
@@ -136,7 +138,7 @@ async fn begin_task(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Says in the streams of both ends how far a message is.
+/// Appends the state of a message to the streams of its sender and receiver.
 async fn tell_ends(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), StoreError> {
     if row.message_id.is_none() {
         return Ok(());
@@ -179,7 +181,7 @@ mod tests {
         ALL.map(|state| next(state, RunMode::Followup, event).map(|(state, _)| state))
     }
 
-    /// Each line: an event, and the state that it leads to from each open state of `ALL`.
+    /// Each line: an event, and the state that it leads to from each state of `ALL`.
     #[test]
     fn each_event_makes_of_each_state_what_the_table_says() {
         let over = [None; 4];

@@ -1,6 +1,5 @@
-//! How work ends that a participant had: the terminal event of its task, the message to whoever
-//! asked, which the daemon writes in the agent's name, and the next attempt where nothing was said
-//! yet.
+//! How assigned work ends: the terminal event of its task, the message to the requester, which the
+//! daemon writes in the agent's name, and another attempt if the agent has said nothing yet.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -26,7 +25,7 @@ pub(in crate::service) struct TaskEnd {
     outcome: AssignmentOutcome,
     result: Option<String>,
     report: TaskReport,
-    /// Another instance may try: nothing was said, and the prompt certainly had no effect.
+    /// Another instance may try: the agent said nothing, and the prompt certainly had no effect.
     may_retry: bool,
 }
 
@@ -41,7 +40,7 @@ impl TaskEnd {
     }
 }
 
-/// Why a turn that has ended gives no answer: a code, and the same in words. `None` if it was
+/// Why an ended turn gives no answer: a code, and a text for people. `None` if the turn was
 /// completed.
 pub(super) fn failure_of(turn: &TurnEnd) -> Option<(&'static str, String)> {
     let (code, otherwise) = match turn.outcome {
@@ -56,8 +55,8 @@ pub(super) fn failure_of(turn: &TurnEnd) -> Option<(&'static str, String)> {
 
 pub(super) const INTERRUPTED: &str = "the turn was interrupted";
 
-/// Settles a task whose turn ended. An `exec` agent that was started for it settles it at its exit,
-/// which has the code and the signal.
+/// Settles a task whose turn ended. An `exec` agent that was started for the task settles it at its
+/// exit instead, which has the exit code and the signal.
 pub(in crate::service) async fn settle_turn(
     tx: &mut WriteTx,
     core: &Core,
@@ -79,7 +78,7 @@ pub(in crate::service) async fn settle_turn(
     settle(tx, core, row, work, task, end).await
 }
 
-/// The agent ended, and its work with it.
+/// Settles the work of an agent that has ended.
 pub(in crate::service) async fn settle_exit(
     tx: &mut WriteTx,
     core: &Core,
@@ -98,7 +97,7 @@ pub(in crate::service) async fn settle_exit(
             if end.outcome != AssignmentOutcome::Cancelled && row.info.exit_code.is_some() {
                 end.report.exit_code = row.info.exit_code;
             }
-            // A program whose turn was over was stopped, so its signal does not matter.
+            // The program was stopped because its turn was over, so its signal does not matter.
             if end.outcome == AssignmentOutcome::Failed {
                 end.report.signal = row.info.signal.map(signal_name);
             }
@@ -128,7 +127,7 @@ fn of_turn(turn: &TurnEnd, work: &AssignmentRow, is_cancelled: bool) -> TaskEnd 
     }
 }
 
-/// The end of a task whose agent ended without the end of the turn.
+/// The end of a task whose agent ended without reporting the end of the turn.
 fn of_exit(row: &AgentRow, work: &AssignmentRow) -> TaskEnd {
     let info = &row.info;
     let failed_with = |error: String, may_retry: bool| TaskEnd {
@@ -151,8 +150,8 @@ fn of_exit(row: &AgentRow, work: &AssignmentRow) -> TaskEnd {
     if info.state == AgentState::Lost {
         return failed_with("outcome unknown".to_owned(), false);
     }
-    // The end of a program that is no agent is the answer. An agent that ended before it answered
-    // has none, whatever its exit code.
+    // For `exec`, the exit of the program is the answer. An agent of another backend that ended
+    // before it answered has no answer, whatever its exit code.
     let is_answer = info.backend == AgentBackend::Exec && info.state == AgentState::Done;
     match (info.exit_code, info.signal) {
         (Some(0), _) if is_answer => TaskEnd {
@@ -229,7 +228,7 @@ pub(in crate::service) async fn retry(
     Ok(())
 }
 
-/// Ends work and its task, and tells who asked for it.
+/// Ends work and its task, and notifies the requester.
 pub(in crate::service) async fn end(
     tx: &mut WriteTx,
     core: &Core,
@@ -252,8 +251,8 @@ pub(in crate::service) async fn end(
     notify_requester(tx, core, work, task).await
 }
 
-/// Ends an assignment that is a message with the outcome of its turn or with an answer by a call,
-/// and its task if it has one. If the assignment is over, only the reply is stored.
+/// Ends an assignment that is a message, and its task if it has one, with the outcome of its turn
+/// or with an answer by a call. If the assignment has ended already, only stores the reply.
 pub(in crate::service) async fn end_answered(
     tx: &mut WriteTx,
     core: &Core,
@@ -278,13 +277,13 @@ pub(in crate::service) async fn end_answered(
     end(tx, core, work, &mut task, end_as).await?;
     let is_of_person = task.task.from.is_none() && task.owned.owner == Some(Principal::Operator);
     if is_of_person && task.task.status == TaskStatus::Done {
-        // No peer gets a message about the end: the answer is read in the task.
+        // There is no peer to notify: the person reads the answer in the task.
         note_returned(tx, work).await?;
     }
     Ok(())
 }
 
-/// Tells whoever gave the task, by a message in the inbox of that peer.
+/// Notifies the requester of a task, by a message in the inbox of the requester's peer.
 async fn notify_requester(
     tx: &mut WriteTx,
     core: &Core,
@@ -321,7 +320,8 @@ async fn notify_requester(
     tell(tx, core, from, peer.peer.peer_id, (tool, text), (Some(key), terms)).await
 }
 
-/// Notes that the call which waited for the answer has it, so that the asker is not told twice.
+/// Notes that the call which waited for the answer has returned it, so that the requester is not
+/// notified again.
 pub(in crate::service) async fn note_returned(
     tx: &mut WriteTx,
     work: &mut AssignmentRow,
@@ -347,7 +347,7 @@ pub(in crate::service) async fn note_returned(
     Ok(())
 }
 
-/// The session that had the task, in whose name its end is told.
+/// The session that had the task. The message about the end is sent in its name.
 fn writer_of(work: &AssignmentRow, task: &TaskRow) -> String {
     match &task.owned.runner {
         Some(Principal::Session(key)) => key.to_string(),
@@ -355,8 +355,8 @@ fn writer_of(work: &AssignmentRow, task: &TaskRow) -> String {
     }
 }
 
-/// The sender of the message about the end of a task. A process may have several sessions, so it is
-/// the session that was asked.
+/// The sender of the message about the end of a task. A process may have several sessions, so this
+/// is the peer that got the question.
 async fn writing_peer(
     tx: &mut WriteTx,
     work: &AssignmentRow,
@@ -427,13 +427,13 @@ pub(in crate::service) fn caller_as(key: Arc<str>, project: Option<&str>) -> Cal
 
 pub(in crate::service) struct AgentSender<'a> {
     pub(in crate::service) session: &'a str,
-    /// The id of its peer, or its session key if it has none.
+    /// The id of the agent's peer, or its session key if it has no peer.
     pub(in crate::service) peer: String,
     pub(in crate::service) project: Option<&'a str>,
 }
 
-/// Sends a message of an agent to a peer. Drops it if there is no room: what it says is on record
-/// elsewhere, too.
+/// Sends a message of an agent to a peer. Drops the message if the inbox has no room: its content
+/// is also on record elsewhere.
 pub(in crate::service) async fn tell(
     tx: &mut WriteTx,
     core: &Core,

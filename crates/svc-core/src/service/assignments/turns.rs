@@ -1,8 +1,8 @@
-//! What a participant's turn is to the messages that began it, and who gets the reply.
+//! Relates the turn of a participant to the messages that began it, and decides who gets the reply.
 //!
 //! A reply is a message, stored in the commit that ends the turn. While a call waits for the reply,
-//! nobody else is given it. So the call or the inbox takes it, once, and a crash in between loses
-//! nothing.
+//! the inbox does not hand it out. So either the call or the inbox takes it, once, and a crash in
+//! between loses nothing.
 
 use svc_model::{
     DeliveryState, Message, MessageId, MessageType, PeerId, PeerStatus, RunId, Timestamp,
@@ -23,21 +23,22 @@ use crate::service::{
     team::{self, AGENT_ENDED, advance, close_questions, give_up, ids_of, operator_peer, put},
 };
 
-/// Told to whoever asked an agent that ended, with and without having had the question.
+/// The errors for the sender of a question to an agent that ended, after or before it had the
+/// question.
 const IN_TURN: &str = "the agent ended in the turn: what came of it is not known";
 const UNSEEN: &str = "the agent ended before it had the message";
-/// The same for a session that a person started.
+/// The same error for a session that a person started.
 const SESSION_ENDED: &str = "the session ended in the turn: what came of it is not known";
 
-/// How a turn ended that a message began.
+/// How a turn that a message began ended.
 enum TurnOutput {
     Said(TurnReply),
-    /// Without an answer, for a reason: a code, and the same in words.
+    /// No answer: a code, and the reason as a text for people.
     Failed(&'static str, String),
 }
 
-/// The terms of a reply to a send: a call that waits for it gets it first; a receiver that gets it
-/// later may answer it.
+/// The terms of a reply to a send. A call that waits for the reply gets it first; a receiver that
+/// gets it later may answer it.
 pub(in crate::service) fn terms_of_reply(
     tx: &WriteTx,
     row: Option<&AssignmentRow>,
@@ -86,7 +87,7 @@ pub(in crate::service) async fn turn_ended(
 }
 
 /// Ends a turn of a session that hooks report. Its last words are the reply to the questions with
-/// which the turn began, and to no other.
+/// which the turn began, and to no other question.
 pub(in crate::service) async fn turn_said(
     tx: &mut WriteTx,
     core: &Core,
@@ -99,8 +100,8 @@ pub(in crate::service) async fn turn_said(
     Ok(())
 }
 
-/// Fails the questions of a turn without last words, for this reason; `None`: its person
-/// interrupted it.
+/// Fails the questions of a turn that ended without last words, with this reason. `None`: the
+/// person interrupted the turn.
 pub(in crate::service) async fn turn_failed(
     tx: &mut WriteTx,
     core: &Core,
@@ -114,8 +115,8 @@ pub(in crate::service) async fn turn_failed(
     Ok(())
 }
 
-/// Fails the questions of a turn whose end no hook has reported: by the client's own record, the
-/// end of its process, or silence.
+/// Fails the questions of a turn whose end no hook has reported. The client's own record, the end
+/// of its process, or its silence shows that the turn is over.
 pub(in crate::service) async fn silent_turn_ended(
     tx: &mut WriteTx,
     core: &Core,
@@ -130,7 +131,7 @@ pub(in crate::service) async fn silent_turn_ended(
         PeerStatus::Offline => ("target_ended", SESSION_ENDED),
         _ => return Ok(()),
     };
-    // The host of a hosted agent reports its turns.
+    // For a hosted agent, the host reports the end of turns.
     let is_hosted = tx.peers().is_hosted(peer).await?;
     for question in end_turn(tx, peer).await? {
         if !is_hosted {
@@ -140,22 +141,23 @@ pub(in crate::service) async fn silent_turn_ended(
     Ok(())
 }
 
-/// The questions with which the ended turn had begun. Clears their mark, so that the next turn does
-/// not answer them.
+/// The questions with which the ended turn began. Clears their mark, so that the next turn does not
+/// answer them.
 async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, StoreError> {
     let mut questions = tx.messages().questions_of_turn(peer).await?;
-    // A question that was given a moment ago may belong to the next turn.
+    // A question that was handed over a moment ago may belong to the next turn.
     questions.retain(|question| question.state >= DeliveryState::Injected);
     tx.messages().note_turn(&ids_of(&questions), false).await?;
     Ok(questions)
 }
 
-/// Begins a turn of a session that hooks report with this prompt, which has questions or is a
-/// person's. Returns whether a question is in it.
+/// Begins a turn of a session that hooks report, with this prompt: it has questions in it, or a
+/// person typed it. Returns whether it has a question in it.
 ///
 /// An earlier turn whose end was not reported is over, so its questions fail as interrupted.
-/// `given` are the messages that, as this event shows, the session has. A question among them that
-/// is not in the prompt began no turn yet: a person's prompt came before that of the wake.
+/// `given` are the messages that the session has, as this event shows. A question of `given` that
+/// is not in the prompt has begun no turn yet, and does not fail: a person's prompt came before the
+/// prompt of the wake.
 pub(in crate::service) async fn turn_prompted(
     tx: &mut WriteTx,
     core: &Core,
@@ -182,8 +184,8 @@ pub(in crate::service) async fn turn_prompted(
     Ok(!begun.is_empty())
 }
 
-/// The same for a prompt that is reported late. Questions may have been given since then, so none
-/// fails. The words of the turn answer no question that is not in the prompt.
+/// Like [`turn_prompted`], for a prompt that is reported late. Questions may have been handed over
+/// since then, so none fails. The words of the turn answer no question that is not in the prompt.
 pub(in crate::service) async fn late_turn_prompted(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -211,9 +213,9 @@ pub(in crate::service) async fn mail_refused(
     Ok(advance(tx, &to, std::slice::from_mut(&mut refused), state, why).await?)
 }
 
-/// Fails what an agent that has ended was asked, and ends the deliveries to it: a later agent of
-/// its name does not get them. Returns the peer if more waits for it than one write job ends: see
-/// [`team::end_deliveries`].
+/// Fails the questions to an agent that has ended, and ends the deliveries to it, so that a later
+/// agent of the same name does not get them. Returns the peer if it has more deliveries than one
+/// write job may end: see [`team::end_deliveries`].
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
@@ -227,7 +229,7 @@ pub(in crate::service) async fn agent_ended(
         let why = if row.begun_at.is_some() { IN_TURN } else { UNSEEN };
         reply(tx, core, question, TurnOutput::Failed("target_ended", why.to_owned())).await?;
     }
-    // Those who asked by `peer_send` are told, too.
+    // Senders that asked by `peer_send` get an answer, too.
     for question in tx.inboxes().waiting(&peer, limits::ENDED_MESSAGES_PER_JOB).await? {
         if question.kind == MessageType::Query {
             let why = if question.state >= DeliveryState::Injected { IN_TURN } else { UNSEEN };
@@ -252,8 +254,8 @@ async fn message_to(
     Ok(own.filter(|own| own.peer.peer_id == message.to_peer).map(|_| message))
 }
 
-/// Ends a send with the outcome of its turn, and answers whoever asked. A question that has an
-/// answer is left alone.
+/// Ends a send with the outcome of its turn, and answers the sender. Does nothing if the question
+/// has an answer already.
 async fn reply(
     tx: &mut WriteTx,
     core: &Core,
@@ -288,7 +290,7 @@ async fn reply(
     }
     let result =
         (outcome == AssignmentOutcome::Answered && assignment.is_some()).then(|| text.clone());
-    // The message about the end of a failed task says so already.
+    // The message about the end of a failed task has the error already.
     let is_told = failure.is_some() && tool_of(&question) == SourceTool::SendMessage;
     let reply_id =
         if is_told { None } else { put_reply(tx, core, &question, (kind, text), terms).await? };
@@ -300,7 +302,7 @@ async fn reply(
     }
     let to = question.to_peer.clone();
     match failure {
-        // An answer acknowledges its question. A question that failed keeps its state.
+        // An answer acknowledges its question. The state of a question that failed stays.
         Some(why) if question.state == DeliveryState::Injected => {
             close_questions(tx, &to, std::slice::from_ref(&question), &why).await?;
         }
@@ -313,7 +315,7 @@ async fn reply(
     Ok(())
 }
 
-/// Sends the words of a turn that a late reply began to whoever replied, as often as
+/// Sends the words of a turn that a late reply began to the author of that reply, as often as
 /// `max_ping_pong` allows.
 async fn answer_reply(
     tx: &mut WriteTx,
@@ -331,8 +333,8 @@ async fn answer_reply(
     Ok(())
 }
 
-/// Stores the answer to a message for its sender; `None` if that peer is gone. The sender has asked
-/// for the answer, so no bound of the inbox applies.
+/// Stores the answer to a message for the sender of the message; `None` if that peer is gone. The
+/// sender asked for the answer, so the bounds of the inbox do not apply.
 async fn put_reply(
     tx: &mut WriteTx,
     core: &Core,

@@ -1,5 +1,5 @@
-//! Connections to app-servers: each process is connected to again and again while it runs a
-//! session, and what one connection tells is stored.
+//! Connections to app-servers. A connection to a process is renewed as long as the process runs a
+//! session, and what the app-server reports is stored.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -38,7 +38,7 @@ use crate::service::{
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_mins(1));
 
 impl AppServers {
-    /// Follows the app-servers of all sessions, as long as they run.
+    /// Follows the app-servers of all sessions while their processes run.
     pub async fn run(self, registry: Arc<dyn ThreadRegistry>) {
         let mut heard = self.core.codex_hooks.subscribe();
         let mut followers = JoinSet::new();
@@ -128,9 +128,9 @@ fn note_failure(process: &ProcessIdentity, why: &CodexSocketError, told: &str) {
     }
 }
 
-/// How often the threads are listed again, to find sessions that nothing has reported.
+/// How often the threads are listed, to find sessions that nothing has reported.
 const LIST: Duration = Duration::from_secs(30);
-/// The same while a thread cannot be followed yet.
+/// The same interval while a thread cannot be followed yet.
 const LIST_SOON: Duration = Duration::from_millis(250);
 
 struct AppServerFollower<'a> {
@@ -139,16 +139,17 @@ struct AppServerFollower<'a> {
     registry: &'a dyn ThreadRegistry,
     protocol: AppServerProtocol,
     open: OpenPrompts,
-    /// The answers that are waited for, each with the id of its request.
+    /// Pending answers to prompts, each with the id of its request.
     answers: FuturesUnordered<BoxFuture<'static, (Value, Option<GivenAnswer>)>>,
-    /// Callers that wait to hear whether a text is taken, and where one is, by the id of the text.
+    /// By the id of a text: callers that wait to hear whether the app-server took it, and callers
+    /// that wait to hear where it is.
     taken: HashMap<String, oneshot::Sender<bool>>,
     found: HashMap<String, Vec<oneshot::Sender<Option<MessagePlace>>>>,
 }
 
 impl AppServerFollower<'_> {
-    /// Follows until the connection fails, or nothing needs it any more. Prompts that are open then
-    /// cannot be answered here until there is another connection.
+    /// Follows until the connection fails or no session needs it any more. Prompts that are open
+    /// then cannot be answered here until the next connection.
     async fn follow(
         mut self,
         mut socket: CodexSocket,
@@ -216,7 +217,7 @@ impl AppServerFollower<'_> {
         }
     }
 
-    /// Sends the answer that was given here, unless the person's was first.
+    /// Sends the answer that was given here, unless the person answered first.
     async fn give(
         &mut self,
         socket: &mut CodexSocket,
@@ -314,12 +315,12 @@ impl AppServerFollower<'_> {
             }
             CodexObservation::Found { message, place } => {
                 for waiting in self.found.remove(&message).unwrap_or_default() {
-                    // The caller may wait no more.
+                    // The caller may have stopped waiting.
                     waiting.send(place).ok();
                 }
                 return Ok(());
             }
-            // The hook of the prompt shows the same, with the stamps of the messages.
+            // The hook of the prompt reports the same, with the stamps of the messages.
             CodexObservation::Read { .. } => return Ok(()),
         };
         close(self.servers, ended).await;
@@ -328,12 +329,13 @@ impl AppServerFollower<'_> {
 
     fn tell_taken(&mut self, message: &str, is_taken: bool) {
         if let Some(waiting) = self.taken.remove(message) {
-            // The caller may wait no more.
+            // The caller may have stopped waiting.
             waiting.send(is_taken).ok();
         }
     }
 
-    /// Opens a prompt for a request of a thread, until the app-server tells that it is resolved.
+    /// Opens a prompt for a request of a thread. It is open until the app-server reports that the
+    /// request is resolved.
     async fn asked(
         &mut self,
         thread: String,

@@ -1,11 +1,11 @@
-//! The app-servers of Codex, which run the sessions of all terminals of a user: what they tell of
-//! the sessions' states and prompts, and the answers that they are given. This file has the service
-//! and what other services ask of its connections; `follow` connects.
+//! The app-servers of Codex, each of which runs the sessions of all terminals of a user. They
+//! report the states and prompts of sessions, and take answers to prompts. This file has the
+//! service, and what other services ask of its connections; `follow` connects.
 //!
-//! The hooks of a session run in the app-server's process. The daemon connects to that process and
-//! believes it for the sessions whose hooks came from it, and for threads that persons open there
-//! beside those; hooks tell of a thread only with its first prompt. A Codex without an app-server
-//! has no socket: its hooks are the only evidence.
+//! The hooks of a session run in the app-server's process. The daemon connects to that process, and
+//! believes it about sessions whose hooks came from it and about other threads that persons open
+//! there; hooks report a thread only with its first prompt. A Codex without an app-server has no
+//! socket, so its hooks are the only evidence.
 
 mod follow;
 mod open_prompts;
@@ -84,7 +84,7 @@ pub trait ThreadRegistry: Debug + Send + Sync {
 
 /// How long an app-server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Orders that wait for one connection.
+/// Most orders that wait for one connection.
 const WAITING: usize = 64;
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ enum LineOrder {
     },
 }
 
-/// The connections, by process: other services give them orders.
+/// The connections by process, to which other services send orders.
 #[derive(Debug, Default)]
 pub(super) struct AppServerLines(Mutex<AppServerLineTable>);
 
@@ -112,7 +112,7 @@ type AppServerLineTable = HashMap<ProcessIdentity, AppServerLine>;
 #[derive(Debug)]
 struct AppServerLine {
     orders: mpsc::Sender<LineOrder>,
-    /// Threads whose queues wait for their persons.
+    /// Threads whose queues wait for the person's next prompt.
     paused: HashSet<String>,
 }
 
@@ -142,7 +142,7 @@ impl AppServerLines {
         LineHold { lines: Arc::clone(self), process: process.clone(), orders }
     }
 
-    /// Whether a process is connected and would begin a turn of the thread with a text.
+    /// Whether a process is connected and would begin a turn of the thread if it got a text.
     pub(super) fn is_open(&self, process: &ProcessIdentity, thread: &str) -> bool {
         self.lock().get(process).is_some_and(|line| !line.paused.contains(thread))
     }
@@ -157,8 +157,8 @@ impl AppServerLines {
         }
     }
 
-    /// Puts a text into a thread's queue, or into the turn under way if it `joins_turn` and the
-    /// turn takes it. Returns false if the app-server certainly does not have the text.
+    /// Puts a text into a thread's queue; or into the turn under way, if `joins_turn` and the turn
+    /// takes it. Returns false if the app-server certainly does not have the text.
     pub(super) async fn deliver(
         &self,
         process: &ProcessIdentity,

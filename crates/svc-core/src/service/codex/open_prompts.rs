@@ -1,10 +1,11 @@
-//! The prompts of one connection, and when each is known to be answered.
+//! The prompts of one connection, and who answered each.
 //!
-//! The app-server tells that a request is resolved, and not by whom. If an answer was sent before
-//! that, the item shows whose answer counted: the item is declined or not, as was answered here or
-//! not. An allowed item shows that only at its end, so a permission counts as taken if the item is
-//! not over within [`DECLINED_WITHIN`], and is corrected later if it was not. Without an item whose
-//! end is reported, the answer that was sent first counts.
+//! The app-server reports that a request is resolved, but not by whose answer. If this daemon had
+//! sent an answer before that, the item decides whose answer counted: if the item was declined and
+//! our answer was a denial, or neither, our answer counted, else the person's. A permitted item
+//! reports this only at its end. So a permission counts as ours if the item is not over within
+//! [`DECLINED_WITHIN`], and is corrected later if that was wrong. Without an item whose end is
+//! reported, an answer that was sent before the request was resolved counts.
 
 use std::time::Duration;
 
@@ -14,20 +15,20 @@ use tokio::time::Instant;
 
 use crate::service::prompts::{ConnectedPrompt, PromptEnd};
 
-/// Most time until a declined item is reported.
+/// Bound on the time until the app-server reports a declined item.
 const DECLINED_WITHIN: Duration = Duration::from_millis(300);
 
-/// A prompt that the app-server told of on this connection.
+/// A prompt that the app-server reported on this connection.
 #[derive(Debug)]
 pub(super) struct OpenPrompt {
     /// The id of the request on this connection.
     pub(super) request: Value,
     pub(super) thread: String,
-    /// The item that it asks about, if the item began on this connection, so that its end will be
-    /// reported.
+    /// The item that the request asks about, if the item began on this connection: only then will
+    /// its end be reported.
     pub(super) item: Option<String>,
     pub(super) row: ConnectedPrompt,
-    /// Whether the answer that was sent is a denial.
+    /// Whether the answer that this daemon sent is a denial; `None` before an answer is sent.
     pub(super) sent: Option<bool>,
     resolved: Option<Instant>,
     is_closed: bool,
@@ -105,7 +106,7 @@ impl OpenPrompts {
         )
     }
 
-    /// Closes the prompts whose items go on, as permitted here.
+    /// Closes the prompts that were permitted here and whose items have not been declined in time.
     pub(super) fn taken(&mut self, now: Instant) -> Ended {
         let due = self.0.iter_mut().filter(|open| is_due(open, now));
         let ended = due.map(|open| {

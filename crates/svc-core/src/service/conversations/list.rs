@@ -1,4 +1,4 @@
-//! Which sessions there are, and how each stands.
+//! Lists sessions, and reports the status of each.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ impl Conversations {
         let hosted = found.entries.len();
         let at_once = u32::try_from(limit + 1).unwrap_or(u32::MAX).clamp(100, LOOKED_AT);
         let (mut looked_at, mut before) = (0, None);
-        // The rows come in the order of the list: reading ends when they fill a page.
+        // The rows come in the order of the list, so reading stops when they fill a page.
         while found.entries.len() - hosted <= limit && looked_at < LOOKED_AT {
             let cursor = before.as_ref().map(|(at, id): &(Timestamp, PeerId)| (*at, id));
             let limit = at_once.min(LOOKED_AT - looked_at);

@@ -67,8 +67,8 @@ struct Requester {
     principal: Principal,
     project: Option<String>,
     cwd: Option<String>,
-    /// Whether the caller sees every session: the person does, and in calls that only read also
-    /// whoever has the scope [`READ_ALL`].
+    /// Whether the caller sees every session: the person does, and so does a caller with the scope
+    /// [`READ_ALL`] in calls that only read.
     sees_all: bool,
 }
 
@@ -94,11 +94,11 @@ enum SessionName<'a> {
 /// Why a session name did not resolve.
 #[derive(Debug)]
 enum NoSession {
-    /// There is none, or the caller may not see it; the caller is not told which.
+    /// The session does not exist, or the caller may not see it; the caller is not told which.
     Unseen(SessionDenial),
-    /// There is none, and the caller sees every session.
+    /// The session does not exist, and the caller sees every session.
     Unknown,
-    /// Several have that name: their keys.
+    /// Several sessions have that name: their keys.
     Ambiguous(Vec<String>),
 }
 
@@ -194,7 +194,8 @@ impl Requester {
     fn sight(&self, row: &SessionRow) -> SessionRelation {
         let own = row.peer().map(|peer| &peer.peer.peer_id);
         SessionRelation {
-            // The agent's id counts, and not the session's name.
+            // The agent's id counts, not the session's name: an earlier agent may have had the same
+            // name.
             is_self: row.agent().is_some_and(|agent| self.agent.as_ref() == Some(&agent.info.id))
                 || own.is_some() && own == self.peer.as_ref(),
             is_child: row.parent() == Some(&self.principal),
@@ -305,7 +306,7 @@ impl Conversations {
         if rows.iter().any(SessionRow::is_alive) {
             rows.retain(SessionRow::is_alive);
         } else if let Some(latest) = rows.iter().max_by_key(|row| row.seen_at()) {
-            // Of several that are not alive, the latest is meant.
+            // If none of several is alive, takes the latest.
             rows = vec![latest.clone()];
         }
         Ok(match rows.len() {
@@ -386,7 +387,7 @@ impl Conversations {
         Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
     }
 
-    /// The sessions of peers. A peer of the person has none.
+    /// The sessions of peers. The peer of the person has no session.
     async fn sessions_of(&self, peers: Vec<PeerRow>) -> Result<Vec<SessionRow>, Error> {
         let mut rows = Vec::with_capacity(peers.len());
         for peer in peers {

@@ -13,11 +13,12 @@ use super::{
 };
 use crate::service::{Error, assignments::note_returned};
 
-/// Most bytes of events that are read at once.
+/// Bound on the bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 * 1024;
 
 impl Conversations {
-    /// The response to the sender, with the reply if that is there or comes while the call waits.
+    /// The response to the sender. It has the reply if the reply is there, or comes while the call
+    /// waits.
     pub(super) async fn outcome(
         &self,
         run: AssignmentRow,
@@ -25,7 +26,7 @@ impl Conversations {
     ) -> Result<SessionReply, Error> {
         let stream = StreamName::new("peer", &run.source_peer);
         let store = &self.core.store;
-        // Listens before it reads, or an end that comes in between would be missed.
+        // Listens before it reads; otherwise it would miss an end that comes in between.
         let mut listener = store.bus().listen(&stream);
         let wait = run.waits_until.map(|until| until.since(self.core.now())).unwrap_or_default();
         let end = Instant::now() + wait;
@@ -51,7 +52,7 @@ impl Conversations {
     }
 }
 
-/// Waits for an event after `cursor` that ends a send of the stream's peer.
+/// Waits for an event after `cursor` that ends a send of this peer.
 async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     loop {
         listener.wait(cursor).await;
@@ -93,7 +94,7 @@ async fn settle(
         None => Vec::new(),
     };
     let status = match (SendStatus::from(answered), &reply) {
-        // The send asked for no answer, and the session has it.
+        // The send asked for no answer, and the session has the text.
         (SendStatus::Ok, None) => SendStatus::Accepted,
         (status, _) => status,
     };

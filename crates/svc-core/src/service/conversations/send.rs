@@ -187,7 +187,7 @@ impl Conversations {
                 Ok(target) => target,
             };
             let denied = self.admission(&requester, &target, &input).err();
-            // A repeat has the first answer, also when its target has ended since.
+            // A repeat gets the first answer, even if its target has ended since.
             if let (Some(denied), None) = (&denied, &input.idempotency_key) {
                 return Ok(refuse(denied.clone(), shown));
             }
@@ -296,7 +296,8 @@ impl Conversations {
             let refusal = Refusal::error("not_running", "the session has no inbox");
             return Ok((SendDecision::Refused(refusal), ExpectedDelivery::Never));
         };
-        // Read before the send: after it the session may be in the turn that the message begins.
+        // Read before the send: afterwards the session may already be in the turn that the message
+        // begins.
         let when = match input.mode {
             RunMode::Steer => ExpectedDelivery::Now,
             RunMode::Followup | RunMode::Notify => self.when(caller, &peer).await?,
@@ -398,7 +399,7 @@ async fn rate(
     let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
-    // `u32::MAX` is no bound, and needs no count.
+    // `u32::MAX` means no bound, so nothing is counted.
     if most == u32::MAX
         || tx.assignments().count_since(source, target, since).await? < u64::from(most)
     {
@@ -457,7 +458,7 @@ impl SendJob {
             mode: self.input.mode,
             state: AssignmentState::Sent,
             waits_until,
-            // A call that does not wait has its answer now, however soon the turn is over.
+            // A call that does not wait returns `Queued`, however soon the turn ends.
             answered: waits_until.is_none().then_some(RunState::Queued),
             idempotency_key: self.input.idempotency_key,
             ..AssignmentRow::new(run_id, self.requester.key, now)

@@ -1,4 +1,4 @@
-//! Starting a session from a session.
+//! Starts a session on behalf of another session.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ impl Conversations {
         let end = Instant::now() + TAKEN_WITHIN;
         let (team, task_stream) =
             (StreamName::fixed(StreamName::TEAM), StreamName::new("task", id));
-        // The team's stream has the start of the agent, the task's stream the end of the task.
+        // The team's stream reports the start of the agent, the task's stream the end of the task.
         let mut of_team = store.bus().listen(&team);
         let mut of_task = store.bus().listen(&task_stream);
         loop {
@@ -133,7 +133,7 @@ impl Conversations {
                 let why = why.unwrap_or_else(|| "it has ended".to_owned());
                 return Err(Error::NotNow(format!("the agent could not be started: {why}")));
             }
-            // The end of a quick agent may be stored before its process is.
+            // The end of a quick agent may be stored before its process is stored.
             if let (Some(running), true) = (&running, is_taken) {
                 return Ok(running.clone());
             }
@@ -146,7 +146,8 @@ impl Conversations {
                 }
             };
             if timeout_at(end, moved).await.is_err() {
-                // An agent that is slow to begin is returned as it is, if its process runs.
+                // An agent that is slow to begin is returned in its present state, if its process
+                // runs.
                 let why = "the agent's program does not run yet";
                 return running.ok_or_else(|| Error::NotNow(why.to_owned()));
             }

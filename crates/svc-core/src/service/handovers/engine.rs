@@ -1,5 +1,6 @@
-//! Hands waiting messages to clients by their own ways, and settles what became of them. Each
-//! session that such a way may reach has a task, whose state is in rows.
+//! Hands waiting messages to clients by the clients' own ways, and settles each hand-over when the
+//! client's record shows its outcome. Each session that such a way may reach has a task, whose
+//! state is in rows.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -34,43 +35,44 @@ use crate::service::{
     team::{advance, ids_of, note_unseen},
 };
 
-/// How often sessions that a way may reach are looked for.
+/// How often new sessions that a way may reach are looked up.
 const SESSIONS_POLL: Duration = limits::RECORDS_POLL;
 /// How often a closed way is tried again while messages wait for it.
 const WAY_POLL: Duration = limits::RECORDS_POLL;
 /// How long a client may take to show that it has a text.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How long a record may stay unreadable while its client lives: a plugin connects again.
+/// How long a client's record may stay unreadable while the client lives: a plugin reconnects.
 const UNREADABLE: Duration = Duration::from_secs(30);
-/// The same once its client is gone: its person may go on with the conversation at once.
+/// The same bound once the client is gone: the person may continue the conversation at once.
 const GONE: Duration = Duration::from_secs(15);
-/// Pause before another look at messages that may not go now: a bound or a lease may be over then.
+/// Pause before messages that may not go now are tried again: by then a bound or a lease may be
+/// over.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Pause after a failure of the store.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why the outcome of a hand-over stays open.
 const OUTCOME_UNKNOWN: &str = "outcome unknown";
-/// Why a message that was handed over is not read.
+/// Why a message that was handed over has not been read.
 const HELD: &str = "held by the client";
 /// The permission mode of Claude Code in which a text of another session waits for the person.
 const BYPASS: &str = "bypassPermissions";
 
-/// What a session's task waits for, beside events of its inbox.
+/// What a session's task waits for, besides events of its inbox.
 enum Next {
-    /// The task ends: the session is over for this daemon.
+    /// The task ends: this daemon has nothing more to do for the session.
     End,
-    /// Nothing else.
+    /// An event of the inbox and nothing else.
     Mail,
-    /// A change in the team, or a time.
+    /// A change in the team, or this time.
     Team(Instant),
     Until(Instant),
-    /// The task looks again at once.
+    /// Nothing: the task runs its next step at once.
     Again,
 }
 
 impl Next {
-    /// The same, with another look at `at` at the latest.
+    /// The same wait, but until `at` at the latest.
     fn until(self, at: Option<Instant>) -> Self {
         match (self, at) {
             (next, None) | (next @ Self::Again, _) => next,
@@ -82,23 +84,25 @@ impl Next {
     }
 }
 
-/// An open hand-over, which is looked at again at `at`.
+/// An open hand-over, which is checked again at `at`.
 #[derive(Clone, Copy)]
 struct OpenHandover {
     at: Instant,
-    /// Whether nothing shows yet that the client has begun with its messages. Then new ones wait.
+    /// Whether nothing shows yet that the client began to read the messages. Until then new
+    /// messages wait.
     is_offered: bool,
 }
 
-/// What one session's task remembers between its looks.
+/// What one session's task keeps in memory between two steps.
 type HandoverWatch = BTreeMap<HandoverId, WatchedHandover>;
 
 struct WatchedHandover {
-    /// When it was made here, or seen first.
+    /// When this daemon made the hand-over, or first saw it.
     since: Instant,
-    /// Whether this daemon has made it. About others the client may be asked at once.
+    /// Whether this daemon made the hand-over. For any other, the client's record may count at
+    /// once.
     is_own: bool,
-    /// The session's process then. What waited in a process is lost with it.
+    /// The session's process at that time. What waits in a process is lost with it.
     process: Option<ProcessIdentity>,
     /// When the record was first found unreadable.
     unreadable: Option<Instant>,
@@ -112,8 +116,8 @@ impl WatchedHandover {
         Self { since: Instant::now(), is_own, process, unreadable: None, begun: None }
     }
 
-    /// Whether a prompt that the client has begun may still come into its record: its hooks run, or
-    /// the file is not written yet.
+    /// Whether a prompt that the client has begun may still get into its record: the hooks of the
+    /// prompt run, or the file is not written yet.
     fn may_keep(&mut self, begun: &[MessageId], status: PeerStatus) -> bool {
         if begun.is_empty() {
             self.begun = None;
@@ -125,7 +129,7 @@ impl WatchedHandover {
 }
 
 impl Handovers {
-    /// Hands over and settles until it is dropped.
+    /// Hands over and settles until the future is dropped.
     pub async fn run(self) {
         let served = Arc::new(Mutex::new(HashSet::<PeerId>::new()));
         let mut tasks = JoinSet::new();
@@ -169,7 +173,7 @@ impl Handovers {
         let mut team = bus.listen(&StreamName::fixed(StreamName::TEAM));
         let mut watch = HandoverWatch::default();
         loop {
-            // Listens before it looks, or an event in between is missed.
+            // Reads the heads before the step, so that an event during the step ends the wait.
             let (last, change) = (inbox.last(), team.last());
             let next = match self.step(peer, &mut watch).await {
                 Ok(next) => next,
@@ -210,7 +214,7 @@ impl Handovers {
             next = [next, settled.map(|open| open.at)].into_iter().flatten().min();
         }
         if is_offered {
-            // One hand-over after another: messages that come meanwhile go together.
+            // One hand-over at a time: messages that arrive meanwhile go together in the next one.
             return Ok(Next::End.until(next));
         }
         let (Some(row), Some(session)) = (row, session) else { return Ok(Next::End.until(next)) };
@@ -220,7 +224,7 @@ impl Handovers {
         Ok(self.hand_over_new(&row, &session, watch).await?.until(next))
     }
 
-    /// Hands over what waits, as far as the session takes it now.
+    /// Hands over the waiting messages that the session takes now.
     async fn hand_over_new(
         &self,
         row: &PeerRow,
@@ -253,7 +257,7 @@ impl Handovers {
         Ok(Next::Again)
     }
 
-    /// Commits the hand-over of the messages that wait, and returns their text. `None` if none of
+    /// Commits the hand-over of the waiting messages, and returns their text. `None` if none of
     /// them may go this way now.
     async fn commit(
         &self,
@@ -274,7 +278,7 @@ impl Handovers {
                     _ => false,
                 };
                 let is_same = row.is_in(&session.process);
-                // A waiter of the client's hooks may have begun the turn a moment ago.
+                // A waiter of the client's hooks may have begun a turn a moment ago.
                 if !takes || !is_same || tx.inboxes().is_waking(&session.peer).await? && !is_in_turn
                 {
                     return Ok(None);
@@ -305,7 +309,7 @@ impl Handovers {
         job.await
     }
 
-    /// Settles an open hand-over as far as its client shows what became of it; `None` if it is
+    /// Settles an open hand-over as far as the client shows its outcome; `None` if the hand-over is
     /// over.
     async fn settle(
         &self,
@@ -323,7 +327,7 @@ impl Handovers {
         let (waiting, over): (Vec<Message>, Vec<Message>) =
             messages.into_iter().partition(|message| is_open(message.state));
         if !over.is_empty() || waiting.is_empty() {
-            // Their receiver has answered or acknowledged them, or they expired.
+            // These messages are answered, acknowledged or expired.
             let (id, over) = (id.clone(), ids_of(&over));
             let job = self
                 .core
@@ -370,7 +374,7 @@ impl Handovers {
             kept.clear();
         }
         if is_alive {
-            // Its hook has shown these, and its record does not say otherwise.
+            // The client's hook has shown these messages, and its record does not contradict that.
             let is_told = |message: &&Message| {
                 message.state == DeliveryState::Injected && !begun.contains(&message.id)
             };
@@ -387,8 +391,8 @@ impl Handovers {
         again(Instant::now() + SILENCE)
     }
 
-    /// Stores what the client's record says: messages that were read become `injected`, those that
-    /// the client keeps stay, and those that it does not have are free for the next way.
+    /// Applies the client's record: messages that were read become `injected`, messages that the
+    /// client keeps stay, and messages that it does not have are free for the next way.
     async fn apply_record(
         &self,
         open: &HandoverRow,
@@ -409,14 +413,14 @@ impl Handovers {
                 }
                 let is_offered = |message: &Message| message.state == DeliveryState::Offered;
                 let mode = tx.peers().permission_mode(&peer).await?;
-                // Codex has a mode of the same name in which it holds nothing.
+                // Codex has a mode of the same name, in which it holds no text back.
                 let may_hold = open.via == HandoverWay::Inbox && mode.as_deref() == Some(BYPASS);
                 if is_alive && may_hold && messages.iter().all(is_offered) {
-                    // The client's person lets the text in, or not.
+                    // The person decides in the client whether the text is let in.
                     return Ok(tx.handovers().note_held(&open.handover_id, HELD).await?);
                 }
-                // If the process is gone and showed none of them, the way has not failed: it may bring
-                // them to the client's next process.
+                // If the process is gone and showed none of the messages, the way has not failed:
+                // it may bring them to the client's next process.
                 let has_failed = is_alive || !shown.is_empty();
                 free(tx, &peer, &open.handover_id, &messages, has_failed).await
             })
@@ -424,7 +428,7 @@ impl Handovers {
         job.await
     }
 
-    /// Makes the messages of a hand-over free that the client certainly did not take.
+    /// Releases the messages of a hand-over that the client certainly did not take.
     async fn fail(&self, peer: &PeerId, id: &HandoverId) -> Result<(), Error> {
         let (peer, id) = (peer.clone(), id.clone());
         let job = self.core.store.write(move |tx| {
@@ -436,8 +440,8 @@ impl Handovers {
         job.await
     }
 
-    /// Ends the deliveries of a hand-over whose outcome nobody can know. What a hook of the client
-    /// has shown stays `injected`.
+    /// Ends the deliveries of a hand-over whose outcome cannot be known. Messages that a hook of
+    /// the client has shown stay `injected`.
     async fn end_unknown(&self, open: &HandoverRow) -> Result<(), Error> {
         let (id, peer) = (open.handover_id.clone(), open.peer_id.clone());
         let job = self.core.store.write(move |tx| {
@@ -458,7 +462,7 @@ fn lock(served: &Mutex<HashSet<PeerId>>) -> MutexGuard<'_, HashSet<PeerId>> {
     served.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The line for the person at the terminal, and the messages.
+/// The text for the client: the line for the person at the terminal, then the messages.
 fn whole_text(handed: mail::HandedMail) -> ModelText {
     if handed.wake_line.is_empty() {
         return handed.text;
@@ -466,8 +470,8 @@ fn whole_text(handed: mail::HandedMail) -> ModelText {
     model_text!("{}\n{}", handed.wake_line, handed.text)
 }
 
-/// Makes messages of a hand-over free, and says so to whoever waits for mail: if the way has
-/// failed, for the next way, else for any.
+/// Releases messages of a hand-over, and notifies what waits for mail. If the way has failed, the
+/// messages are for the next way, otherwise for any way.
 async fn free(
     tx: &mut WriteTx,
     peer: &PeerId,

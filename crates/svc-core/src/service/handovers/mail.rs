@@ -1,7 +1,7 @@
-//! The messages that a session is given together, as one text. A message is `offered` when it is in
-//! such a text. If the text was the reply to a hook, the session's next event shows that the
-//! session went on with it: then the message is `injected`. A message that was read in the inbox is
-//! `offered`, too, and no event shows what became of it.
+//! Chooses the messages that a session gets together, and makes one text of them. A message is
+//! `offered` when it is in such a text. If the text was the reply to a hook, the session's next
+//! event shows that the session continued with it, and the message becomes `injected`. A message
+//! that was read in the inbox is `offered`, too, but no event shows whether the model has it.
 
 use std::time::Duration;
 
@@ -19,26 +19,26 @@ use crate::service::{
     team::{advance, ids_of},
 };
 
-/// Most messages that one event reads.
+/// Bound on the messages that one event reads.
 const BATCH: u32 = 20;
-/// Most messages that are counted as waiting.
+/// Bound on the messages that are counted as waiting.
 const COUNTED: u32 = 1_000;
 
 /// Messages that one reply hands over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedMail {
     pub text: ModelText,
-    /// Names the sender, above the text of a wake; empty if the name does not fit there.
+    /// Names the sender; goes above the text of a wake. Empty if the name does not fit there.
     pub wake_line: ModelText,
-    /// A line for the person for each of these messages.
+    /// For each of these messages, a line for the person.
     pub headlines: Vec<ModelText>,
-    /// How many messages wait beside these.
+    /// How many messages wait besides these.
     pub others: usize,
     pub(in crate::service) ids: Vec<MessageId>,
 }
 
-/// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What
-/// was given since then may not have been printed yet. Returns these messages.
+/// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. Text
+/// that was given after that may not have been printed yet. Returns the confirmed messages.
 pub(in crate::service) async fn confirm_given(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -49,8 +49,8 @@ pub(in crate::service) async fn confirm_given(
     Ok(messages)
 }
 
-/// The lines for the person at the terminal about those messages of `given` whose stamps are in
-/// `prompt`: they woke the session.
+/// The lines for the person at the terminal about the messages of `given` whose stamps are in
+/// `prompt`: these messages woke the session.
 pub(in crate::service) async fn headlines_of_wake(
     tx: &mut WriteTx,
     given: &[Message],
@@ -68,35 +68,36 @@ pub(in crate::service) async fn headlines_of_wake(
 /// The turn in which messages are handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::service) enum TurnOfMail {
-    /// A person began it, and it is under way: its end answers no question.
+    /// A person began the turn, and it is under way: its end answers no question.
     Person,
     /// The turn begins with these messages. Its last text answers one question, so only one
     /// question is handed over.
     Begins,
-    /// The turn began with a question. Its last text answers that one, so no other is handed over.
+    /// The turn began with a question. Its last text answers that question, so no other is handed
+    /// over.
     BegunByQuestion,
 }
 
-/// What messages are given with.
+/// The means by which messages are given.
 #[derive(Clone, Copy)]
 pub(in crate::service) struct MailGiver<'a> {
-    /// The event whose reply has them, or the hand-over.
+    /// The id of the event whose reply has the messages, or of the hand-over.
     pub(in crate::service) id: &'a str,
     pub(in crate::service) via: &'a str,
-    /// Chooses messages for which a client's own way has failed that often, at least and at most.
+    /// Chooses messages by how often a client's own way has failed for them: minimum and maximum.
     pub(in crate::service) failed_handovers: (u32, u32),
 }
 
 impl<'a> MailGiver<'a> {
-    /// The reply to an event of a hook, which takes whatever waits.
+    /// The reply to an event of a hook, which takes all messages, however often another way failed.
     pub(in crate::service) const fn hook(id: &'a str) -> Self {
         Self { id, via: "hook", failed_handovers: (0, u32::MAX) }
     }
 }
 
-/// Hands messages of a peer's inbox over, and leases them to `giver`; `None` if there is nothing to
-/// hand over. Where a turn begins, senders at their bound of turns are left out, so that two agents
-/// do not answer each other for ever.
+/// Hands over messages of a peer's inbox and leases them to `giver`; `None` if there is nothing to
+/// hand over. If a turn begins with them, senders that have reached their bound of begun turns are
+/// left out, so that two agents do not answer each other for ever.
 pub(in crate::service) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -117,8 +118,8 @@ pub(in crate::service) async fn hand_over(
     let chosen = UndeliveredChoice { excluded, failed_handovers: giver.failed_handovers };
     let mut messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &chosen, BATCH).await?;
     if offer == MailOffer::NewAndGivenNews {
-        // Ends the leases of questions that were given before the session began anew: nothing shows
-        // that the model has them, and no turn began with them.
+        // Ends the leases of questions that were given before the session was restarted: nothing
+        // shows that the model has them, and no turn began with them.
         let questions = messages.extract_if(.., |message| message.kind == MessageType::Query);
         let offered = questions.filter(|question| question.state == DeliveryState::Offered);
         let (ids, now) = (ids_of(&offered.collect::<Vec<_>>()), tx.now());
@@ -128,8 +129,8 @@ pub(in crate::service) async fn hand_over(
     give(tx, peer, giver, (messages, turn), tuning.lease).await
 }
 
-/// Gives these messages, as many as one text holds and the turn takes. Messages that wake nobody
-/// begin no turn alone.
+/// Hands over as many of these messages as one text holds and the turn takes. Messages that do not
+/// wake the session begin no turn without others.
 async fn give(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -176,7 +177,7 @@ async fn give(
     }
     let until = tx.now().plus(lease);
     tx.inboxes().lease(&ids, until, Some(giver.id)).await?;
-    // A prompt that a question began takes no further question, so nothing else begins its turn.
+    // A turn that a question began takes no further question, so only `Begins` marks questions.
     tx.messages().note_turn(&ids, turn == TurnOfMail::Begins).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
     tx.messages().note_via(&ids, giver.via).await?;

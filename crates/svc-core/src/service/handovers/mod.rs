@@ -2,16 +2,16 @@
 //! plugin in its process, its inbox, its server), which also wakes an idle session.
 //!
 //! `mail` chooses the messages and makes one text of them. `engine` hands the text over by a
-//! client's own way, a `NativeWay`. A text is given once: a row of `handover` is committed, with
-//! the messages `offered`, before the text leaves, and from then on no other way takes them.
-//! What follows is decided by the client alone. Its prompt hook with a message's stamp, or its own
-//! record of the conversation, makes a message `injected`. If the record shows nothing, the
-//! messages are free for the next way: the wake by a hook, or the session's next turn. If the
+//! client's own way, a `NativeWay`. A text is handed over once: a row of `handover` is committed,
+//! with the messages `offered`, before the text leaves, and from then on no other way takes the
+//! messages. Only the client decides what follows. Its prompt hook with a message's stamp, or its
+//! own record of the conversation, makes a message `injected`. If the record does not show the
+//! messages, they are free for the next way: the wake by a hook, or the session's next turn. If the
 //! record cannot be read, they are `undeliverable`.
 //!
-//! Claude Code writes a prompt into its record when the hooks of the prompt are done. Killed before
-//! that, it has lost the prompt, so there the record is looked at after the hook, too: a message
-//! that it does not show stays `injected` and is given again.
+//! Claude Code writes a prompt into its record when the hooks of the prompt are done. If it is
+//! killed before that, the prompt is lost. So for Claude Code the record is checked after the hook,
+//! too: a message that the record does not show is handed over again, although it was `injected`.
 
 mod engine;
 mod mail;
@@ -41,13 +41,12 @@ pub use mail::HandedMail;
 pub(super) use mail::{MailGiver, TurnOfMail, confirm_given, hand_over, headlines_of_wake};
 pub use plugin::{PluginHold, PluginReport, PluginWord};
 
-/// Hand-overs to sessions.
 #[derive(Debug, Clone)]
 pub struct Handovers {
     core: Core,
     ways: Arc<[NativeWay; 3]>,
     plugins: Arc<PluginConnections>,
-    /// Clients whose sessions no message wakes.
+    /// Clients whose sessions are not woken by messages.
     off: Arc<OnceLock<Vec<HookClient>>>,
 }
 
@@ -62,12 +61,13 @@ impl Handovers {
         Self { core, ways, plugins, off: Arc::default() }
     }
 
-    /// Sets the clients whose sessions no message wakes. Only the first call counts.
+    /// Sets the clients whose sessions are not woken by messages. Only the first call has an
+    /// effect.
     pub(super) fn set_off(&self, clients: Vec<HookClient>) {
         self.off.set(clients).ok();
     }
 
-    /// Whether no message wakes the sessions of a client.
+    /// Whether the sessions of a client are not woken by messages.
     pub(super) fn is_off(&self, backend: &str) -> bool {
         let client = HookClient::parse(backend);
         let off = self.off.get().map_or(&[][..], Vec::as_slice);
@@ -78,7 +78,7 @@ impl Handovers {
         self.ways.iter().find(|way| way.traits().via == via)
     }
 
-    /// The way to a session that is open now, for messages that it has not failed for.
+    /// The way to a session that is open now.
     async fn open_way(&self, session: &NativeSession) -> Option<&NativeWay> {
         if self.is_off(&session.backend) {
             return None;
@@ -91,8 +91,8 @@ impl Handovers {
         None
     }
 
-    /// The session of a peer, as a client's own way names it; `None` if there is none, or its
-    /// process is gone.
+    /// The session of a peer, as a client's own way names it; `None` if the peer has no session or
+    /// its process does not run here.
     async fn session_of(&self, row: &PeerRow) -> Result<Option<NativeSession>, StoreError> {
         let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
         let (Some(session), Some(process), false) =
@@ -100,7 +100,7 @@ impl Handovers {
         else {
             return Ok(None);
         };
-        // A process of another machine has its way there.
+        // A process of another machine is reached from that machine.
         if self.core.state_of(&process) != ProcessState::Running {
             return Ok(None);
         }
@@ -114,8 +114,8 @@ impl Handovers {
         }))
     }
 
-    /// Whether the client's own way brings a message to a peer's session: while it is idle, and in
-    /// a turn.
+    /// Whether the client's own way brings a message to a peer's session, while the session is idle
+    /// and during a turn.
     pub(super) async fn reaches(&self, row: &PeerRow) -> Result<NativeReach, StoreError> {
         let Some(session) = self.session_of(row).await? else { return Ok(NativeReach::default()) };
         let way = self.open_way(&session).await;
@@ -127,11 +127,11 @@ impl Handovers {
         Ok(reach.unwrap_or_default())
     }
 
-    /// Holds the line on which the plugin of the caller's process gets texts, in place of an
+    /// Opens the line on which the plugin of the caller's process gets texts. It replaces an
     /// earlier line.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the caller is no process of a client: the connection shows it.
+    /// [`Error::Forbidden`] if the connection does not show that the caller is a client's process.
     pub fn hold(&self, caller: &Caller) -> Result<PluginHold, Error> {
         if caller.process().is_none() {
             let why = "only the process of a client is given texts for its sessions";
@@ -140,10 +140,10 @@ impl Handovers {
         Ok(self.plugins.hold(caller.principal()))
     }
 
-    /// Takes what the plugin of the caller's process says of a hand-over.
+    /// Takes the plugin's report on a hand-over from the caller's process.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if nothing was asked of it.
+    /// [`Error::NotFound`] if no report on this hand-over is expected.
     pub fn report(&self, caller: &Caller, id: &str, report: PluginReport) -> Result<(), Error> {
         let unknown = || Error::not_found(ResourceKind::Handover, id);
         let id = HandoverId::parse(id).ok_or_else(unknown)?;
@@ -157,11 +157,11 @@ impl Handovers {
 /// How a client's own way reaches a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NativeReach {
-    /// It wakes an idle session.
+    /// The way wakes an idle session.
     pub(super) wakes: bool,
-    /// It brings a message into a turn that is under way.
+    /// The way brings a message into the turn under way.
     pub(super) joins_turn: bool,
-    /// How often it is tried for one message.
+    /// How often the way is tried for one message.
     pub(super) tries: u32,
 }
 
@@ -170,11 +170,11 @@ pub(super) struct NativeReach {
 pub(super) struct ShownHandover {
     /// The messages that are in the prompt.
     pub(super) messages: Vec<Message>,
-    /// All of them were handed over in a turn, which goes on.
+    /// All of them were handed over during a turn, and that turn goes on.
     pub(super) joins_turn: bool,
 }
 
-/// Notes that a client has the messages whose stamps are in this prompt of it.
+/// Notes that a client has the messages whose stamps are in this prompt.
 pub(super) async fn confirm_shown(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -193,7 +193,7 @@ pub(super) async fn confirm_shown(
         }
         begins_turn |= !row.joins_turn;
         if row.via.records_after_hook() {
-            // The record decides: the client may be killed before it writes it.
+            // The record decides: the client may be killed before it writes the prompt.
             advance(tx, peer, &mut messages, DeliveryState::Injected, None).await?;
         } else {
             confirm(tx, peer, &row.handover_id, &mut messages).await?;
@@ -204,10 +204,10 @@ pub(super) async fn confirm_shown(
     Ok(shown)
 }
 
-/// Makes a hand-over of what hooks gave a session of opencode that begins, so that the session's
-/// own record, which the plugin in its process reads, decides: the process that was given the
-/// messages may have been killed with them. No reply to this event could give them again, and the
-/// next event would show nothing about them.
+/// Makes a hand-over of the messages that hooks gave to a session of opencode that now begins, so
+/// that the session's own record, which the plugin reads, decides: the process that got the
+/// messages may have been killed with them. Without the hand-over, the reply to this event could
+/// not give them again, and the next event would show nothing about them.
 pub(super) async fn leave_to_record(
     tx: &mut WriteTx,
     ids: &Ids,

@@ -30,33 +30,33 @@ use crate::service::codex::AppServerLines;
 pub(super) struct NativeSession {
     pub(super) peer: PeerId,
     pub(super) backend: String,
-    /// The client's own id of it.
+    /// The client's own id of the session.
     pub(super) session_id: String,
-    /// Where its hooks or `svc stdio` came from.
+    /// The process that its hooks or `svc stdio` came from.
     pub(super) process: ProcessIdentity,
     pub(super) owner: Option<Principal>,
 }
 
-/// A text for a session.
 pub(super) struct NativeText {
-    /// Unique. A way that takes the sender's id for a text passes this one on.
+    /// Unique. Ways that let the sender choose the id of a text pass this id on.
     pub(super) id: HandoverId,
     pub(super) text: ModelText,
-    /// Whether it is for the turn under way.
+    /// Whether the text is for the turn under way.
     pub(super) joins_turn: bool,
 }
 
-/// Messages that are looked for in a client's record.
+/// Messages to look for in a client's record.
 #[derive(Clone)]
 pub(super) struct NativeQuestion {
     pub(super) id: HandoverId,
-    /// Each with the words of its stamp that name it and no other.
+    /// Each message with the words of its stamp that name it and no other message.
     pub(super) marks: Vec<(MessageId, String)>,
-    /// What [`NativeWay::record`] gave before the text was handed over.
+    /// The result of [`NativeWay::record`] before the text was handed over.
     pub(super) record: Option<String>,
 }
 
-/// What a client's own record has of messages. It has nothing about messages that are not listed.
+/// What a client's own record shows about messages. It shows nothing about messages that are not
+/// listed.
 pub(super) type ShownMessages = Shown<MessageId>;
 
 /// The fixed properties of a client's own way.
@@ -64,10 +64,10 @@ pub(super) struct NativeTraits {
     pub(super) via: HandoverWay,
     /// The client whose sessions the way reaches.
     pub(super) client: HookClient,
-    /// Whether a text that comes in a turn is read in that turn.
+    /// Whether a text that arrives during a turn is read in that turn.
     pub(super) joins_turns: bool,
-    /// How often the way is tried for one message. A client that answers for itself can be given
-    /// again a text that it does not have.
+    /// How often the way is tried for one message. If the client answers for itself, a text that it
+    /// does not have can be handed over again.
     pub(super) tries: u32,
     /// Whether the client answers from its own state, so that its record counts as soon as it can
     /// be read. Otherwise the record counts some time after the text was handed over.
@@ -104,7 +104,7 @@ impl NativeWay {
             Self::ClaudeInbox => NativeTraits {
                 via: HandoverWay::Inbox,
                 client: HookClient::ClaudeCode,
-                // Its hooks bring messages into a turn, at the same places as the inbox would.
+                // The hooks bring messages into a turn at the same points as the inbox would.
                 joins_turns: false,
                 tries: 1,
                 answers_for_itself: false,
@@ -130,15 +130,15 @@ impl NativeWay {
         }
     }
 
-    /// Where the record of this session is, if it can be read without the client.
+    /// The place of this session's record, if the record can be read without the client.
     pub(super) async fn record(&self, session: &NativeSession) -> Option<String> {
         let Self::ClaudeInbox = self else { return None };
         let (process, id) = (session.process.clone(), session.session_id.clone());
         spawn_blocking(move || claude_transcript::end_of(&process, &id)).await.ok()?
     }
 
-    /// Hands a text over. The row of the hand-over is committed before. Returns false if the client
-    /// certainly does not have the text; otherwise its record decides.
+    /// Hands a text over. The caller has committed the row of the hand-over. Returns false if the
+    /// client certainly does not have the text; otherwise the client's record decides.
     pub(super) async fn deliver(&self, session: &NativeSession, text: &NativeText) -> bool {
         match self {
             Self::Plugin(plugins) => {
@@ -162,8 +162,8 @@ impl NativeWay {
         }
     }
 
-    /// What the client's record has of messages that were handed over; `None` if it cannot be read
-    /// now. `session` is `None` if the client is gone.
+    /// What the client's record shows of messages that were handed over; `None` if it cannot be
+    /// read now. `session` is `None` if the client is gone.
     pub(super) async fn record_shows(
         &self,
         session: Option<&NativeSession>,
@@ -234,13 +234,14 @@ const fn nothing_shown() -> ShownMessages {
 
 /// The first version of Claude Code whose sessions have an inbox.
 const FIRST: (u32, u32, u32) = (2, 1, 224);
-/// How long its process may take to accept a text.
+/// How long the client's process may take to accept a text.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The sender, for the person at the terminal. The name is no socket: no socket takes answers.
+/// The sender, as the person at the terminal sees it. It is not a socket's name: there is no socket
+/// for answers.
 const FROM: &str = "svc";
 
-/// The inbox of a session, if a person is at its terminal and its version has one. The hook of a
-/// session that a program runs wakes it, as far as its settings allow.
+/// The inbox of a session, if a person is at its terminal and its version has an inbox. A session
+/// that a program runs is woken by its hook instead, as far as its settings allow.
 async fn inbox_of(session: &NativeSession) -> Option<PathBuf> {
     let (process, id) = (session.process.clone(), session.session_id.clone());
     let entry = spawn_blocking(move || ClaudeSession::read(&process, &id)).await.ok()??;
@@ -256,8 +257,8 @@ fn version(text: &str) -> Option<(u32, u32, u32)> {
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
-/// One line of the inbox. The client marks its own messages between sessions with the same tag;
-/// nothing in a text for models looks like the closing tag.
+/// One line of the inbox. The client marks its own messages between sessions with the same tag. A
+/// [`ModelText`] contains nothing that looks like the closing tag.
 fn inbox_line(id: &str, text: &ModelText) -> String {
     let content = format!(
         "<cross-session-message from=\"{FROM}\" from-name=\"svc\" from-mode=\"prompting\">\n{}\n\
@@ -271,7 +272,8 @@ fn inbox_line(id: &str, text: &ModelText) -> String {
     format!("{message}\n")
 }
 
-/// Returns whether the client may have the line: what it had accepted when it failed is not known.
+/// Returns whether the client may have the line: after a failure, it is not known how much the
+/// client accepted.
 async fn write_to_inbox(inbox: &Path, session: &NativeSession, line: &str) -> bool {
     let connected = timeout(PATIENCE, local_socket::connect_to_process(inbox, &session.process));
     let mut stream = match connected.await {
@@ -290,7 +292,7 @@ async fn write_to_inbox(inbox: &Path, session: &NativeSession, line: &str) -> bo
     true
 }
 
-/// A deterministic UUID of a hand-over's id: Claude Code takes UUIDs.
+/// Deterministic UUID of a hand-over's id: Claude Code expects UUIDs.
 fn uuid_of(id: &str) -> String {
     use sha2::{Digest as _, Sha256};
     let hex = hex::encode(&Sha256::digest(id)[..16]);

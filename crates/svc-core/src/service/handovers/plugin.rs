@@ -1,5 +1,4 @@
-//! The way through the plugin of opencode, which holds a line to the daemon for all sessions of its
-//! process.
+//! The plugin of opencode, which keeps one line to the daemon for all sessions of its process.
 
 use std::{
     collections::HashMap,

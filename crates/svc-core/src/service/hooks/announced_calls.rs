@@ -1,6 +1,7 @@
-//! Finds the session in which an MCP tool is called. Clients do not tell the session, or each tells
-//! it in its own way. Their hooks know the session and announce the call a moment before. Only
-//! announcements of the same principal count, so nobody announces the calls of another.
+//! Finds the session in which an MCP tool is called. Clients do not send the session with the call,
+//! or each sends it in its own way. But their hooks know the session and announce the call a moment
+//! before it. Only announcements of the same principal count, so no principal can announce calls of
+//! another.
 
 use std::{
     collections::VecDeque,
@@ -12,10 +13,10 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use svc_model::{Principal, Timestamp, hook::HookToolUse, limits};
 
-/// Most calls that are remembered, over all sessions. A call follows its hook within moments, so
-/// few are open at a time.
+/// Bound on the remembered calls of all sessions. A call follows its hook within moments, so few
+/// are open at a time.
 const REMEMBERED: usize = 1024;
-/// Most calls of one principal. One more evicts the oldest of that principal, and nobody else's.
+/// Bound on the remembered calls of one principal. Beyond it, that principal's oldest is evicted.
 const REMEMBERED_OF_ONE: usize = 64;
 /// A call that comes later than this after a hook is not the one that the hook announced.
 const SOON: Duration = Duration::from_mins(1);
@@ -29,14 +30,14 @@ struct AnnouncedCall {
     /// The principal whose hook announced the call.
     principal: Principal,
     session: Arc<str>,
-    /// Without the arguments, which may be long.
+    /// The tool's use without its arguments, which may be long.
     tool: HookToolUse,
     /// SHA-256 of the arguments.
     fingerprint: [u8; 32],
     at: Timestamp,
 }
 
-/// The SHA-256 of a call's arguments, whatever the order of their members.
+/// The SHA-256 of a call's arguments, independent of the order of object members.
 fn fingerprint(arguments: &Value) -> [u8; 32] {
     Sha256::digest(arguments.to_string()).into()
 }
@@ -84,9 +85,9 @@ impl AnnouncedCalls {
         calls.push_back(announced);
     }
 
-    /// The session in which this principal made this call. A call with the client's id of it is
-    /// matched by that id; any other by the tool and its arguments, unless two of the principal's
-    /// sessions have announced the same call.
+    /// The session in which this principal made this call. A call that has the client's id is
+    /// matched by that id; any other call by the tool and its arguments, unless two of the
+    /// principal's sessions have announced the same call.
     pub fn session_of(
         &self,
         principal: &Principal,
@@ -176,7 +177,7 @@ mod tests {
             let of = |use_id| ties.session_of(&a, use_id, "peer_inbox", &json!({}), now);
             assert_eq!((of(Some("toolu_1")), of(None)), (None, None), "{other}");
         }
-        // The caller's own announcement is not ambiguous because of them.
+        // Announcements of other principals do not make the caller's own ambiguous.
         ties.expect(&a, "mine", &inbox(), now);
         let of = ties.session_of(&a, None, "peer_inbox", &json!({}), now);
         assert_eq!(of.as_deref(), Some("mine"));

@@ -1,5 +1,5 @@
-//! Threads of Codex before their first prompt. Codex calls its hooks only then, so what its
-//! app-server says counts as the event of the session's start.
+//! Threads of Codex before their first prompt. Codex calls no hook before that, so the app-server's
+//! report of a thread counts as the event of the session's start.
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use serde_json::json;
@@ -30,12 +30,12 @@ impl ThreadRegistry for Hooks {
                 "hook_event_name": "SessionStart", "source": "startup", "session_id": id,
                 "cwd": folder,
             });
-            // Without an id it is none: the app-server would have to say one.
+            // A thread without an id is ignored.
             let Ok(event) = hook::read(client, None, &start) else { return Ok(()) };
             let report =
                 self.access.caller_of_report(process.clone(), client.as_str(), Some(folder));
             let caller = report.await?;
-            // Nobody reads a reply, so nothing is given with it.
+            // Nobody reads the reply to this event, so it hands nothing over.
             let timing = HookTiming::Late { happened_at: self.core.now() };
             let call = HookCall { timing, names_folder: true, ..HookCall::default() };
             self.hook(&caller, event, call).await?;

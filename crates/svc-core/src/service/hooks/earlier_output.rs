@@ -1,6 +1,6 @@
-//! Removes the text before a message from the answer to that message. At the end of a turn, Gemini
-//! CLI reports all text since its person's prompt, so the text for the person would stand before
-//! the answer, or in place of it.
+//! Removes text that precedes a message from the answer to that message. At the end of a turn,
+//! Gemini CLI reports all text since the person's prompt, so the text for the person would come
+//! before the answer, or in place of it.
 
 use std::{
     collections::HashMap,
@@ -13,14 +13,14 @@ use svc_model::{
     hook::{HookClient, HookEvent, HookMoment},
 };
 
-/// The last reported text of each principal's sessions whose turns continue with a message.
+/// For each session whose turn continued with a message: the text that was reported last.
 #[derive(Debug, Default)]
 pub(super) struct EarlierWords(Mutex<HashMap<(Principal, String), ToldWords>>);
 
-/// Above this number of sessions the table is emptied; an answer may then begin with the text
+/// Above this number of sessions the table is cleared; an answer may then begin with text from
 /// before the message.
 const SESSIONS: usize = 10_000;
-/// Gemini CLI's text for a turn in which the model said nothing.
+/// The text that Gemini CLI reports for a turn in which the model said nothing.
 const NO_WORDS: &str = "[no response text]";
 
 /// Length and hash of a reported text; the text is not kept.
@@ -81,7 +81,7 @@ impl EarlierWords {
         earlier.insert((principal.clone(), session.to_owned()), told);
     }
 
-    /// Removes the stored text of a session: its person began a turn.
+    /// Removes the stored text of a session in which the person began a turn.
     pub(super) fn forget(&self, principal: &Principal, session: &str) {
         self.lock().remove(&(principal.clone(), session.to_owned()));
     }

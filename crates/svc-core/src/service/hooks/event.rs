@@ -1,5 +1,5 @@
-//! One event: the session is recognised, what follows is written in one commit, and the reply is
-//! composed.
+//! Handles one event: recognises the session, writes the effects in one commit, and composes the
+//! reply.
 
 use std::{path::Path, sync::Arc};
 
@@ -26,54 +26,55 @@ use crate::service::{
     Error, check, journal::ContextRequest, process, projects::project_root, team::ActingSession,
 };
 
-/// What comes with an event, beside the client's own payload.
+/// What comes with an event, besides the client's own payload.
 #[derive(Debug, Clone, Default)]
 pub struct HookCall {
-    /// Names the event: one that is sent again counts once. A late repeat shows that nobody saw the
-    /// first reply.
+    /// Names the event: an event that is sent again counts once. A late repeat shows that the first
+    /// reply was not seen.
     pub id: Option<String>,
     /// The client's process on the daemon's machine.
     pub pid: Option<u32>,
-    /// The tmux pane that it runs in.
+    /// The tmux pane that the client runs in.
     pub tmux_pane: Option<String>,
     /// Whether the hook waits for the reply.
     pub timing: HookTiming,
-    /// Ids of this session's events whose replies nobody saw, or will see.
+    /// Ids of this session's events whose replies were not seen and will not be.
     pub lost: Vec<String>,
     /// SHA-256 of the session's secret, which the hook read in the data folder.
     pub secret: Option<TokenHash>,
-    /// Whether the event's folder is that of the session: its client's hook tells of it, and no
-    /// model.
+    /// Whether the event's folder is the session's folder: true if the client's hook reports it,
+    /// false if a model does.
     pub names_folder: bool,
 }
 
 /// What is known of the session when an event arrives.
 struct KnownSession {
     acting: ActingSession,
-    /// Whether it was the caller's already.
+    /// Whether the session belonged to the caller before the event.
     is_own: bool,
     session: Option<Session>,
     peer: Option<Peer>,
-    /// The calls of tools that are open.
+    /// Open tool calls.
     calls: OpenCalls,
     arrived: Timestamp,
 }
 
-/// What an event may write of a session that is not known yet or begins.
+/// What an event may write about a session that is unknown so far or begins again.
 struct SessionProfile {
     project: Option<String>,
-    /// Root of its project.
+    /// Root folder of the project.
     root: Option<String>,
-    /// The name of its peer, if it has none yet.
+    /// The name for its peer, if the peer needs one.
     peer_name: Option<String>,
 }
 
 impl Hooks {
-    /// Takes in an event, and composes the reply.
+    /// Handles an event and composes the reply.
     ///
     /// # Errors
-    /// [`Error::NotYours`] if the session is another principal's and the caller is no client's
-    /// process, which has its own session of that id. Then nothing is changed or given.
+    /// [`Error::NotYours`] if the session is another principal's and the caller is not a client's
+    /// process. (A client's process gets a session of its own for that id.) Then nothing is changed
+    /// or handed over.
     pub async fn hook(
         &self,
         caller: &Caller,
@@ -88,7 +89,8 @@ impl Hooks {
                 let there = self.in_folder(caller, event.cwd.as_deref()).await?;
                 self.team.session_of_hook(&there, &event.session_id, call.secret).await?
             } else {
-                // A call of a model begins no session beside another's.
+                // A tool call of a model must not begin a second session for another principal's
+                // session id.
                 self.team.session_of_client(caller, &event.session_id).await?
             };
             is_own = self.team.owns(caller, &event.session_id).await?;
@@ -111,13 +113,13 @@ impl Hooks {
             self.core.codex_hooks.send_replace(());
         }
         self.follow_output(caller, &event, (timing, told), &writes);
-        // Only now it is certain that the session is the caller's.
+        // The write job has succeeded, so the session is certainly the caller's.
         self.announce_call(caller, &event, timing, known.arrived);
         self.reply(caller, &event, &known, hook_id, writes).await
     }
 
-    /// The session of an event, and its peer, as they are known so far. Whose it is, the write job
-    /// decides.
+    /// The session of an event and its peer, as far as they are known. The write job decides who
+    /// owns the session.
     async fn recognise(&self, event: &HookEvent, is_own: bool) -> Result<KnownSession, Error> {
         let arrived = self.core.now();
         let session_id = event.session_id.clone();
@@ -133,9 +135,9 @@ impl Hooks {
         Ok(KnownSession { acting, is_own, session, peer, calls, arrived })
     }
 
-    /// Where the session's secret is to be kept, if the event is one with which a session gets it:
-    /// its first event, and each with which it begins again. It takes a client's process, whose end
-    /// can be seen: nothing goes over from anybody else.
+    /// Where the session's secret is to be kept, if the session gets one with this event: its first
+    /// event, and each event with which it begins again. Only a client's process gets one, because
+    /// its end can be seen; sessions of other callers never change their owner.
     fn secrets_to_keep(
         &self,
         caller: &Caller,
@@ -149,7 +151,7 @@ impl Hooks {
         self.core.session_secrets().filter(|_| is_due).cloned()
     }
 
-    /// Remembers that a tool is about to be called in the session.
+    /// Remembers that the session is about to call a tool.
     fn announce_call(
         &self,
         caller: &Caller,
@@ -162,8 +164,8 @@ impl Hooks {
         }
     }
 
-    /// Remembers what a turn said before it goes on with messages, until one begins with the words
-    /// of a person.
+    /// Stores the text that a turn reported when the turn continues with messages, and removes it
+    /// when a person's prompt begins a turn.
     fn follow_output(
         &self,
         caller: &Caller,
@@ -176,7 +178,7 @@ impl Hooks {
             (HookMoment::Stop { .. }, Some(told)) if writes.mail.is_some() => {
                 self.earlier_words.note(&principal, session, told);
             }
-            // What the turn goes on with comes as a prompt, too.
+            // A message with which the turn continues is reported as a prompt, too.
             (HookMoment::Prompt { .. }, _) if timing.is_live() && writes.headline.is_none() => {
                 self.earlier_words.forget(&principal, session);
             }
@@ -195,7 +197,7 @@ impl Hooks {
             && !self.core.store.inboxes().has_mail(&peer.peer_id, known.arrived).await?)
     }
 
-    /// Writes all that follows from an event, in one commit.
+    /// Writes all effects of an event in one commit.
     async fn write(
         &self,
         caller: &Caller,
@@ -226,7 +228,7 @@ impl Hooks {
             process,
             pid: match caller {
                 Caller::Operator => call.pid,
-                // What is known counts, and not what is claimed.
+                // The process that the connection shows counts, not the claimed one.
                 Caller::Session { process, .. } => process.as_ref().map(|process| process.pid),
             },
             tmux_pane: call.tmux_pane,
@@ -237,9 +239,9 @@ impl Hooks {
         self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
     }
 
-    /// The caller in the project of the session that the event is of: the one that the session has,
-    /// and of a session that is not known yet the one that its client's hook runs in. One process
-    /// may have sessions in several.
+    /// The caller in the project of the event's session: the session's own project, or for an
+    /// unknown session the project of the folder in which the client's hook runs. One process may
+    /// have sessions in several projects.
     async fn in_its_project(
         &self,
         caller: &Caller,
@@ -255,7 +257,7 @@ impl Hooks {
         }
     }
 
-    /// The caller in the project of a folder that its client's hook names.
+    /// The caller in the project of the folder that the client's hook names.
     async fn in_folder(&self, caller: &Caller, folder: Option<&str>) -> Result<Caller, Error> {
         let Some(folder) = folder.filter(|_| caller.is_client_process()) else {
             return Ok(caller.clone());
@@ -270,7 +272,7 @@ impl Hooks {
         event: &HookEvent,
         known: &KnownSession,
     ) -> Result<SessionProfile, Error> {
-        // Finding a project's root looks at the disk, and a known session has its project already.
+        // Finding a project's root reads the disk, and a known session has its project already.
         let is_away = known.peer.as_ref().is_none_or(|peer| peer.status == PeerStatus::Offline);
         let is_new = known.session.is_none() || is_away || event.is_start();
         let cwd = event.cwd.as_deref().filter(|_| is_new);
@@ -283,7 +285,8 @@ impl Hooks {
         let needs_name = match &known.peer {
             _ if event.is_of_sub_agent() => false,
             None => true,
-            // It comes back. Another may have its name by now, and the short one may be free.
+            // The peer comes back. Another peer may have its name by now, or the name without a
+            // number may be free again.
             Some(own) => own.status == PeerStatus::Offline && is_numbered(&own.display_name, &base),
         };
         let peer_name =
@@ -291,8 +294,8 @@ impl Hooks {
         Ok(SessionProfile { project, root, peer_name })
     }
 
-    /// A name for a session's peer: client and folder, with a number if another who is here has
-    /// that name. None is kept for those who are not.
+    /// A name for a session's peer: client and folder, with a number if another peer that is
+    /// present has that name. Names of absent peers are not reserved.
     async fn free_peer_name(&self, base: &str, known: &KnownSession) -> Result<String, Error> {
         let own = known.peer.as_ref().map(|peer| &peer.peer_id);
         let mut name = base.to_owned();
@@ -309,7 +312,8 @@ impl Hooks {
         Ok(name)
     }
 
-    /// Peers of this name. Of one whose process is gone the daemon may not have heard yet.
+    /// Peers of this name. If the process of one has ended and its row does not say so yet, sweeps
+    /// the peers first.
     async fn namesakes(&self, name: &str) -> Result<Vec<PeerRow>, Error> {
         let rows = self.core.store.peers().named(name, limits::PAGE_DEFAULT).await?;
         let is_gone = |row: &PeerRow| {
@@ -323,7 +327,7 @@ impl Hooks {
         Ok(self.core.store.peers().named(name, limits::PAGE_DEFAULT).await?)
     }
 
-    /// Composes the reply for whoever reads it.
+    /// Composes the reply for the event's audience.
     async fn reply(
         &self,
         caller: &Caller,
@@ -343,7 +347,7 @@ impl Hooks {
             }
             HookAudience::Session => {
                 let source = hook::session_source_of_start(event, known.peer.as_ref());
-                // What the client does not take would count as told.
+                // A record that the client does not show must not count as told.
                 let record = match source.filter(|_| event.takes_context()) {
                     Some(source) => {
                         let hook_id = hook_id.as_deref();
@@ -358,8 +362,8 @@ impl Hooks {
         }
     }
 
-    /// An open record that a session should know of when it begins: its own, or one that was left
-    /// open in its project and that no session has been told of since.
+    /// An open record that a session should be told of when it begins: its own, or one that was
+    /// left open in its project and of which no session has been told since.
     async fn open_record(
         &self,
         caller: &Caller,
@@ -394,7 +398,7 @@ impl Hooks {
         Ok(None)
     }
 
-    /// What the team knows about a prompt, as Markdown; nothing for most.
+    /// The context that the journal has for a prompt, as Markdown; `None` for most prompts.
     async fn context_of_prompt(
         &self,
         caller: &Caller,
@@ -418,8 +422,8 @@ impl Hooks {
         };
         match self.journal.assemble_context(caller, &request).await {
             Ok(context) => (!context.markdown.is_empty()).then_some(context.markdown),
-            // The messages in the same reply count as handed over, so the reply goes out without
-            // context.
+            // The messages in the same reply already count as handed over, so the reply goes out
+            // without context.
             Err(error) => {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "cannot look for what a prompt brings up");
@@ -429,7 +433,7 @@ impl Hooks {
     }
 }
 
-/// What the daemon calls a session's peer: client and folder.
+/// The name that the daemon gives to a session's peer: client and folder.
 fn base_name(client: HookClient, root: Option<&str>) -> String {
     let client = client.as_str();
     match root.map(Path::new).and_then(Path::file_name) {
@@ -442,15 +446,15 @@ fn base_name(client: HookClient, root: Option<&str>) -> String {
 fn client_process(caller: &Caller, call: &HookCall) -> Option<ProcessIdentity> {
     match caller {
         Caller::Operator => call.pid.and_then(process::running),
-        // What is known counts, and not what is claimed. Where the system lists no processes,
-        // nothing is.
+        // The process that the connection shows counts, not the claimed one. If the system does not
+        // list processes, there is none.
         Caller::Session { process, .. } => {
             process.as_deref().filter(|process| !process.started.is_empty()).cloned()
         }
     }
 }
 
-/// Adds to a refusal for usage when the limit ends, if its client has recorded that.
+/// Adds the end of a usage limit to a refusal, if the client has recorded it.
 async fn add_limit_end(event: &mut HookEvent, process: Option<ProcessIdentity>, now: Timestamp) {
     let HookMoment::Refused(limit) = &mut event.moment else { return };
     let (None, Some(process)) = (limit.until, process) else { return };
@@ -459,13 +463,13 @@ async fn add_limit_end(event: &mut HookEvent, process: Option<ProcessIdentity>, 
     limit.until = tokio::task::spawn_blocking(read).await.ok().flatten();
 }
 
-/// Whether a client that tells of a prompt shows it to a person, by its own record.
+/// Whether the client shows the reported prompt to a person, according to its own record.
 async fn has_dialog(event: &HookEvent, process: Option<&ProcessIdentity>) -> bool {
     let HookMoment::Waiting(HookPrompt { asks: Some(asks), .. }) = &event.moment else {
         return false;
     };
     if let ClientPrompt::Opencode(_) = **asks {
-        // Its plugin is in the process that shows the dialog.
+        // The plugin of opencode runs in the process that shows the dialog.
         return true;
     }
     let Some(process) = process.cloned() else { return false };
@@ -474,7 +478,8 @@ async fn has_dialog(event: &HookEvent, process: Option<&ProcessIdentity>) -> boo
     tokio::task::spawn_blocking(read).await.unwrap_or(false)
 }
 
-/// Whether the daemon gave a name to the peer of a session: the base, or that with a number.
+/// Whether the daemon gave a session's peer its name: the base name, or the base name with a
+/// number.
 fn is_numbered(name: &str, base: &str) -> bool {
     let is_number = |end: &str| !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit());
     name.strip_prefix(base)
@@ -504,8 +509,8 @@ mod tests {
     use super::*;
     use crate::service::testing::services;
 
-    /// A hook has little time, and may leave before its answer. What it told is written all the
-    /// same, and so is the secret by which its session is taken up again.
+    /// A hook has little time, and may disconnect before the reply. Its event is written all the
+    /// same, with the secret by which the session can be taken over.
     #[tokio::test]
     async fn a_hook_that_leaves_early_leaves_no_session_without_its_secret() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
@@ -527,7 +532,7 @@ mod tests {
         {
             let mut told = pin!(services.hooks.hook(&caller, event, HookCall::default()));
             let mut is_over = false;
-            // It leaves as soon as its session is on record.
+            // The hook disconnects as soon as its session is on record.
             while test.store.sessions().get("s").await.unwrap().is_none() {
                 assert!(!is_over, "a session after the answer");
                 is_over =

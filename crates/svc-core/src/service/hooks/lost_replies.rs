@@ -1,8 +1,8 @@
-//! Replies of hooks that nobody saw: what they gave to a session is taken back and given again.
+//! Replies to hooks that were not seen: what they gave to a session is taken back and given again.
 //!
-//! Each call of a hook has an id, and all that its reply gives is stored with that id. A hook that
-//! did not print its reply notes the id in a file, which the session's next hook or the daemon
-//! reads.
+//! Each call of a hook has an id, and everything that its reply gives is stored with that id. A
+//! hook that could not print its reply notes the id in a file, which the session's next hook or the
+//! daemon reads.
 
 use svc_model::{Caller, limits};
 use svc_store::WriteTx;
@@ -29,7 +29,7 @@ impl Hooks {
     }
 }
 
-/// Checks the ids of events whose replies nobody saw.
+/// Checks the ids of events whose replies were not seen.
 pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
     if ids.len() > limits::HOOKS_LOST {
         return Err(Error::invalid("lost", format!("at most {} ids", limits::HOOKS_LOST)));
@@ -41,7 +41,7 @@ pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
 /// offers of open records.
 ///
 /// # Errors
-/// [`Error::LimitReached`] if the caller has reported as many as it may.
+/// [`Error::LimitReached`] if the caller has reported as many ids as it may.
 pub(super) async fn take_back(
     tx: &mut WriteTx,
     (caller, budget): (&Caller, &Budget),
@@ -51,7 +51,7 @@ pub(super) async fn take_back(
     if events.is_empty() {
         return Ok(());
     }
-    // An event may arrive after its id is reported, so the ids are stored.
+    // An event may arrive after its id was reported as lost, so the ids are stored.
     let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
     budget.check_rows(tx, caller, count).await?;
     tx.hooks().remember_lost(events, &caller.principal()).await?;
@@ -60,7 +60,8 @@ pub(super) async fn take_back(
     tx.hooks().take_back_reminders(session_id, events).await?;
     let Some(row) = tx.peers().of_session(session_id).await? else { return Ok(()) };
     let unseen = tx.inboxes().take_back(&row.peer.peer_id, events).await?;
-    // No turn began with them, so the end of one says nothing of the questions among them.
+    // No turn began with these messages, so the end of a turn does not answer the questions among
+    // them.
     let ids: Vec<_> = unseen.iter().map(|message| message.id.clone()).collect();
     tx.messages().note_turn(&ids, false).await?;
     Ok(note_unseen(tx, &row.peer.peer_id, &unseen).await?)

@@ -1,4 +1,5 @@
-//! Waiting for mail on behalf of an idle session: a hook cannot, as its client waits for it.
+//! Waits for mail on behalf of an idle session. A hook cannot do so, because its client waits for
+//! the hook.
 
 use std::pin::pin;
 
@@ -19,21 +20,21 @@ use crate::service::{
 /// A process that waits for a session's mail.
 #[derive(Debug, Clone)]
 pub struct MailWaiter {
-    /// Names the waiter, and its question. The greatest id of a session waits, so ids begin with a
-    /// time.
+    /// Names the waiter and its question. Only the session's waiter with the greatest id waits, so
+    /// ids begin with a time.
     pub id: String,
-    /// Names of its earlier questions whose answers nobody saw.
+    /// Ids of the waiter's earlier questions whose answers were not seen.
     pub lost: Vec<String>,
 }
 
 /// How a wait for mail ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MailWait {
-    /// Messages. They are `offered` from now on.
+    /// Messages, which are `offered` from now on.
     Message(HandedMail),
-    /// Nothing came: ask again.
+    /// No message came: ask again.
     Nothing,
-    /// A later process waits for this session by now.
+    /// A later process waits for this session.
     Retired,
     /// The session is over.
     Over,
@@ -42,14 +43,13 @@ pub enum MailWait {
 /// What a waiter gets of its session's mail.
 #[derive(Debug)]
 enum WaiterMail {
-    /// These messages.
     Handed(HandedMail),
-    /// Nothing, as long as the session is in a turn: its other hooks hand messages over there.
+    /// No messages while the session is in a turn: its other hooks hand messages over there.
     InTurn,
     Nothing,
 }
 
-/// Whether the process in which a session ran is known, and gone.
+/// Whether the process of a session is known and has ended.
 pub(super) fn is_gone(core: &Core, row: &PeerRow) -> bool {
     row.process().is_some_and(|process| core.is_gone(&process))
 }
@@ -60,7 +60,7 @@ impl Hooks {
     /// # Errors
     /// [`Error::NotFound`] if the session has no peer, or is not the caller's yet;
     /// [`Error::Forbidden`] if it is another's; [`Error::Unauthorized`] if the caller's token is
-    /// taken back meanwhile.
+    /// revoked meanwhile.
     pub async fn await_mail(
         &self,
         caller: &Caller,
@@ -73,7 +73,8 @@ impl Hooks {
         let unknown = || Error::not_found(ResourceKind::PeerOfSession, session_id);
         match self.team.standing(caller, session_id).await? {
             SessionStanding::Own => {}
-            // The hook of its start makes it the caller's, and runs beside this one.
+            // The hook of the session's start, which runs concurrently, makes the session the
+            // caller's.
             SessionStanding::Unclaimed
             | SessionStanding::Adoptable
             | SessionStanding::Absent
@@ -93,7 +94,7 @@ impl Hooks {
         let store = &self.core.store;
         let peer = store.peers().of_session(session_id).await?.ok_or_else(unknown)?.peer;
         let stream = StreamName::new("peer", &peer.peer_id);
-        // Listen before looking, or a message that comes in between wakes nobody.
+        // Listen first and read second, or a message in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
         let mut changes = store.bus().listen(&StreamName::fixed(StreamName::TEAM));
         loop {
@@ -112,7 +113,7 @@ impl Hooks {
                 return Ok(MailWait::Message(mail));
             }
             let is_in_turn = matches!(mail, WaiterMail::InTurn);
-            // Only this wait is cut short: messages that were handed over must be answered.
+            // Only the wait is cancelled: messages that were handed over must be returned.
             tokio::select! {
                 () = listener.wait(view.head) => {}
                 () = changes.wait(last_change), if is_in_turn => {}
@@ -139,7 +140,7 @@ impl Hooks {
         if self.handovers.is_off(&peer.backend) {
             return Ok(WaiterMail::Nothing);
         }
-        // The client's own way comes first.
+        // The client's own way is tried first.
         let least = match &row {
             Some(row) => self.handovers.reaches(row).await?.tries,
             None => 0,
@@ -152,19 +153,19 @@ impl Hooks {
             .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    // It may have gone over to another while this one waited.
+                    // The session may have passed to another principal during the wait.
                     team::claim(tx, &caller, &session_id, SessionContact::Call).await?;
                     if tx.hooks().is_lost(&waiter).await? {
                         return Ok(WaiterMail::Nothing);
                     }
                     let now = tx.peers().get(&peer.peer_id).await?;
                     if now.as_ref().is_some_and(|row| is_gone(&core, row)) {
-                        // Its client was killed, and the waiter may have a moment left. The message
-                        // waits.
+                        // The client was killed, and the waiter may end in a moment. The message
+                        // stays in the inbox.
                         return Ok(WaiterMail::Nothing);
                     }
-                    // Two waiters live for a moment when a turn ends, and a turn begins with one
-                    // question at most.
+                    // For a moment at the end of a turn two waiters live, but a turn may begin with
+                    // one question at most.
                     let is_waking = tx.inboxes().is_waking(&peer.peer_id).await?;
                     if is_waking || now.as_ref().is_some_and(is_in_turn) {
                         return Ok(WaiterMail::InTurn);
@@ -172,7 +173,7 @@ impl Hooks {
                     if caller.session().is_some_and(is_agent_key)
                         && tx.peers().is_hosted(&peer.peer_id).await?
                     {
-                        // Its messages become turns.
+                        // The host takes messages for a hosted agent, and makes turns of them.
                         return Ok(WaiterMail::Nothing);
                     }
                     tx.hooks().remember(&waiter).await?;
@@ -187,7 +188,7 @@ impl Hooks {
     }
 }
 
-/// Whether a session is in a turn. A message wakes it when that is over.
+/// Whether a session is in a turn. A message wakes the session only afterwards.
 fn is_in_turn(row: &PeerRow) -> bool {
     matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting)
 }

@@ -1,12 +1,13 @@
 //! Hooks: what an event of a coding agent's client changes, and the reply to it.
 //!
-//! `event` leads an event through its phases: recognise the session, write, compose the reply.
-//! `write_job` is all that one event writes, in one commit; what is to be written is decided in
-//! [`domain::hook`](svc_model::hook), and the messages in it by `handovers`. `lost_replies` takes
-//! back what a hook did not print. `mail_wait` waits for messages on behalf of an idle session,
-//! `sending` tells a sender when its message arrives, `announced_calls` knows in which session an
-//! MCP tool is called, `earlier_output` what a turn had said before it went on with messages, and
-//! `codex_threads` makes sessions of threads of which no hook has told yet.
+//! `event` takes an event through its phases: recognise the session, write, compose the reply.
+//! `write_job` has all that one event writes, in one commit; [`domain::hook`](svc_model::hook)
+//! decides what is written, and `handovers` which messages the reply has. `lost_replies` takes back
+//! what a hook did not print. `mail_wait` waits for messages on behalf of an idle session, and
+//! `waiters` knows which process waits for which session. `sending` reports to a sender when its
+//! message arrives. `announced_calls` finds the session in which an MCP tool is called.
+//! `earlier_output` removes text that a turn reported before it continued with messages.
+//! `codex_threads` makes sessions of threads that no hook has reported yet.
 
 mod announced_calls;
 mod codex_threads;

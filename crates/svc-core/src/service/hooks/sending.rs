@@ -1,4 +1,4 @@
-//! Sending a message, with a word to the sender on when it arrives: hooks and waiters decide that.
+//! Sends a message and reports when it will arrive, which depends on hooks and waiters.
 
 use svc_model::{
     Caller, ExpectedDelivery, NewMessage, PeerId, PeerStatus, SentMessage, agent::AgentState,
@@ -10,7 +10,7 @@ use super::{mail_wait::is_gone, state::Hooks};
 use crate::service::{Error, ResourceKind};
 
 impl Hooks {
-    /// Puts a message into a peer's inbox, and says when it reaches the peer's model.
+    /// Puts a message into a peer's inbox, and reports when it reaches the peer's model.
     ///
     /// # Errors
     /// Those of [`send_message`](crate::service::team::Team::send_message).
@@ -21,7 +21,7 @@ impl Hooks {
         input: NewMessage,
     ) -> Result<SentMessage, Error> {
         let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
-        // Before it is sent: a waiter that takes it waits no more.
+        // Read before the send: a waiter that takes the message no longer waits.
         let expected = self.expected_delivery(caller, &to).await?;
         let no_wake = input.no_wake;
         let message = self.team.send_message(caller, to.as_str(), input).await?;
@@ -78,7 +78,8 @@ impl Hooks {
         let wakes = may_wake
             && !self.handovers.is_off(&row.peer.backend)
             && (native.wakes || is_waited_for());
-        // A client that was killed a moment ago may still be online here, and its waiter may live.
+        // A client that was killed a moment ago may still be online here, and its waiter may still
+        // live.
         Ok(Some(if is_gone(&self.core, &row) {
             ExpectedDelivery::from_status(PeerStatus::Offline, reaches_each_turn, false)
         } else {
@@ -86,7 +87,8 @@ impl Hooks {
         }))
     }
 
-    /// Whether a message of a caller may begin a turn of a peer, after those that did.
+    /// Whether a message of a caller may begin a turn of a peer, considering the turns that its
+    /// earlier messages began.
     async fn may_wake(&self, caller: &Caller, to: &PeerId) -> Result<bool, StoreError> {
         let store = &self.core.store;
         let Some(key) = caller.session() else { return Ok(true) };

@@ -1,4 +1,4 @@
-//! The state of the service, and what it does beside storing events.
+//! The state of the service, and its functions that store no events.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct Hooks {
     pub(super) team: Team,
     pub(super) journal: Journal,
     pub(super) handovers: Handovers,
-    /// Which session an MCP tool is called in.
+    /// Finds the session in which an MCP tool is called.
     pub ties: Arc<AnnouncedCalls>,
     pub(super) waiters: Arc<MailWaiters>,
     pub(super) earlier_words: Arc<EarlierWords>,
@@ -49,13 +49,12 @@ impl Hooks {
         self.policy = policy;
     }
 
-    /// The session that a client's process works for, as hooks with the operator's credential have
-    /// told.
+    /// The session of a client's process, as reported by hooks with the operator's credential.
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
         Ok(self.core.store.peers().session_of_process(pid).await?)
     }
 
-    /// Remembers that an MCP connection is this session's.
+    /// Stores that an MCP connection belongs to this session.
     pub async fn tie_mcp_session(&self, id: &McpSessionId, session: &str) -> Result<(), Error> {
         let (id, session) = (id.clone(), session.to_owned());
         self.core
@@ -66,8 +65,8 @@ impl Hooks {
             .await
     }
 
-    /// Forgets ids of events that nobody sends again, and what was given to sessions that nobody
-    /// goes on with.
+    /// Removes ids of events that will not be sent again, and what was noted as given to sessions
+    /// that are silent for long.
     pub async fn sweep_hooks(&self) -> Result<(), Error> {
         let now = self.core.now();
         self.core.store.sweeps().forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;

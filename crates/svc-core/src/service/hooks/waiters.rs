@@ -1,4 +1,4 @@
-//! Which process waits for the mail of which session.
+//! Which process waits for which session's mail.
 
 use std::{
     collections::HashMap,
@@ -9,8 +9,8 @@ use std::{
 use svc_model::{Principal, Timestamp};
 use tokio::sync::watch;
 
-/// The waiters for the mail of sessions. A principal has one waiter for a session: the latest. Ids
-/// of waiters are ordered by when the waiters began.
+/// Waiters for the mail of sessions. For each session, a principal has one waiter: the latest. Ids
+/// of waiters are ordered by their start.
 #[derive(Debug, Default)]
 pub(super) struct MailWaiters(Mutex<WaiterTable>);
 
@@ -24,11 +24,10 @@ struct SessionWaiter {
     woken: Option<Timestamp>,
 }
 
-/// With more sessions than this, those without a waiter are removed. A waiter enters again with its
-/// next request.
+/// Above this number of sessions, sessions without a waiter are removed. A waiter enters again with
+/// its next request.
 const SESSIONS: usize = 10_000;
-/// How long a session that was woken counts as one that takes messages: until its client reports
-/// the turn.
+/// How long a woken session counts as one that takes messages, until its client reports the turn.
 const WAKING: Duration = Duration::from_secs(10);
 
 impl MailWaiters {
@@ -60,15 +59,15 @@ impl MailWaiters {
         Some(entry.latest.subscribe())
     }
 
-    /// Notes that the session's waiter has a message for the session, and wakes it.
+    /// Notes that the session's waiter got a message, which wakes the session.
     pub(super) fn note_woken(&self, principal: &Principal, session: &str, at: Timestamp) {
         if let Some(entry) = self.lock().get_mut(&(principal.clone(), session.to_owned())) {
             entry.woken = Some(at);
         }
     }
 
-    /// Whether a message wakes the session, or has just woken it. A session that became idle after
-    /// the wake has ended its turn, so that wake does not count.
+    /// Whether a message wakes the session, or has just woken it. If the session became idle after
+    /// the wake, the woken turn has ended, so that wake does not count.
     pub(super) fn wake(
         &self,
         principal: &Principal,
@@ -122,7 +121,7 @@ mod tests {
         drop(waits);
         assert!(wake(&own, "s"), "its turn is about to begin");
         assert!(!waiters.wake(&own, "s", (now.plus(WAKING), idle_since)));
-        // The session's turn began, and failed.
+        // The session's turn began and failed.
         let later = now.plus(Duration::from_millis(20));
         assert!(waiters.wake(&own, "s", (later, None)));
         assert!(!waiters.wake(&own, "s", (later, Some(later))));

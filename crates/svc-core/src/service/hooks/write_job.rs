@@ -1,4 +1,4 @@
-//! All that one event writes, in one commit.
+//! Everything that one event writes, in one commit.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::service::{
     team::{self, ActingSession},
 };
 
-/// What an event writes, and with what.
+/// Inputs of the write job of an event.
 pub(super) struct HookWriteJob {
     pub(super) core: Core,
     pub(super) caller: Caller,
@@ -39,29 +39,29 @@ pub(super) struct HookWriteJob {
     pub(super) id: Option<String>,
     pub(super) timing: HookTiming,
     pub(super) lost: Vec<String>,
-    /// SHA-256 of the session's secret that the hook showed.
+    /// SHA-256 of the session's secret that the hook presented.
     pub(super) shown: Option<TokenHash>,
-    /// Where the session's secret is kept, if it gets it with this event.
+    /// Where the session's secret is kept, if the session gets one with this event.
     pub(super) secrets: Option<SessionSecrets>,
-    /// The project, if the session begins or is not known.
+    /// The project, if the session begins or is unknown.
     pub(super) project: Option<String>,
-    /// Root of the project.
+    /// Root folder of the project.
     pub(super) root: Option<String>,
-    /// A free name for the session's peer, if it has none.
+    /// A free name for the session's peer, if the peer needs one.
     pub(super) peer_name: Option<String>,
-    /// Whether that name takes the place of the one that it has.
+    /// Whether that name replaces the peer's present name.
     pub(super) is_renamed: bool,
     pub(super) pid: Option<u32>,
-    /// The same process with its start, if it runs or is known to have run.
+    /// The process of `pid` with its start time, if it runs or is known to have run.
     pub(super) process: Option<ProcessIdentity>,
     pub(super) tmux_pane: Option<String>,
     pub(super) ids: Ids,
     pub(super) policy: HookPolicy,
-    /// Whether the client shows a dialog beside its hook, so that this may hold its prompt.
+    /// Whether the client shows a dialog while its hook runs, so that the hook may hold the prompt.
     pub(super) has_dialog: bool,
 }
 
-/// What the job gives to the reply, and what is to be done after the commit.
+/// What the job passes to the reply, and what is left to do after the commit.
 #[derive(Default)]
 pub(super) struct HookWrites {
     pub(super) audience: HookAudience,
@@ -69,11 +69,11 @@ pub(super) struct HookWrites {
     pub(super) run: Option<HookNote>,
     /// Messages that this reply hands over.
     pub(super) mail: Option<ModelText>,
-    /// What a person is shown of the messages that woke the session.
+    /// The lines that a person is shown about the messages that woke the session.
     pub(super) headline: Option<ModelText>,
     /// Tokens of the session that the event ended.
     pub(super) ended_tokens: Vec<TokenId>,
-    /// The prompt that the hook is to hold.
+    /// The prompt that the hook must hold.
     pub(super) held: Option<AgentRequestId>,
 }
 
@@ -86,7 +86,7 @@ struct AppliedSession {
 /// A session's peer after an event.
 struct SessionPresence {
     peer: Peer,
-    /// Whether its vendor refused for usage before.
+    /// Whether the vendor had refused the session for usage before the event.
     was_limited: bool,
 }
 
@@ -108,7 +108,7 @@ impl HookWriteJob {
             Some(SessionPresence { mut peer, was_limited }) if timing.is_live() => {
                 let (mail, headline) = self.hand_over_mail(tx, &peer, was_limited).await?;
                 if let (Some(_), HookMoment::Stop { .. }) = (&mail, &self.event.moment) {
-                    // What it is given at the end of its turn, it goes on with.
+                    // The session continues its turn with what it is given at the end of the turn.
                     let at = tx.now();
                     let state = self.state(PeerStatus::Busy, None, at);
                     team::set_state(tx, &mut peer, state, "hook").await?;
@@ -131,7 +131,8 @@ impl HookWriteJob {
         Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens, held })
     }
 
-    /// Opens and closes the prompts of an attended session; the prompt that the hook is to hold.
+    /// Opens and closes the prompts of an attended session. Returns the prompt that the hook must
+    /// hold.
     async fn follow_prompts(
         &self,
         tx: &mut WriteTx,
@@ -159,10 +160,10 @@ impl HookWriteJob {
         Ok(is_held.then_some(id))
     }
 
-    /// Keeps the session's secret, now that the session is the caller's. The file is written before
-    /// the commit: a hook that leaves before its answer, or the daemon's end, cannot come between
-    /// the two. Without the file the session goes on, and only cannot be taken up by another
-    /// process.
+    /// Keeps the session's secret, now that the session is the caller's. Writes the file before the
+    /// commit, so that neither a hook that disconnects early nor the end of the daemon can leave a
+    /// session without its secret. If the file cannot be written, the session goes on, but no other
+    /// process can take it over.
     async fn keep_secret(&self, tx: &mut WriteTx) -> Result<(), StoreError> {
         let Some(secrets) = &self.secrets else { return Ok(()) };
         match secrets.ensure(&self.event.session_id) {
@@ -175,7 +176,7 @@ impl HookWriteJob {
     }
 
     /// Takes back what earlier hooks of the session did not print, before anything is given or
-    /// taken for seen, and remembers the event.
+    /// counts as seen; and stores the event's id.
     async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, Error> {
         let session_id = &self.event.session_id;
         lost_replies::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
@@ -199,7 +200,7 @@ impl HookWriteJob {
         Ok(reception)
     }
 
-    /// Writes the session's row, and its events.
+    /// Writes the session's row and its events.
     async fn apply_session(
         &self,
         tx: &mut WriteTx,
@@ -229,14 +230,14 @@ impl HookWriteJob {
             }
         }
         if let HookTiming::Late { happened_at } = timing {
-            // With the time of now the row would be younger than the events that come after this
+            // With the present time, the row would be newer than events that happened after this
             // one.
             tx.sessions().date(session_id, happened_at, known.is_none()).await?;
         }
         Ok(AppliedSession { effect, ended_tokens })
     }
 
-    /// Counts a tool call, and gives the reminder that is due with it.
+    /// Counts a tool call, and returns the reminder that is due with it.
     async fn count_tool(
         &self,
         tx: &mut WriteTx,
@@ -261,8 +262,8 @@ impl HookWriteJob {
         Ok(Some(HookNote::Reminder(record.reminder(count))))
     }
 
-    /// Records the outcome of a test, a build or a check, and gives what it says about the
-    /// session's record.
+    /// Records the outcome of a test, a build or a check. Returns what it means for the session's
+    /// record.
     async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<HookNote>, Error> {
         let Some((tool, run)) = self.event.finished_run() else { return Ok(None) };
         let session_id = &self.acting.session_id;
@@ -287,7 +288,7 @@ impl HookWriteJob {
         Ok(hook::run_note(&outcome, &earlier, active.as_ref()))
     }
 
-    /// Writes the session's peer, and its events; `None` if the event changes nothing about it.
+    /// Writes the session's peer and its events; `None` if the event does not change the peer.
     async fn apply_presence(
         &self,
         tx: &mut WriteTx,
@@ -329,7 +330,7 @@ impl HookWriteJob {
         Ok(Some(SessionPresence { peer, was_limited }))
     }
 
-    /// A state that the event tells of.
+    /// A peer's state, with this client's events as evidence.
     fn state(
         &self,
         status: PeerStatus,
@@ -340,7 +341,8 @@ impl HookWriteJob {
         PeerState { status, waiting_for, at, evidence }
     }
 
-    /// The peer of an agent that the daemon runs. It has one, whichever conversation it leads.
+    /// The peer of an agent that the daemon runs. The agent keeps one peer, whichever of its
+    /// conversations the event is of.
     async fn peer_of_agent(&self, tx: &mut WriteTx) -> Result<Option<PeerRow>, StoreError> {
         let Some(key) = self.caller.session() else { return Ok(None) };
         if self.event.is_of_sub_agent() || tx.agents().live(key).await?.is_none() {
@@ -355,7 +357,7 @@ impl HookWriteJob {
         Ok(Some(row))
     }
 
-    /// The peer in the process that tells of it, which is another one if its session went over.
+    /// Moves the peer to the process that reports it: another process, if it took the session over.
     async fn in_process(&self, tx: &mut WriteTx, mut row: PeerRow) -> Result<Peer, StoreError> {
         if let Some(process) = self.process.as_ref().filter(|process| !row.is_in(process)) {
             row.peer.pid = self.pid;
@@ -395,8 +397,8 @@ impl HookWriteJob {
         team::create(tx, &self.caller, id, input, project, self.process.clone()).await
     }
 
-    /// The last words of a turn answer what the session was asked and has before its eyes; a turn
-    /// without them answers nothing.
+    /// The last words of a turn answer the questions that the turn began with; a turn without last
+    /// words answers nothing.
     async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<(), Error> {
         let moment = &self.event.moment;
         let is_end = matches!(
@@ -422,13 +424,13 @@ impl HookWriteJob {
         }
     }
 
-    /// Whether the session is that of an agent which the daemon runs: its host tells of its turns.
+    /// Whether the session is a hosted agent's: its host reports its turns.
     async fn is_hosted(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<bool, StoreError> {
         Ok(self.caller.session().is_some_and(is_agent_key) && tx.peers().is_hosted(peer).await?)
     }
 
-    /// Notes which messages the session has, and gives those that go into the reply, and the lines
-    /// for a person if messages woke the session.
+    /// Notes which messages the session has. Returns the messages for the reply, and the lines for
+    /// a person if messages woke the session.
     async fn hand_over_mail(
         &self,
         tx: &mut WriteTx,
@@ -436,7 +438,7 @@ impl HookWriteJob {
         was_limited: bool,
     ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
         if matches!(self.event.moment, HookMoment::Compacted) {
-            // What it was given is not in its context any more.
+            // After a compaction, the context no longer has what the session was given.
             tx.seen().forget(&self.event.session_id).await?;
         }
         let handover = hook::mail_handover(&self.event);
@@ -458,7 +460,7 @@ impl HookWriteJob {
                     given.append(&mut shown.messages);
                 }
                 woken_by = handovers::headlines_of_wake(tx, &given, text).await?;
-                // What is put into a turn begins none.
+                // A text that joins a turn begins none.
                 if !self.event.is_of_sub_agent() && !shown.joins_turn {
                     let core = &self.core;
                     let has_question =
@@ -473,18 +475,20 @@ impl HookWriteJob {
         }
         self.answer_questions(tx, &peer.peer_id).await?;
         if self.is_hosted(tx, &peer.peer_id).await? {
-            // Its messages become turns.
+            // The host takes messages for a hosted agent, and makes turns of them.
             return Ok((None, headlines(&woken_by, 0)));
         }
         if was_limited && matches!(self.event.moment, HookMoment::Prompt { .. }) {
-            // This turn may be refused, too. The next event of it shows that it is not.
+            // The vendor may refuse this turn, too. If it does not, the turn's next event shows
+            // that.
             return Ok((None, headlines(&woken_by, 0)));
         }
         let giver = MailGiver::hook(self.id.as_deref().unwrap_or_default());
         let offer = (handover.offer, turn);
         let handed = handovers::hand_over(tx, peer, giver, offer, &self.core.tuning).await?;
         let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
-        // What had no room in the wake comes with this prompt, and the person sees that, too.
+        // Messages that did not fit in the wake come with this prompt, and the person sees lines
+        // about them, too.
         if !woken_by.is_empty() {
             woken_by.append(&mut mail.headlines);
         }

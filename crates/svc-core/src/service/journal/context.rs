@@ -1,7 +1,7 @@
-//! Context for a session: what the journal has on a prompt, and before an attempt the failures and
-//! successes of similar ones, as Markdown of a bounded size.
+//! Context for a session, as Markdown of a bounded size: what the journal has on a prompt, and
+//! before an attempt the failures and successes of similar attempts.
 //!
-//! A session gets nothing twice on its prompts, unless it has changed since or the session's
+//! On its prompts, a session gets no item twice, unless the item has changed since or the session's
 //! context was compacted.
 
 use std::collections::{HashSet, VecDeque};
@@ -106,7 +106,7 @@ impl Journal {
         else {
             return Ok(markdown.finish());
         };
-        // Of two concurrent calls only one gives an item; the other leaves it out.
+        // Of two concurrent calls, only one returns an item; the other leaves it out.
         let items: Vec<ItemVersion> = markdown.items().cloned().collect();
         let hook_id = request.hook_id;
         let write = self.core.store.on_behalf_of(caller).write(move |tx| {
@@ -320,7 +320,7 @@ fn fill(markdown: &mut BoundedMarkdown, candidates: Vec<ContextItem>, limit: usi
             if *taken == limit {
                 continue;
             }
-            // The best record first, then a failed attempt whenever its slot is due.
+            // The best record first; after it, a failed attempt whenever one is due.
             let wants_failed = *taken > 0 && failed < (*taken + 1).div_ceil(FAILED_SLOT_EVERY);
             let of_kind = |candidate: &ContextItem| candidate.kind == kind;
             let next = left

@@ -144,7 +144,8 @@ impl Journal {
                 Some((memory, fit))
             })
             .collect();
-        // Candidates come the best and latest first; the sort is stable.
+        // Candidates come in order of their match, then latest first. The sort is stable, so equal
+        // scores keep that order.
         ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score));
         ranked.truncate(limit);
         Ok(ranked)

@@ -1,4 +1,5 @@
-//! The journal: GHAP records, memories and values, and the context that they give a prompt.
+//! The journal: GHAP records, memories and values, and the context for a prompt that is made of
+//! them.
 
 mod bounded_markdown;
 mod context;
@@ -25,7 +26,7 @@ pub struct Journal {
     core: Core,
     team: Team,
     search: Search,
-    /// Held during a clustering, so that only one at a time keeps a core busy.
+    /// Held during a clustering, so that only one clustering at a time uses a core.
     grouping: Arc<Mutex<()>>,
 }
 

@@ -1,9 +1,9 @@
 //! Clusters of similar records, and values: sentences that an agent draws from a cluster, and that
-//! are checked against it.
+//! are checked against the cluster.
 //!
-//! No model is needed: records are similar if they share words ([`cluster`]). The clustering is
-//! stored, so that the ids in a list stay valid, and is renewed by the first request after records
-//! have changed.
+//! No model is used: records are similar if they share words ([`cluster`]). The clustering is
+//! stored, so that the ids in a list stay valid. After records have changed, the next request
+//! renews it.
 
 use std::collections::HashMap;
 
@@ -24,8 +24,9 @@ use crate::service::{
     team::{ActingSession, tell},
 };
 
-/// A sentence has few of the words of its records. At this similarity to their centroid it is about
-/// them, even if it is less similar than the records, which may be nearly equal.
+/// A sentence has only a few of the words of its records. At this similarity to their centroid it
+/// is accepted, even if it is less similar than the records, which may be nearly equal to each
+/// other.
 const NEAR_ENOUGH: f64 = 0.25;
 /// How many standard deviations beyond the mean distance of the records a sentence may be.
 const DEVIATIONS: f64 = 0.5;
@@ -33,7 +34,7 @@ const DEVIATIONS: f64 = 0.5;
 /// The clusters of an axis.
 #[derive(Debug)]
 pub struct ClusterList {
-    /// The largest first.
+    /// Largest first.
     pub clusters: Vec<ClusterRow>,
     pub records: i64,
     pub noise: i64,
@@ -47,7 +48,6 @@ pub struct ValueValidity {
     pub distances: ValueDistances,
 }
 
-/// Distances from the centroid of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct ValueDistances {
     pub candidate: f64,
@@ -59,7 +59,7 @@ pub struct ValueDistances {
 #[derive(Debug)]
 pub struct StoredValue {
     pub value: Value,
-    /// Whether it existed already; then it is unchanged.
+    /// Whether the value existed already; then it is unchanged.
     pub is_known: bool,
 }
 
@@ -91,8 +91,8 @@ impl Journal {
         Ok(ClusterList { clusters, records: count, noise: (count - grouped).max(0) })
     }
 
-    /// The stored clustering if it is that of the present records; otherwise the state of the
-    /// records.
+    /// The stored clustering if it was made of the present records; otherwise the present state of
+    /// the records.
     async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>, Error> {
         let (_, state) = self.core.store.values().count_resolved().await?;
         let known = self.core.store.values().clustering(axis).await?;
@@ -114,7 +114,7 @@ impl Journal {
         write.await
     }
 
-    /// Records of a stored cluster that the caller may read, the nearest to its centroid first.
+    /// Records of a stored cluster that the caller may read, nearest to the centroid first.
     pub async fn cluster_members(
         &self,
         caller: &Caller,
@@ -130,8 +130,8 @@ impl Journal {
         Ok((axis, members))
     }
 
-    /// Whether a sentence is about what the records of a cluster have in common: it is as near to
-    /// their centroid as they are, or near enough.
+    /// Whether a sentence is about what the records of a cluster have in common: its distance to
+    /// their centroid is at most the usual distance of the records, or small enough in itself.
     pub async fn validate_value(
         &self,
         caller: &Caller,
@@ -156,7 +156,7 @@ impl Journal {
         }
     }
 
-    /// Stores a value if it belongs to its cluster. Idempotent: an equal one is returned as it is.
+    /// Stores a value if it belongs to its cluster. Idempotent: returns an equal value that exists.
     pub async fn store_value(
         &self,
         caller: &Caller,
@@ -200,7 +200,7 @@ impl Journal {
         write.await
     }
 
-    /// Values that the caller may read, the latest first, and the number of all of them.
+    /// Values that the caller may read, latest first, and their total number.
     pub async fn values(
         &self,
         caller: &Caller,
@@ -212,7 +212,7 @@ impl Journal {
         Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
-    /// Too few records, or no cluster of this id.
+    /// The error for a request without a usable cluster: too few records, or no cluster of this id.
     async fn missing_cluster_error(
         &self,
         reader: &Reader,
@@ -285,7 +285,8 @@ fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewClu
     (clustering, groups)
 }
 
-/// Compares a text with the records of `members` and their weights; `None` if none of them exists.
+/// Compares a text with the records of `members`, which are weighted; `None` if none of them
+/// exists.
 fn validate(
     axis: Axis,
     text: &str,

@@ -1,5 +1,5 @@
 //! Events for readers without a connection: one response that may wait, a page, the events of one
-//! stream as they follow, and which of a set of streams have new events.
+//! stream as they are appended, and which of a set of streams have new events.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,9 +23,9 @@ pub struct EventReading {
     pub events: Vec<Event>,
     /// The cursor for the next call.
     pub next_after: i64,
-    /// The events that the log does not have.
+    /// The events that the reader asked for and the log no longer has.
     pub gap: Option<Gap>,
-    /// The stream is closed, and this is its end.
+    /// Whether the stream is closed and these events reach its end.
     pub closed: bool,
 }
 
@@ -149,7 +149,7 @@ impl Log {
     }
 }
 
-/// A reader of one stream that takes events instead of frames.
+/// A reader of one stream that returns events instead of frames.
 #[derive(Debug)]
 pub struct StreamFollower {
     source: LogSource,
@@ -206,7 +206,7 @@ impl StreamFollower {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamEnd {
-    /// Seq of its last event; 0 if it has none.
+    /// Seq of the stream's last event; 0 if it has none.
     pub head: Seq,
     pub closed: bool,
 }
@@ -219,8 +219,8 @@ impl From<StreamView> for StreamEnd {
 
 /// Watches which of a set of streams have new events, for clients that subscribe to resources.
 ///
-/// This is a level, not an edge: it names the streams that have moved since a position of the log,
-/// with the last position of each. So nothing is stored for a reader that is away.
+/// It reports state, not each change: the streams that have moved since a position of the log, with
+/// the last position of each. So nothing is stored for an absent reader.
 #[derive(Debug)]
 pub struct StreamChanges {
     log: Log,
@@ -256,8 +256,8 @@ impl Log {
         Ok(self.core.store.events().bounds().await?.1)
     }
 
-    /// The end of a stream, for a caller who has checked its ownership. `None` if there is no
-    /// stream of that name.
+    /// The end of a stream; `None` if there is no stream of that name. The caller has checked the
+    /// ownership.
     pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
         Ok(self.core.store.streams().view(name).await?.map(StreamEnd::from))
     }

@@ -1,5 +1,6 @@
-//! What a reader follows: the table, and the tail, which holds the last commits in memory; where a
-//! reader begins, and the gap that it gets if the log no longer has what it asks for.
+//! The two places a reader reads from: the table, and the tail, which holds the last commits in
+//! memory. Also where a reader begins, and the gap it is told of if the log no longer has the
+//! events after its cursor.
 //!
 //! Every reader that follows the log is built on [`LogSource`]:
 //! [`Subscription`](super::Subscription) for frames, [`StreamFollower`](super::StreamFollower) for
@@ -44,13 +45,13 @@ enum Followed {
 pub(super) enum TailRead {
     /// The commits of this source, possibly none. The cursor has moved past all commits read.
     Batches(Vec<Arc<Batch>>),
-    /// Nothing follows yet.
+    /// No event follows yet.
     Nothing,
-    /// Nothing follows, and the stream is closed.
+    /// No event follows, and the stream is closed.
     Closed,
-    /// Something follows that only the table has.
+    /// Events follow that only the table has.
     Behind,
-    /// Something follows that the reader may no longer read.
+    /// Events follow that the reader may no longer read.
     Withdrawn,
 }
 
@@ -92,8 +93,8 @@ impl LogSource {
         }
     }
 
-    /// Whether the reader may still read the stream. Reads the table only after a change of who
-    /// may.
+    /// Whether the reader may still read the stream. Reads the table only after the stream's
+    /// visibility has changed.
     pub(super) async fn is_readable(&mut self) -> Result<bool, StoreError> {
         let has_changed = match &mut self.followed {
             Followed::Stream { listener, .. } => listener.take_visibility_changed(),
@@ -129,7 +130,8 @@ impl LogSource {
             if gap.reason == GapReason::Pruned {
                 cursor = i64::try_from(gap.requested).unwrap_or(cursor);
             }
-            // The last event of each stream is never pruned, and may be before those that were.
+            // The last event of each stream is never pruned, so an event older than the pruned ones
+            // may follow the cursor.
             let (events, size) = (self.store.events(), PageSize::rows(1));
             let next = events.of_feed(scope, cursor, i64::MAX, None, size).await?;
             if let Some(event) = next.events.first() {
@@ -192,8 +194,8 @@ impl LogSource {
         }
     }
 
-    /// Waits until an event follows the cursor, the stream is closed, or its readers change. Cancel
-    /// safe.
+    /// Waits until an event follows the cursor, the stream is closed, or its visibility changes.
+    /// Cancel safe.
     pub(super) async fn wait(&mut self, cursor: i64) {
         match &mut self.followed {
             Followed::Stream { listener, reader: Some(_), .. } => {
@@ -299,7 +301,7 @@ pub enum StartAfter {
     Latest,
 }
 
-/// The events that a reader asked for and the log does not have.
+/// The events that a reader asked for and that the log does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Gap {
     pub requested: u64,
@@ -317,7 +319,7 @@ pub(super) struct LogBounds {
     pub(super) floor: i64,
     /// The cursor after the latest event.
     pub(super) head: i64,
-    /// Nothing follows the head.
+    /// Whether no event will follow the head.
     pub(super) closed: bool,
 }
 

@@ -1,8 +1,9 @@
 //! Subscriptions: following the log as frames of server-sent events.
 //!
 //! A subscription is a cursor. It reads the table until it has caught up, then reads the last
-//! commits from the tail, and goes back to the table whenever it falls behind the tail. No producer
-//! waits for it, and it holds nothing but its cursor and, while it reads the table, a few pages.
+//! commits from the tail, and returns to the table whenever it falls behind the tail. No producer
+//! waits for a subscription, and it holds only its cursor and, while it reads the table, a few
+//! pages.
 
 use std::sync::Arc;
 
@@ -41,16 +42,16 @@ pub struct Subscription {
     cursor: i64,
     gap: Option<Gap>,
     closed: bool,
-    /// Stays open at the end of a closed stream: a client would take the end for a fault and
-    /// reconnect for ever.
+    /// Whether the subscription stays open at the end of a closed stream. A client would take the
+    /// end for a failure and reconnect for ever.
     endless: bool,
     /// The head when the subscription was made.
     head: i64,
-    /// The table has been read to its end; from here on the tail is read.
+    /// Whether the table has been read to its end; from then on the tail is read.
     live: bool,
     /// Partial output of agents, which is not in the log.
     words: Option<Box<EntryListener>>,
-    /// The next pages of the table, read while the last one is sent to the client.
+    /// The next pages of the table, read while the client is sent the last one.
     ahead: Option<PagesAhead>,
 }
 
@@ -69,7 +70,7 @@ impl PagesAhead {
         Self { after, pages, reader }
     }
 
-    /// The next page; `None` once all are read. Cancel safe.
+    /// The next page; `None` after the last. Cancel safe.
     async fn next(&mut self) -> Result<Option<FramePage>, StoreError> {
         if let Some(page) = self.pages.recv().await {
             return Ok(Some(page));
@@ -83,7 +84,7 @@ impl PagesAhead {
 }
 
 impl Log {
-    /// Follows a stream, or several, from a cursor and without end, as far as the caller may read
+    /// Follows one or several streams from a cursor, without end, as far as the caller may read
     /// them.
     pub async fn subscribe(
         &self,
@@ -169,7 +170,8 @@ impl Subscription {
                 return Ok(None);
             }
             if !self.live {
-                // Boxed: a subscriber that has caught up does not carry the futures of queries.
+                // Boxed, so that a subscriber that has caught up does not carry the futures of
+                // queries.
                 let frames = Box::pin(self.read_table()).await?;
                 if frames.is_some() && !Box::pin(self.source.is_readable_now()).await? {
                     return Ok(None);
@@ -185,7 +187,7 @@ impl Subscription {
             if let Some(words) = self.read_words() {
                 return Ok(Some(SubscriptionChunk::Frames(words)));
             }
-            // Up to the size of a chunk: the cost is one system call per subscriber, not the bytes.
+            // Up to a chunk's size: the cost is one system call per subscriber, not the bytes.
             match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
                 TailRead::Batches(batches) => {
                     let frames = join(batches.iter().map(|it| self.frames_of(it)).collect());
@@ -225,7 +227,8 @@ impl Subscription {
                     self.ahead = None;
                     return Ok(None);
                 }
-                // The pages ended because the channel was full, not for lack of events.
+                // The pages ended because the channel was full, not because there are no more
+                // events.
                 None => self.ahead = None,
             }
         };
@@ -239,7 +242,7 @@ impl Subscription {
         Ok(Some(page.bytes))
     }
 
-    /// Like [`Self::read_table`], with a filter, which is rare: event by event.
+    /// Like [`Self::read_table`], event by event with a filter, which is rare.
     async fn read_table_by_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
         let size = PageSize::rows(limits::REPLAY_ROWS);
         let head = self.source.bounds().await?.head;
@@ -274,7 +277,8 @@ impl Subscription {
     }
 }
 
-/// Joins frames into one chunk; a single one is passed on as it is, shared by all subscribers.
+/// Joins frames into one chunk. A single frame is passed on without a copy: all subscribers share
+/// it.
 fn join(frames: Vec<Bytes>) -> Bytes {
     match <[Bytes; 1]>::try_from(frames) {
         Ok([single]) => single,
@@ -518,8 +522,8 @@ mod tests {
         }
     }
 
-    /// The last event of each stream stays, so the oldest event of a feed may be far below the
-    /// pruned ones.
+    /// The last event of each stream is kept, so the oldest event of a feed may be far older than
+    /// the pruned ones.
     #[tokio::test]
     async fn the_oldest_of_a_gap_is_the_first_event_that_follows_the_cursor() {
         let test = TestStore::open().await;

@@ -1,5 +1,5 @@
-//! State of the log: its size and counters, how fast it grows, retention and maintenance, and the
-//! daemon's own stream.
+//! The state of the log (size, counters, growth), retention and maintenance, and the daemon's own
+//! stream.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -172,7 +172,7 @@ impl Room {
             self.now.plus(Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
         };
         let below = |bound: u64| at_bytes(bound.saturating_sub(self.used));
-        // Retention that removes events already is part of the rate.
+        // The measured rate already includes what retention removes.
         let by_age = self.oldest.zip(self.retention.max_age).map(|(first, age)| first.plus(age));
         [
             (SizeBound::RetainedBytes, self.retention.max_bytes.map(below)),
@@ -206,7 +206,7 @@ impl Log {
         let (store, now) = (&self.core.store, self.core.now());
         let Some(first) = store.upkeep().first_size().await? else { return Ok(None) };
         let mut past = Vec::new();
-        // For an installation of less than a week, the week is its age.
+        // If the installation is younger than a week, its whole age is used.
         for until in [now.minus(DAY), now.minus(7 * DAY).max(first)] {
             past.extend(store.upkeep().size_at(until).await?);
         }
@@ -375,7 +375,7 @@ mod tests {
         let keep = |max_bytes| Retention { max_age: None, max_bytes: Some(max_bytes) };
         assert_eq!(services.log.apply_retention(keep(used)).await.unwrap(), 0);
 
-        // More than one step removes, and then less than a row.
+        // The first excess takes more than one step; the second is less than a row.
         for excess in [9 * MIB, 4096] {
             let max_bytes = test.store.upkeep().used_bytes().await.unwrap() - excess;
             let removed = services.log.apply_retention(keep(max_bytes)).await.unwrap();

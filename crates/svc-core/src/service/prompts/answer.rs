@@ -1,5 +1,6 @@
 //! Answers to prompts: those that a hook passes on, and those of prompts that a connection to the
-//! client holds. The client decides: an answer counts when the client shows that it has taken it.
+//! client holds. The client decides: an answer counts when the client shows that it has taken the
+//! answer.
 
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ impl Prompts {
         let is_denial = chosen.is_some_and(|option| option.kind == RequestOptionKind::Deny);
         let unreadable = || Error::Conflict("the prompt cannot be read any more".to_owned());
         let prompt = settle::asked(&row).ok_or_else(unreadable)?;
-        // The hook makes the output itself, from what its client told it.
+        // The hook makes the output itself, from the prompt that its client gave it.
         prompt
             .output(PromptAnswer {
                 option_id: answer.option_id.as_deref(),
@@ -138,7 +139,7 @@ impl Prompts {
             && matches!(prompt, ClientPrompt::Claude(_))
             && !is_denial
         {
-            // Claude Code takes what its hook prints; opencode tells what it took.
+            // Claude Code takes what its hook prints; opencode reports which answer it took.
             self.end(&row.request_id, PromptEnd::Answered).await?;
         }
         self.outcome(&row, &given, end).await
@@ -276,10 +277,10 @@ impl Prompts {
             known.map(|known| (row.request_id, known))
         });
         let is_known = known.is_some();
-        // The first report of a prompt may say more than a repeated one.
+        // The first report of a prompt may have more details than a repeated one.
         let (id, asked) =
             known.unwrap_or_else(|| (AgentRequestId::new(&self.core.ids, self.core.now()), asked));
-        // Held before anybody sees the options.
+        // Takes the hold before anybody can see the options.
         let hold = if takes_answers { self.held.hold(&id) } else { None };
         let is_held = hold.is_some();
         let prompt = ConnectedPrompt { id: id.clone(), asked: asked.clone(), hold };

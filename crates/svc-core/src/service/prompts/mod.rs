@@ -1,11 +1,11 @@
-//! Prompts that a client shows the person who started it. Its hook or a connection to the client
-//! holds the prompt, and the first answer counts: the person's at the dialog, or one that is given
-//! here and that the holder passes on.
+//! Prompts that a client shows to the person who started it. The client's hook, or a connection to
+//! the client, holds the prompt, and the first answer counts: the person's at the dialog, or one
+//! that is given here and that the holder passes on.
 //!
-//! A prompt is a row of `request` from the client's word of it to the moment at which the client
-//! shows that it is over. The row has options only while somebody holds the prompt. A dialog that
-//! the client's record shows, and of which no hook tells, is a row without options. This file has
-//! who holds a prompt; `answer` passes answers on, `settle` opens and closes prompts.
+//! A prompt is a row of `request`, from the client's report of it until the client shows that it is
+//! over. The row has options only while a hook or a connection holds the prompt. A dialog that only
+//! the client's record shows, and no hook reports, is a row without options. This file tracks who
+//! holds a prompt; `answer` passes answers on, `settle` opens and closes prompts.
 
 mod answer;
 mod settle;
@@ -27,10 +27,10 @@ pub use answer::{AnswerRequest, PromptOutcome};
 pub(super) use answer::{ConnectedPrompt, GivenAnswer};
 pub(super) use settle::{NewPrompt, PromptEnd, follow_event, open};
 
-/// What a hook that holds a prompt is to do.
+/// What a hook that holds a prompt must do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HeldPromptState {
-    /// Wait: nobody has answered.
+    /// Wait: there is no answer yet.
     Open,
     /// Print the client's form of this answer `{option_id?, text?, answers?}`, and report that.
     Answered(Value),
@@ -64,7 +64,7 @@ impl HeldPrompts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` if another hook holds the prompt.
+    /// Takes the hold of a prompt; `None` if another hook or connection holds it.
     fn hold(self: &Arc<Self>, request: &AgentRequestId) -> Option<PromptHold> {
         let mut table = self.lock();
         if table.contains_key(request) {
@@ -79,8 +79,8 @@ impl HeldPrompts {
         self.lock().contains_key(request)
     }
 
-    /// Gives an answer to the holder of a prompt, and shows what becomes of it; `None` if nobody
-    /// holds the prompt, or if it has an answer.
+    /// Gives an answer to the holder of a prompt. The receiver shows what the holder does with it.
+    /// `None` if the prompt has no holder, or has an answer already.
     fn answer(
         &self,
         request: &AgentRequestId,
@@ -95,7 +95,7 @@ impl HeldPrompts {
         })
     }
 
-    /// Notes that the hook has printed its answer; `false` if it was given none.
+    /// Notes that the hook has printed its answer. Returns false if the hook was given no answer.
     fn printed(&self, request: &AgentRequestId) -> bool {
         let table = self.lock();
         let is_answered = |state: &HeldPromptState| matches!(state, HeldPromptState::Answered(_));
@@ -125,7 +125,8 @@ pub struct HeldPrompt {
 }
 
 impl HeldPrompt {
-    /// What the hook is to do, as soon as that changes, and at least every [`PROMPT_PULSE`].
+    /// What the hook must do: returns as soon as that changes, but at the latest after
+    /// [`PROMPT_PULSE`].
     pub async fn next(&mut self) -> HeldPromptState {
         let changed = tokio::time::timeout(PROMPT_PULSE, self.hold.state.changed()).await;
         let state = self.hold.state.borrow_and_update().clone();
@@ -135,7 +136,7 @@ impl HeldPrompt {
         match self.prompts.core.store.requests().get(&self.hold.request).await {
             Ok(Some(row)) if row.closed_at.is_none() => HeldPromptState::Open,
             Ok(_) => HeldPromptState::Over,
-            // The hook ends, and the dialog stays at the terminal.
+            // The hook ends, and the dialog at the terminal stays.
             Err(error) => {
                 tracing::warn!(%error, "cannot read a prompt");
                 HeldPromptState::Over

@@ -1,5 +1,5 @@
-//! What opens and closes a prompt: the events of its session's hooks, its client's record, and the
-//! app-server that asks.
+//! Opens and closes prompts: by the events of the session's hooks, by the client's record, and by
+//! the app-server that asks.
 
 use std::time::Duration;
 
@@ -18,23 +18,25 @@ use svc_sys::{client_records, process_list};
 use super::Prompts;
 use crate::service::{Error, team};
 
-/// Names who closed a prompt that nobody answered here.
+/// The closer on record of a prompt that was not answered here.
 const TERMINAL: &str = "terminal";
-/// The same if its client, its session or its turn ended.
+/// The closer on record if the client, the session or the turn ended.
 const GONE: &str = "gone";
-/// How long a prompt may have options before somebody holds it.
+/// How long a prompt may have options without a holder.
 const UNHELD: Duration = Duration::from_secs(2);
 
-/// What a client asks, as it is kept.
+/// What a client asks, as it is stored.
 #[derive(Serialize, Deserialize)]
 struct KeptPrompt {
-    /// Absent while no hook has told of the dialog.
+    /// Absent while no hook has reported the dialog.
     #[serde(flatten)]
     asked: Option<ClientPrompt>,
-    /// The session's calls that were open when it asked: the one that it asks about is among them.
+    /// The session's open calls when the client asked; the call that the prompt is about is among
+    /// them.
     #[serde(default)]
     calls: OpenCalls,
-    /// When the client showed the dialog, if its record told of it before a hook.
+    /// When the client showed the dialog, if its record showed the dialog before a hook reported
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shown_at: Option<Timestamp>,
 }
@@ -45,13 +47,13 @@ pub(in crate::service) struct NewPrompt<'a> {
     pub(in crate::service) cwd: Option<String>,
     pub(in crate::service) prompt: &'a ClientPrompt,
     pub(in crate::service) owned: Ownership,
-    /// Whether somebody waits to give the client an answer.
+    /// Whether a hook waits here to give the client an answer.
     pub(in crate::service) is_held: bool,
 }
 
-/// Stores a prompt that a client reports, and returns its id. Claude Code shows one prompt after
-/// another, so earlier prompts of its session are over. A prompt that its record showed a moment
-/// before is the same one, and keeps its id.
+/// Stores a prompt that a client reports, and returns its id. Claude Code shows one prompt at a
+/// time, so earlier prompts of the session are over. If the client's record showed a dialog a
+/// moment before, that is the same prompt, and it keeps its id.
 pub(in crate::service) async fn open(
     tx: &mut WriteTx,
     new: NewPrompt<'_>,
@@ -89,7 +91,8 @@ pub(in crate::service) async fn open(
     Ok(row.request_id)
 }
 
-/// The row of a prompt that opens at the epoch, without options.
+/// The row of a prompt, without options and with the epoch as its time of opening, which the caller
+/// replaces.
 fn new_row(
     request_id: AgentRequestId,
     session_key: String,
@@ -117,14 +120,15 @@ fn new_row(
     }
 }
 
-/// Closes the prompts that an event shows to be over. A late event says nothing of later prompts,
-/// unless it names the prompt or its call.
+/// Closes the prompts that an event shows to be over. A late event closes no prompts that were
+/// opened after it, unless it names the prompt or its call.
 pub(in crate::service) async fn follow_event(
     tx: &mut WriteTx,
     event: &HookEvent,
     timing: HookTiming,
 ) -> Result<(), Error> {
-    // The session shows the prompts of its sub-agents.
+    // A sub-agent's events do not close prompts, as the session shows the prompts of all its
+    // sub-agents; but an answer names its prompt.
     if event.is_of_sub_agent() && !matches!(event.moment, HookMoment::Answered(_)) {
         return Ok(());
     }
@@ -157,8 +161,8 @@ pub(in crate::service) async fn follow_event(
     }
 }
 
-/// Closes the prompts of a session that came before an event. An answer that was given here counts
-/// as taken; of the others `by` says how they ended.
+/// Closes the prompts of a session that were opened before an event. An answer that was given here
+/// counts as taken; for prompts without one, `by` says how they ended.
 async fn close_earlier(
     tx: &mut WriteTx,
     session: &str,
@@ -173,12 +177,11 @@ async fn close_earlier(
     Ok(())
 }
 
-/// How a prompt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::service) enum PromptEnd {
-    /// The client has an answer: the one that was given here, if one was.
+    /// The client has an answer: the one given here, if there is one, else the person's.
     Answered,
-    /// The person's answer counts, whatever was given here.
+    /// The person's answer counts, whatever answer was given here.
     Person,
     /// The turn or the client ended.
     Gone,
@@ -186,13 +189,13 @@ pub(in crate::service) enum PromptEnd {
 
 #[derive(Debug, Clone, Copy)]
 enum Closing<'a> {
-    /// The client reports the answer, and perhaps the option.
+    /// The client reports the answer, perhaps with the chosen option.
     Replied(Option<&'a str>),
     /// The call ran, so it was allowed.
     Ran,
-    /// The person's answer counted, and not the one that was given here.
+    /// The person's answer counted, not the one given here.
     Person,
-    /// The prompt ended in this way.
+    /// The prompt is over; the text says how, if no answer was given here.
     Over(&'static str),
 }
 
@@ -212,7 +215,7 @@ async fn close(tx: &mut WriteTx, row: &RequestRow, closing: Closing<'_>) -> Resu
     Ok(append_team_event(tx, "request.closed", row, json!({ "by": answer.by })).await?)
 }
 
-/// Corrects a denial on record if the call ran: the person was first.
+/// Corrects a denial on record if the call ran: then the person's permission came first.
 async fn correct_denial(
     tx: &mut WriteTx,
     session: &str,
@@ -227,7 +230,7 @@ async fn correct_denial(
     if is_it { correct(tx, &row).await } else { Ok(()) }
 }
 
-/// Stores that the person answered a prompt, in place of the answer on record.
+/// Replaces the answer on record: the person at the terminal answered.
 async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
     let answer = RequestAnswerRow::by(TERMINAL);
     tx.requests().correct(&row.request_id, &answer).await?;
@@ -235,7 +238,7 @@ async fn correct(tx: &mut WriteTx, row: &RequestRow) -> Result<(), Error> {
     Ok(append_team_event(tx, "request.closed", row, about).await?)
 }
 
-/// Looks at the client's prompt: the row has no options once its hook has ended.
+/// Reads the options from the stored prompt, because the row has none once its hook has ended.
 fn is_denial(row: &RequestRow, answer: &RequestAnswerRow) -> bool {
     asked(row).is_some_and(|asked| denies(&asked, answer.option_id.as_deref()))
 }
@@ -254,7 +257,8 @@ fn kept(row: &RequestRow) -> Option<KeptPrompt> {
     row.prompt.clone().and_then(|prompt| serde_json::from_value(prompt).ok())
 }
 
-/// Tells the team about a prompt. Everybody reads that, so it does not say what is asked.
+/// Appends an event about a prompt to the team stream. Everybody reads that stream, so the event
+/// leaves out what is asked.
 pub(super) async fn append_team_event(
     tx: &mut WriteTx,
     kind: &'static str,
@@ -268,8 +272,8 @@ pub(super) async fn append_team_event(
 }
 
 impl Prompts {
-    /// Takes the options from a prompt that no hook holds any more, and the answer if its hook did
-    /// not print it.
+    /// Removes the options from a prompt that no hook holds any more, and also the answer if its
+    /// hook did not print it.
     pub(super) async fn withdraw(
         &self,
         id: &AgentRequestId,
@@ -293,7 +297,7 @@ impl Prompts {
         job.await
     }
 
-    /// Takes the options from all prompts: no hook holds one when the daemon begins.
+    /// Removes the options from all prompts: no hook holds a prompt when the daemon starts.
     pub async fn begin(&self) -> Result<(), Error> {
         for row in self.core.store.requests().open_prompts().await? {
             if !row.options.is_empty() {
@@ -303,13 +307,14 @@ impl Prompts {
         Ok(())
     }
 
-    /// Closes the prompts whose clients have ended, or show none by their own record, takes the
-    /// options from those that nobody has come to hold, and opens those that only a record shows.
+    /// Closes the prompts whose clients have ended, or whose clients' records show no dialog.
+    /// Removes the options from prompts without a holder, and opens prompts for dialogs that only a
+    /// record shows.
     pub async fn sweep(&self) -> Result<(), Error> {
         for row in self.core.store.requests().open_prompts().await? {
             let age = self.core.now().since(row.opened_at);
             if !row.options.is_empty() && age >= UNHELD && !self.held.is_held(&row.request_id) {
-                // Its hook ended before it heard that it is to hold the prompt.
+                // The hook ended before it learned that it had to hold the prompt.
                 self.withdraw(&row.request_id, false).await?;
             }
             let session = row.session_key.clone();
@@ -345,8 +350,8 @@ impl Prompts {
         self.open_dialogs().await
     }
 
-    /// Closes a prompt, or corrects one that the person answered and that has another answer on
-    /// record.
+    /// Closes a prompt. If it is closed already with another's answer and `end` says that the
+    /// person's answer counted, corrects the answer on record.
     pub(in crate::service) async fn end(
         &self,
         id: &AgentRequestId,
@@ -402,15 +407,15 @@ impl Prompts {
     }
 }
 
-/// Whether a session may wait at a dialog, and not for its vendor.
+/// Whether a session may be waiting at a dialog, and not for its vendor's limit.
 fn is_dialog(row: &PeerRow) -> bool {
     let kind = row.peer.waiting_for.as_ref().map(|waiting| waiting.kind);
     kind != Some(WaitingKind::Limit) && !row.owner.as_deref().is_some_and(is_agent_key)
 }
 
 /// Opens a prompt for a dialog that a record shows and no hook reports (Claude Code asks some
-/// things without its hook for permissions), unless the session has a prompt since the dialog was
-/// shown. Only the terminal answers it.
+/// things without calling its hook for permissions), unless the session has got a prompt since the
+/// dialog was shown. Only the terminal can answer it.
 async fn open_dialog(
     tx: &mut WriteTx,
     ids: &Ids,
@@ -419,8 +424,9 @@ async fn open_dialog(
 ) -> Result<(), StoreError> {
     let Some(session) = shown.peer.session_id else { return Ok(()) };
     let last = tx.requests().last_prompt(&session).await?;
-    // A prompt that opened well before the dialog is an earlier one, though it closed later: the
-    // client's event came late. A prompt from a record has the time of its dialog.
+    // A prompt that was opened well before the dialog is an earlier prompt, even if it was closed
+    // later because the client's event came late. A prompt from a record has the time of its
+    // dialog.
     let is_told = last.is_some_and(|last| {
         last.closed_at.is_none_or(|closed| match kept(&last).and_then(|kept| kept.shown_at) {
             Some(shown_at) => record.at <= shown_at,
@@ -444,7 +450,8 @@ async fn open_dialog(
     append_team_event(tx, "request.opened", &row, json!({})).await
 }
 
-/// What a dialog asks: in the words of a hook that reported it, else in those of the record.
+/// The question of a dialog: in the words of a hook that reported it, else in the words of the
+/// record.
 fn dialog_words(record: &ClientRecord, told: Option<&WaitingFor>) -> (RequestKind, String) {
     let kind = match record.state {
         RecordedState::Waiting(WaitingKind::Permission) => RequestKind::Permission,

@@ -1,27 +1,28 @@
 //! Past records that match a prompt.
 //!
-//! The index gives candidates by the rarest terms; this module ranks them by the words of the
-//! prompt that each has or means, and by the weight of those. A prompt without a relevant record
-//! gets nothing.
+//! The index gives candidates by the rarest terms. This module ranks them by the words of the
+//! prompt that each candidate has or means, and by the weights of those words. A prompt without a
+//! relevant record gets no record.
 //!
 //! # Lead
 //!
-//! The best record must lead over records about other subjects, which are those that do not match
-//! the telling words of the prompt. A recurring problem has many records, each with its own
-//! hypothesis, and none of them is far ahead of the next: these do not lower the lead.
+//! The best record must lead over records about other subjects, which are the records that do not
+//! match the telling words of the prompt. A recurring problem has many records, each with its own
+//! hypothesis, and none of them is far ahead of the next, so they do not lower the lead.
 //!
 //! # Confirmations
 //!
-//! A record that ends as confirmed counts for those that its texts name by id, and for those that
-//! its session was given before and that are about the same subject, with its goal and hypothesis
-//! as the prompt (`RankingPrompt::is_about`). Of the records that a search of `fixtures/retrieval`
-//! returns together, this rule selects 5 of the 11 pairs where both match the prompt, and 33 of the
-//! 995 pairs where one does. The rule was chosen on these pairs, so they do not validate it. Being
-//! given alone does not count, or results would raise their own rank; records of the same session
-//! do not count, because a session would confirm itself.
+//! A record that ends as confirmed counts for the records that its texts name by id, and for the
+//! records that its session was given before and that are about the same subject, with its goal and
+//! hypothesis as the prompt (`RankingPrompt::is_about`). Of the records that a search of
+//! `fixtures/retrieval` returns together, this rule selects 5 of the 11 pairs where both match the
+//! prompt, and 33 of the 995 pairs where one does. The rule was chosen on these pairs, so they do
+//! not validate it. Being given to a session is not enough, or results would raise their own rank.
+//! Records of the same session do not count, because a session would confirm itself.
 //!
-//! A wrong prediction does not count against what its session was given: most predictions fail for
-//! other reasons, and the records of hard subjects, which are needed most, would lose the most.
+//! A wrong prediction does not count against the records that its session was given: most
+//! predictions fail for other reasons, and the records of hard subjects, which are needed most,
+//! would lose most rank.
 
 use std::collections::{HashMap, HashSet};
 
@@ -363,7 +364,7 @@ pub(in crate::service) async fn note_confirmed(
     }
     let subject = subject(ghap);
     let (records, with) = tx.search().frequencies(&members(&subject)).await?;
-    // The index covers records only; memories are counted here as further records.
+    // The index covers records only, so memories are counted here as further records.
     let memories: Vec<&str> =
         given.iter().filter(|item| item.is_memory).map(|item| item.aim.as_str()).collect();
     let mut with: HashMap<String, i64> = with.into_iter().collect();
@@ -397,7 +398,7 @@ fn named<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 fn subject(ghap: &Ghap) -> Prompt {
     let text = format!("{}\n{}", ghap.goal, ghap.hypothesis);
-    // Goals read like chores, so that flag is cleared.
+    // Goals are phrased like chores, so the flag is cleared.
     Prompt { is_chore: false, ..Prompt::read(&text) }
 }
 
@@ -516,7 +517,7 @@ mod tests {
     #[tokio::test]
     async fn one_slot_in_five_is_reserved_for_falsified_records() {
         let at = TestStore::open().await;
-        // Matches get better with each word: the first is the worst.
+        // Each record matches one word more than the record before it, so the first is the worst.
         let words = ["tokenizer", "hangs", "parser", "locale", "emoji", "newline", "regex"];
         let mut ghaps = Vec::new();
         for number in 1..=words.len() {
@@ -530,7 +531,7 @@ mod tests {
         let prompt = words.join(" ");
         let hits = found(&at.store, &asks(&prompt)).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4", "ghap_2"]);
-        // Four slots reserve none.
+        // With four slots, no slot is reserved for failed attempts.
         let search = ExperienceQuery { limit: 4, ..asks(&prompt) };
         let hits = found(&at.store, &search).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4"]);

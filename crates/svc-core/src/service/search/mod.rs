@@ -1,4 +1,4 @@
-//! Search of past records, and which of them proved useful.
+//! Search of past records, and which of the found records proved useful.
 
 mod experiences;
 mod prompt;

@@ -1,5 +1,5 @@
-//! A weighted prompt: which of its words a record has or means, the weight of those, and whether
-//! the record is relevant; and the candidates for it, which the index finds by its rarest terms.
+//! A weighted prompt: which of its words a record has or means, their weight, and whether the
+//! record is relevant to the prompt. Also gathers candidates, by the rarest terms of the prompt.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,27 +14,29 @@ use svc_store::{SearchCandidate, SearchFilter, SearchIndex, StoreError};
 /// BM25's k1 and b: saturation of a repeated term, and normalisation by length.
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.4;
-/// Length of a usual record, in terms. Constant, so that a score does not depend on the other
+/// Length of a typical record, in terms. Constant, so that a score does not depend on other
 /// records.
 const USUAL_LENGTH: f64 = 26.5;
-/// Weight of a term in action, prediction and result, which say what was done and not the subject.
+/// Weight of a term in action, prediction and result, which say what was done rather than the
+/// subject.
 const REST: f64 = 0.5;
 /// Weight of an everyday word.
 const COMMON: f64 = 0.7;
-/// Exponent of rarity: among few records rarity is half chance.
+/// Exponent of rarity: among few records, rarity is half chance.
 const RARITY: f64 = 0.7;
-/// Weight of each further term of one meaning, and of each part of an identifier that matched as a
-/// whole.
+/// Weight of each further term with the same meaning, and of each part of an identifier that
+/// matched as a whole.
 const MORE: f64 = 0.2;
-/// Weight of a word that is in no record, in the share of the prompt that is matched.
+/// Weight of a word that is in no record, for the share of the prompt that is matched.
 const UNKNOWN: f64 = 0.5;
-/// Upper bound of the lead in the relevance.
+/// Upper bound of the lead in the relevance formula.
 const MOST_LEAD: f64 = 4.0;
-/// Least share of the prompt for a match by a single word.
+/// Minimum share of the prompt for a match by a single word.
 const ONE_WORD: f64 = 0.6;
-/// Least relevance of a record about the same subject, without a lead.
+/// Minimum relevance, with a lead of 1, of a record about the same subject.
 const ABOUT: f64 = 0.5;
-/// Least share of a subject, and number of its words, that a record about it has.
+/// Minimum share of the prompt, and minimum number of subject words, that a record about the
+/// subject matches.
 const SHARE: f64 = 0.3;
 const WORDS: usize = 3;
 
@@ -52,9 +54,9 @@ pub(super) struct Rarity {
 const SMALL: i64 = 200;
 
 impl Rarity {
-    /// From the number of records, and that of records with each term. A small journal counts as
-    /// one of [`SMALL`] records: if most of its records are about one subject, the words of that
-    /// would weigh nothing, and no record about it would be found.
+    /// Built from the number of records, and the number of records with each term. A small journal
+    /// counts as one of [`SMALL`] records: if most of its records are about one subject, the words
+    /// of that subject would otherwise weigh nothing, and no record about it would be found.
     pub(super) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
         Self { records: float(records.max(SMALL)), records_with }
     }
@@ -82,10 +84,10 @@ pub(super) struct RankingPrompt {
     is_chore: bool,
     /// For each group that is a part of an identifier: the group of the whole identifier.
     wholes: Vec<Option<usize>>,
-    /// Weight of each group in a full match, and of all groups.
+    /// Weight of each group in a full match; `whole` is the sum for all groups.
     worth: Vec<f64>,
     whole: f64,
-    /// Each matching term, in their order: its groups, with its weight in each.
+    /// Each matching term, in term order, with its groups and its weight in each.
     terms: Vec<(String, Vec<(usize, f64)>)>,
     /// The index of each term in `terms`.
     term_index: HashMap<String, usize>,
@@ -137,8 +139,8 @@ impl RankingPrompt {
         Self { groups, is_chore, wholes, worth, whole, terms, term_index, rarity }
     }
 
-    /// Terms to find candidates by: those of the greatest weight, with at most `postings` postings
-    /// together.
+    /// Terms to find candidates by: the terms of greatest weight whose postings together are at
+    /// most `postings`.
     fn candidate_terms(&self, mut postings: i64) -> CandidateTerms<'_> {
         let mut terms: Vec<(f64, &str)> = self
             .terms
@@ -161,10 +163,10 @@ impl RankingPrompt {
         choice
     }
 
-    /// Matches the terms of a record: those of its goal and hypothesis, of its lesson, and the
-    /// rest.
+    /// Matches the terms of a record with the prompt. The fields are: goal and hypothesis, lesson,
+    /// and the rest.
     pub(super) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> TermMatch {
-        // For each term: number of its occurrences, weighted by field.
+        // The number of occurrences of each term, weighted by field.
         let mut counts = vec![0.0; self.terms.len()];
         let mut length = 0.0;
         for (field, weight) in [(aim, 1.0), (lesson, 1.0), (rest, REST)] {
@@ -197,7 +199,8 @@ impl RankingPrompt {
                 telling.add(group);
             }
         }
-        // Each term counts for one word of the prompt, and each word once with its full weight.
+        // Each term counts for one word of the prompt, and each word counts once with its full
+        // weight.
         let mut met_groups = vec![false; self.groups.len()];
         let mut taken_terms = vec![false; self.terms.len()];
         let (mut score, mut mass, mut words) = (0.0, 0.0, 0_u32);
@@ -210,7 +213,7 @@ impl RankingPrompt {
                 continue;
             }
             mass += term_use.worth.min(self.worth[term_use.group]);
-            // A part of an identifier that matched adds little.
+            // If the whole identifier matched, its parts add little.
             if self.wholes[term_use.group].is_some_and(|whole| met_groups[whole]) {
                 score += MORE * term_use.score;
                 continue;
@@ -221,7 +224,7 @@ impl RankingPrompt {
         TermMatch { score, share: mass / self.whole, words, telling }
     }
 
-    /// Its telling words, including those that no record has.
+    /// The telling words of the prompt, including words that no record has.
     pub(super) fn telling(&self) -> TellingWords {
         let mut telling = TellingWords::default();
         for (index, group) in self.groups.iter().enumerate() {
@@ -237,9 +240,9 @@ impl RankingPrompt {
         worth.filter(|(index, _)| words.has(*index)).map(|(_, worth)| worth).sum()
     }
 
-    /// Whether a record is about the same subject: it would be relevant to an unasked prompt
-    /// without a lead; or it has three words of the subject and a good share of it, which decides
-    /// in a journal so small that no word is rare.
+    /// Whether a record is about the same subject. Either the record would be relevant to an
+    /// unasked prompt even without a lead; or it has three words of the subject and a good share of
+    /// the prompt, which decides in a journal so small that no word is rare.
     pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
         let met = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|word| word == term));
@@ -250,17 +253,18 @@ impl RankingPrompt {
             || (met.share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
     }
 
-    /// Relevance of a record to the prompt; relevant if above 0. It grows with the score, the
-    /// number of matched words, their share of the prompt, and the lead over other records, and is
-    /// lower for a chore. `score` is that of the match with its other weights. The coefficients are
-    /// a logistic regression over the best records of the judged prompts, rounded, and shifted
-    /// because a wrong record costs more than a missing one.
+    /// Relevance of a record to the prompt; the record is relevant if it is above 0. It grows with
+    /// the score, the number of matched words, their share of the prompt, and the lead over other
+    /// records, and is lower for a chore. `score` is the score of the match after the caller's
+    /// further weights. The coefficients are from a logistic regression over the best records of
+    /// the judged prompts, rounded, and shifted because a wrong record costs more than a missing
+    /// one.
     pub(super) fn relevance(&self, met: &TermMatch, score: f64, lead: f64) -> f64 {
-        // A single word matches by chance, unless it is most of the prompt.
+        // A single word may match by chance, unless it is most of the prompt.
         if met.words < 2 && met.share < ONE_WORD {
             return f64::NEG_INFINITY;
         }
-        // In units of the rarest possible term, so that the score does not depend on the number of
+        // In units of the rarest possible term, so that it does not depend on the number of
         // records.
         let score = score / self.rarity.of_count(0);
         -4.0 + 1.5 * (score + 0.03).ln()
@@ -280,16 +284,16 @@ struct CandidateTerms<'a> {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TermMatch {
-    /// Sum of the weights of the matched words.
+    /// Sum of the weights of the matched words, scaled by their frequency in the record.
     pub(super) score: f64,
-    /// Their share of the prompt.
+    /// Share of the prompt that is matched, by weight.
     pub(super) share: f64,
     pub(super) words: u32,
-    /// The telling words of the prompt that it has or means.
+    /// The telling words of the prompt that the record has or means.
     pub(super) telling: TellingWords,
 }
 
-/// A set of telling words of a prompt, by their index: a bit each.
+/// A set of telling words of a prompt: one bit for the index of each word.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct TellingWords(u32);
 
@@ -325,8 +329,8 @@ pub(super) fn float(number: i64) -> f64 {
     number as f64
 }
 
-/// Weighs the words of a prompt by their frequency in the index and in open records, which are not
-/// indexed and whose terms are in `open`.
+/// Weighs the words of a prompt by their frequency in the index and in the open records. Open
+/// records are not indexed; `open` has their terms.
 pub(super) async fn weigh(
     index: &mut SearchIndex,
     mut prompt: Prompt,
@@ -361,7 +365,7 @@ pub(super) async fn weigh(
     Ok(RankingPrompt::new(prompt, Rarity::new(records, records_with)))
 }
 
-/// The readable records with the most of the rarest terms.
+/// The readable records that have the most of the rarest terms.
 pub(super) async fn gather(
     index: &mut SearchIndex,
     reader: &Reader,
@@ -379,7 +383,7 @@ pub(super) async fn gather(
             worth.extend(ids.into_iter().map(|id| (id, value)));
         }
     }
-    // The ids of each term are sorted, so the sort is cheap.
+    // The ids of each term are sorted already, so this sort is cheap.
     worth.sort_by_key(|(id, _)| *id);
     let mut ranked: Vec<(f64, i64)> = worth
         .chunk_by(|a, b| a.0 == b.0)
@@ -391,7 +395,7 @@ pub(super) async fn gather(
         ranked.truncate(most);
     }
     let mut ids: Vec<i64> = ranked.into_iter().map(|(_, id)| id).collect();
-    // Of a term that is in too many records, only the latest are read.
+    // For a term that is in too many records, only the latest records are read.
     if let Some(term) = terms.too_frequent.filter(|_| ids.len() < limit) {
         let latest = index.latest(reader, term, filter, most).await?;
         ids.extend(latest);

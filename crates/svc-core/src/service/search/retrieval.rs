@@ -1,4 +1,4 @@
-//! Evaluation of the search: the two sets of records, prompts and judgements of
+//! Evaluation of the search: the two sets of records, prompts and judgements in
 //! `fixtures/retrieval`, and the scores of three systems on them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -21,7 +21,7 @@ const QUERIES: &str = include_str!("../../../../../fixtures/retrieval/queries.js
 const SECOND_RECORDS: &str = include_str!("../../../../../fixtures/retrieval/second/records.jsonl");
 const SECOND_QUERIES: &str = include_str!("../../../../../fixtures/retrieval/second/queries.jsonl");
 
-/// The time of the evaluation.
+/// The present time of the evaluation.
 pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const DEPTH: usize = 5;
 const RESAMPLES: usize = 1_000;
@@ -86,7 +86,7 @@ impl FixtureRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueryPart {
-    /// The search was tuned on these.
+    /// Prompts that the search was tuned on.
     Development,
     /// Prompts of the first set that the search was not tuned on at first.
     HeldOut,
@@ -117,19 +117,19 @@ impl JudgedQuery {
 
 #[derive(Debug, Clone, Copy)]
 pub struct SearchScores {
-    /// Normalised discounted cumulative gain of the first five.
+    /// Normalised discounted cumulative gain of the first five records.
     pub ndcg: Estimate,
-    /// Recall of the first five.
+    /// Recall of the first five records.
     pub recall: Estimate,
-    /// Share of the prompts without a relevant record that get some record.
+    /// Share of prompts that get a record, among the prompts without a relevant one.
     pub false_rate: Estimate,
-    /// Share of relevant records among all that are given.
+    /// Share of relevant records among all returned records.
     pub precision: Estimate,
-    /// Share of the prompts with a relevant record that get one.
+    /// Share of prompts that get a relevant record, among the prompts that have one.
     pub helped: Estimate,
 }
 
-/// A figure of a sample of prompts with its 95 % confidence interval (bootstrap).
+/// A measure over a sample of prompts, with its 95 % confidence interval (bootstrap).
 #[derive(Debug, Clone, Copy)]
 pub struct Estimate {
     pub value: f64,
@@ -139,22 +139,22 @@ pub struct Estimate {
 
 #[derive(Debug, Clone, Copy)]
 struct QueryOutcome {
-    /// Gain and recall, if the prompt has a relevant record.
+    /// Gain and recall; `None` if the prompt has no relevant record.
     answer: Option<(f64, f64)>,
-    /// Number of given records, and of relevant ones among them.
+    /// Number of returned records, and of relevant ones among them.
     given: usize,
     relevant: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SearchSystem {
-    /// Our search, for somebody who searches.
+    /// Our search, as a user calls it.
     Ours,
-    /// Our search, for a prompt that did not ask: relevant records only.
+    /// Our search for a prompt whose author did not search: relevant records only.
     Unasked,
     /// BM25 over all words of the prompt.
     Bm25,
-    /// Exact text, part of the text, or the share of words that are in it.
+    /// Exact text, partial text, or the share of the prompt's words that are in the text.
     Keywords,
 }
 
@@ -184,7 +184,7 @@ impl RetrievalFixture {
         Self::parse(RECORDS, QUERIES)
     }
 
-    /// Reads the second set, which has other records, and prompts that sound like them but have no
+    /// Reads the second set, which has other records, and prompts that resemble them but have no
     /// relevant record.
     pub fn read_second() -> Result<Self, serde_json::Error> {
         Self::parse(SECOND_RECORDS, SECOND_QUERIES)
@@ -211,7 +211,8 @@ impl RetrievalFixture {
         put(store, self.ghaps.clone()).await
     }
 
-    /// Puts `count` records into an empty store, each composed of fields of several.
+    /// Fills an empty store with `count` records, each composed of fields of several fixture
+    /// records.
     pub async fn fill_with(&self, store: &Store, count: usize) -> Result<(), StoreError> {
         let all = self.ghaps.len();
         for start in (0..count).step_by(BATCH) {
@@ -225,7 +226,7 @@ impl RetrievalFixture {
                 if let Some(end) = &mut ghap.end {
                     end.result = from(17).result().map(str::to_owned);
                 }
-                // A corpus has its own words, too: about one new word per record.
+                // A real corpus also has unique words: about one new word per record.
                 ghap.goal = format!("{} x{}", ghap.goal, number % 9973);
                 ghap
             });
@@ -234,7 +235,7 @@ impl RetrievalFixture {
         Ok(())
     }
 
-    /// Scores a system; `store` holds the fixture's records and no others.
+    /// Scores a system. `store` must hold the fixture's records and no others.
     pub async fn score(
         &self,
         store: &Store,
@@ -298,7 +299,7 @@ impl RetrievalFixture {
         ranking.into_iter().take(DEPTH).map(|at| self.ghaps[at].id.as_str().to_owned()).collect()
     }
 
-    /// The formula of FTS5, with the tokenizer `porter unicode61`.
+    /// BM25 as FTS5 computes it, with the tokenizer `porter unicode61`.
     fn bm25(&self, query: &str) -> Vec<f64> {
         let count = |of: usize| share(of, 1);
         let lengths: Vec<f64> = self.stems.iter().map(|stems| stems.values().sum()).collect();
@@ -373,7 +374,7 @@ fn answers(outcomes: &[QueryOutcome], of: fn((f64, f64)) -> f64) -> Vec<f64> {
     outcomes.iter().filter_map(|outcome| outcome.answer.map(of)).collect()
 }
 
-/// A figure of some prompts with its interval: the figure of samples drawn with replacement, by a
+/// A measure over prompts with its confidence interval, from samples drawn with replacement with a
 /// constant seed.
 fn estimate(outcomes: &[QueryOutcome], figure: impl Fn(&[QueryOutcome]) -> f64) -> Estimate {
     let mut state = 1_u64;
@@ -417,22 +418,22 @@ mod tests {
     const REPEATED_QUERIES: &str =
         include_str!("../../../../../fixtures/retrieval/repeated/queries.jsonl");
 
-    /// Bounds of the figures. The goals are 0.15 ahead, 0.05 false, 0.75 precision and 0.7 helped;
-    /// where a bound is less, the goal is missed, and the README says so.
+    /// Bounds of the measures. The goals are 0.15 ahead, 0.05 false, 0.75 precision and 0.7 helped.
+    /// A bound below its goal means that the search misses the goal; the README says so.
     struct Bounds {
-        /// Least difference to the gain of BM25.
+        /// Minimum lead over the gain of BM25.
         ahead: f64,
-        /// For unasked prompts: largest share of the prompts without a relevant record that get
-        /// one.
+        /// For unasked prompts: maximum share of prompts that get a record, among those without a
+        /// relevant one.
         false_rate: f64,
-        /// Least share of relevant records.
+        /// Minimum share of relevant records among the returned ones.
         precision: f64,
-        /// Least share of the prompts with a relevant record that get one.
+        /// Minimum share of prompts that get a relevant record, among those that have one.
         helped: f64,
     }
 
-    /// Recurring problems with 30 records, each with its own hypothesis, by themselves and among
-    /// 120 others.
+    /// Recurring problems with 30 records, each with its own hypothesis, alone and among 120 other
+    /// records.
     #[tokio::test]
     async fn records_of_a_recurring_problem_are_always_found() {
         let read = || RetrievalFixture::parse(REPEATED_RECORDS, REPEATED_QUERIES).unwrap();

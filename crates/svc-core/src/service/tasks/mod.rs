@@ -1,5 +1,5 @@
-//! Tasks. `records` makes, reads, writes and watches them; here is what the sweep does with those
-//! that their runners do not end, and the change of a task's state that both use.
+//! Tasks. `records` creates, reads, writes and watches them. This file has the sweep of tasks that
+//! their runners do not end, and the change of a task's state that both use.
 
 mod records;
 
@@ -56,7 +56,7 @@ impl Tasks {
                     if row.task.reason.is_none() {
                         continue;
                     }
-                    // Its machine was away, and is back.
+                    // The runner's machine was away, and is back.
                     TaskChange::to(TaskStatus::Active, None)
                 }
                 Some(MachineProcess { process: ProcessIdentity { pid, .. }, .. }) => {
@@ -81,7 +81,7 @@ pub(in crate::service) fn stream_of(id: &TaskId) -> StreamName {
     StreamName::new("task", id)
 }
 
-/// Changes a task's state and says so in its stream; a final state closes it.
+/// Changes a task's state and appends the change to its stream; a final state closes the stream.
 pub(in crate::service) async fn apply(
     tx: &mut WriteTx,
     row: &mut TaskRow,
@@ -106,7 +106,8 @@ pub(in crate::service) async fn apply(
     Ok(placed.last)
 }
 
-/// Ends a task, or notes why it does not go on, unless it got an event since it was read.
+/// Ends a task, or notes why it does not continue; does nothing if the task got an event after it
+/// was read.
 pub(in crate::service) async fn end_or_note(
     core: &Core,
     read: Task,

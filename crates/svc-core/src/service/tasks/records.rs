@@ -135,7 +135,7 @@ impl Tasks {
     ) -> Result<AppendedSeqs, Error> {
         let id = self.find_task(caller, id).await?;
         check_events(&events)?;
-        // The operator's runners append the most, and need no read of the task's row.
+        // The operator's runners append most events, and need no read of the task's row.
         if !caller.is_operator() {
             check_write(caller, &self.owned_task(&id).await?.owned, &id)?;
         }
@@ -173,10 +173,11 @@ impl Tasks {
                 if row.task.is_over() {
                     return Err(ended(&row.task));
                 }
-                // The first event is our own; any other means that somebody is at it.
+                // The first event is our own; any further event means that somebody works on the
+                // task.
                 let work = tx.assignments().of_task(&id).await?;
                 let at_once = match &work {
-                    // Nobody has it while it waits in the queue, whatever was said of it
+                    // While the task waits in the queue nobody works on it, whatever events it had
                     // before.
                     Some(work) => work.state == AssignmentState::Queued,
                     None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
@@ -253,7 +254,7 @@ impl Tasks {
             }
             let store = self.core.store.clone();
             watch.pending.push(Box::pin(async move {
-                // The commit of a task's end closes its stream.
+                // The commit that ends a task closes its stream.
                 listener.wait_closed().await;
                 Ok(store.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?.task)
             }));

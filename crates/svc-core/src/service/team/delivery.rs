@@ -1,5 +1,5 @@
-//! Delivery of messages: how one gets into an inbox, the states that it passes, its expiry, and
-//! their events in the receiver's stream. All of this is part of write jobs.
+//! Delivery of messages: how a message gets into an inbox, its states, its expiry, and their events
+//! in the receiver's stream. All of this runs inside write jobs.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::service::{
     core::Core,
 };
 
-/// A message on its way to one receiver or to many, whose copies many write jobs store.
+/// A message to one receiver, or to many; then several write jobs store the copies.
 #[derive(Debug)]
 pub(in crate::service) struct OutgoingMessage {
     pub(in crate::service) core: Core,
@@ -83,7 +83,7 @@ pub(in crate::service) fn plain_message(text: String, kind: MessageType) -> NewM
     }
 }
 
-/// The key of the sender's session; `None` for the person, and for a removed peer.
+/// The session key of a sender; `None` for the person, and for a removed peer.
 async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, StoreError> {
     match PeerId::parse(from) {
         Some(id) => Ok(tx.peers().get(&id).await?.and_then(|row| row.session_key())),
@@ -105,10 +105,11 @@ pub(in crate::service) async fn put(
     append_to_peer(tx, &message.to_peer, vec![delivery_event(message, None)]).await
 }
 
-/// Stores a message for `to`, or finds the one that was stored with the same idempotency key.
+/// Stores a message for `to`, or returns the message that was stored with the same idempotency key.
 ///
 /// # Errors
-/// [`Error::LimitReached`] if the inbox is full, or the sender has too much on its way.
+/// [`Error::LimitReached`] if the inbox is full, or the sender has reached its bound of stored
+/// rows.
 pub(in crate::service) async fn deliver(
     tx: &mut WriteTx,
     outgoing: &OutgoingMessage,
@@ -143,10 +144,11 @@ pub(in crate::service) async fn deliver(
     Ok(message)
 }
 
-/// Stores a broadcast for each of these receivers; answers those whose inbox is full.
+/// Stores a broadcast for each of these receivers. Returns the receivers whose inbox is full.
 ///
 /// # Errors
-/// [`Error::LimitReached`] if the sender has too much on its way; then no copy is stored.
+/// [`Error::LimitReached`] if the sender has reached its bound of stored rows; then no copy is
+/// stored.
 pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
     outgoing: &mut OutgoingMessage,
@@ -169,7 +171,7 @@ pub(in crate::service) async fn deliver_copies(
     let full = tx.inboxes().full(&to, core.tuning.inbox_max).await?;
     to.retain(|peer| !full.contains(peer));
     accept_copies(tx, outgoing, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
-    // Without the idempotency key: a repeat may find room.
+    // Stored without the idempotency key, because a repeat may find room.
     let refusal = (DeliveryState::Refused, Some("the inbox is full"));
     accept_copies(tx, outgoing, full.clone(), None, refusal).await?;
     Ok(full)
@@ -179,7 +181,7 @@ fn other_message(key: &str, stored: &Message) -> Error {
     Error::Conflict(format!("idempotency_key {key:?} stands for another message, {}", stored.id))
 }
 
-/// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for
+/// Stores a broadcast for each of these receivers, and moves its deliveries on to `state` for
 /// `reason`.
 async fn accept_copies(
     tx: &mut WriteTx,
@@ -218,8 +220,8 @@ async fn accept_copies(
     Ok(())
 }
 
-/// Moves messages of one inbox forward to `state`, through the states in between, and says so in
-/// the receiver's stream. Skips messages that are already past `state`.
+/// Moves messages of one inbox forward to `state` through the states in between, and appends each
+/// step to the receiver's stream. Skips messages that are already past `state`.
 pub(in crate::service) async fn advance(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -255,8 +257,8 @@ pub(in crate::service) async fn advance(
     Ok(())
 }
 
-/// Applies a step of a message's delivery to the assignment that the message is. A task whose
-/// message reaches nobody is left to the queue.
+/// Applies a step of a message's delivery to the message's assignment. If the message of a task
+/// cannot be delivered, the queue ends the task.
 async fn follow_delivery(
     tx: &mut WriteTx,
     message: &Message,
@@ -286,7 +288,7 @@ pub(in crate::service) fn ids_of(messages: &[Message]) -> Vec<MessageId> {
     messages.iter().map(|message| message.id.clone()).collect()
 }
 
-/// Says of questions that their receiver has that nobody will answer them, and why. They stay
+/// Records that questions which their receiver has will not be answered, and why. They stay
 /// `injected`.
 pub(in crate::service) async fn close_questions(
     tx: &mut WriteTx,
@@ -302,8 +304,8 @@ pub(in crate::service) async fn close_questions(
     append_to_peer(tx, to, events).await
 }
 
-/// Says that messages of one inbox were given and not seen. Their states stay; who waits for mail
-/// looks again.
+/// Appends events that messages of one inbox were given but not seen. Their states stay; the events
+/// wake readers that wait for mail.
 pub(in crate::service) async fn note_unseen(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -326,7 +328,7 @@ fn delivery_event(message: &Message, reason: Option<&str>) -> NewEvent {
     event_of(kind, message, reason)
 }
 
-/// The event leaves out the text: who may read the log may not read everybody's messages.
+/// The event leaves out the text: a reader of the log may not be allowed to read every message.
 fn event_of(kind: &'static str, message: &Message, reason: Option<&str>) -> NewEvent {
     let mut data = json!({
         "id": message.id, "type": message.kind, "from_peer": message.from_peer,
@@ -341,11 +343,11 @@ fn event_of(kind: &'static str, message: &Message, reason: Option<&str>) -> NewE
     NewEvent::new(kind, &data)
 }
 
-/// The reason of an undeliverable message to a hosted agent that ended.
+/// Why a message to an ended hosted agent is undeliverable.
 pub(in crate::service) const AGENT_ENDED: &str = "its agent ended";
 
-/// Ends the deliveries to a receiver that takes none any more, in several jobs, so that a full
-/// inbox holds up nobody.
+/// Ends the deliveries to a receiver that takes no more messages, in several write jobs, so that a
+/// full inbox does not block other writes.
 pub(in crate::service) async fn end_deliveries(
     core: &Core,
     peer: &PeerId,
@@ -362,8 +364,8 @@ pub(in crate::service) async fn end_deliveries(
     }
 }
 
-/// Ends as many deliveries to a peer that is gone as one write job may. Returns whether more may
-/// wait.
+/// Ends as many deliveries to a peer that is gone as one write job may. Returns whether there may
+/// be more.
 pub(in crate::service) async fn give_up(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -385,8 +387,8 @@ pub(in crate::service) async fn give_up(
 const NOBODY_TOOK_IT: &str = "nobody took it in time";
 
 impl Team {
-    /// Expires messages that nobody took for `age`. Spares messages that a reader has leased, and
-    /// questions that their receiver has seen.
+    /// Expires messages that were not taken within `age`. Spares messages that a reader has leased,
+    /// and questions that their receiver has seen.
     pub async fn expire_messages(&self, age: Duration) -> Result<(), Error> {
         let before = self.core.now().minus(age);
         for peer in self.core.store.inboxes().with_old_messages(before).await? {
@@ -404,7 +406,7 @@ impl Team {
     }
 }
 
-/// Expires as many messages as one write job may. Returns whether more may wait.
+/// Expires as many messages as one write job may. Returns whether there may be more.
 async fn expire_some(
     tx: &mut WriteTx,
     peer: &PeerId,

@@ -1,5 +1,5 @@
-//! Which peer or message is meant: by a name (one resolver for every adapter), by an agent, or by a
-//! call. Makes the peers that no client registers: the operator's, those of hosted agents, and
+//! Resolves a peer or a message: by name (one resolver for all adapters), by agent, or by the
+//! caller. Also creates the peers that no client registers: the operator's, hosted agents', and
 //! those of sessions that no hook has registered.
 
 use svc_model::{
@@ -13,12 +13,12 @@ use super::{Team, delivery::give_up, may_act_for, note_peer, peers, set_hosted_s
 use crate::service::{Candidate, Error, ResourceKind, assignments, core::Core};
 
 impl Team {
-    /// The id of the peer that a text names: by its id or the beginning of that, by the key of its
-    /// session, or by its display name. Of several matches, the only one that is not offline is
-    /// meant. A whole id is returned unchecked.
+    /// The id of the peer that a text names: by its id or a prefix of its id, by its session's key,
+    /// or by its display name. If several peers match and exactly one is not offline, returns that
+    /// one. A complete id is returned unchecked.
     ///
     /// # Errors
-    /// [`Error::NotFound`] of `kind` if nothing that the caller may see has that name.
+    /// [`Error::NotFound`] of `kind` if no peer that the caller may see has that name.
     /// [`Error::Ambiguous`] if several have it.
     pub async fn find_peer(
         &self,
@@ -29,8 +29,8 @@ impl Team {
         find_peer(&self.core, caller, text, kind).await
     }
 
-    /// The id of the message that a text names: by its id or the beginning of that, or by `latest`:
-    /// for the operator, the last message to the operator.
+    /// The id of the message that a text names: by its id, by a prefix of its id, or for the
+    /// operator as `latest`, the last message to the operator.
     pub(super) async fn find_message(
         &self,
         caller: &Caller,
@@ -59,7 +59,7 @@ impl Team {
         Ok(Error::only_one(ResourceKind::Message, text, candidates, candidate)?.id)
     }
 
-    /// Whether a caller sent a message, receives it, or reads everything.
+    /// Whether a caller sent a message, receives it, or may read everything.
     pub(super) async fn concerns(&self, caller: &Caller, message: &Message) -> Result<bool, Error> {
         if caller.has_scope(READ_ALL) {
             return Ok(true);
@@ -92,7 +92,7 @@ pub(in crate::service) async fn find_peer(
         }
         PeerReference::SessionKey(key) => {
             let rows = store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-            // A session that the caller may not see is not found by its key.
+            // A session that the caller may not see cannot be found by its key.
             let reader = Reader::from_caller(caller);
             let mut rows: Vec<PeerRow> =
                 rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect();
@@ -120,7 +120,7 @@ pub(in crate::service) async fn find_peer(
     let reader = Reader::from_caller(caller);
     let is_key = matches!(PeerReference::parse(text), Some(PeerReference::SessionKey(_)));
     let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
-    // A session that the caller may not see is not found by its key.
+    // A session that the caller may not see cannot be found by its key.
     candidates.retain(|peer| {
         !is_key
             || peer.session_id.is_some()
@@ -138,7 +138,7 @@ pub(in crate::service) async fn find_peer(
 }
 
 /// The peers of the agents whose id begins with `text`, or whose session key is `agent:<text>` or
-/// `agent:<text>:main`: of the live ones, else of the latest that ended.
+/// `agent:<text>:main`: those of the live agents, else that of the agent that ended last.
 async fn peers_of_agents(
     store: &Store,
     caller: &Caller,
@@ -162,7 +162,7 @@ async fn peers_of_agents(
     Ok(peers)
 }
 
-/// The operator's own peer. It is made when somebody first writes to it or names it.
+/// The operator's own peer, created when somebody first writes to it or names it.
 async fn find_operator(core: &Core) -> Result<PeerId, Error> {
     let id = PeerId::operator();
     if core.store.peers().get(&id).await?.is_none() {
@@ -171,7 +171,7 @@ async fn find_operator(core: &Core) -> Result<PeerId, Error> {
     Ok(id)
 }
 
-/// The row of the operator's own peer; makes the peer if there is none.
+/// The row of the operator's own peer; creates the peer if there is none.
 pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRow, StoreError> {
     let id = PeerId::operator();
     if let Some(row) = tx.peers().get(&id).await? {
@@ -202,8 +202,8 @@ fn candidate(peer: &Peer) -> Candidate {
 /// The backend of a session that no hook has registered.
 pub(in crate::service) const UNKNOWN_CLIENT: &str = "mcp";
 
-/// Makes the peer of a hosted agent that starts, or takes over that of an earlier agent of this
-/// name. Messages that wait for the earlier agent are given up.
+/// Creates the peer of a hosted agent that starts, or takes over the peer of an earlier agent of
+/// this name. Messages that wait for the earlier agent become undeliverable.
 pub(in crate::service) async fn hosted_peer(
     tx: &mut WriteTx,
     core: &Core,
@@ -217,7 +217,8 @@ pub(in crate::service) async fn hosted_peer(
     let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
     let known = tx.peers().of_key(key).await?;
     if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
-        // The end of that agent gave up its mail, so only messages that came since are left.
+        // The end of the earlier agent ended its deliveries, so only messages that came after it
+        // are left.
         while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
         known.project.clone_from(&agent.owned.project);
         known.peer.path = Some(info.worktree.clone());
@@ -232,8 +233,8 @@ pub(in crate::service) async fn hosted_peer(
     };
     let caller = assignments::caller_as(key.into(), agent.owned.project.as_deref());
     if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
-        // A client chose this session id before such ids were the daemon's. Its peer stays, with
-        // another session id.
+        // A client chose this session id before such ids were reserved for the daemon. Its peer
+        // stays, with another session id.
         other.peer.session_id = Some(other.peer.peer_id.to_string());
         tx.peers().put(&other).await?;
     }
@@ -281,7 +282,7 @@ pub(in crate::service) async fn remove_agents_peer(
     peers::remove(tx, &own.peer).await
 }
 
-/// Whether a peer is that of a hosted agent that has ended, and no agent of its name lives.
+/// Whether a peer belongs to a hosted agent that has ended, and no other agent of its name lives.
 pub(super) async fn has_ended(tx: &mut WriteTx, row: &PeerRow) -> Result<bool, StoreError> {
     let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
         return Ok(false);
@@ -304,7 +305,8 @@ pub(in crate::service) async fn is_namesake(
     }
 }
 
-/// The peer of a caller in a session that no hook has registered; makes the peer if there is none.
+/// The peer of a caller in a session that no hook has registered; creates the peer if there is
+/// none.
 pub(in crate::service) async fn peer_of_speaker(
     tx: &mut WriteTx,
     core: &Core,

@@ -1,4 +1,4 @@
-//! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
+//! Messages from peer to peer: each passes an inbox, and every state of its delivery is on record.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -127,7 +127,7 @@ impl Team {
                 let is_gone = has_ended(tx, &receiver).await?;
                 let receiver = receiver.peer;
                 let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
-                // A script of the operator may leave the operator a message.
+                // Scripts of the operator may send the operator a message.
                 if from == to.as_str() && !to.is_operator() {
                     let why = "is the sender's own peer: send to another peer";
                     return Err(Error::invalid("to", why));
@@ -137,7 +137,7 @@ impl Team {
                     OutgoingMessage::new(core, caller, from, input, SourceTool::PeerSend);
                 let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
                 if is_gone {
-                    // A later agent of its name gets nothing that was for this one.
+                    // A later agent of this name must not get a message for this one.
                     let (copy, why) = (std::slice::from_mut(&mut sent), "its agent has ended");
                     advance(tx, &to, copy, DeliveryState::Undeliverable, Some(why)).await?;
                 }
@@ -240,12 +240,12 @@ impl Team {
             Box::pin(async move {
                 own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
                 if tx.peers().is_hosted(&peer).await? {
-                    // Its messages become turns.
+                    // The host takes messages for a hosted agent, and makes turns of them.
                     return Ok(Page::last(Vec::new()));
                 }
                 let until = tx.now().plus(lease);
                 let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
-                // The length of a row is that of its text; as JSON it is longer.
+                // The length of a row is that of its text, and its JSON is longer.
                 let mut bytes = 0_usize;
                 let fitting = messages.iter().take_while(|message| {
                     bytes = bytes.saturating_add(json_bytes(message));
@@ -456,7 +456,8 @@ async fn acknowledge_answered(
     }
     let mut asker = vec![answer.to_peer.as_str()];
     if receiver.role == PeerRole::Human {
-        // A question that the operator asks without a peer is answered to the person's peer.
+        // The answer to a question that the operator asked without a peer goes to the person's
+        // peer.
         asker.push("operator");
     }
     if let Some(mut question) = tx.messages().answered(&own, &asker, answered).await? {

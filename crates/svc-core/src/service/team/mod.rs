@@ -1,5 +1,6 @@
 //! Peers, the messages between them, and the sessions of coding agents. This file has the service,
-//! who may act for a peer, and what the streams of sessions, of peers and of the team are told.
+//! the check who may act for a peer, and the functions that append to the streams of sessions, of
+//! peers and of the team.
 
 mod delivery;
 mod find;
@@ -43,7 +44,7 @@ pub struct Team {
     access: Access,
     peer_pages: Arc<ReadCache<Page<Peer>>>,
     session_peers: Arc<ReadCache<Option<Peer>>>,
-    /// The latest open session of a principal.
+    /// The latest open session of each principal.
     latest_sessions: Arc<ReadCache<Option<String>>>,
 }
 
@@ -59,7 +60,7 @@ impl Team {
     }
 }
 
-/// The operator may act for any peer, a session's token for the peers of its session.
+/// The operator may act for any peer; a session token may act for the peers of its session.
 pub(super) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
     let Some(session) = caller.session() else { return Ok(()) };
     let is_registered_for = row.peer.session_id.as_deref() == Some(session);
@@ -83,7 +84,7 @@ async fn own_peer(
     Ok(row)
 }
 
-/// Appends to a session's stream, and opens the stream if it is new.
+/// Appends to a session's stream; opens the stream if it is new.
 pub(super) async fn tell(
     tx: &mut WriteTx,
     session_id: &str,
@@ -99,19 +100,20 @@ pub(super) async fn tell(
     Ok(())
 }
 
-/// Who may read the stream of a session.
+/// The visibility of a session's stream.
 async fn visibility_of(tx: &mut WriteTx, session_id: &str) -> Result<StreamVisibility, StoreError> {
     let row = tx.sessions().owner(session_id).await?;
     let mut thing = row.unwrap_or_else(|| Ownership::from_row("", String::new()));
-    // Whoever holds a token for a session that the operator registered reads its stream. The
-    // operator reads everything anyway.
+    // The stream of a session that the operator registered is readable with a token for that
+    // session. The operator can read every stream anyway.
     if matches!(thing.owner, None | Some(Principal::Operator)) {
         thing.owner = Some(Principal::Session(session_id.into()));
     }
     Ok(StreamVisibility::shared(&thing))
 }
 
-/// The stream of a session. A hash replaces a client's id that does not fit a stream's name.
+/// The stream of a session. A client's id that is no valid part of a stream's name is replaced by
+/// its hash.
 fn stream_of(session_id: &str) -> StreamName {
     let name = format!("session/{session_id}");
     let fits = session_id.len() <= limits::ID_BYTES;
@@ -129,14 +131,14 @@ pub(super) async fn append_to_peer(
         return Ok(());
     }
     let stream = StreamName::new("peer", to);
-    // The stream is opened with the peer. A peer of an old database may have none; then it is the
-    // operator's.
+    // The stream is opened when the peer is created. A peer of an old database may have none; then
+    // its stream is the operator's.
     tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
     tx.append(&stream, events).await?;
     Ok(())
 }
 
-/// Appends to the stream that everybody reads.
+/// Appends to the team stream, which everybody reads.
 pub(super) async fn append_to_team(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
     let team = StreamName::fixed(StreamName::TEAM);
     tx.streams().open(&team, &StreamVisibility::Team).await?;
@@ -144,13 +146,14 @@ pub(super) async fn append_to_team(tx: &mut WriteTx, event: NewEvent) -> Result<
     Ok(())
 }
 
-/// Tells the team of a change of a peer. Everybody reads that, so it shows presence and no more.
+/// Appends a peer's change to the team stream. Everybody reads that stream, so the event has
+/// presence only.
 async fn note_peer(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
     append_to_team(tx, NewEvent::new(kind, &peer.presence())).await
 }
 
-/// Stores the status of a peer that its process or a call shows, and the time, with an event if the
-/// status changes. A peer that goes on waiting waits for the same.
+/// Stores a peer's status as shown by its process or a call, and the time; appends an event if the
+/// status changes. A peer that stays `waiting` keeps what it waits for.
 async fn set_status(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -163,8 +166,8 @@ async fn set_status(
     set_state(tx, peer, state, reason).await
 }
 
-/// Changes the status of a peer because its machine went away or came back. The evidence stays:
-/// nothing else has told of the peer.
+/// Changes the status of a peer because its machine went away or came back. The evidence stays,
+/// because nothing else has reported the peer's status.
 pub(super) async fn set_reach(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -176,8 +179,8 @@ pub(super) async fn set_reach(
     set_hosted_state(tx, peer, state, reason).await
 }
 
-/// Like [`set_status`], with what the peer waits for, and since when. A change of that is an event,
-/// too. Of a hosted agent only the time is stored, as its host alone reports its status.
+/// Like [`set_status`], but also stores what the peer waits for and since when; a change of that is
+/// an event, too. For a hosted agent only the time is stored: only its host reports its status.
 pub(super) async fn set_state(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -202,7 +205,7 @@ pub(super) async fn set_hosted_state(
     let PeerState { status: next, waiting_for, at, .. } = state;
     let waiting_for = waiting_for.map(|next| same_limit(peer.waiting_for.as_ref(), next));
     let previous = std::mem::replace(&mut peer.status, next);
-    // The first hook of a session is no news beside its registration.
+    // The first hook after a session's registration needs no event of its own.
     let is_first = peer.evidence == StatusEvidence::Process;
     let is_changed = previous != next
         || waiting_for != peer.waiting_for
@@ -230,7 +233,8 @@ fn limit_of(waiting_for: Option<&WaitingFor>) -> Option<&WaitingFor> {
     waiting_for.filter(|waiting| waiting.kind == WaitingKind::Limit)
 }
 
-/// A limit that is reported again is the same: it keeps its start, and the end that was known.
+/// A limit that is reported again is the same limit: it keeps its start, and its end if that was
+/// known.
 fn same_limit(known: Option<&WaitingFor>, mut next: WaitingFor) -> WaitingFor {
     if let (Some(known), WaitingKind::Limit) = (limit_of(known), next.kind) {
         next.since = known.since;
@@ -239,8 +243,9 @@ fn same_limit(known: Option<&WaitingFor>, mut next: WaitingFor) -> WaitingFor {
     next
 }
 
-/// Tells the team that a peer has reached its vendor's usage limit, and its end if that is known.
-/// `corrects`: the team knows of this limit, with another end or none.
+/// Appends to the team stream that a peer has reached its vendor's usage limit, with the end of the
+/// limit if it is known. `corrects`: the team stream has this limit already, with another end or
+/// none.
 async fn note_limit(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -273,7 +278,8 @@ async fn lose_evidence(
     note_status(tx, peer, peer.status, reason).await
 }
 
-/// Tells the team the status of a peer, and not what the peer is asked: everybody reads that.
+/// Appends the status of a peer to the team stream. Everybody reads that stream, so the event
+/// leaves out what the peer is asked.
 async fn note_status(
     tx: &mut WriteTx,
     peer: &Peer,

@@ -1,4 +1,5 @@
-//! Who owns a client's session. The rule is [`SessionStanding`]; rows and processes give the facts.
+//! Who owns a client's session. The rule is [`SessionStanding`]; this file takes the facts from
+//! rows and processes.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use super::{Team, stream_of, tell, visibility_of};
 use crate::service::Error;
 
 impl Team {
-    /// What a session is to this caller at present. A write checks it again in its write job.
+    /// The relation of a session to this caller at present. A write checks it again in its write
+    /// job.
     pub async fn standing(
         &self,
         caller: &Caller,
@@ -46,8 +48,8 @@ impl Team {
             .await
     }
 
-    /// The id under which the daemon keeps the session that a client's process calls `client_id`:
-    /// that one, unless it is the id of a session of another process.
+    /// The daemon's id of the session that a client's process calls `client_id`. The two are equal,
+    /// unless `client_id` was taken by a session of another process.
     pub(in crate::service) async fn session_in_process(
         &self,
         process: &ProcessIdentity,
@@ -58,7 +60,7 @@ impl Team {
         Ok(if is_kept_apart { in_process } else { client_id.to_owned() })
     }
 
-    /// The same for the process of a caller.
+    /// Like `session_in_process`, for the process of a caller.
     pub async fn session_of_client(
         &self,
         caller: &Caller,
@@ -72,9 +74,9 @@ impl Team {
         }
     }
 
-    /// The id of the session that a hook of a caller's client calls `client_id`, where that is not
-    /// the caller's. If a process of another project has a session of that id, the caller's has an
-    /// id of its own.
+    /// The daemon's id of the session that the hook of a caller's client calls `client_id`, for a
+    /// `client_id` that is not the caller's session. If a process of another project has a session
+    /// of that id, the caller's session gets an id of its own.
     pub(in crate::service) async fn session_of_hook(
         &self,
         caller: &Caller,
@@ -90,7 +92,7 @@ impl Team {
         }
         let by_hook = SessionContact::Hook(secret);
         let standing = self.standing_by(caller, client_id, by_hook).await?;
-        // What a process that has ended told late begins nothing.
+        // A late report of a process that has ended begins no session.
         let is_running = || self.core.state_of(&self.core.here(process)) == ProcessState::Running;
         let is_apart = standing == SessionStanding::Elsewhere && is_running();
         Ok(if is_apart { session_id_in_process(client_id, process) } else { session_id })
@@ -123,11 +125,11 @@ impl Team {
         }
     }
 
-    /// The id of a session that a caller names, and may act for. Every id of a session that a
-    /// caller names is checked here or by `claim`.
+    /// The id of the session that a caller names and may act for. Every session id from a caller is
+    /// checked here or by `claim`.
     ///
     /// # Errors
-    /// [`Error::NotYours`] if it may not.
+    /// [`Error::NotYours`] if the caller may not act for it.
     pub async fn check_named(&self, caller: &Caller, named: &str) -> Result<String, Error> {
         let session_id = self.session_of_client(caller, named).await?;
         match self.standing(caller, &session_id).await? {
@@ -136,8 +138,8 @@ impl Team {
         }
     }
 
-    /// The session that a call with a token acts in if it names none: the latest open one of its
-    /// principal, else the one named after the principal.
+    /// The session that a call with a token acts in if it names none: the latest open session of
+    /// the token's principal, else the session named after the principal.
     pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
         let Some(key) = caller.session() else { return Ok(None) };
         let (store, principal) = (&self.core.store, caller.principal());
@@ -154,8 +156,8 @@ impl Team {
         Ok(Some(key.to_owned()))
     }
 
-    /// The peer that a caller with a token speaks as. If there is none yet, waits for at most
-    /// `bound` until the first hook of its client registers one.
+    /// The peer that a caller with a token speaks as. If there is none yet, waits at most `bound`
+    /// for the first hook of the caller's client to register one.
     pub async fn peer_of_caller(
         &self,
         caller: &Caller,
@@ -163,8 +165,8 @@ impl Team {
     ) -> Result<Option<Peer>, Error> {
         let end = Instant::now() + bound;
         let store = &self.core.store;
-        // Events of peers are in this stream. Listens before it reads, or an event that comes in
-        // between would be missed.
+        // Events of peers are in this stream. Listens before it reads; otherwise it would miss an
+        // event in between.
         let stream = StreamName::fixed(StreamName::TEAM);
         let mut listener = store.bus().listen(&stream);
         loop {
@@ -211,12 +213,12 @@ pub(in crate::service) fn refusal(
 }
 
 /// Checks that a session is the caller's before anything is written about it. An unclaimed session
-/// becomes the caller's with its first row. A session whose owner is gone is taken over by a hook
-/// of its client.
+/// becomes the caller's with its first row. A hook of its client takes over a session whose owner
+/// is gone.
 ///
 /// # Errors
-/// [`Error::NotYours`] if it is another's, [`Error::Conflict`] if another process of its client has
-/// it.
+/// [`Error::NotYours`] if the session is another principal's, [`Error::Conflict`] if another
+/// process of the caller's client has it.
 pub(in crate::service) async fn claim(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -335,8 +337,8 @@ async fn facts(
     Ok(known)
 }
 
-/// Whether nobody can act as a subject any more. A live process may get a new token at any time.
-/// Whether one of another machine lives, only its daemon knows.
+/// Whether no process can act as a subject any more. A live process may get a new token at any
+/// time, and only the daemon of another machine knows whether a process there lives.
 fn is_gone(holders: &SubjectHolders, here: &MachineId) -> bool {
     let is_gone = |process| process_list::state(process, here) == ProcessState::Gone;
     !holders.has_minted && holders.processes.iter().all(is_gone)
@@ -395,9 +397,9 @@ mod tests {
         }
     }
 
-    /// The adoption ends the former owner's subscription to the session's peer and shows the peer
-    /// in the new owner's. The writer, which caches streams, has to learn of it as well as the
-    /// table.
+    /// The adoption ends the former owner's subscription to the session's peer, and makes the peer
+    /// readable for the new owner. The writer caches streams, so both its cache and the table must
+    /// change.
     #[tokio::test]
     async fn an_adopted_peer_is_read_only_by_its_new_owner() {
         let test = TestStore::open().await;
@@ -428,7 +430,7 @@ mod tests {
         let everything = Selector::Prefix("peer/".to_owned());
         let mut feed = follow(&heir, &everything).await.unwrap();
         let mut former_feed = follow(&former, &everything).await.unwrap();
-        // From here on, the subscriptions read commits and not the table.
+        // From here on, the subscriptions read commits instead of the table.
         for to in [&formers_own, &heirs_own] {
             note(to).await;
         }
@@ -459,8 +461,8 @@ mod tests {
         assert!(shown.contains(formers_own.as_str()) && !shown.contains(peer.as_str()), "{shown}");
     }
 
-    /// The id of an ended session stays its principal's for 30 days. Then its secret is removed and
-    /// the id is free.
+    /// The id of an ended session stays reserved for its principal for 30 days. Then its secret is
+    /// removed and the id is free.
     #[tokio::test]
     async fn the_secret_of_an_ended_session_is_removed_when_its_id_is_free() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());

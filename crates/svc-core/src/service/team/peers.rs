@@ -1,4 +1,4 @@
-//! Peers: their registration, their status, and what their silence means.
+//! Peers: their registration, their status, and the meaning of their silence.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,12 +19,12 @@ use super::{
 };
 use crate::service::{Error, Page, PageBounds, ResourceKind, check, process};
 
-/// The reason in events about a peer or a session whose process the sweep did not find.
+/// The reason in events about a peer or a session whose process has ended.
 const PROCESS_GONE: &str = "its process is gone";
 const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
-    /// Registers a peer, or updates the one with the same identity.
+    /// Registers a peer, or updates the peer with the same identity.
     pub async fn register_peer(
         &self,
         caller: &Caller,
@@ -33,8 +33,8 @@ impl Team {
         self.register_peer_in(caller, None, input).await
     }
 
-    /// Like [`Self::register_peer`], for the session that the call is made in unless the input
-    /// names another.
+    /// Like [`Self::register_peer`], for the session in which the call is made, unless the input
+    /// names another session.
     pub async fn register_peer_in(
         &self,
         caller: &Caller,
@@ -71,7 +71,7 @@ impl Team {
                     .await?;
                 if let Some(known) = known {
                     let mut peer = update(tx, &caller, known, input, project, process).await?;
-                    // A status that hooks reported stays.
+                    // A busy or waiting status, which hooks reported, stays.
                     if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
                         let online = PeerStatus::Online;
                         set_status(tx, &mut peer, online, "registered").await?;
@@ -87,7 +87,7 @@ impl Team {
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
-    /// Notes that a peer is there, and its status if that is given.
+    /// Notes that a peer is alive, and its status if one is given.
     pub async fn heartbeat(
         &self,
         caller: &Caller,
@@ -114,9 +114,9 @@ impl Team {
         job.await.map_err(|error: Error| error.of_repeatable(true))
     }
 
-    /// Removes a peer from the list. Messages that wait for it become undeliverable, in write jobs
-    /// of their own, so that a full inbox holds up nobody. [`Self::sweep_stranded_inboxes`] ends
-    /// those that a crash or a failure leaves.
+    /// Removes a peer from the list. Messages that wait for it become undeliverable, in separate
+    /// write jobs, so that a full inbox does not block other writes. If a crash or a failure leaves
+    /// some, [`Self::sweep_stranded_inboxes`] ends them.
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
@@ -139,9 +139,8 @@ impl Team {
         Ok(removed)
     }
 
-    /// Ends the deliveries to inboxes that nobody reads any more: those that were left by the
-    /// removal of a peer or the end of an agent, and copies of a broadcast that was being sent
-    /// meanwhile.
+    /// Ends the deliveries to inboxes that nobody reads any more: those left by the removal of a
+    /// peer or the end of an agent, and copies of a broadcast that was being sent at that time.
     pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
         for StrandedInbox { peer, is_removed } in
             self.core.store.inboxes().stranded(limits::PAGE_MAX).await?
@@ -159,7 +158,7 @@ impl Team {
         Ok(row.shown_to(&Reader::from_caller(caller)))
     }
 
-    /// The peer that is registered with a session, and for which the session speaks.
+    /// The peer that is registered with a session. The session speaks for it.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
         let store = &self.core.store;
         let read = async || Ok(store.peers().of_session(session).await?.map(|row| row.peer));
@@ -178,8 +177,8 @@ impl Team {
         Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
     }
 
-    /// A page of peers, as far as the caller may see them, in the order of their status, then of
-    /// their name. `is_living` leaves out offline peers and agents that were started for one task.
+    /// A page of the peers that the caller may see, ordered by status, then by name. `is_living`
+    /// leaves out offline peers and agents that were started for one task.
     pub async fn peers(
         &self,
         caller: &Caller,
@@ -214,14 +213,14 @@ impl Team {
         }))
     }
 
-    /// Marks silent peers idle while their process lives, else offline. A peer whose process is
-    /// gone is offline at once. Returns how long it may be until the next sweep.
+    /// Marks silent peers idle while their process lives, else offline. A peer whose process has
+    /// ended is offline at once. Returns the most time until the next sweep.
     pub async fn sweep_peers(&self) -> Result<Duration, Error> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
         for row in self.core.store.peers().stale(now.minus(timeout), now).await? {
             if self.is_hosted(&row).await? {
-                // Its host reports its status, however long it is silent.
+                // The agent's host reports its status, however long it is silent.
                 continue;
             }
             let process = row.process();
@@ -247,7 +246,7 @@ impl Team {
             let is_unchanged = row.peer.status.after_silence(silence(&row, now)).is_none();
             let Peer { peer_id, last_seen, .. } = row.peer;
             if last_seen <= now && is_unchanged && !is_for_long {
-                // Nothing to write for as long as its process or its session lives.
+                // No change while the peer's process or session lives.
                 continue;
             }
             let job = self.core.store.write(move |tx| {
@@ -257,7 +256,7 @@ impl Team {
                         return Ok(());
                     }
                     if row.peer.last_seen > tx.now() {
-                        // The clock was set back: count the silence anew, or it would never end.
+                        // The clock was set back. Silence counts from now, or it would never end.
                         row.peer.last_seen = tx.now();
                         return tx.peers().touch(&row.peer).await;
                     }
@@ -281,8 +280,8 @@ impl Team {
         Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
     }
 
-    /// Notes that the process of a peer is gone: the peer is offline, and its session in the
-    /// journal ends, so that the open record of that session is an orphan from then on.
+    /// Notes that the process of a peer has ended: the peer becomes offline and its session in the
+    /// journal ends, so that the session's open record becomes an orphan.
     async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
@@ -324,7 +323,7 @@ impl Team {
     }
 
     /// Whether the session of a peer is open in the journal and not stale, or has an MCP connection
-    /// that is open or was a moment ago.
+    /// that is open or was open a moment ago.
     async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
         let Some(session) = given(session) else { return Ok(false) };
         let (connected, stale) =
@@ -345,8 +344,8 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     }
     check::name("display_name", &input.display_name)?;
     check::name("backend", &input.backend)?;
-    // The name that a session gives itself must be displayed as it is written. Its backend is one
-    // word, as the stamp of its messages names it.
+    // The name that a session gives itself must be displayed as written. Its backend is one word,
+    // as the stamp of its messages names it.
     if changes_direction(&input.display_name) {
         let why = "must not have characters that change the direction of text";
         return Err(Error::invalid("display_name", why));
@@ -443,7 +442,7 @@ pub(in crate::service) async fn create(
     Ok(row.peer)
 }
 
-/// Updates what a peer says of itself. Its status stays.
+/// Updates a peer from its registration. Its status stays.
 pub(in crate::service) async fn update(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -493,7 +492,7 @@ pub(in crate::service) async fn update(
     Ok(row.peer)
 }
 
-/// Whether a peer belongs to this session token: it was registered with the token, or is that of
+/// Whether a peer belongs to this session token: it was registered with the token, or belongs to
 /// one of the token's sessions.
 async fn is_own(
     tx: &mut WriteTx,
@@ -512,7 +511,7 @@ async fn is_own(
     }
 }
 
-/// Removes a peer from the list, with an event. [`end_deliveries`] ends what waits for the peer.
+/// Removes a peer from the list, with an event. [`end_deliveries`] ends the deliveries to it.
 pub(super) async fn remove(tx: &mut WriteTx, peer: &Peer) -> Result<(), StoreError> {
     tx.peers().delete(&peer.peer_id).await?;
     note_peer(tx, "peer.removed", peer).await
@@ -552,7 +551,7 @@ mod tests {
         services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
     }
 
-    /// Sends more messages than two write jobs end. Returns their ids.
+    /// Sends more messages than two write jobs may end. Returns their ids.
     async fn fill_inbox(services: &Services, peer: &Peer) -> Vec<String> {
         let mut ids = Vec::new();
         for _ in 0..=2 * limits::ENDED_MESSAGES_PER_JOB {
@@ -589,7 +588,7 @@ mod tests {
         assert_eq!(head, events, "queued and undeliverable, each once");
     }
 
-    /// As after a crash between the removal of a peer and the end of its deliveries.
+    /// The state after a crash between the removal of a peer and the end of its deliveries.
     #[tokio::test]
     async fn the_sweep_ends_only_deliveries_to_removed_peers() {
         let test = TestStore::open().await;
@@ -625,7 +624,8 @@ mod tests {
         assert_eq!(test.store.stats().jobs, before, "nothing to write");
     }
 
-    /// Silence is counted anew and leases no longer count; nothing waits until the clock is back.
+    /// After the clock is set back, silence counts from the new time and leases do not count;
+    /// nothing waits until the clock has caught up.
     #[tokio::test]
     async fn a_clock_that_is_set_back_holds_up_neither_silence_nor_leases() {
         let test = TestStore::open().await;
@@ -715,7 +715,7 @@ mod tests {
         assert_eq!(status().await, PeerStatus::Offline, "the session has ended");
     }
 
-    /// A turn goes on however long a tool runs, but not for ever.
+    /// A turn continues however long a tool runs, but not for ever.
     #[tokio::test]
     async fn a_silent_turn_goes_on_while_its_client_lives() {
         let test = TestStore::open().await;

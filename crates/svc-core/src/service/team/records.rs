@@ -1,6 +1,7 @@
-//! What clients have on record of their own sessions: the state of a session, and the end of its
-//! usage limit. A record is better evidence than hooks, which do not tell of everything. At the end
-//! of a limit the daemon does not continue a session; messages that wait for it wake it.
+//! What clients have on record about their own sessions: the state of a session, and the end of its
+//! usage limit. A record is better evidence than hooks, which do not report everything. When a
+//! limit ends, the daemon does not continue the session; a message that waits for the session wakes
+//! it.
 
 use svc_model::{
     ClientRecord, DeliveryState, OpenCalls, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
@@ -31,13 +32,13 @@ impl Team {
         Ok(())
     }
 
-    /// Reads what clients have on record of their sessions, and corrects what is known of them.
+    /// Reads clients' records of their sessions, and corrects the status of peers by them.
     pub async fn read_client_records(&self) -> Result<(), Error> {
         let claude = self.core.store.peers().in_processes(client_records::CLAUDE).await?;
         self.correct(claude).await?;
         for backend in [client_records::CODEX, client_records::GEMINI] {
             let mut rows = self.core.store.peers().in_processes(backend).await?;
-            // These records tell only that a turn is over.
+            // These records show only that a turn is over.
             rows.retain(|row| matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting));
             self.correct(rows).await?;
         }
@@ -72,7 +73,7 @@ impl Team {
         Ok(())
     }
 
-    /// Notes that a session's status rests on hooks alone, if its evidence was the `gone` one.
+    /// If a session's evidence was `gone`, notes that its status rests on hooks alone.
     async fn lose(
         &self,
         peer: Peer,
@@ -117,7 +118,7 @@ impl Team {
         self.apply_record(peer, record, StatusEvidence::AppServer).await
     }
 
-    /// Notes that an app-server reports its sessions no more.
+    /// Notes that an app-server no longer reports on its sessions.
     pub(in crate::service) async fn lose_app_server(
         &self,
         process: &ProcessIdentity,
@@ -130,8 +131,8 @@ impl Team {
         Ok(())
     }
 
-    /// Fails what a session was asked in a turn that its vendor refused for usage, and lets it wait
-    /// for the end of the limit.
+    /// Fails the questions of a turn that the vendor refused for usage, and marks the session as
+    /// waiting for the end of the limit.
     pub(in crate::service) async fn limited_by_app_server(
         &self,
         session: &str,
@@ -157,7 +158,7 @@ impl Team {
         job.await
     }
 
-    /// Fails what a session was asked in a turn that its app-server reports as failed.
+    /// Fails the questions of a turn that the app-server reports as failed.
     pub(in crate::service) async fn turn_failed(
         &self,
         session: &str,
@@ -214,8 +215,8 @@ async fn apply(
     }
     let Some(state) = corrected else { return Ok(tx.peers().touch(&row.peer).await?) };
     if state.status == PeerStatus::Idle {
-        // The hook of a turn's end gave messages, so the session stayed busy with a next turn. That
-        // turn is over now; the client calls no hook if a person ended it.
+        // The hook at a turn's end handed messages over, so the session stayed busy with another
+        // turn. That turn is over now. If a person ended it, the client calls no hook.
         let mut given = tx.inboxes().given_at(id, row.peer.since).await?;
         advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
     }
@@ -227,7 +228,7 @@ async fn apply(
     }
 }
 
-/// Fails the questions of a turn. All that hooks gave before its end counts as read.
+/// Fails the questions of a turn. Everything that hooks gave before the turn's end counts as read.
 async fn fail_turn(
     tx: &mut WriteTx,
     core: &Core,
@@ -241,8 +242,8 @@ async fn fail_turn(
 }
 
 impl Team {
-    /// Checks the usage limits: adds the ends that clients have recorded meanwhile, and ends the
-    /// limits that have been over for [`limits::AFTER_LIMIT`].
+    /// Checks the usage limits: adds ends that clients have recorded meanwhile, and clears limits
+    /// that have been over for [`limits::AFTER_LIMIT`].
     pub async fn sweep_limits(&self) -> Result<(), Error> {
         let now = self.core.now();
         for row in self.core.store.peers().limited().await? {
@@ -274,7 +275,7 @@ impl Team {
         tokio::task::spawn_blocking(read).await.ok().flatten()
     }
 
-    /// Stores a limit; `None` if it is over. Does nothing if the session has gone on since `seen`
+    /// Stores a limit; `None` if it is over. Does nothing if the session has changed since `seen`
     /// was read.
     async fn change_limit(&self, seen: Peer, next: Option<WaitingFor>) -> Result<(), Error> {
         let id = seen.peer_id.clone();
@@ -325,12 +326,12 @@ mod tests {
         if let HookMoment::Refused(limit) = &mut event.moment {
             limit.until = until;
         }
-        // Its client lives.
+        // This test is the client's process, so the client lives.
         let call = HookCall { pid: Some(std::process::id()), ..HookCall::default() };
         services.hooks.hook(&Caller::Operator, event, call).await.unwrap();
     }
 
-    /// What a process that waits for the session's mail gets now.
+    /// What a process that waits for the session's mail gets at this moment.
     async fn mail(services: &Services, id: &str) -> MailWait {
         let waiter = MailWaiter { id: id.to_owned(), lost: Vec::new() };
         let now = std::future::ready(());
@@ -384,7 +385,7 @@ mod tests {
         test.clock.advance(Duration::from_hours(1));
         assert_eq!(status(&services).await, PeerStatus::Waiting);
         let state = async || test.store.messages().get(&sent).await.unwrap().unwrap().state;
-        // A turn that is refused, too.
+        // The same for a turn that is refused.
         tell(&services, "UserPromptSubmit", None).await;
         tell(&services, "StopFailure", None).await;
         assert_eq!(status(&services).await, PeerStatus::Waiting);

@@ -1,4 +1,4 @@
-//! Sessions of coding agents: their start and end, their counters, and which of them a call acts
+//! Sessions of coding agents: their start and end, their counters, and which session a call acts
 //! in.
 
 use schemars::JsonSchema;
@@ -158,7 +158,7 @@ impl Team {
                 }
                 let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
                 budget.check_rows(tx, &caller, more).await?;
-                // Only the operator changes the session of the operator's calls that name none.
+                // Only the operator's start changes the session of operator calls that name none.
                 if caller.is_operator() {
                     tx.settings().put(CURRENT, &start.session_id).await?;
                 }
@@ -434,11 +434,11 @@ pub(in crate::service) async fn begin(
     // The session's project or its owner may have changed.
     let visibility = visibility_of(tx, &start.session_id).await?;
     tx.streams().set_visibility(&stream_of(&start.session_id), &visibility).await?;
-    // A session that goes on keeps its counts.
+    // A session that continues keeps its counts.
     if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
         tx.tool_counts().reset(&start.session_id, "").await?;
     }
-    // The session has lost what it was given, or has a summary at best.
+    // The session's context no longer has what it was given, or at best a summary.
     if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
         tx.seen().forget(&start.session_id).await?;
     }

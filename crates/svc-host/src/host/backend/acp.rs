@@ -1,5 +1,5 @@
-//! Agents that speak the Agent Client Protocol, version 1: Gemini CLI, `OpenCode`, and any other by
-//! its command.
+//! Agents that speak version 1 of the Agent Client Protocol: Gemini CLI, `OpenCode`, and any other
+//! agent by its command.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,14 +16,14 @@ use super::protocol::{
     RpcResult, TurnResult, VendorRequest, call_title, option, summary, text_of,
 };
 
-/// Wait for updates that follow the response that ends a turn.
+/// How long to wait for updates after the response that ends a turn.
 const AFTERMATH: Duration = Duration::from_millis(150);
-/// The code of an error that asks for a login.
+/// Error code that asks for a login.
 const AUTH_REQUIRED: i64 = -32000;
-/// Longest kept output of a call's terminal, in bytes.
+/// Longest output of a call's terminal that is kept, in bytes.
 const MAX_TERMINAL: usize = 1024 * 1024;
 
-/// The purpose of a call of ours.
+/// The purpose of a call that this host made.
 #[derive(Debug)]
 enum AcpPurpose {
     Initialize,
@@ -40,11 +40,11 @@ pub(super) struct AcpProtocol {
     cwd: String,
     mcp: Option<AgentMcpServer>,
     resume: Option<String>,
-    /// The system prompt, which this protocol has no field for: it precedes the first prompt.
+    /// The system prompt. The protocol has no field for it, so it precedes the first prompt.
     preface: Option<String>,
     session: Option<String>,
-    /// From a prompt to its end. Updates at other times begin no turn: those of a loaded session
-    /// repeat the past, and `codex-acp` reports servers that it did not start.
+    /// True from a prompt to the end of its turn. Updates at other times begin no turn: those of a
+    /// loaded session repeat the past, and `codex-acp` reports servers that it did not start.
     has_turn: bool,
     text: String,
     last_text: Option<String>,
@@ -52,7 +52,7 @@ pub(super) struct AcpProtocol {
     requests: HashMap<String, AcpWaitingCall>,
     cost: Option<f64>,
     reported_cost: f64,
-    /// The end of the turn, which is reported after [`AFTERMATH`].
+    /// The end of the turn, which is applied after [`AFTERMATH`].
     ending: Option<(Vec<Effect>, TurnResult)>,
     end_at: Option<Instant>,
 }
@@ -63,7 +63,7 @@ struct AcpToolCall {
     title: Option<String>,
     input: Value,
     content: Value,
-    /// The output of its terminal, which some adapters send beside the content.
+    /// The output of the call's terminal, which some adapters send beside the content.
     terminal: String,
     is_recorded: bool,
 }
@@ -196,7 +196,7 @@ impl AcpProtocol {
                 TurnResult::refused_if(limited || no_login, error)
             }
         };
-        // A turn without text has begun all the same.
+        // Reports the beginning of a turn that had no text.
         if !before.iter().any(|effect| matches!(effect, Effect::Limited { .. })) {
             effects.push(Effect::Working);
         }
@@ -240,7 +240,8 @@ impl AcpProtocol {
         }
     }
 
-    /// Updates add to a call; it is recorded once it runs, and its result when it has ended.
+    /// An update adds to a call. The call is recorded when it starts to run, and its result when it
+    /// ends.
     fn tool(&mut self, update: &Value, effects: &mut Effects) {
         let Some(id) = update["toolCallId"].as_str() else { return };
         self.learn(id, update);
@@ -272,7 +273,7 @@ impl AcpProtocol {
         if update["rawInput"].as_object().is_some_and(|input| !input.is_empty()) {
             call.input = update["rawInput"].clone();
         }
-        // Before it runs, the content is a preview.
+        // Before the call runs, the content is a preview.
         if update["status"] == "in_progress" && update["content"].is_array() {
             call.content = update["content"].clone();
         }
@@ -296,7 +297,7 @@ impl AcpProtocol {
         effects.push(Effect::tool_call(name, summary, &input, Some(id)));
     }
 
-    /// Adds to the text of the next entry. Leading blanks wait for more.
+    /// Adds to the text of the next entry. Leading whitespace waits for further text.
     fn add_text(&mut self, text: &str, effects: &mut Effects) {
         let was_blank = self.text.trim().is_empty();
         self.text.push_str(text);
@@ -381,7 +382,8 @@ impl AgentProtocol for AcpProtocol {
         if self.backend != AgentBackend::OpenCode {
             return Vec::new();
         }
-        // It listens on a port, and serves anybody unless it has a password.
+        // The server listens on a port and serves every user of the machine unless it has a
+        // password.
         let password = svc_model::new_secret();
         vec![("OPENCODE_SERVER_PASSWORD".to_owned(), password)]
     }
@@ -408,7 +410,7 @@ impl AgentProtocol for AcpProtocol {
     }
 
     fn steer(&mut self, _input: &PromptInput<'_>, _effects: &mut Effects) -> bool {
-        // A second prompt would cancel the first in some agents.
+        // In some agents a second prompt would cancel the first.
         false
     }
 
@@ -465,7 +467,7 @@ fn is_limit(failure: &RpcFailure) -> bool {
     failure.code == 429 || codex_limit || matches!(kind, "rate_limit" | "usage_limit")
 }
 
-/// The message of a failure; some agents have it only in the data.
+/// The message of a failure; some agents put it only into the data.
 fn message_of(failure: &RpcFailure) -> String {
     let said = failure.data["message"].as_str().filter(|_| failure.message == "Internal error");
     said.unwrap_or(&failure.message).to_owned()
@@ -479,7 +481,7 @@ fn with_remedy(backend: AgentBackend, failure: &RpcFailure, error: String) -> St
     format!("{error}; log in with {program}, or give a key in `env` of the instance")
 }
 
-/// The files that a call changes, if it does nothing else.
+/// The files that a call edits; `None` if it does anything else.
 fn edits(call: &Value) -> Option<Vec<PathBuf>> {
     if call["kind"] != "edit" {
         return None;

@@ -17,7 +17,7 @@ use super::protocol::{
     option, summary, text_of,
 };
 
-/// The id of the request that shows that the agent runs.
+/// The id of the request whose response shows that the agent is ready.
 const INITIALIZE: &str = "svc-initialize";
 const ALLOW: &str = "allow";
 const ALLOW_ALWAYS: &str = "allow_always";
@@ -28,15 +28,15 @@ const QUESTION: &str = "AskUserQuestion";
 #[derive(Debug, Default)]
 pub(super) struct ClaudeProtocol {
     arguments: Vec<String>,
-    /// Requests that wait, by the vendor's id.
+    /// Open requests, by the vendor's id.
     requests: HashMap<String, Value>,
-    /// Names of called tools without a result yet, by the id of the call.
+    /// Names of tools that were called and have no result yet, by the id of the call.
     calls: HashMap<String, String>,
     interrupts: u64,
     interrupted: bool,
     limited: bool,
     last_text: Option<String>,
-    /// Cost of all turns so far, as the vendor reports it.
+    /// Total cost of all turns so far, as the vendor reports it.
     cost: f64,
 }
 
@@ -58,8 +58,8 @@ impl ClaudeProtocol {
         if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
             let svc = json!({ "type": "stdio", "command": command, "args": args, "env": env });
             add("--mcp-config", json!({ "mcpServers": { "svc": svc } }).to_string());
-            // Not all of `mcp__svc`: `ToolCall` reaches every tool of every server, so it needs
-            // permission.
+            // Does not allow all of `mcp__svc`: `ToolCall` reaches every tool of every server, so
+            // it needs permission.
             let allowed: Vec<String> =
                 HARMLESS_TOOLS.iter().map(|tool| format!("mcp__svc__{tool}")).collect();
             add("--settings", json!({ "permissions": { "allow": allowed } }).to_string());
@@ -92,7 +92,7 @@ impl ClaudeProtocol {
                 if let Some(id) = message["session_id"].as_str() {
                     effects.push(Effect::Session(id.to_owned()));
                 }
-                // Ready here too: an older program does not know `initialize`.
+                // Older versions do not know `initialize`, so this message makes them ready too.
                 effects.push(Effect::Ready);
                 effects.push(Effect::Working);
             }
@@ -109,7 +109,7 @@ impl ClaudeProtocol {
     }
 
     fn assistant(&mut self, message: &Value, effects: &mut Effects) {
-        // Texts of the program itself, such as that of a limit, are not part of a turn.
+        // Texts of the program itself, such as the one about a limit, are not part of a turn.
         if message["message"]["model"] != "<synthetic>" {
             effects.push(Effect::Working);
         }
@@ -132,7 +132,7 @@ impl ClaudeProtocol {
         if text.is_empty() {
             return;
         }
-        // The call that started a sub-agent has its text as result.
+        // The text of a sub-agent is the result of the call that started it.
         if message["parent_tool_use_id"].is_null() {
             self.last_text = Some(text.to_owned());
             effects.push(Effect::Entry(HistoryEntry::text(HistoryRole::Assistant, text)));
@@ -245,7 +245,7 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn start(&mut self, effects: &mut Effects) {
-        // The program is silent before its first prompt unless it gets a request.
+        // The program prints nothing before its first prompt unless it gets a request.
         effects.push(Self::control_line(INITIALIZE, "initialize"));
     }
 
@@ -267,7 +267,7 @@ impl AgentProtocol for ClaudeProtocol {
             Some("stream_event") if message["event"]["type"] == "message_start" => {
                 effects.push(Effect::Working);
             }
-            // The call that started a sub-agent has its text as result.
+            // The text of a sub-agent is the result of the call that started it.
             Some("stream_event") if message["parent_tool_use_id"].is_null() => {
                 let delta = &message["event"]["delta"];
                 if delta["type"] == "text_delta" {
@@ -344,7 +344,7 @@ fn is_logged_out(account: &Value) -> bool {
         && account["apiProvider"] == "firstParty"
 }
 
-/// Deterministic UUID of the input: Claude runs no UUID twice.
+/// Deterministic UUID of the message id: Claude ignores a prompt whose UUID it has seen.
 fn uuid_of(message_id: &str) -> String {
     let digest = Sha256::digest(message_id.as_bytes());
     let mut bytes = [0; 16];
@@ -352,7 +352,7 @@ fn uuid_of(message_id: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// The files that a call changes, if it does nothing else.
+/// The files that a call edits; `None` if it does anything else.
 fn edits(name: &str, input: &Value) -> Option<Vec<PathBuf>> {
     let member = match name {
         "Edit" | "Write" | "MultiEdit" => "file_path",
@@ -362,7 +362,8 @@ fn edits(name: &str, input: &Value) -> Option<Vec<PathBuf>> {
     Some(vec![PathBuf::from(input[member].as_str()?)])
 }
 
-/// A single question of the model offers its answers as options; several have none.
+/// A request for the model's questions. A single question offers its answers as options; several
+/// questions have no options.
 fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
     let questions = input["questions"].as_array().cloned().unwrap_or_default();
     let texts: Vec<_> = questions.iter().filter_map(|it| it["question"].as_str()).collect();
@@ -385,7 +386,7 @@ fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
     }
 }
 
-/// The same answer for each question if there are several.
+/// The response to the model's questions. If there are several, each gets the same answer.
 fn answered(input: &Value, answer: &str) -> Value {
     if answer == DENY {
         return json!({ "behavior": "deny", "message": "nobody wants to answer" });

@@ -1,4 +1,4 @@
-//! Codex by its app server: JSON-RPC over lines.
+//! Codex through its app-server: JSON-RPC over lines.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ const ACCEPT: &str = "accept";
 const ACCEPT_ALWAYS: &str = "acceptForSession";
 const DECLINE: &str = "decline";
 const REMEDY: &str = "; log in with `codex login`, with a key by `codex login --with-api-key`";
-/// Items that are not calls of tools.
+/// Kinds of items that are not tool calls.
 const NO_CALLS: [&str; 6] =
     ["userMessage", "agentMessage", "reasoning", "plan", "contextCompaction", "hookPrompt"];
-/// Members of an item that are not input of its call.
+/// Members of an item that are not part of its call's input.
 const BOOKKEEPING: [&str; 9] = [
     "id",
     "type",
@@ -35,7 +35,7 @@ const BOOKKEEPING: [&str; 9] = [
     "processId",
 ];
 
-/// The purpose of a call of ours.
+/// The purpose of a call that this host made.
 #[derive(Debug)]
 enum CodexPurpose {
     Initialize,
@@ -48,22 +48,22 @@ enum CodexPurpose {
 #[derive(Debug)]
 pub(super) struct CodexProtocol {
     rpc: RpcPeer<CodexPurpose>,
-    /// Parameters of `thread/start`, and of `thread/resume` but for the thread.
+    /// Parameters of `thread/start`; `thread/resume` takes them plus the thread.
     settings: Value,
     resume: Option<String>,
     thread: Option<String>,
-    /// It has reported a login, or cannot report one.
+    /// Codex has reported a login, or cannot report one.
     is_account_known: bool,
     turn: Option<String>,
-    /// Interrupt the turn as soon as its id is known.
+    /// Interrupt the turn once its id is known.
     interrupt_pending: bool,
-    /// Items that have begun, by their ids.
+    /// Items that have begun, by id.
     items: HashMap<String, Value>,
-    /// Open calls of Codex, by their keys.
+    /// Requests by Codex that are open, by key.
     requests: HashMap<String, CodexWaitingCall>,
     usage: Option<AgentUsage>,
     limited: bool,
-    /// Unix milliseconds, if the vendor reports it.
+    /// When the limit ends, in Unix milliseconds, if the vendor reports it.
     limit_ends: Option<i64>,
     last_text: Option<String>,
 }
@@ -92,7 +92,7 @@ impl CodexProtocol {
             settings["developerInstructions"] = json!(text);
         }
         if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
-            // Codex merges this with an entry `svc` of the person's that is a program too.
+            // Codex merges this with the person's own entry `svc`, if that is a program too.
             let svc = json!({ "command": command, "args": args, "env": env, "enabled": true,
                 "default_tools_approval_mode": "approve" });
             settings["config"] = json!({ "mcp_servers": { "svc": svc } });
@@ -137,7 +137,7 @@ impl CodexProtocol {
             (CodexPurpose::Account, Ok(result)) if is_logged_out(&result) => {
                 effects.push(Effect::Fatal(format!("Codex is not logged in{REMEDY}")));
             }
-            // Versions that do not know `account/read` are ready too.
+            // Versions that do not know `account/read` become ready too.
             (CodexPurpose::Account, _) => {
                 self.is_account_known = true;
                 self.become_ready(effects);
@@ -164,7 +164,7 @@ impl CodexProtocol {
         }
     }
 
-    /// Ready needs a thread and an account.
+    /// Reports that the agent is ready once the thread and the account are known.
     fn become_ready(&self, effects: &mut Effects) {
         if self.thread.is_some() && self.is_account_known {
             effects.push(Effect::Ready);
@@ -315,7 +315,7 @@ impl CodexProtocol {
                     .collect();
                 let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
                 title = Some(format!("change {}", names.join(", ")));
-                // A request for a writable root covers more than these files.
+                // A request for a writable root covers more than these files, so it is not an edit.
                 edits = params["grantRoot"].is_null().then_some(files);
                 ("change".to_owned(), json!({ "changes": changes }))
             }
@@ -417,7 +417,7 @@ impl AgentProtocol for CodexProtocol {
     }
 }
 
-/// Whether the model's service wants a login and there is none.
+/// Whether the model's service requires a login and there is none.
 fn is_logged_out(result: &Value) -> bool {
     result["requiresOpenaiAuth"] == true && result["account"].is_null()
 }

@@ -1,5 +1,5 @@
-//! Protocols of agents: each a state machine from lines of text to effects, without I/O. The
-//! simplest is here: that of any program, whose lines are its text.
+//! Protocols of agents: each is a state machine from lines of text to effects, without I/O. The
+//! simplest one is here: for any program, whose lines are its text.
 
 mod acp;
 mod claude;
@@ -32,7 +32,7 @@ pub(super) fn protocol_of(spec: &HostSpec) -> Box<dyn AgentProtocol> {
 
 /// Silence after a line that ends a turn.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Kept bytes at the end of the text of a turn; up to twice as many before they are cut.
+/// Bytes kept at the end of a turn's text; the text may grow to twice as many before it is cut.
 const MAX_TEXT: usize = 256 * 1024;
 const INTERRUPT: i32 = 2;
 
@@ -41,7 +41,7 @@ struct ExecProtocol {
     turn_end: Option<String>,
     one_shot: bool,
     text: Vec<u8>,
-    /// Bytes that were cut from `text`.
+    /// Number of bytes that were cut from `text`.
     dropped: usize,
     in_turn: bool,
     interrupted: bool,
@@ -159,8 +159,8 @@ impl AgentProtocol for ExecProtocol {
     }
 }
 
-/// For the fuzzer: reads lines as the output of an agent of each backend, with prompts and
-/// interrupts in between.
+/// For the fuzzer: reads lines as the output of an agent of each backend, interleaved with prompts
+/// and interrupts.
 pub fn read_output(bytes: &[u8]) {
     for backend in AgentBackend::ALL {
         let mut protocol = protocol_of(&spec(backend));
@@ -218,7 +218,7 @@ fn check(protocol: &mut dyn AgentProtocol, effects: &mut Effects) {
     effects.clear();
 }
 
-/// A specification whose other fields have their defaults.
+/// A specification for tests, with defaults.
 pub(super) fn spec(backend: AgentBackend) -> HostSpec {
     serde_json::from_value(json!({
         "agent_id": "ag_1",

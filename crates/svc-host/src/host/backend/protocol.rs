@@ -1,5 +1,5 @@
-//! What every protocol takes and gives, the texts that all of them make, and JSON-RPC 2.0 over
-//! lines for those that speak it.
+//! The interface of every protocol, the texts that all protocols build, and JSON-RPC 2.0 over
+//! lines.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -34,7 +34,7 @@ pub(crate) enum Decision {
 
 /// A protocol that an agent speaks on its standard input and output.
 pub(crate) trait AgentProtocol: Debug + Send {
-    /// Added to the program and arguments of the settings.
+    /// Arguments that are added to the configured program and arguments.
     fn arguments(&self) -> Vec<String> {
         Vec::new()
     }
@@ -48,22 +48,22 @@ pub(crate) trait AgentProtocol: Debug + Send {
     /// Begins a turn. Only called when the agent is ready and no turn is under way.
     fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects);
 
-    /// Adds to the current turn; `false` if the agent cannot take input now.
+    /// Adds input to the current turn; `false` if the agent cannot take input now.
     fn steer(&mut self, input: &PromptInput<'_>, effects: &mut Effects) -> bool;
 
-    /// A line of standard output, without its end.
+    /// Handles a line of standard output, without its line end.
     fn line(&mut self, line: &[u8], now: Instant, effects: &mut Effects);
 
     /// Ends the current turn.
     fn interrupt(&mut self, effects: &mut Effects);
 
-    /// Answers a request by its key.
+    /// Answers the request with this key.
     fn answer(&mut self, _key: &str, _decision: &Decision, _effects: &mut Effects) {}
 
-    /// Standard output has ended; there is no exit code after a signal.
+    /// Handles the end of standard output. There is no exit code if a signal ended the program.
     fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
 
-    /// When [`Self::tick`] is to be called.
+    /// When [`Self::tick`] is due.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -78,27 +78,27 @@ pub(crate) enum Effect {
     /// Bytes for the agent's standard input.
     Write(Vec<u8>),
     CloseInput,
-    /// To its process group, by its number.
+    /// Signal of this number to the agent's process group.
     Signal(i32),
     Ready,
     Working,
     TurnEnd(TurnResult),
-    /// The vendor refuses requests.
+    /// The vendor refuses requests because of a usage limit.
     Limited {
-        /// Unix milliseconds, if the vendor reports it.
+        /// When the limit ends, in Unix milliseconds, if the vendor reports it.
         until: Option<i64>,
     },
     /// The vendor's id of the conversation.
     Session(String),
-    /// Text that the next entry of the agent will have.
+    /// Text that will be part of the agent's next entry.
     Delta(String),
     /// An entry of the conversation; the recorder sets its time.
     Entry(HistoryEntry),
     Usage(AgentUsage),
-    /// The agent goes on.
+    /// An error after which the agent continues.
     Error(String),
     Request(VendorRequest),
-    /// The agent no longer waits for the request of this key.
+    /// The agent no longer waits for the request with this key.
     RequestGone(String),
     Fatal(String),
 }
@@ -144,7 +144,7 @@ impl Effect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TurnResult {
     pub(crate) outcome: TurnOutcome,
-    /// The final text, if the vendor marks one.
+    /// The final text, if the vendor marks one as final.
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
 }
@@ -162,7 +162,7 @@ impl TurnResult {
         Self { outcome: TurnOutcome::Failed, result: None, error: Some(error) }
     }
 
-    /// A limit or a missing login, as opposed to a failure of the turn.
+    /// A refusal, such as a limit or a missing login, if `refused`; else a failure of the turn.
     pub(super) fn refused_if(refused: bool, error: String) -> Self {
         let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
         Self { outcome, ..Self::failed(error) }
@@ -171,19 +171,19 @@ impl TurnResult {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VendorRequest {
-    /// The protocol's id of it.
+    /// The protocol's own id of the request.
     pub(crate) key: String,
     pub(crate) kind: RequestKind,
     pub(crate) title: String,
     pub(crate) options: Vec<RequestOption>,
     pub(crate) tool: Option<Value>,
-    /// Files that it would change, if it does nothing else.
+    /// Files that the request would edit; `None` if it would do anything else.
     pub(crate) edits: Option<Vec<PathBuf>>,
 }
 
-/// In characters.
+/// Longest summary in characters.
 const WIDTH: usize = 160;
-/// Members of a call's input that summarise it, the best first.
+/// Members of a call's input that can summarise it, the best first.
 const TELLING: [&str; 10] = [
     "command",
     "file_path",
@@ -223,7 +223,7 @@ pub(super) fn call_title(name: &str, input: &Value) -> String {
     if summary.is_empty() { name.to_owned() } else { format!("{name}: {summary}") }
 }
 
-/// The texts of a string, a part, or a list of parts; other content is skipped.
+/// The texts in a string, a part, or a list of parts; other content is skipped.
 pub(super) fn text_of(content: &Value) -> Option<String> {
     match content {
         Value::String(text) => Some(text.clone()),
@@ -244,12 +244,12 @@ pub(super) fn option(id: &str, name: &str, kind: RequestOptionKind) -> RequestOp
     RequestOption { option_id: id.to_owned(), name: name.to_owned(), kind, text: false }
 }
 
-/// One side of a connection. `C` is the purpose of a call.
+/// One side of a JSON-RPC connection. `C` is the purpose of a call.
 #[derive(Debug)]
 pub(super) struct RpcPeer<C> {
     calls: HashMap<u64, C>,
     last: u64,
-    /// Whether messages carry `jsonrpc`; some servers omit it.
+    /// Whether messages have the member `jsonrpc`; some servers omit it.
     says_version: bool,
 }
 
@@ -280,7 +280,7 @@ impl<C> RpcPeer<C> {
         self.call_as(self.last, purpose, method, params, effects);
     }
 
-    /// With an id of its own; counted ids begin at 1.
+    /// Makes a call with a given id; generated ids begin at 1.
     pub(super) fn call_as(
         &mut self,
         id: u64,
@@ -301,14 +301,14 @@ impl<C> RpcPeer<C> {
         effects.push(write(self.message().id(id).result(result)));
     }
 
-    /// Answers a call of an unknown method.
+    /// Responds to a call of an unknown method.
     pub(super) fn refuse(&self, id: &Value, method: &str, effects: &mut Effects) {
         let message = format!("this host does not know {method}");
         let error = json!({ "code": METHOD_NOT_FOUND, "message": message });
         effects.push(write(self.message().id(id).error(&error)));
     }
 
-    /// `None` for a line that is no message, or a response to no call.
+    /// Parses a line; `None` if it is no message, or a response to an unknown call.
     pub(super) fn read(&mut self, line: &[u8]) -> Option<RpcMessage<C>> {
         let message = JsonRpcEnvelope::parse_with_nulls(line).ok()?;
         let value = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Value::Null);

@@ -13,14 +13,14 @@ use svc_model::agent::{
 use super::protocol::{AgentProtocol, Decision, Effect, Effects, PromptInput};
 use super::{protocol_of, spec};
 
-/// The effects of one kind.
+/// The effects of one kind, as an iterator.
 macro_rules! all {
     ($kind:ident, $effects:expr) => {
         $effects.iter().filter_map(|it| if let Effect::$kind(it) = it { Some(it) } else { None })
     };
 }
 
-/// The effects of a recording in which each request is answered by an option of this kind.
+/// The effects of a recording. Each request is answered by an option of kind `answer`.
 fn replay(backend: AgentBackend, case: &str, answer: RequestOptionKind) -> Effects {
     let mut protocol = protocol_of(&spec(backend));
     let mut all = Effects::new();
@@ -55,7 +55,7 @@ fn replay(backend: AgentBackend, case: &str, answer: RequestOptionKind) -> Effec
     all
 }
 
-/// Applies what waits for late updates.
+/// Applies what the protocol has deferred until late updates.
 fn settle(protocol: &mut dyn AgentProtocol, effects: &mut Effects) {
     if protocol.deadline().is_some() {
         protocol.tick(effects);
@@ -74,7 +74,7 @@ fn last_result(effects: &Effects) -> Option<String> {
     all!(TurnEnd, effects).last().and_then(|end| end.result.clone())
 }
 
-/// Ids of calls, and of results.
+/// Ids of tool calls, and ids of tool results.
 fn calls(effects: &Effects) -> (Vec<String>, Vec<String>) {
     let (mut calls, mut results) = (Vec::new(), Vec::new());
     for entry in all!(Entry, effects).filter(|entry| entry.role == HistoryRole::Tool) {
@@ -187,7 +187,7 @@ fn unknown_acp_adapters_take_turns() {
         let expected = [TurnOutcome::Interrupted, TurnOutcome::Completed];
         assert_eq!(outcomes(&effects), expected, "{adapter}");
         let effects = play("deny", RequestOptionKind::Deny);
-        // A refusal ends the turn of `codex-acp`; the model of the other goes on.
+        // A denial ends the turn of `codex-acp`; the model of the other adapter continues.
         let ends =
             if adapter == "codex" { TurnOutcome::Interrupted } else { TurnOutcome::Completed };
         assert_eq!(outcomes(&effects), [ends], "{adapter}");
@@ -220,7 +220,7 @@ fn unknown_request_is_answered_with_an_error() {
     }
 }
 
-/// Responses of the recorded programs to the handshake, with a login and without one.
+/// The responses of the recorded programs to the handshake, with and without a login.
 #[test]
 fn missing_login_is_reported_before_the_first_prompt() {
     let claude = |account: &str| {
@@ -255,7 +255,7 @@ fn missing_login_is_reported_before_the_first_prompt() {
             claude(r#"{"tokenSource":"CLAUDE_CODE_OAUTH_TOKEN","apiProvider":"firstParty"}"#),
             true,
         ),
-        // It is silent about other services, and earlier versions about all.
+        // Claude says nothing about other services; earlier versions say nothing at all.
         (AgentBackend::Claude, claude(r#"{"tokenSource":"none","apiProvider":"bedrock"}"#), true),
         (AgentBackend::Claude, claude("null"), true),
         (AgentBackend::Codex, codex(r#"{"account":null,"requiresOpenaiAuth":true}"#), false),
@@ -291,7 +291,7 @@ fn terminal_output_of_an_adapter_is_the_result() {
     assert_eq!(last_result(&effects).as_deref(), Some("second answer"));
 }
 
-/// Arguments and written lines of a protocol up to where its agent knows our server.
+/// Arguments and written lines of a protocol, until its agent knows our server.
 fn said_to_begin(backend: AgentBackend) -> String {
     let agent = AgentId::from("ag_7".to_owned());
     let server = AgentMcpServer::of_agent(Path::new("/bin/svc"), Path::new("/data"), &agent);

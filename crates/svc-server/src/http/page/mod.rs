@@ -53,7 +53,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (header::X_FRAME_OPTIONS, "DENY"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    // The tag says whether a file is unchanged; a new daemon brings new files.
+    // Browsers revalidate a file by its tag, since another version of the daemon has other files.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 

@@ -102,15 +102,15 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
             described.difference(seen).map(|(path, method)| (path.as_str(), method.as_str()));
         format!("{:?}", left.filter(|operation| !but.contains(operation)).collect::<Vec<_>>())
     };
-    // What is there to be refused: its 404 tells a client to fall back to an older transport.
+    // This route only refuses: its 404 tells a client to fall back to an older transport.
     let refused = [("/sse", "post")];
     let no_success = [&refused[..], &WITH_PROCESSES].concat();
     assert_eq!(without(&successes, &no_success), "[]", "without a success");
     assert_eq!(without(&refusals, &[]), "[]", "without a refusal");
 }
 
-/// What succeeds only with processes of its own: `tests/it/agents.rs`, `tests/it/sources` and
-/// `tests/it/health.rs` have those.
+/// Operations that succeed only with processes of their own. `tests/it/agents.rs`,
+/// `tests/it/sources` and `tests/it/health.rs` test them.
 const WITH_PROCESSES: [(&str, &str); 27] = [
     ("/v1/doctor", "get"),
     ("/v1/handovers/hold", "post"),
@@ -162,7 +162,7 @@ fn pattern_of(path: &str, described: &BTreeSet<(String, String)>) -> Option<Stri
     patterns.min_by_key(|pattern| pattern.matches('{').count()).cloned()
 }
 
-/// A browser signs in and out. The page's files are not written down: `tests/it/page.rs` looks at
+/// A browser signs in and out. The page's files are not in the snapshot: `tests/it/page.rs` checks
 /// them.
 async fn browser() -> Script {
     let mut script = Script::new().await;
@@ -209,7 +209,7 @@ fn json_post(path: &str, host: &str) -> Builder {
     Request::post(path).header(header::HOST, host).header(header::CONTENT_TYPE, "application/json")
 }
 
-/// Agents where there are none.
+/// Requests about agents, with none configured.
 async fn agents() -> Script {
     let mut script = Script::new().await;
     for path in ["/v1/agents?status=disabled", "/v1/hosts", "/v1/requests?open=true"] {
@@ -241,7 +241,7 @@ async fn agents() -> Script {
     script
 }
 
-/// Child servers where there are none.
+/// Requests about child servers, with none configured.
 async fn sources() -> Script {
     let mut script = Script::new().await;
     script.get("/v1/doctor").await;
@@ -302,8 +302,8 @@ async fn start_and_stop() -> Script {
     script
 }
 
-/// The MCP server's paths: sessions, their ends, and what is refused. What it answers to messages
-/// is tested in `tests/it/mcp`.
+/// The MCP server's paths: sessions, their ends, and refusals. `tests/it/mcp` tests the answers to
+/// messages.
 async fn mcp() -> Script {
     const INITIALIZE: &str = concat!(
         r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"#,
@@ -334,7 +334,7 @@ async fn mcp() -> Script {
     script
 }
 
-/// A row that cannot be read, and a database without room.
+/// Failures of the store: a row that cannot be read, and a database that is full.
 async fn faults() -> Script {
     let mut script = Script::new().await;
     let task = script.post("/v1/tasks", json!({ "title": "tests" })).await.text("task_id");
@@ -564,7 +564,7 @@ async fn daemon_proof() -> Script {
     script
 }
 
-/// This process as the socket's listener notes it.
+/// The process `pid`, as the listener of the Unix socket records it.
 fn connected(pid: u32) -> LocalProcess {
     let started = ProcessEntry::read(pid).map(|entry| entry.started);
     LocalProcess { uid: 0, pid: Some(pid), started }
@@ -572,7 +572,7 @@ fn connected(pid: u32) -> LocalProcess {
 
 async fn process_tokens() -> Script {
     let mut script = Script::new().await;
-    // Over TCP nobody sees which process asks.
+    // Over TCP the daemon cannot tell which process sent a request.
     script.post("/v1/process_tokens", json!({})).await;
     let own = std::process::id();
     for body in [json!({ "client_pid": own, "client": "Some Agent" }), json!({ "client_pid": 1 })] {
@@ -581,7 +581,8 @@ async fn process_tokens() -> Script {
         let Value::Object(members) = reply.json() else { panic!("{reply:?}") };
         for member in ["session", "cwd", "project"] {
             if let Some(Value::String(text)) = members.get(member) {
-                // With the member's name: the folder may be the project itself.
+                // Replaced with the member's name, since the folder and the project may be the same
+                // text.
                 let named = |text: &str| format!("\"{member}\": \"{text}\"");
                 script.text = script.text.replace(&named(text), &named(&format!("<{member}>")));
             }
@@ -678,7 +679,7 @@ async fn events() -> Script {
     script.get("/v1/events?cursor=x").await;
     script.follow("/v1/events", 5).await;
     script.follow("/v1/events?after=latest", 2).await;
-    // The log is younger than this reader.
+    // The cursor is beyond the head of the log.
     script.follow("/v1/events?stream=team&after=99", 3).await;
     script
 }
@@ -760,7 +761,8 @@ async fn journal() -> Script {
     script.get("/v1/ghap/search?q=leak&limit=51").await;
     script.get("/v1/ghap/search").await;
 
-    // One that is found while it is open, and given up once its session is over.
+    // A record that a search finds while it is open, and that is abandoned after its session has
+    // ended.
     let (team, journal) = (&script.server.services.team, &script.server.services.journal);
     let acting = begin(team, "s-2", None).await;
     let draft = draft("find the zeppelin", "it leaks");
@@ -785,7 +787,7 @@ async fn tools() -> Script {
     script
 }
 
-/// Registers a peer that is known by its session.
+/// Registers a peer that is identified by its session.
 async fn peer(script: &mut Script, name: &str) -> String {
     let body = json!({ "display_name": name, "backend": "claude", "session_id": name });
     script.post("/v1/peers/register", body).await.text("peer_id")

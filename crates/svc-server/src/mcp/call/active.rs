@@ -38,7 +38,7 @@ pub(crate) struct CallRecord {
     /// Name of the request's credential, which must still be valid when the answer is given.
     pub(crate) credential: String,
     pub(crate) started_at: Timestamp,
-    /// Its part of the caller's budget while it runs.
+    /// The call's part of the caller's budget while it runs.
     pub(crate) hold: Option<Arc<BudgetHold>>,
 }
 
@@ -54,7 +54,8 @@ impl CallRecord {
         (token.is_string() || token.is_number()).then_some(token)
     }
 
-    /// The row of a call without a session that is no task.
+    /// The row of a call. It has no session and is no task until the caller of this function says
+    /// so.
     pub(super) fn new_call(&self, revision: Revision) -> NewCall {
         NewCall {
             session: None,
@@ -78,14 +79,15 @@ pub(crate) struct RunningCalls(Mutex<CallTable>);
 #[derive(Debug, Default)]
 struct CallTable {
     calls: HashMap<CallId, ActiveCall>,
-    /// For `notifications/cancelled`, and for requests that come twice.
+    /// For `notifications/cancelled`, and for requests that are repeated.
     requests: HashMap<RequestKey, CallId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RequestKey {
     session: McpSessionId,
-    /// JSON-RPC id as this program writes it: clients write the same text in several ways.
+    /// JSON-RPC id, serialised by this program: clients may write the same string with other
+    /// escapes.
     rpc_id: String,
 }
 
@@ -112,7 +114,7 @@ impl ActiveCall {
     /// Passes answers to a task's questions, and waits until they are stored.
     pub(crate) async fn give_answers(&self, answers: ClientAnswers) -> Result<(), service::Error> {
         let (stored, done) = oneshot::channel();
-        // A call that has ended waits for no answers.
+        // A call that has ended takes no answers.
         self.given.send((answers, stored)).await.ok();
         done.await.unwrap_or(Ok(()))
     }
@@ -185,7 +187,7 @@ impl OpenQuestions {
     }
 
     /// Passes an answer to the call that waits for it. If none does, the answer is dropped: the
-    /// question may be from before a restart.
+    /// question may have been asked before a restart.
     pub(crate) fn answer(&self, session: &McpSessionId, id: &Value, reply: SessionAnswer) {
         let Some(id) = id.as_str() else { return };
         let mut questions = self.lock();
@@ -220,7 +222,8 @@ struct SignedState {
     bound_to: String,
 }
 
-/// Signs states, which the client could change otherwise, for one caller, call and time.
+/// Signs states, so that the client cannot change them. A state is valid for one caller and one
+/// call, until it expires.
 pub(crate) struct RequestStateSigner(Vec<u8>);
 
 impl std::fmt::Debug for RequestStateSigner {

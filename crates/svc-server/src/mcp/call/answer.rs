@@ -1,9 +1,9 @@
-//! What the client of a call gets: the answer that an outcome makes, a task (SEP-2663) and its
+//! What the client of a call gets: the answer made from an outcome, a task (SEP-2663) and its
 //! outcome, and the questions of the tool.
 //!
-//! The client of a session is sent a question as a request, and answers with a message. A client
-//! without sessions gets the questions as the end of its request, and sends the request again with
-//! the answers and with a signed state.
+//! The client of a session gets a question as a request, and answers with a message. A client
+//! without sessions gets the questions as the result of its request, and sends the request again
+//! with the answers and with a signed state.
 
 use std::sync::Arc;
 
@@ -205,9 +205,9 @@ impl CallAnswer {
         Self { message, status: error.status, outcome: RequestOutcome::Error }
     }
 
-    /// The answer when the process stops, or a task of the runtime was lost. A program that repeats
-    /// requests, such as `svc stdio`, recognises it by its data. A request that may have changed
-    /// something has an unknown outcome.
+    /// The answer if the process stops, or if the runtime's task of the call was lost. A program
+    /// that repeats requests, such as `svc stdio`, recognises this answer by its data. If the
+    /// request may have changed something, its outcome is unknown.
     pub(crate) fn lost(id: &RawValue, is_repeatable: bool) -> Self {
         let (text, data) = if is_repeatable {
             ("the daemon is going down", json!({ "code": "unavailable", "retryable": true }))
@@ -351,8 +351,8 @@ pub(crate) async fn cancel_call(server: &McpServer, id: &CallId, stream: &Stream
 /// The destination of the messages and the outcome of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum CallMode {
-    /// The open response; with `None` nobody reads its messages. Unbounded: a tool must not wait
-    /// for a reader, and says little.
+    /// The open response; `None` if nobody reads its messages. The channel is unbounded: a tool
+    /// must not wait for a reader, and it sends few messages.
     Attached(Option<mpsc::UnboundedSender<String>>),
     /// The stream of a recorded call, which the response reads.
     Logged(CallId, StreamName),
@@ -362,7 +362,7 @@ pub(crate) enum CallMode {
 
 pub(super) async fn say(server: &McpServer, caller: &Caller, mode: &CallMode, message: String) {
     match mode {
-        // Without its reader the call is about to end.
+        // If the reader is gone, the call is about to end.
         CallMode::Attached(Some(sender)) => drop(sender.send(message)),
         CallMode::Attached(None) | CallMode::Task(_) => {}
         CallMode::Logged(_, stream) => {
@@ -429,9 +429,9 @@ pub(super) async fn ask_session(
 /// Questions to a client without sessions, and its answers in this round and earlier ones.
 pub(super) struct Round {
     answers: ClientAnswers,
-    /// A task waits for their answers; any other call ends with the questions.
+    /// Unanswered questions. A task waits for the answers; any other call ends with the questions.
     open: Vec<ClientQuestion>,
-    /// Keys of questions of a task, and where their answers go.
+    /// Keys of questions of a task, and the senders for their answers.
     waiting: Vec<(Vec<String>, QuestionReply)>,
 }
 
@@ -440,7 +440,7 @@ impl Round {
         Self { answers, open: Vec::new(), waiting: Vec::new() }
     }
 
-    /// The answers to these questions, if all are there; else the unanswered ones are open.
+    /// The answers to these questions, if all are there; else the unanswered questions become open.
     pub(super) fn ask(
         &mut self,
         keys: &[String],
@@ -499,7 +499,8 @@ impl Round {
         Value::Object(requests.collect())
     }
 
-    /// The result that asks for more. The client carries earlier answers and the tool's state.
+    /// The result that asks the client for input. The client carries earlier answers and the tool's
+    /// state.
     pub(super) fn input_required(
         &self,
         server: &McpServer,

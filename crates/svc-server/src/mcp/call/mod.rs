@@ -1,7 +1,8 @@
 //! Calls, from the request to the answer.
 //!
-//! One [`CallRun`] runs every call: it polls the tool's future, and does meanwhile what the tool
-//! asks of its client. It is in one of three modes, and knows nothing of the protocol's transports.
+//! One [`CallRun`] runs every call: it polls the tool's future, and meanwhile handles the tool's
+//! messages and questions for its client. It is in one of three modes, and independent of the
+//! protocol's transports.
 //!
 //! ```text
 //!  bare, fast, or           ┌──────────┐ the tool ends: answer in the response
@@ -18,9 +19,9 @@
 //!                           └──────────┘ the daemon ends: the row stays open for the next start
 //! ```
 //!
-//! Reading order: `active` is a call as others see it, `answer` what its client gets and is asked,
-//! `run` the machine. This file chooses the mode, stores slow calls before their tools begin, and
-//! takes up stored calls after a restart.
+//! Reading order: `active` is a running call as the rest of the server sees it, `answer` has the
+//! answers and the questions to its client, `run` is the state machine. This file chooses the mode,
+//! stores slow calls before their tools begin, and takes up stored calls after a restart.
 
 mod active;
 mod answer;
@@ -109,7 +110,7 @@ impl McpServer {
             return Err(rpc_error_of(Failure::needs_tasks()));
         }
         let arguments = match &origin {
-            // They may be large, and nothing reads them in the params of a bare call.
+            // Moved out: they may be large, and nothing reads them from the params of a bare call.
             RequestOrigin::Bare => request.params.remove("arguments"),
             _ => request.params.get("arguments").cloned(),
         };
@@ -279,8 +280,8 @@ fn request_key(session: &McpSession, rpc_id: &RawValue) -> RequestKey {
     RequestKey::new(&session.id, &rpc_id)
 }
 
-/// Revisions before 2025-11-25 have no priming event, and one of their clients breaks at it. A
-/// first message also gives the stream an id, so that the client can resume.
+/// Revisions before 2025-11-25 have no priming event, and a client of such a revision fails on one.
+/// A first message also gives the stream an id, so that the client can resume.
 fn first_message(record: &CallRecord, revision: Revision) -> Option<String> {
     if revision >= Revision::V2025_11_25 {
         return None;
@@ -305,9 +306,9 @@ enum Unresumable {
 
 /// Takes up the calls that the last process left.
 ///
-/// A call runs again if its tool may be repeated and its row can be read as a whole. Any other call
-/// ends with an error that says that its outcome is unknown: a caller that cannot be read is
-/// nobody, and arguments that cannot be read are not replaced by others.
+/// A call runs again if its tool may be repeated and its whole row can be read. Any other call ends
+/// with an error that says that its outcome is unknown: a principal that does not parse is nobody,
+/// and unreadable arguments are not replaced by others.
 pub(crate) async fn recover_calls(server: &McpServer) -> Result<(), Error> {
     for row in server.services.mcp.open_calls().await? {
         recover_call(server, row).await?;
@@ -504,7 +505,7 @@ mod tests {
             call.detach().await?;
             Ok(Output::text("done"))
         });
-        // All of it is over before the client's request gets its turn.
+        // The task has ended before the client's request is polled.
         let mut ends = server.tasks_changed.subscribe();
         ends.wait_for(|count| *count > 0).await.unwrap();
         let CallAnswer { message, status, outcome } = pending.answer.await;

@@ -33,10 +33,10 @@ use super::{
     },
 };
 
-/// Most answers to a task's questions that wait for the run.
+/// Capacity of the queue of answers to a task's questions.
 const GIVEN: usize = 4;
 
-/// The reply to a request that waits in another task than its call.
+/// The reply to a request whose call runs in another task of the runtime.
 pub(super) enum RunReply {
     Answer(CallAnswer),
     Task(CallId),
@@ -45,7 +45,7 @@ pub(super) enum RunReply {
 pub(crate) enum WorkEnd<T> {
     Outcome(Result<T, Failure>),
     Cancelled,
-    /// The response is gone, or the daemon stops: the next start takes up recorded calls.
+    /// The response was dropped, or the daemon stops. The next start takes up recorded calls.
     Left,
 }
 
@@ -55,7 +55,8 @@ pub(crate) struct CallRun {
     origin: RequestOrigin,
     pub(crate) record: Arc<CallRecord>,
     mode: CallMode,
-    /// The request, if it waits for the answer in another task. It closes with the response.
+    /// The sender to the request, if the call runs in another task of the runtime. It closes when
+    /// the response is dropped.
     pub(super) reply: Option<oneshot::Sender<RunReply>>,
     client: Option<ToolClient>,
     signals: Option<mpsc::Receiver<ToolSignal>>,
@@ -143,7 +144,7 @@ impl CallRun {
         }
     }
 
-    /// The answer of an outcome, which may be a question to a client without sessions.
+    /// The answer made from an outcome; it may be a question to a client without sessions.
     fn answer(&self, outcome: Result<Output, Failure>) -> CallAnswer {
         match (self.origin.answer_era(), outcome) {
             (AnswerEra::Stateless, Err(Failure::NeedsInput)) => self.input_required(),
@@ -227,9 +228,9 @@ impl CallRun {
         still_permitted(&self.server, &self.caller, &self.record.credential).await
     }
 
-    /// Polls `work` to its end, and does meanwhile what the tool asks of its client. A call that
-    /// `is_slow` reports that it goes on, and becomes a task if it takes long and its client
-    /// supports tasks.
+    /// Polls `work` to its end, and meanwhile handles the tool's messages and questions for its
+    /// client. A call that `is_slow` reports progress, and becomes a task if it takes long and its
+    /// client supports tasks.
     pub(crate) async fn drive<T>(
         &mut self,
         is_slow: bool,
@@ -296,7 +297,7 @@ impl CallRun {
         }
     }
 
-    /// Passes what the tool said just before its end, ahead of the answer.
+    /// Sends the messages that the tool queued just before its end, ahead of the answer.
     async fn pass_rest(&mut self) {
         while let Some(Ok(signal)) = self.signals.as_mut().map(mpsc::Receiver::try_recv) {
             if let ToolSignal::Note(note) = signal {
@@ -360,7 +361,7 @@ impl CallRun {
         }
     }
 
-    /// Asks a client without sessions what it has not answered.
+    /// Asks a client without sessions those questions that it has not answered.
     async fn ask_stateless(&mut self, questions: Vec<ClientQuestion>, reply: QuestionReply) {
         let keys: Vec<String> = questions.iter().map(|question| question.key.clone()).collect();
         let outcome = match self.round.ask(&keys, questions) {
@@ -381,7 +382,7 @@ impl CallRun {
         Ok(())
     }
 
-    /// Stores a task's open questions and its answers; `false` if the call is no task.
+    /// Stores a task's open questions and its answers; returns false if the call is no task.
     async fn store_round(&self) -> Result<bool, service::Error> {
         let CallMode::Task(id) = &self.mode else { return Ok(false) };
         let (questions, answers) = (self.round.questions_json(), self.round.answers_json());
@@ -412,7 +413,8 @@ impl CallRun {
     }
 }
 
-/// Waits for what ends the work from outside. A call that is not recorded ends with its response.
+/// Waits for an interruption: a recorded call ends by cancellation, with its session or at the
+/// daemon's stop; any other call ends with its response.
 async fn interruption<T>(
     server: &McpServer,
     origin: &RequestOrigin,

@@ -1,7 +1,7 @@
-//! The methods, but for `initialize`, `tools/call` and `subscriptions/listen`, which are more than
-//! one answer. This file finds the method and makes the answer as the client's era has it; it has
-//! the methods of tools, prompts, completion, tasks (SEP-2663) and sessions, and those that a child
-//! server answers.
+//! The methods, except `initialize`, `tools/call` and `subscriptions/listen`, which do more than
+//! give one answer. This file finds the method and renders its answer for the client's era. It has
+//! the methods of tools, prompts, completion, tasks (SEP-2663) and sessions, and relays those that
+//! a child server answers.
 
 mod resources;
 
@@ -30,7 +30,7 @@ use super::{
 
 pub(super) use resources::CallerResources;
 
-/// How long a client may keep a list, in milliseconds. A listening client hears of changes.
+/// How long a client may keep a list, in milliseconds. A client that listens is told of changes.
 const LIST_TTL_MS: u32 = 60_000;
 const PUBLIC_LIST: CacheHint = CacheHint { ttl_ms: LIST_TTL_MS, cache_scope: CacheScope::Public };
 /// The caller's scopes decide what the list has.
@@ -109,7 +109,7 @@ impl MethodCall<'_> {
         })
     }
 
-    /// Callers may use different child servers.
+    /// With child servers a list is private, since callers may use different servers.
     fn list_of_servers(self) -> CacheHint {
         if self.server.sources.is_some() { PRIVATE_LIST } else { PUBLIC_LIST }
     }
@@ -200,7 +200,7 @@ impl MethodCall<'_> {
     }
 
     /// The answer of a child server to `resources/read`, `prompts/get` or `completion/complete`,
-    /// which passes as it is; `None` if no child server has what the request names.
+    /// which passes unchanged; `None` if no child server has what the request names.
     pub(crate) fn relayed(self) -> Result<Option<PendingAnswer>, RpcError> {
         let Self { server, context, request } = self;
         let (method, subject) = match request.method.as_str() {
@@ -261,7 +261,8 @@ impl MethodCall<'_> {
         let arguments = request.params.get("arguments").cloned();
         let arguments = object_or_empty(arguments, "arguments")?;
         prompt.check(&arguments)?;
-        // Without a reader of messages; in a session the client waits, so it cannot be asked.
+        // Nobody reads messages of this call. The client of a session waits for the answer, so it
+        // cannot be asked, and the call counts as bare.
         let origin = match &context.origin {
             RequestOrigin::Legacy(_) => RequestOrigin::Bare,
             other => other.clone(),
@@ -343,7 +344,7 @@ impl MethodCall<'_> {
     }
 }
 
-/// The message of a result that a stateless client may keep.
+/// The message of a result that a stateless client may cache.
 fn kept(id: &RawValue, era: AnswerEra, members: impl Serialize, cache: CacheHint) -> String {
     result_message(id, &EraResult::complete(era, members, Some(cache)))
 }

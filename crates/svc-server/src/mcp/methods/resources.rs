@@ -1,4 +1,4 @@
-//! Resources: their lists, what they say, and the streams that tell of their changes.
+//! Resources: their lists, their contents, and the streams that report their changes.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
@@ -122,14 +122,15 @@ impl CallerResources<'_> {
         sources.of_caller(self.caller).unwatch_resource(&self.call(), uri).await;
     }
 
-    /// Subscribes again in the background: a restarted daemon has no such subscription.
+    /// Subscribes again in the background, since a restarted daemon has lost its subscriptions at
+    /// child servers.
     pub(crate) fn watch_again(self, uris: Vec<String>) {
         let Self { server, .. } = self;
         let (Some(sources), false) = (&server.sources, uris.is_empty()) else { return };
         let (sources, call) = (sources.clone(), self.call());
         server.background.spawn(server.stop.clone().run_until_cancelled_owned(async move {
             for uri in &uris {
-                // What cannot be watched now is watched when its server is back.
+                // A resource that cannot be watched now is watched when its server is back.
                 let sources = sources.of_caller(&call.caller);
                 if let Some(Err(failure)) = sources.watch_resource(&call, uri, true).await {
                     tracing::debug!(?failure, "a resource cannot be watched");

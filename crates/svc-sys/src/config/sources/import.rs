@@ -1,4 +1,4 @@
-//! Servers in files of coding agents, converted from each client's form.
+//! Servers in the files of coding agents, converted from each client's format.
 
 use std::{
     fmt::Write as _,
@@ -83,7 +83,7 @@ impl ImportedClient {
         servers.iter().any(|(name, entry)| leads_to_us(name, entry))
     }
 
-    /// Without entries that start this program.
+    /// The entries, except those that start svc itself.
     pub fn entries(self, text: &str) -> Result<Vec<(String, Value)>, String> {
         let servers = self.servers(text).map_err(|error| error.to_string())?;
         let others = servers.into_iter().filter(|(name, entry)| !leads_to_us(name, entry));
@@ -122,7 +122,7 @@ impl FromStr for ImportedClient {
 }
 
 impl ImportFile {
-    /// `None` if there is no such file.
+    /// The entries of the file; `None` if it does not exist.
     pub fn read(&self) -> Option<Result<Vec<(String, Value)>, String>> {
         match bounded_file::read_text(&self.path, bounded_file::CLIENT_FILE_BYTES) {
             Ok(text) => text.map(|text| self.client.entries(&text)),
@@ -143,8 +143,8 @@ fn leads_to_us(name: &str, entry: &Value) -> bool {
     url_of(entry).map_or_else(|| runs_us(entry), |_| is_our_url(name, entry))
 }
 
-/// Other local programs have servers at `/mcp` too: ours is recognised by the name that
-/// `svc install` gives it, by its usual port, or by a token of ours.
+/// Other local programs also have servers at `/mcp`. An entry is svc's if it has the name that
+/// `svc install` gives, the usual port, or a token of ours.
 fn is_our_url(name: &str, entry: &Value) -> bool {
     let (text, port) = (entry.to_string(), DEFAULT_LISTEN.rsplit(':').next().unwrap_or_default());
     is_our_server(entry)
@@ -153,7 +153,7 @@ fn is_our_url(name: &str, entry: &Value) -> bool {
             || ["svc_", "SVC_TOKEN"].iter().any(|word| text.contains(word)))
 }
 
-/// Also through a shell or another program that starts programs.
+/// Whether an entry runs svc, also through a shell or another launcher.
 fn runs_us(entry: &Value) -> bool {
     const STARTERS: [&str; 12] = [
         "sh", "bash", "dash", "zsh", "ksh", "fish", "env", "exec", "nohup", "nice", "setsid",
@@ -181,7 +181,7 @@ fn literal(text: &str) -> String {
     text.replace("${", "$${")
 }
 
-/// From `$NAME`.
+/// Converts `$NAME` to `${NAME}`.
 fn with_bare_variables(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -203,7 +203,7 @@ fn with_bare_variables(text: &str) -> String {
     out
 }
 
-/// From `{env:NAME}`.
+/// Converts `{env:NAME}` to `${NAME}`.
 fn with_braced_variables(text: &str) -> String {
     let text = literal(text);
     let mut out = String::new();
@@ -233,7 +233,8 @@ fn mapped(value: &Value, change: fn(&str) -> String) -> Value {
     }
 }
 
-/// The members of an entry with the same name here, and those with another: theirs, ours.
+/// Copies members of an entry: those with the same name here, and those that are renamed (their
+/// name, our name).
 fn renamed(
     entry: &Map<String, Value>,
     same: &[&str],

@@ -1,8 +1,9 @@
-//! The files that name child MCP servers, and which entry counts. Nothing is started here.
+//! The files that name child MCP servers, and which entry of a name counts. Nothing is started
+//! here.
 //!
-//! A [`SourceDocument`] is one document, also of `svc serve --mcp-config`, [`SourceChoices`] are
-//! the approvals and switches of a person, `import` reads files of other clients, `plan` orders all
-//! of them. `vault` keeps secrets and logins.
+//! A [`SourceDocument`] is one document, also of `svc serve --mcp-config`. [`SourceChoices`] are a
+//! person's approvals and switches. `import` reads files of other clients, `plan` orders all of
+//! them by precedence, and `vault` stores secrets and logins.
 
 mod import;
 mod plan;
@@ -34,14 +35,14 @@ pub use vault::{KeptSecrets, MAX_SOURCE_SECRET, SecretBearer, SourceVault};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundSource {
-    /// In the form of names of tools; as written if it has none.
+    /// The name as tools use it; as written if it cannot be converted.
     pub name: String,
     pub entry: Result<SourceEntry, SourceProblem>,
     pub warnings: Vec<String>,
     pub written: Value,
 }
 
-/// In the order of the document.
+/// Entries in the order of the document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceDocument(pub Vec<FoundSource>);
 
@@ -107,7 +108,7 @@ impl SourceDocument {
         Self::from_members(entries.collect(), true)
     }
 
-    /// `trusted`: from the program's own configuration.
+    /// `trusted`: whether the entries are from the program's own configuration.
     fn from_members(members: Vec<(String, Value)>, trusted: bool) -> Self {
         let (mut all, mut names): (Vec<FoundSource>, _) = (Vec::new(), HashSet::new());
         for (written_name, written) in members {
@@ -137,7 +138,7 @@ impl SourceDocument {
         Self(all)
     }
 
-    /// `None` if there is no file.
+    /// `None` if the file does not exist.
     pub fn load(path: &Path) -> Option<Result<(Self, String), String>> {
         match bounded_file::read_text(path, SOURCE_FILE_BYTES) {
             Ok(text) => text.map(|text| Self::parse_json(&text).map(|document| (document, text))),
@@ -146,12 +147,12 @@ impl SourceDocument {
     }
 }
 
-/// Largest file of a flag, in bytes: it may be a client's settings.
+/// Largest file that a flag names, in bytes: it may be a client's settings.
 const MAX_FLAG_FILE: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagSources {
-    /// The file, or `--mcp-config` for a document on the command line.
+    /// The path of the file, or `--mcp-config` for a document on the command line.
     pub from: String,
     /// The folder of that file, or the working folder.
     pub base: String,
@@ -159,8 +160,8 @@ pub struct FlagSources {
 }
 
 impl FlagSources {
-    /// `value` is a document, the name of a file with one, or `-` for a document on the next
-    /// line of standard input.
+    /// `value` is a document, the name of a file with one, or `-` for a document on the next line
+    /// of standard input.
     pub fn read(value: &str) -> Result<Self, String> {
         let mut line = String::new();
         if value == "-" {
@@ -190,15 +191,16 @@ impl FlagSources {
     }
 }
 
-/// A document of `--mcp-config` for the standard input of a background daemon, with the working
-/// folder of the command: the daemon has another.
+/// A document of `--mcp-config` that is passed to a background daemon on standard input, with the
+/// command's working folder, as the daemon has another.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HandedDocument(String, Box<RawValue>);
 
 impl HandedDocument {
-    /// One line with the document and the working folder; the unchanged text if it is no document.
+    /// One line with the document and the working folder; the unchanged text if it is not a
+    /// document.
     pub fn line(document: &str) -> String {
-        // JSON strings have no raw line feed.
+        // Strings in JSON contain no raw line feed, so this changes only spacing.
         let document = document.replace(['\n', '\r'], " ");
         let handed = RawValue::from_string(document.clone());
         let handed = handed.and_then(|it| serde_json::to_string(&Self(current_folder(), it)));
@@ -218,9 +220,9 @@ fn folder_of(file: &str) -> String {
     Path::new(file).parent().unwrap_or(Path::new("/")).display().to_string()
 }
 
-/// The text of a named file; `None` if there is none. It may be a pipe of a shell, which has its
-/// name among the open files of this process; other pipes and devices are refused, as they may
-/// never end.
+/// The text of a named file; `None` if it does not exist. It may be a pipe from the shell, which is
+/// named as an open file of this process. Other pipes and devices are refused, as they may never
+/// end.
 fn read_named(path: &Path) -> io::Result<Option<String>> {
     let is_handed_over =
         ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
@@ -231,15 +233,15 @@ fn read_named(path: &Path) -> io::Result<Option<String>> {
     bounded_file::text_of(bytes).map(Some)
 }
 
-/// Decisions of a person, kept in `sources.json` in the data folder.
+/// A person's decisions, stored in `sources.json` in the data folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SourceChoices {
-    /// By path, the hash of the approved content.
+    /// The hash of the approved content, by path.
     approved: BTreeMap<PathBuf, String>,
-    /// By path, the id of the last approval, which pins the definitions of the file's servers.
+    /// The id of the last approval, by path. It pins the definitions of the file's servers.
     approvals: BTreeMap<PathBuf, String>,
-    /// By name; overrides the entry.
+    /// Switches by server name, which override the entry.
     enabled: BTreeMap<String, bool>,
 }
 
@@ -252,14 +254,14 @@ impl SourceChoices {
         home.join("sources.json")
     }
 
-    /// A damaged file decides nothing: it approves no file of a project.
+    /// A damaged file counts as no decisions, so no project's file is approved.
     pub fn load(home: &Path) -> io::Result<Self> {
         let text = private_file::read_settings(&Self::file(home))?;
         let Some(text) = text else { return Ok(Self::default()) };
         serde_json::from_str(&text).map_err(io::Error::other)
     }
 
-    /// Serialised by a lock.
+    /// Changes are serialised by a lock.
     pub fn change(home: &Path, change: impl FnOnce(&mut Self)) -> io::Result<()> {
         private_file::prepare_home(home)?;
         let _lock = FolderLock::take(home)?;
@@ -278,18 +280,18 @@ impl SourceChoices {
         self.approved.get(path).is_some_and(|hash| *hash == content_hash(content))
     }
 
-    /// Approves this content, and the definitions of its servers at their next connection.
+    /// Approves this content, and the definitions that its servers have at their next connection.
     pub fn approve(&mut self, path: PathBuf, content: &str) {
         self.approvals.insert(path.clone(), new_secret().split_at(16).0.to_owned());
         self.approved.insert(path, content_hash(content));
     }
 
-    /// Keeps an approval after an edit of our own, with its id.
+    /// Keeps an approval and its id after svc itself has edited the file.
     pub fn go_on(&mut self, path: PathBuf, content: &str) {
         self.approved.insert(path, content_hash(content));
     }
 
-    /// The id of the last approval; empty for those of earlier versions.
+    /// The id of the last approval; empty for an approval by an earlier version.
     pub fn approval(&self, path: &Path) -> &str {
         self.approvals.get(path).map_or("", String::as_str)
     }
@@ -307,8 +309,8 @@ impl SourceChoices {
     }
 }
 
-/// For approval: what a server runs or calls, and which variables and secrets of the daemon it
-/// gets.
+/// What a person approves: the program or URL of a server, and the variables and secrets of the
+/// daemon that the server gets.
 #[derive(Debug, Serialize)]
 pub struct ApprovedEntry {
     name: String,
@@ -343,7 +345,7 @@ impl fmt::Display for ApprovedEntry {
     }
 }
 
-/// The names in `${NAME}` and `${NAME:-default}`, each once.
+/// The names in `${NAME}` and `${NAME:-default}`, without duplicates.
 fn variables_in(text: &str) -> Vec<String> {
     let parts = text.split("${").skip(1);
     let names = parts.filter_map(|part| part.split(['}', ':']).next());
@@ -401,7 +403,7 @@ mod tests {
         let HandedDocument(folder, text) = HandedDocument::parse(&line).expect("is one");
         assert_eq!(folder, current_folder());
         assert_eq!(text.get(), document.replace('\n', " "));
-        // Not a document: refused by its reader.
+        // Not a document, so the reader refuses it.
         assert!(HandedDocument::parse(&HandedDocument::line("{")).is_none());
     }
 

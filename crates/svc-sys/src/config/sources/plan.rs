@@ -15,65 +15,64 @@ use super::{
 use crate::bounded_file;
 use crate::git_repository::project_root;
 
-/// Names servers for callers of its project.
+/// File in a project's folder that names servers for callers of that project.
 const PROJECT_FILE: &str = ".mcp.json";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFiles {
     pub home: PathBuf,
     pub config_file: PathBuf,
-    /// In the order of the flags.
+    /// Documents of flags, in the order of the command line.
     pub flags: Vec<FlagSources>,
-    /// Followed files of other clients.
+    /// Files of other clients whose servers are imported.
     pub imports: Vec<ImportFile>,
-    /// Only those flags count.
+    /// Whether only servers from the flags count.
     pub strict: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedSource {
     pub name: String,
-    /// Root of the project of the file.
+    /// Root of the project that the file belongs to.
     pub project: Option<String>,
-    /// The folder of that file: the root, or one below it.
+    /// The folder of that file: the project's root or a folder below it.
     pub folder: Option<String>,
     pub from: String,
-    /// Relative paths of the entry start at this folder of the file.
+    /// The folder of the file, to which relative paths in the entry are relative.
     pub base: String,
     pub entry: Result<SourceEntry, SourceProblem>,
     pub warnings: Vec<String>,
     pub standing: SourceStanding,
-    /// Changes with each change of the entry.
+    /// A hash that changes with the entry.
     pub fingerprint: String,
     pub written: Value,
-    /// From the person's own files, not from a project or a plugin.
+    /// Whether the entry is from the person's own files, and not from a project or a plugin.
     pub is_own: bool,
-    /// The id of the approval of a project's file.
+    /// The id of the approval of the project's file.
     pub approval: Option<String>,
-    /// The hash of a project's file as it was read.
+    /// The hash of the project's file as it was read.
     pub content: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceStanding {
     InForce,
-    /// It counts, and a person has turned it off.
+    /// The entry counts, but a person has switched it off.
     Disabled,
     PendingApproval,
     Bad,
-    /// The entry of this file counts instead.
+    /// The entry in the file of this name counts instead.
     Hidden(String),
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourcePlan {
-    /// By name, the entry that counts first.
+    /// Sorted by name; of one name the entry that counts is first.
     pub sources: Vec<PlannedSource>,
-    /// Unreadable documents.
+    /// Problems of documents that cannot be read.
     pub problems: Vec<String>,
 }
 
-/// The servers of one file.
 struct Layer {
     from: String,
     base: String,
@@ -96,7 +95,7 @@ impl PlannedSource {
         }
     }
 
-    /// `None` for an invalid entry.
+    /// Where the entry's secrets go; `None` for an invalid entry.
     pub fn secret_destination(&self) -> Option<SecretDestination> {
         let file = (!self.is_own).then_some(self.from.as_str());
         self.entry.as_ref().ok().map(|entry| SecretDestination::from_entry(entry, file))
@@ -104,8 +103,8 @@ impl PlannedSource {
 }
 
 impl SourcePlan {
-    /// The entry of a name for a person: one in force or turned off, else one that waits for
-    /// approval.
+    /// The entry that a person means by a name: one that is in force or switched off, else one that
+    /// waits for approval.
     pub fn meant(&self, name: &str) -> Option<&PlannedSource> {
         let rank = |source: &PlannedSource| match source.standing {
             SourceStanding::InForce | SourceStanding::Disabled => Some(0),
@@ -119,13 +118,14 @@ impl SourcePlan {
 }
 
 impl SourceFiles {
-    /// Without a folder no file of a project counts.
+    /// The plan for a folder. Without a folder, no project's file counts.
     pub fn plan(&self, folder: Option<&Path>) -> SourcePlan {
         self.plan_after(folder, &SourcePlan::default())
     }
 
-    /// As [`Self::plan`]; servers of the person's own files in `before` stay while the file cannot
-    /// be read. A project's file has to be approved as it is, so its servers do not stay.
+    /// As [`Self::plan`], but servers of the person's own files in `before` stay while their file
+    /// cannot be read. Servers of a project's file do not stay, as the file must be approved in its
+    /// current form.
     pub fn plan_after(&self, folder: Option<&Path>, before: &SourcePlan) -> SourcePlan {
         let mut problems = Vec::new();
         let choices = SourceChoices::load(&self.home).unwrap_or_else(|error| {
@@ -133,7 +133,7 @@ impl SourceFiles {
             problems.push(format!("{}: {error}", path.display()));
             SourceChoices::default()
         });
-        // The strongest first.
+        // Layers are in order of precedence, the strongest first.
         let of_flag = |flag: &FlagSources| Layer {
             base: flag.base.clone(),
             ..Layer::own(flag.from.clone(), flag.document.0.clone())
@@ -158,7 +158,7 @@ impl SourceFiles {
         }
     }
 
-    /// The folder of plugins, and the file of each.
+    /// The folder of plugins, and the file of each plugin.
     pub fn plugin_files(&self) -> (PathBuf, Vec<PathBuf>) {
         let folder = self.home.join("plugins");
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -188,7 +188,7 @@ impl SourceFiles {
         layers.collect()
     }
 
-    /// The client that is named first is the weakest.
+    /// The first client in the list is the weakest.
     fn import_layers(&self, before: &SourcePlan, problems: &mut Vec<String>) -> Vec<Layer> {
         let layers = self.imports.iter().rev().filter_map(|file| {
             let from = file.path().display().to_string();
@@ -205,7 +205,7 @@ impl SourceFiles {
 }
 
 impl Layer {
-    /// From one of the person's own files.
+    /// A layer of one of the person's own files.
     fn own(from: String, found: Vec<FoundSource>) -> Self {
         Self {
             base: folder_of(&from),
@@ -220,7 +220,7 @@ impl Layer {
         }
     }
 
-    /// The earlier servers of a file that cannot be read now.
+    /// The earlier servers of a file that currently cannot be read.
     fn kept(
         from: String,
         before: &SourcePlan,
@@ -271,22 +271,22 @@ impl FileConfig {
     }
 }
 
-/// The nearest first.
+/// The files of the project that a folder belongs to, the nearest first.
 pub fn project_files(folder: &Path) -> Vec<PathBuf> {
     let root = project_root(folder);
     let folders = folder.ancestors().take_while(|up| up.starts_with(root));
     folders.map(|up| up.join(PROJECT_FILE)).collect()
 }
 
-/// The nearest folder up to the project's root that names servers, else the root. All folders below
-/// have the same servers.
+/// The nearest folder, up to the project's root, that has a file with servers; else the root. All
+/// folders between have the same servers.
 pub fn naming_folder(folder: &Path) -> PathBuf {
     let files = project_files(folder);
     let nearest = files.iter().find(|file| file.symlink_metadata().is_ok()).or(files.last());
     nearest.and_then(|file| file.parent()).unwrap_or(folder).to_owned()
 }
 
-/// The nearest first.
+/// Layers of a project's files, the nearest first.
 fn project_layers(
     folder: &Path,
     choices: &SourceChoices,
@@ -294,7 +294,7 @@ fn project_layers(
 ) -> Vec<Layer> {
     let project = project_root(folder).to_string_lossy();
     let layers = project_files(folder).into_iter().filter_map(|path| {
-        // Checks the text that was read.
+        // Compares the text that was read, not the file again.
         let is_approved = |text: &str| choices.is_approved(&path, text);
         let layer = layer_of_file(&path, Some(&project), is_approved, problems)?;
         Some(Layer { approval: Some(choices.approval(&path).to_owned()), ..layer })
@@ -302,10 +302,10 @@ fn project_layers(
     layers.collect()
 }
 
-/// The strongest layer comes first.
+/// All entries by name. Layers come in order of precedence, the strongest first.
 fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
     let mut all: Vec<PlannedSource> = Vec::new();
-    // The file of the entry that counts, by name.
+    // The file of the entry that counts, by server name.
     let mut winners: HashMap<String, String> = HashMap::new();
     for layer in layers {
         let Layer { from, base, project, folder, is_approved, is_own, approval, content, found } =
@@ -345,7 +345,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
             });
         }
     }
-    // Stable: entries of one name stay in the order of their strength.
+    // The sort is stable, so entries of one name stay in order of precedence.
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
@@ -431,7 +431,7 @@ mod tests {
             of(&[("a:.mcp.json", "in force"), ("a:config.toml", "hidden")])
         );
         assert_eq!(plan.sources[0].project.as_deref(), root.join("project").to_str());
-        // A changed file has to be approved again.
+        // A changed file needs a new approval.
         std::fs::write(&project, text.replace("prj", "other")).expect("is written");
         assert_eq!(standings(&files.plan(Some(&sub)))[0].1, "pending");
         assert_eq!(standings(&files.plan(None))[0].0, "a:config.toml");

@@ -1,8 +1,8 @@
-//! Secrets and logins of servers, encrypted in a file of their own.
+//! Secrets and logins of servers, encrypted in a file.
 //!
-//! `credentials` is encrypted with AES-256-GCM and the key in `credentials.key`. Both are the
-//! user's alone, and no link to them is followed. Each change happens under a lock, as a command
-//! and the daemon may both write.
+//! `credentials` is encrypted with AES-256-GCM; the key is in `credentials.key`. Both files are
+//! private to the user, and no link to them is followed. Each change takes a lock, as a command and
+//! the daemon may write at the same time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,12 +25,12 @@ pub const MAX_SOURCE_SECRET: usize = 64 * 1024;
 
 type SecretValues = BTreeMap<String, String>;
 
-/// An entry that needs secrets.
+/// An entry that takes secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretBearer {
     pub server: String,
     pub destination: SecretDestination,
-    /// Whether the person's own files name it.
+    /// Whether the entry is in one of the person's own files.
     pub is_own: bool,
 }
 
@@ -52,10 +52,10 @@ pub struct SourceVault {
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct VaultContent {
-    /// By server, by name: set before an entry had the server's name. Only for the person's own
-    /// entry.
+    /// Unbound secrets, by server and name: set before an entry of that server name existed. Only
+    /// the person's own entry gets them.
     secrets: BTreeMap<String, SecretValues>,
-    /// By server, by id of the destination, by name.
+    /// Bound secrets, by server, id of the destination, and name.
     bound: BTreeMap<String, BTreeMap<String, SecretValues>>,
     logins: BTreeMap<String, Value>,
 }
@@ -72,17 +72,17 @@ impl VaultContent {
 }
 
 impl KeptSecrets {
-    /// The secrets for an entry, by name.
+    /// The secrets that an entry gets, by name.
     pub fn given_to(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
         let unbound = self.0.secrets.get(&bearer.server).filter(|_| bearer.is_own);
         let bound = self.0.bound.get(&bearer.server);
         let bound = bound.and_then(|own| own.get(bearer.destination.id()));
-        // Bound secrets override.
+        // Bound secrets override unbound ones.
         let all = unbound.into_iter().chain(bound).flatten();
         all.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// Secrets of the entry's name that it does not get, with their destinations.
+    /// Names of secrets of this server name that the entry does not get, with their destinations.
     pub fn kept_from(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
         let given = self.given_to(bearer);
         let of = |values: &SecretValues, destination: &str| -> Vec<(String, String)> {
@@ -100,7 +100,7 @@ impl KeptSecrets {
         all
     }
 
-    /// Names of secrets with their destinations, if bound.
+    /// Names of a server's secrets, each with its destination if it is bound.
     pub fn of_server(&self, server: &str) -> Vec<(String, Option<SecretDestination>)> {
         let unbound = self.0.secrets.get(server).into_iter().flat_map(BTreeMap::keys);
         let unbound = unbound.map(|name| (name.clone(), None));
@@ -114,7 +114,7 @@ impl KeptSecrets {
         self.0.secrets.contains_key(server)
     }
 
-    /// Changes with the secrets that the entry gets or does not get.
+    /// A hash that changes with the secrets that the entry gets or is denied.
     pub fn fingerprint(&self, bearer: &SecretBearer) -> String {
         let (given, kept) = (self.given_to(bearer), self.kept_from(bearer));
         if given.is_empty() && kept.is_empty() {
@@ -149,7 +149,7 @@ impl SourceVault {
         self.read().map(KeptSecrets)
     }
 
-    /// Without a bearer the secret is for the person's future entry of that name.
+    /// Without a bearer the secret is unbound: it waits for the person's entry of that server name.
     pub fn set_secret(
         &self,
         server: &str,
@@ -172,7 +172,7 @@ impl SourceVault {
         })
     }
 
-    /// Binds unbound secrets to the person's own entries of their names.
+    /// Binds unbound secrets to the person's own entries of the same server name.
     pub fn bind(&self, bearers: &[SecretBearer]) -> io::Result<()> {
         self.change(|content| {
             for bearer in bearers.iter().filter(|bearer| bearer.is_own) {
@@ -186,7 +186,7 @@ impl SourceVault {
         })
     }
 
-    /// For all destinations; `false` if there is none.
+    /// Removes a secret for all destinations; returns `false` if it does not exist.
     pub fn unset_secret(&self, server: &str, name: &str) -> io::Result<bool> {
         self.change(|content| {
             let mut was_there = content.remove_unbound(server, name);
@@ -206,7 +206,7 @@ impl SourceVault {
         Ok(self.read()?.logins.remove(id))
     }
 
-    /// `None` removes the login.
+    /// Stores a login; `None` removes it.
     pub fn set_login(&self, id: &str, login: Option<Value>) -> io::Result<()> {
         self.change(|content| match login {
             Some(login) => drop(content.logins.insert(id.to_owned(), login)),
@@ -318,7 +318,7 @@ mod tests {
         let theirs = of_project("https://b.example");
         vault.set_secret("a", Some(&mine), "KEY", "one").expect("is kept");
         assert_eq!(given(&vault, &mine)["KEY"], "one");
-        // The same address is the same server.
+        // The address is the destination: an entry of a project with it gets the secret too.
         assert_eq!(given(&vault, &of_project("https://a.example"))["KEY"], "one");
         for other in [&theirs, &own("a", "https://b.example"), &own("b", "https://a.example")] {
             assert_eq!(given(&vault, other), BTreeMap::new(), "{other:?}");
@@ -330,7 +330,7 @@ mod tests {
             (&*given(&vault, &mine)["KEY"], &*given(&vault, &theirs)["KEY"]),
             ("one", "two")
         );
-        // Unbound secrets are for the person's own entry.
+        // Only the person's own entry gets unbound secrets.
         vault.set_secret("c", None, "OLD", "old").expect("is kept");
         let mine = own("c", "own");
         let theirs = SecretBearer { is_own: false, ..own("c", "/p/.mcp.json") };
