@@ -83,7 +83,7 @@ fn answer_in(mut response: Value) -> Result<Value, DeliveryError> {
     if result["isError"] == true || result.is_null() {
         let error = &result["structuredContent"]["error"];
         let message = error["message"].as_str().or_else(|| response["error"]["message"].as_str());
-        let message = message.unwrap_or("the answer is none").to_owned();
+        let message = message.unwrap_or("empty response").to_owned();
         // Such an error is possible after the daemon stored the event.
         let is_the_daemons =
             ["internal_error", "unavailable"].iter().any(|kind| error["type"] == **kind);

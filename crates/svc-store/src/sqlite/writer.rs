@@ -206,7 +206,10 @@ async fn commit_appends(
 /// `work`: as many as fit into `COMMIT_WORK`, the time for which other jobs may wait.
 fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
     let (work, most) = (work.as_micros(), limits::COMMIT_WORK.as_micros());
-    let next = if work > most {
+    let next = if runs == 0 {
+        // Appends alone say nothing about the time that such jobs take.
+        limit
+    } else if work > most {
         let fitting = most * u128::try_from(runs).unwrap_or(u128::MAX) / work;
         usize::try_from(fitting).unwrap_or(limit)
     } else {
@@ -372,6 +375,7 @@ mod tests {
             // A single job longer than the bound is not split: it runs alone.
             (1, 1, 50, 1),
             (1, 1, 1, 2),
+            (most, 0, 5, most),
             (most / 2, 5, 0, most),
         ] {
             assert_eq!(next_run_limit(limit, runs, Duration::from_millis(work_ms)), next);
