@@ -1,6 +1,6 @@
 //! `svc`: the team daemon for coding agents, as a program.
 //!
-//! `ARCHITECTURE.md` lists the crates; read `svc-store/sqlite/writer.rs` and
+//! `ARCHITECTURE.md` lists the crates; read `svc-store/writer.rs` and
 //! `svc-core/service/log/subscription.rs` first, because the rest stands on them. [`cli`] is the
 //! command line and the only code that prints.
 //!

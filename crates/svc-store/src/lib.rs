@@ -2,13 +2,13 @@
 //! engine holds the rows.
 //!
 //! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
-//! commit. `sqlite` is the engine, and the only place with SQL; `postgres` runs the same statements
-//! on a server.
+//! commit. `families` has the statements, whose text is the same for both engines; `sqlite` runs
+//! them on a file, `postgres` on a server.
 //!
 //! # Where a row is read and written
 //!
 //! [`families`] lists the families of rows. `store.peers()` has the reads of peers, `tx.peers()`
-//! what a write job may do with them; both are in `sqlite/peer.rs`. The [`Store`] opens the
+//! what a write job may do with them; both are in `families/peer.rs`. The [`Store`] opens the
 //! database and queues jobs, [`WriteTx`] appends events.
 //!
 //! # From a write job to a commit
@@ -16,11 +16,11 @@
 //! 1. A service calls `append` with events for one stream, or gives a closure to `write`, on
 //!    `Store::on_behalf_of(caller)`. The daemon's own writes are called on the [`Store`]. A closure
 //!    calls methods of [`WriteTx`] and of its families, and awaits nothing else.
-//! 2. The job waits in the queue of its principal (`sqlite/write_queue.rs`).
-//! 3. `sqlite/writer.rs`, on a thread of its own, yields once, so that tasks which the last commit
+//! 2. The job waits in the queue of its principal (`write_queue.rs`).
+//! 3. `writer.rs`, on a thread of its own, yields once, so that tasks which the last commit
 //!    woke can queue jobs. It then takes jobs from the principals' queues in turn (round robin),
 //!    bounded by jobs, bytes and time (`JOBS_PER_COMMIT`, `RUNS_PER_COMMIT`, `COMMIT_BYTES`).
-//! 4. An append gets its seqs from memory (`sqlite/tx.rs`). Statements run on the writer's thread,
+//! 4. An append gets its seqs from memory (`tx.rs`). Statements run on the writer's thread,
 //!    through its one connection (`sqlite/direct_connection.rs`). Each job runs once.
 //! 5. A job that fails or panics rolls back only its own changes: where a commit has several jobs
 //!    with statements, each job opens a savepoint before its first statement that writes.
@@ -29,12 +29,12 @@
 //!    every caller gets the failure, and the writer drops its cached stream states.
 //!
 //! No job changes more than about 1,000 rows. A broadcast, retention and sweeps
-//! (`sqlite/maintain.rs`) are many jobs; each job leaves the remaining rows such that the same
+//! (`families/maintain.rs`) are many jobs; each job leaves the remaining rows such that the same
 //! query finds them. A write that should change a row and changes none is an error.
 //!
 //! # How a reader catches up
 //!
-//! `sqlite/frames.rs` copies rows of the table into frames for the socket, a page at a time. A
+//! `families/frames.rs` copies rows of the table into frames for the socket, a page at a time. A
 //! reader holds no thread, connection or snapshot while its client takes a page. The bus keeps the
 //! tail of each followed stream in memory: the events of the last commits, up to `TAIL_BYTES`. The
 //! first reader that asks renders a commit's frames; all others share them. A cursor that is behind
@@ -48,29 +48,44 @@
 //! write-ahead log; all others are rolled back.
 
 mod bus;
+mod columns;
 mod error;
+pub mod families;
+#[cfg(test)]
+mod job_tests;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod read_query;
 mod rows;
 mod sqlite;
+mod statement;
+mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod tx;
 mod upkeep;
+mod write_queue;
+mod writer;
+#[cfg(test)]
+mod writer_tests;
 
 pub use bus::{
     Batch, Bus, Commit, EntryDelta, EntryListener, Heard, PrecedingEvent, StreamListener,
     UnfinishedEntries, render,
 };
 pub use error::{CopyError, EngineError, MigrateError, RestoreError, StoreError};
+pub use families::{SearchIndex, UndeliveredChoice};
 #[cfg(all(feature = "postgres", any(test, feature = "testing")))]
 pub use postgres::testing as scratch_server;
 pub use rows::*;
-pub use sqlite::families;
-#[cfg(any(test, feature = "testing"))]
-pub use sqlite::testing;
 pub use sqlite::{
-    DatabaseLock, LockError, PrincipalWrites, SearchIndex, Store, UndeliveredChoice, WriteQueueKey,
-    WriteTx, Writer, backup, gone_to, last_backup, note_backup, prepare_restore, schema_difference,
+    DatabaseLock, LockError, backup, gone_to, last_backup, note_backup, prepare_restore,
+    schema_difference,
 };
+pub use store::{PrincipalWrites, Store, Writer};
+pub use tx::WriteTx;
 pub use upkeep::{
     COMMIT_SECONDS, CopyReport, LastBackup, Migrations, OpenOptions, PostgresOptions, ServerReport,
     ServerSync, SizeSample, StoreSize, TrimOutcome, WriterStats,
 };
+pub use write_queue::WriteQueueKey;

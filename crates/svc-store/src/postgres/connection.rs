@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     EngineError, ServerReport, ServerSync, StoreError,
-    sqlite::row::{DirectRow, Parameter},
+    columns::{DirectRow, Parameter},
 };
 
 /// PostgreSQL's text of a statement. Each text is made once and kept: the program has a fixed

@@ -7,7 +7,7 @@ use svc_model::{Reader, StreamName};
 use super::{copy, statement_tests::migrated, testing::is_installed};
 use crate::{
     CopyError, CopyReport, Migrations, SearchFilter,
-    sqlite::testing::{
+    testing::{
         TestStore, append, event,
         journal::{put, record},
     },

@@ -24,7 +24,7 @@ use super::{
     connection::{is_lost, try_take},
     write_connection::WriterState,
 };
-use crate::{Batch, Bus, StoreError, bus::Version, sqlite::row::visibility_of};
+use crate::{Batch, Bus, StoreError, bus::Version, columns::visibility_of};
 
 /// After this time without a notification, the log's last position is read.
 const QUIET: Duration = Duration::from_secs(1);

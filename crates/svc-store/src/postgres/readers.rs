@@ -23,7 +23,7 @@ use super::{
 use crate::{
     Bus, ServerReport, ServerSync, StoreError, StoreSize,
     bus::Version,
-    sqlite::row::{DirectRow, Parameter},
+    columns::{DirectRow, Parameter},
 };
 
 /// How long a read waits for a free connection, or for the server to answer.

@@ -1,5 +1,5 @@
 //! Parameters and rows of PostgreSQL, in the kinds of values that statements have (see
-//! `sqlite/row.rs`).
+//! `columns.rs`).
 
 use std::{error::Error, fmt::Write as _};
 
@@ -14,7 +14,7 @@ use svc_wire::sse::EventParts;
 
 use crate::{
     StoreError,
-    sqlite::row::{Columns, DirectRow, Parameter, is_column_of},
+    columns::{Columns, DirectRow, Parameter, is_column_of},
 };
 
 type Fault = Box<dyn Error + Send + Sync>;

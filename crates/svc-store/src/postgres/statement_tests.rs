@@ -10,7 +10,7 @@ use super::{
     testing::{is_installed, new_database},
     translate::{OWN, translate},
 };
-use crate::sqlite::testing::statements;
+use crate::testing::statements;
 
 pub(super) async fn migrated() -> PgConnection {
     let options: PgConnectOptions = new_database().parse().unwrap();

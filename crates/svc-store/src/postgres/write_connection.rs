@@ -25,10 +25,8 @@ use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 use super::connection::{all, change, first, is_lost, read_column, read_row, translated};
 use crate::{
     StoreError,
-    sqlite::{
-        direct_connection::{JobIsolation, SavepointState, UncommittedEvent},
-        row::{DirectRow, Parameter},
-    },
+    columns::{DirectRow, Parameter},
+    sqlite::direct_connection::{JobIsolation, SavepointState, UncommittedEvent},
 };
 
 /// How long a statement may take. The server's own bounds are shorter.

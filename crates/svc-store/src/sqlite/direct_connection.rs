@@ -15,11 +15,11 @@ use rusqlite::{
 };
 use svc_model::{EventKind, Seq, StreamVisibility, Timestamp, limits};
 
-use super::{
-    file::check_names,
-    row::{Columns, DirectRow, Parameter, is_column_of},
+use super::file::check_names;
+use crate::{
+    StoreError,
+    columns::{Columns, DirectRow, Parameter, is_column_of},
 };
-use crate::StoreError;
 
 const BEGIN: &str = "begin immediate";
 const COMMIT: &str = "commit";
@@ -111,7 +111,7 @@ pub(crate) enum SavepointState {
 }
 
 #[derive(Debug)]
-pub(super) struct DirectConnection {
+pub(crate) struct DirectConnection {
     conn: Connection,
     savepoint: SavepointState,
 }
@@ -119,7 +119,7 @@ pub(super) struct DirectConnection {
 impl DirectConnection {
     /// Opens a database that has the current schema. Writes beyond `max_bytes` fail like writes on
     /// a full disk.
-    pub(super) fn open(path: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
         check_names(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags)?;
@@ -140,14 +140,14 @@ impl DirectConnection {
     }
 
     /// Checkpoints the write-ahead log and closes the connection.
-    pub(super) fn close(self) -> Result<(), StoreError> {
+    pub(crate) fn close(self) -> Result<(), StoreError> {
         let moved = self.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
         let closed = self.conn.close().map_err(|(_, error)| error);
         Ok(moved.and(closed)?)
     }
 
     #[cfg(test)]
-    pub(super) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
+    pub(crate) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
         Ok(self.conn.execute_batch(statements)?)
     }
 
@@ -156,21 +156,21 @@ impl DirectConnection {
         Ok(())
     }
 
-    pub(super) fn begin(&self) -> Result<(), StoreError> {
+    pub(crate) fn begin(&self) -> Result<(), StoreError> {
         self.run(BEGIN)
     }
 
-    pub(super) fn commit(&self) -> Result<(), StoreError> {
+    pub(crate) fn commit(&self) -> Result<(), StoreError> {
         self.run(COMMIT)
     }
 
     /// Rolls back the transaction, unless SQLite has done so by itself, as it does on a full disk.
-    pub(super) fn rollback(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn rollback(&mut self) -> Result<(), StoreError> {
         self.savepoint = SavepointState::Unneeded;
         if self.conn.is_autocommit() { Ok(()) } else { self.run(ROLLBACK) }
     }
 
-    pub(super) fn begin_job(&mut self, isolation: JobIsolation) {
+    pub(crate) fn begin_job(&mut self, isolation: JobIsolation) {
         self.savepoint = match isolation {
             JobIsolation::Alone => SavepointState::Unneeded,
             JobIsolation::Savepoint => SavepointState::Due,
@@ -182,7 +182,7 @@ impl DirectConnection {
     /// # Errors
     /// Also if no transaction is open: SQLite rolls back by itself after some failures, and later
     /// writes would then be committed one by one.
-    pub(super) fn end_job(
+    pub(crate) fn end_job(
         &mut self,
         isolation: JobIsolation,
         keep: bool,
@@ -214,7 +214,7 @@ impl DirectConnection {
         Ok(statement)
     }
 
-    pub(super) fn change(
+    pub(crate) fn change(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -223,7 +223,7 @@ impl DirectConnection {
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
-    pub(super) fn value_if_any<T: FromSql>(
+    pub(crate) fn value_if_any<T: FromSql>(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -231,7 +231,7 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(params_from_iter(values), |row| row.get(0)).optional()?)
     }
 
-    pub(super) fn values<T: FromSql>(
+    pub(crate) fn values<T: FromSql>(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -241,7 +241,7 @@ impl DirectConnection {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    pub(super) fn one<T: DirectRow>(
+    pub(crate) fn one<T: DirectRow>(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -249,7 +249,7 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(params_from_iter(values), read_row).optional()?)
     }
 
-    pub(super) fn all<T: DirectRow>(
+    pub(crate) fn all<T: DirectRow>(
         &mut self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -261,7 +261,7 @@ impl DirectConnection {
 
     /// Writes events within the current commit, in order, and returns the position of the last. One
     /// statement writes many rows: a statement for each row costs a tenth more.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
@@ -289,7 +289,7 @@ impl DirectConnection {
     }
 
     /// Like [`Self::insert`], in a commit of its own.
-    pub(super) fn insert_alone(
+    pub(crate) fn insert_alone(
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
@@ -312,8 +312,11 @@ impl DirectConnection {
 mod tests {
     use svc_model::StreamName;
 
-    use super::{super::row::parameter, *};
-    use crate::testing::{TestStore, append, event};
+    use super::*;
+    use crate::{
+        columns::parameter,
+        testing::{TestStore, append, event},
+    };
 
     /// Replaces the check that sqlx does of its queries at compile time.
     #[tokio::test]

@@ -102,7 +102,7 @@ fn has_open(pid: i32, file: &Metadata) -> Option<bool> {
 const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
 /// Frees the pages that a connection has cached.
-pub(super) const SHRINK: &str = "pragma shrink_memory";
+pub(crate) const SHRINK: &str = "pragma shrink_memory";
 
 /// Rejects links, which SQLite would follow.
 pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
@@ -126,7 +126,7 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
         .disable_statement_logging())
 }
 
-pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+pub(crate) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     Ok(options(path)?
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
@@ -134,7 +134,7 @@ pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
         .pragma("journal_size_limit", limits::WAL_BYTES.to_string()))
 }
 
-pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+pub(crate) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     Ok(options(path)?.read_only(true).row_buffer_size(1024))
 }
 

@@ -154,7 +154,7 @@ impl ServerReport {
     }
 }
 
-pub(super) async fn inspect(conn: &mut SqliteConnection) -> Result<Migrations, MigrateError> {
+pub(crate) async fn inspect(conn: &mut SqliteConnection) -> Result<Migrations, MigrateError> {
     let current = applied(conn).await?;
     let migrations = after(current);
     if current > migrations.latest {
@@ -178,7 +178,7 @@ fn after(current: i64) -> Migrations {
 }
 
 /// Applies pending migrations. A database with data is copied first.
-pub(super) async fn apply_with_backup(
+pub(crate) async fn apply_with_backup(
     migrations: &Migrations,
     conn: &mut SqliteConnection,
     path: &Path,
@@ -319,7 +319,7 @@ pub(super) async fn model_of(
 /// Gives an empty database the schema of a version before the baseline, as a daemon of that time
 /// did.
 #[cfg(test)]
-pub(super) async fn make_earlier(conn: &mut SqliteConnection, version: i64) {
+pub(crate) async fn make_earlier(conn: &mut SqliteConnection, version: i64) {
     let steps = UPGRADE.iter().filter(|step| step.version <= version).cloned().collect();
     Migrator::with_migrations(steps).run(&mut *conn).await.unwrap();
     let noted = "update _sqlx_migrations set checksum = unhex(?) where version = ?";

@@ -11,11 +11,11 @@ use svc_model::{
     SessionFilter, StreamName, TaskFilter, TokenId,
 };
 
-use super::{
-    file::reader_options,
+use super::file::reader_options;
+use crate::{
+    MemoryFilter, PageSize, SearchFilter, SoughtTerm,
     testing::{TestStore, append, event, statements},
 };
-use crate::{MemoryFilter, PageSize, SearchFilter, SoughtTerm};
 
 /// Owners in the text form of rows. The last does not parse.
 const OWNERS: [&str; 4] = ["operator", "session:a", "session:b", "who knows"];

@@ -17,9 +17,11 @@ use tokio::{sync::Semaphore, task};
 use super::{
     direct_connection::read_row,
     file::{SHRINK, check_names},
-    row::{DirectRow, Parameter},
 };
-use crate::StoreError;
+use crate::{
+    StoreError,
+    columns::{DirectRow, Parameter},
+};
 
 /// Cached prepared statements of a connection: all that use this path.
 const STATEMENTS: usize = 32;
@@ -27,21 +29,21 @@ const STATEMENTS: usize = 32;
 /// The connections, opened on demand and kept. Their number is the highest number of concurrent
 /// reads.
 #[derive(Debug)]
-pub(super) struct RowReaders {
+pub(crate) struct RowReaders {
     path: Arc<Path>,
     idle: Mutex<Option<Vec<Connection>>>,
 }
 
 impl RowReaders {
-    pub(super) fn new(path: Arc<Path>) -> Arc<Self> {
+    pub(crate) fn new(path: Arc<Path>) -> Arc<Self> {
         Arc::new(Self { path, idle: Mutex::new(Some(Vec::new())) })
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         drop(self.idle().take());
     }
 
-    pub(super) fn value<T: FromSql>(
+    pub(crate) fn value<T: FromSql>(
         &self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -51,7 +53,7 @@ impl RowReaders {
         })
     }
 
-    pub(super) fn one<T: DirectRow>(
+    pub(crate) fn one<T: DirectRow>(
         &self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -61,7 +63,7 @@ impl RowReaders {
         })
     }
 
-    pub(super) fn all<T: DirectRow>(
+    pub(crate) fn all<T: DirectRow>(
         &self,
         sql: &str,
         values: &[Parameter<'_>],
@@ -93,7 +95,7 @@ impl RowReaders {
         Ok(read?)
     }
 
-    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+    pub(crate) fn release_memory(&self) -> Result<(), StoreError> {
         self.idle().as_mut().map_or(Ok(()), release_memory)
     }
 
@@ -105,7 +107,7 @@ impl RowReaders {
 
 /// Connections that read pages. At most [`limits::READERS`], opened on demand and kept.
 #[derive(Debug)]
-pub(super) struct FrameReaders {
+pub(crate) struct FrameReaders {
     path: Arc<Path>,
     idle: Mutex<Vec<Connection>>,
     /// One for each connection; closed with the store.
@@ -113,13 +115,13 @@ pub(super) struct FrameReaders {
 }
 
 impl FrameReaders {
-    pub(super) fn new(path: Arc<Path>) -> Arc<Self> {
+    pub(crate) fn new(path: Arc<Path>) -> Arc<Self> {
         let permits = Arc::new(Semaphore::new(limits::READERS as usize));
         Arc::new(Self { path, idle: Mutex::default(), permits })
     }
 
     /// Waits for the pages under way and closes the connections. Later reads fail.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         // An error means that it was closed before. Holding all permits keeps new reads out.
         let all = self.permits.acquire_many(limits::READERS).await;
         self.permits.close();
@@ -129,7 +131,7 @@ impl FrameReaders {
 
     /// Runs `read` on a connection, on a thread that may block. `read` must be short; it runs to
     /// its end even if the caller's future is dropped.
-    pub(super) async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -155,17 +157,17 @@ impl FrameReaders {
         job.await.map_err(|_| StoreError::Stopped)?
     }
 
-    pub(super) fn release_memory(&self) -> Result<(), StoreError> {
+    pub(crate) fn release_memory(&self) -> Result<(), StoreError> {
         release_memory(&mut self.idle())
     }
 
-    pub(super) fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    pub(crate) fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         // No code panics under this lock.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
+pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
     check_names(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
@@ -181,8 +183,8 @@ fn release_memory(idle: &mut Vec<Connection>) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::statement::direct_row, *};
-    use crate::testing::TestStore;
+    use super::*;
+    use crate::{statement::direct_row, testing::TestStore};
 
     direct_row! { struct Number { number: i64 } }
 

@@ -8,15 +8,15 @@ use svc_model::{
     agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
 };
 
-use super::{
-    families::{AgentReads, AgentWrites},
+use super::{AgentReads, AgentWrites};
+use crate::{
+    AgentRow, PageSize, RowPage, StoreError,
     read_query::read_page,
     statement::{
         change, changed, direct_row, find_value, pool_all, pool_find_value, pool_one, pool_page,
         read_one, row_of, rows_of, select_fields, select_one, select_value,
     },
 };
-use crate::{AgentRow, PageSize, RowPage, StoreError};
 
 direct_row! {
     struct RawAgent {

@@ -9,17 +9,17 @@ use std::{
 use futures_util::{Stream, TryStreamExt as _};
 use svc_model::{Event, NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp};
 
-use super::{
-    families::{EventReads, StreamReads, StreamWrites},
+use super::{EventReads, StreamReads, StreamWrites};
+use crate::{
+    FeedScope, LogPage, PageSize, RowPage, StoreError, StreamState, StreamView,
+    columns::{VisibilityColumns, to_json, visibility_of},
     read_query::read_page,
-    row::{VisibilityColumns, to_json, visibility_of},
     statement::{
         change, changed, direct_row, pool_find_value, pool_stream, pool_value, pool_values,
         select_fields, select_value,
     },
     tx::Undo,
 };
-use crate::{FeedScope, LogPage, PageSize, RowPage, StoreError, StreamState, StreamView};
 
 impl StreamWrites<'_> {
     pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {

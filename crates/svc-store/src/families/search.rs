@@ -6,16 +6,15 @@ use svc_model::{
     limits, text,
 };
 
-use super::{
-    families::{SearchReads, SearchWrites},
-    journal::ghaps_at,
+use super::{SearchReads, SearchWrites, journal::ghaps_at};
+use crate::{
+    Frequencies, SearchCandidate, SearchFilter, StoreError,
+    columns::{from_json, to_json},
     read_query::ReaderConnection,
-    row::{from_json, to_json},
     statement::{
         change, changed, direct_row, pool_row, pool_value, pool_values, select_fields, select_row,
     },
 };
-use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
 
 direct_row! {
     struct RawFrequencies {
@@ -253,12 +252,10 @@ impl SearchIndex {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::testing::{
-            TestStore,
-            journal::{put, record, update},
-        },
-        *,
+    use super::*;
+    use crate::testing::{
+        TestStore,
+        journal::{put, record, update},
     };
 
     async fn matches(at: &TestStore, term: &str) -> usize {

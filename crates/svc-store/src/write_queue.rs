@@ -13,8 +13,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use svc_model::{Caller, NewEvent, Principal, StreamName, limits};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
-use super::tx::WriteTx;
-use crate::{AppendedSeqs, StoreError};
+use crate::{AppendedSeqs, StoreError, tx::WriteTx};
 
 /// Names the queue in which a write job waits. Each principal has its own; the operator and the
 /// daemon share one.

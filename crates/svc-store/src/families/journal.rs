@@ -8,16 +8,16 @@ use svc_model::{
     },
 };
 
-use super::{
-    families::{GhapReads, GhapWrites},
+use super::{GhapReads, GhapWrites};
+use crate::{
+    LessonKind, PageSize, RowPage, StoreError,
+    columns::non_empty,
     read_query::{ReaderConnection, read_page},
-    row::non_empty,
     statement::{
         change, changed, direct_row, pool_all, pool_one, pool_page, pool_values, row_of, rows_of,
         select_one, select_values,
     },
 };
-use crate::{LessonKind, PageSize, RowPage, StoreError};
 
 direct_row!(Iteration { iteration, hypothesis, action, prediction, at });
 

@@ -16,12 +16,13 @@ use std::{
 use svc_model::{Clock, NewEvent, StreamName, limits};
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
-use super::{
-    direct_connection::JobIsolation,
+use crate::{
+    AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats,
+    bus::Version,
+    sqlite::direct_connection::JobIsolation,
     tx::WriteTx,
     write_queue::{WriteJob, WriteQueue, WriterJob},
 };
-use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats, bus::Version};
 
 #[derive(Debug, Default)]
 pub(super) struct WriterCounters {

@@ -8,15 +8,15 @@ use svc_model::{
     limits,
 };
 
-use super::{
-    families::{MemoryReads, MemoryWrites},
+use super::{MemoryReads, MemoryWrites};
+use crate::{
+    MemoryFilter, PageSize, SoughtTerm, StoreError,
+    columns::{from_json, non_empty, to_json},
     read_query::read_page,
-    row::{from_json, non_empty, to_json},
     statement::{
         change, direct_row, pool_all, pool_page, pool_value, pool_values, select_fields, select_one,
     },
 };
-use crate::{MemoryFilter, PageSize, SoughtTerm, StoreError};
 
 /// Maximum number of memories with some of the terms to which a filter is applied.
 const FILTERED: usize = 1_000;
@@ -359,7 +359,8 @@ impl MemoryReads<'_> {
 mod tests {
     use svc_model::{Ids, text};
 
-    use super::{super::testing::TestStore, *};
+    use super::*;
+    use crate::testing::TestStore;
 
     #[tokio::test]
     async fn the_memory_index_agrees_with_the_table() {

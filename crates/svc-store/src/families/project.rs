@@ -2,15 +2,15 @@
 
 use svc_model::{MachineId, MovedFolder, ProjectFolder, Timestamp, is_remote_name};
 
-use super::{
-    families::{ProjectReads, ProjectWrites},
+use super::{ProjectReads, ProjectWrites};
+use crate::{
+    FolderDecision, PageSize, RowPage, StoreError,
     read_query::read_page,
     statement::{
         change, direct_row, find_value, pool_values, read_all, read_one, select_fields, select_one,
         select_value, select_values,
     },
 };
-use crate::{FolderDecision, PageSize, RowPage, StoreError};
 
 direct_row!(FolderDecision { project, decided_at, used_at });
 

@@ -9,16 +9,18 @@ use svc_model::{
 };
 
 use super::{
-    families::{HandoverReads, HandoverWrites, InboxReads, InboxWrites},
+    HandoverReads, HandoverWrites, InboxReads, InboxWrites,
     message::{RawMessage, messages, messages_of},
+};
+use crate::{
+    AgentMail, HandoverRow, MessageRow, PageSize, RowPage, StoreError, StrandedInbox,
+    columns::to_json,
     read_query::read_page,
-    row::to_json,
     statement::{
         all_changed, change, direct_row, pool_all, pool_page, pool_value, pool_values, read_all,
         read_value, select_all, select_one, select_value, select_values,
     },
 };
-use crate::{AgentMail, HandoverRow, MessageRow, PageSize, RowPage, StoreError, StrandedInbox};
 
 direct_row!(StrandedInbox { peer, is_removed });
 

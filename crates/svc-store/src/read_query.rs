@@ -18,11 +18,12 @@ use sqlx::{
 };
 use svc_model::json_bytes;
 
-use super::{
-    row::{DirectRow, Parameter},
-    row_readers::{FrameReaders, RowReaders},
+use crate::{
+    Bus, PageSize, RowPage, StoreError,
+    bus::Version,
+    columns::{DirectRow, Parameter},
+    sqlite::row_readers::{FrameReaders, RowReaders},
 };
-use crate::{Bus, PageSize, RowPage, StoreError, bus::Version};
 
 #[cfg(feature = "postgres")]
 use crate::postgres::{PgReaders, PgRow, read_column, read_row};

@@ -20,11 +20,11 @@ macro_rules! direct_row {
         $vis struct $raw {
             $($(#[$field_note])* $vis $field: $kind),+
         }
-        $crate::sqlite::statement::direct_row!($raw { $($field),+ });
+        $crate::statement::direct_row!($raw { $($field),+ });
     };
     ($raw:ty { $($field:ident),+ $(,)? }) => {
-        impl $crate::sqlite::row::DirectRow for $raw {
-            fn read(columns: &mut impl $crate::sqlite::row::Columns) -> rusqlite::Result<Self> {
+        impl $crate::columns::DirectRow for $raw {
+            fn read(columns: &mut impl $crate::columns::Columns) -> rusqlite::Result<Self> {
                 Ok(Self { $($field: columns.next(stringify!($field))?),+ })
             }
         }
@@ -32,7 +32,7 @@ macro_rules! direct_row {
 }
 
 macro_rules! bind {
-    ($($argument:expr),*) => { &[$($crate::sqlite::row::parameter(&$argument)?),*] };
+    ($($argument:expr),*) => { &[$($crate::columns::parameter(&$argument)?),*] };
 }
 
 /// Runs a statement that changes rows; returns their number.
@@ -40,7 +40,7 @@ macro_rules! change {
     ($tx:expr, $sql:literal $(; $($argument:expr),+)?) => {{
         // sqlx checks the statement at compile time and never runs it.
         let _ = || sqlx::query!($sql $($(, $argument)+)?);
-        $tx.direct.change($sql, $crate::sqlite::statement::bind!($($($argument),+)?)).await?
+        $tx.direct.change($sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
@@ -48,23 +48,23 @@ macro_rules! change {
 macro_rules! select_scalar {
     ($select:ident, $tx:expr, $sql:literal $(; $($argument:expr),+)?) => {{
         let checked = || sqlx::query_scalar!($sql $($(, $argument)+)?);
-        $tx.direct.$select(checked, $sql, $crate::sqlite::statement::bind!($($($argument),+)?)).await?
+        $tx.direct.$select(checked, $sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
 /// The single value of a query that returns one row.
 macro_rules! select_value {
-    ($($query:tt)+) => { $crate::sqlite::statement::select_scalar!(value, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::select_scalar!(value, $($query)+) };
 }
 
 /// The single value of a query that returns at most one row.
 macro_rules! find_value {
-    ($($query:tt)+) => { $crate::sqlite::statement::select_scalar!(value_if_any, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::select_scalar!(value_if_any, $($query)+) };
 }
 
 /// The single column of all rows of a query.
 macro_rules! select_values {
-    ($($query:tt)+) => { $crate::sqlite::statement::select_scalar!(values, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::select_scalar!(values, $($query)+) };
 }
 
 /// Runs a method of the write connection with a query of rows. `$columns` is the text before
@@ -76,22 +76,22 @@ macro_rules! select_rows {
     ) => {{
         let _ = || sqlx::query_as!($raw, $columns $(+ $tail)? $($(, $argument)+)?);
         let sql = concat!($columns $(, $tail)?);
-        $tx.direct.$select::<$raw>(sql, $crate::sqlite::statement::bind!($($($argument),+)?)).await?
+        $tx.direct.$select::<$raw>(sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
 /// The row of a query that returns at most one.
 macro_rules! select_one {
-    ($($query:tt)+) => { $crate::sqlite::statement::select_rows!(one, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::select_rows!(one, $($query)+) };
 }
 
 /// The row of a query that returns exactly one.
 macro_rules! select_row {
-    ($($query:tt)+) => { $crate::sqlite::statement::select_rows!(row, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::select_rows!(row, $($query)+) };
 }
 
 macro_rules! select_all {
-    ($($query:tt)+) => { $crate::sqlite::statement::select_rows!(all, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::select_rows!(all, $($query)+) };
 }
 
 /// Runs `$select` with a query whose columns no other query has: declares a row type with these
@@ -101,8 +101,8 @@ macro_rules! select_fields {
         $select:ident, $from:expr, { $($field:ident: $kind:ty),+ $(,)? }, $sql:literal
         $(; $($argument:expr),+)?
     ) => {{
-        $crate::sqlite::statement::direct_row! { struct Fields { $($field: $kind),+ } }
-        $crate::sqlite::statement::$select!($sql, Fields, $from $(; $($argument),+)?)
+        $crate::statement::direct_row! { struct Fields { $($field: $kind),+ } }
+        $crate::statement::$select!($sql, Fields, $from $(; $($argument),+)?)
     }};
 }
 
@@ -115,18 +115,18 @@ macro_rules! read_rows {
         let _ = || sqlx::query_as!($raw, $columns $(+ $tail)? $($(, $argument)+)?);
         $store.yield_if_due().await;
         let sql = concat!($columns $(, $tail)?);
-        $store.row_readers.$read::<$raw>(sql, $crate::sqlite::statement::bind!($($($argument),+)?)).await?
+        $store.row_readers.$read::<$raw>(sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
 /// The row of an indexed query that returns at most one.
 macro_rules! read_one {
-    ($($query:tt)+) => { $crate::sqlite::statement::read_rows!(one, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::read_rows!(one, $($query)+) };
 }
 
 /// The rows of an indexed query. Only for few rows.
 macro_rules! read_all {
-    ($($query:tt)+) => { $crate::sqlite::statement::read_rows!(all, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::read_rows!(all, $($query)+) };
 }
 
 /// The single value of an indexed query that returns one row, read on the caller's thread.
@@ -134,7 +134,7 @@ macro_rules! read_value {
     ($store:expr, $sql:literal $(; $($argument:expr),+)?) => {{
         let _ = || sqlx::query_scalar!($sql $($(, $argument)+)?);
         $store.yield_if_due().await;
-        $store.row_readers.value($sql, $crate::sqlite::statement::bind!($($($argument),+)?)).await?
+        $store.row_readers.value($sql, $crate::statement::bind!($($($argument),+)?)).await?
     }};
 }
 
@@ -144,10 +144,10 @@ macro_rules! pool_query {
         $fetch:ident from $source:ident, $columns:literal, $raw:ty, $from:expr
         $(, $tail:literal $(+ $more:literal)*)? $(; $($argument:expr),+)?
     ) => {
-        $crate::sqlite::read_query::ReadQuery::new(
+        $crate::read_query::ReadQuery::new(
             sqlx::query_as!($raw, $columns $(+ $tail $(+ $more)*)? $($(, $argument)+)?),
             concat!($columns $(, $tail $(, $more)*)?),
-            || Ok(vec![$($($crate::sqlite::row::owned_parameter(&$argument)?),+)?]),
+            || Ok(vec![$($($crate::columns::owned_parameter(&$argument)?),+)?]),
         )
         .$fetch($from.$source())
     };
@@ -156,44 +156,44 @@ macro_rules! pool_query {
 /// The row of a query that returns at most one.
 macro_rules! pool_one {
     ($($query:tt)+) => {
-        $crate::sqlite::statement::pool_query!(fetch_optional from source, $($query)+).await?
+        $crate::statement::pool_query!(fetch_optional from source, $($query)+).await?
     };
 }
 
 /// The row of a query that returns exactly one.
 macro_rules! pool_row {
     ($($query:tt)+) => {
-        $crate::sqlite::statement::pool_query!(fetch_one from source, $($query)+).await?
+        $crate::statement::pool_query!(fetch_one from source, $($query)+).await?
     };
 }
 
 macro_rules! pool_all {
     ($($query:tt)+) => {
-        $crate::sqlite::statement::pool_query!(fetch_all from source, $($query)+).await?
+        $crate::statement::pool_query!(fetch_all from source, $($query)+).await?
     };
 }
 
 /// The rows of a query, as they are read.
 macro_rules! pool_stream {
     ($($query:tt)+) => {
-        $crate::sqlite::statement::pool_query!(fetch from source, $($query)+)
+        $crate::statement::pool_query!(fetch from source, $($query)+)
     };
 }
 
 /// The rows of a query for `read_page`.
 macro_rules! pool_page {
     ($($query:tt)+) => {
-        $crate::sqlite::statement::pool_query!(fetch from page_source, $($query)+)
+        $crate::statement::pool_query!(fetch from page_source, $($query)+)
     };
 }
 
 /// Runs a method of `ReadQuery` with a query of a single column.
 macro_rules! pool_scalar {
     ($fetch:ident, $from:expr, $sql:literal $(; $($argument:expr),+)?) => {
-        $crate::sqlite::read_query::ReadQuery::new(
+        $crate::read_query::ReadQuery::new(
             sqlx::query_scalar!($sql $($(, $argument)+)?),
             $sql,
-            || Ok(vec![$($($crate::sqlite::row::owned_parameter(&$argument)?),+)?]),
+            || Ok(vec![$($($crate::columns::owned_parameter(&$argument)?),+)?]),
         )
         .$fetch($from.source())
         .await?
@@ -202,17 +202,17 @@ macro_rules! pool_scalar {
 
 /// The single value of a query that returns one row.
 macro_rules! pool_value {
-    ($($query:tt)+) => { $crate::sqlite::statement::pool_scalar!(fetch_one, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_one, $($query)+) };
 }
 
 /// The single value of a query that returns at most one row.
 macro_rules! pool_find_value {
-    ($($query:tt)+) => { $crate::sqlite::statement::pool_scalar!(fetch_optional, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_optional, $($query)+) };
 }
 
 /// The single column of all rows of a query.
 macro_rules! pool_values {
-    ($($query:tt)+) => { $crate::sqlite::statement::pool_scalar!(fetch_all, $($query)+) };
+    ($($query:tt)+) => { $crate::statement::pool_scalar!(fetch_all, $($query)+) };
 }
 
 pub(super) use {

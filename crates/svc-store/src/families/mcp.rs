@@ -4,15 +4,13 @@
 use svc_model::{CallId, McpSessionId, Principal, Timestamp};
 use svc_wire::mcp::Revision;
 
-use super::{
-    families::{McpReads, McpWrites, SourceReads, SourceWrites},
-    statement::{
-        change, changed, direct_row, pool_all, pool_one, pool_value, select_fields, select_one,
-    },
-};
+use super::{McpReads, McpWrites, SourceReads, SourceWrites};
 use crate::{
     CallRow, CallState, McpSessionRow, McpTransport, SourceListRow, SourcePinRow, SourceProcessRow,
     SourceStateRow, StoreError,
+    statement::{
+        change, changed, direct_row, pool_all, pool_one, pool_value, select_fields, select_one,
+    },
 };
 
 direct_row! {

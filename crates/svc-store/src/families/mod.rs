@@ -3,7 +3,31 @@
 //! `store.peers()` has the reads of peers. `tx.peers()` has what a write job may do with them,
 //! including reads, which see the job's own writes.
 
-use super::{db::Store, tx::WriteTx};
+mod agent;
+mod assignment;
+pub(crate) mod frames;
+mod hook;
+mod inbox;
+mod journal;
+mod machine;
+mod maintain;
+mod mcp;
+mod memory;
+mod message;
+mod peer;
+mod project;
+mod request;
+mod search;
+mod session;
+mod streams;
+mod task;
+mod token;
+mod values;
+
+pub use inbox::UndeliveredChoice;
+pub use search::SearchIndex;
+
+use crate::{store::Store, tx::WriteTx};
 
 /// The types of families, and the methods that return them: reads of the store, writes of a job.
 macro_rules! families {

@@ -11,14 +11,14 @@ use svc_model::{
 };
 use svc_sys::machine::ThisMachine;
 
-use super::{
-    db::{Store, Writer},
-    file::writer_options,
+use crate::{
+    OpenOptions, StoreError, WriteTx,
+    sqlite::file::writer_options,
+    store::{Store, Writer},
 };
-use crate::{OpenOptions, StoreError, WriteTx};
 
 #[cfg(test)]
-use super::frames;
+use crate::families::frames;
 #[cfg(all(test, feature = "postgres"))]
 use crate::{PostgresOptions, postgres::testing::new_database};
 #[cfg(all(test, feature = "postgres"))]

@@ -7,14 +7,14 @@ use svc_model::{
     conversation::{RunMode, RunState, SourceTool, WaitEdge},
 };
 
-use super::{
-    families::{AssignmentReads, AssignmentWrites},
+use super::{AssignmentReads, AssignmentWrites};
+use crate::{
+    AssignmentRow, AssignmentState, StoreError, WorkRequirements,
     statement::{
         change, changed, direct_row, pool_all, pool_value, pool_values, read_one, select_all,
         select_fields, select_one, select_value,
     },
 };
-use crate::{AssignmentRow, AssignmentState, StoreError, WorkRequirements};
 
 direct_row! {
     AssignmentRow {

@@ -7,17 +7,15 @@ use svc_model::{
     journal::{Ghap, Outcome, OutcomeVerdict},
 };
 
-use super::{
-    families::{
-        ConfirmationWrites, HookWrites, OutcomeReads, OutcomeWrites, SeenReads, SeenWrites,
-    },
-    row::to_json,
+use super::{ConfirmationWrites, HookWrites, OutcomeReads, OutcomeWrites, SeenReads, SeenWrites};
+use crate::{
+    GivenItem, HelpEvidence, ItemVersion, StoreError,
+    columns::to_json,
     statement::{
         change, changed, direct_row, find_value, pool_all, select_all, select_fields, select_one,
         select_value,
     },
 };
-use crate::{GivenItem, HelpEvidence, ItemVersion, StoreError};
 
 impl HookWrites<'_> {
     /// Records the id of an event; returns false if it was recorded before.
@@ -299,12 +297,10 @@ impl ConfirmationWrites<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::testing::{
-            TestStore,
-            journal::{put, record},
-        },
-        *,
+    use super::*;
+    use crate::testing::{
+        TestStore,
+        journal::{put, record},
     };
 
     #[tokio::test]

@@ -6,20 +6,21 @@
 use svc_model::{DaemonView, Machine, MachineId, Timestamp, limits};
 use svc_sys::machine::{self, ThisMachine};
 
-use super::{
-    families::{MachineReads, MachineWrites, SettingReads, SettingWrites},
+use super::{MachineReads, MachineWrites, SettingReads, SettingWrites};
+use crate::{
+    AwayMachine, NewDaemon, StoreError,
     statement::{
         change, direct_row, find_value, pool_all, pool_find_value, select_fields, select_value,
         select_values,
     },
+    upkeep::MoveMark,
 };
-use crate::{AwayMachine, NewDaemon, StoreError, upkeep::MoveMark};
 
 impl MachineWrites<'_> {
     /// Records the machine that opened the database. The first machine claims rows from before
     /// machines were recorded. Writes nothing if the machine is known with this name and host: its
     /// daemon records when it was last seen.
-    pub(super) async fn enter(&mut self, this: &ThisMachine) -> Result<(), StoreError> {
+    pub(crate) async fn enter(&mut self, this: &ThisMachine) -> Result<(), StoreError> {
         let Machine { machine_id, name } = &this.machine;
         let host = &this.host;
         let is_known = select_value!(self.tx,

@@ -5,16 +5,16 @@ use svc_model::{
     journal::{Session, SessionSource, ToolUse},
 };
 
-use super::{
-    families::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites},
+use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
+use crate::{
+    PageSize, RowPage, SessionLock, SessionStart, StoreError, ToolCall, ToolCallCount,
+    columns::{non_empty, to_json},
     read_query::read_page,
-    row::{non_empty, to_json},
     statement::{
         change, changed, direct_row, pool_all, pool_find_value, pool_page, pool_values, read_one,
         select_fields, select_one, select_value, select_values,
     },
 };
-use crate::{PageSize, RowPage, SessionLock, SessionStart, StoreError, ToolCall, ToolCallCount};
 
 direct_row! {
     struct RawSession {
@@ -164,7 +164,7 @@ impl SessionWrites<'_> {
     /// Gives a session to another owner, and those of its peers that the former owner had, whose
     /// key is `from` (`None`: the operator). Returns these peers. The caller then sets the
     /// visibility of their streams and of the session's
-    /// ([`set_visibility`](super::families::StreamWrites::set_visibility)).
+    /// ([`set_visibility`](super::StreamWrites::set_visibility)).
     pub async fn adopt(
         &mut self,
         session_id: &str,

@@ -9,12 +9,12 @@ use std::{collections::HashMap, sync::Arc};
 use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
 use svc_model::{Event, MachineId, NewEvent, Seq, StreamName, StreamVisibility, Timestamp, limits};
 
-use super::{
-    direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
-    row::{DirectRow, FromSql, Parameter},
+use crate::{
+    AppendedSeqs, Batch, Bus, StoreError, StreamState,
+    columns::{DirectRow, FromSql, Parameter},
+    sqlite::direct_connection::{DirectConnection, JobIsolation, UncommittedEvent},
     statement::select_value,
 };
-use crate::{AppendedSeqs, Batch, Bus, StoreError, StreamState};
 
 #[cfg(feature = "postgres")]
 use crate::postgres::PgWriter;

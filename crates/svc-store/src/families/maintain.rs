@@ -10,15 +10,15 @@ use futures_util::{TryStreamExt as _, future::BoxFuture};
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Principal, Timestamp, limits};
 
-use super::{
-    families::{SweepWrites, Sweeps, Upkeep, UpkeepWrites},
-    file::{SHRINK, writer_options},
+use super::{SweepWrites, Sweeps, Upkeep, UpkeepWrites};
+use crate::{
+    ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome,
+    columns::to_json,
     read_query::Readers,
-    row::to_json,
+    sqlite::file::{SHRINK, writer_options},
     statement::{bind, change, pool_value, pool_values, select_fields, select_value},
     tx::WriteTx,
 };
-use crate::{ServerReport, SizeSample, StoreError, StoreSize, TrimOutcome};
 
 /// How long a checkpoint waits for readers and writers.
 const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
@@ -424,17 +424,15 @@ impl SweepWrites<'_> {
 mod tests {
     use svc_model::Reader;
 
-    use super::{
-        super::{
-            db::Store,
-            testing::{
-                TestStore,
-                journal::{put, record},
-            },
+    use super::*;
+    use crate::{
+        SearchFilter,
+        store::Store,
+        testing::{
+            TestStore,
+            journal::{put, record},
         },
-        *,
     };
-    use crate::SearchFilter;
 
     #[tokio::test]
     async fn merged_index_segments_return_the_same_results() {

@@ -7,17 +7,17 @@ use svc_model::{
     Timestamp, is_agent_key,
 };
 
-use super::{
-    families::{PeerReads, PeerWrites},
+use super::{PeerReads, PeerWrites};
+use crate::{
+    PageSize, PeerRow, RowPage, StoreError,
+    columns::to_json,
     read_query::read_page,
-    row::to_json,
     statement::{
         change, changed, direct_row, find_value, pool_all, pool_find_value, pool_page, pool_value,
         read_all, read_one, row_of, rows_of, select_all, select_fields, select_one, select_value,
         select_values,
     },
 };
-use crate::{PageSize, PeerRow, RowPage, StoreError};
 
 direct_row! {
     struct RawPeer {

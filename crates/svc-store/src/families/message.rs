@@ -6,16 +6,16 @@ use svc_model::{
     conversation::{Provenance, SourceTool},
 };
 
-use super::{
-    families::{MessageReads, MessageWrites},
+use super::{MessageReads, MessageWrites};
+use crate::{
+    DeliveryTerms, ListedMessage, MessageRow, PageSize, RowPage, StoreError,
+    columns::to_json,
     read_query::read_page,
-    row::to_json,
     statement::{
         all_changed, change, direct_row, pool_all, pool_find_value, pool_one, pool_page,
         pool_values, read_one, select_all, select_one, select_value, select_values,
     },
 };
-use crate::{DeliveryTerms, ListedMessage, MessageRow, PageSize, RowPage, StoreError};
 
 direct_row! {
     pub(super) struct RawMessage {

@@ -12,17 +12,15 @@ use svc_model::{
     learning::{Axis, Value},
 };
 
-use super::{
-    families::{CalibrationReads, ValueReads, ValueWrites},
-    row::{from_json, non_empty, to_json},
+use super::{CalibrationReads, ValueReads, ValueWrites};
+use crate::{
+    CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin,
+    StoreError, VerdictWeek,
+    columns::{from_json, non_empty, to_json},
     statement::{
         change, direct_row, find_value, pool_all, pool_one, pool_value, select_fields, select_one,
         select_value,
     },
-};
-use crate::{
-    CalibrationRow, ClusterRow, Clustering, HitRate, MemberRow, NewCluster, ProbabilityBin,
-    StoreError, VerdictWeek,
 };
 
 direct_row!(HitRate { strategy, records, confirmed });
@@ -443,12 +441,10 @@ mod tests {
 
     use svc_model::journal::{Ghap, Verdict};
 
-    use super::{
-        super::testing::{
-            TestStore,
-            journal::{ended, put, record, update},
-        },
-        *,
+    use super::*;
+    use crate::testing::{
+        TestStore,
+        journal::{ended, put, record, update},
     };
 
     async fn assert_sums(at: &TestStore, change: &str) {

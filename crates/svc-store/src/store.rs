@@ -9,19 +9,20 @@ use svc_model::{Caller, Clock, Machine, MachineId, NewEvent, StreamName, Timesta
 use svc_sys::machine::ThisMachine;
 use tokio::{runtime::Handle, sync::oneshot};
 
-use super::{
-    direct_connection::DirectConnection,
-    file::{reader_options, writer_options},
-    migrate,
+use crate::{
+    AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, StoreError, WriteQueueKey,
+    WriterStats,
+    bus::Version,
     read_query::{FewRowReaders, FrameSource, Readers},
-    row_readers::{FrameReaders, RowReaders},
+    sqlite::{
+        direct_connection::DirectConnection,
+        file::{reader_options, writer_options},
+        migrate,
+        row_readers::{FrameReaders, RowReaders},
+    },
     tx::{WriteConnection, WriteTx},
     write_queue::{ClosureJob, WriteQueueSender, WriterJob},
     writer::{WriterCounters, WriterThread},
-};
-use crate::{
-    AppendedSeqs, Bus, MigrateError, OpenOptions, PostgresOptions, StoreError, WriteQueueKey,
-    WriterStats, bus::Version,
 };
 
 /// The database. Cheap to clone.

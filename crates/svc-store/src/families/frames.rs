@@ -12,8 +12,8 @@ use svc_model::{Framing, Seq, StreamName, Timestamp, limits};
 use svc_wire::sse::{self, EventParts};
 use tokio::sync::mpsc;
 
-use super::{families::FrameReads, read_query::FrameSource};
-use crate::{FeedScope, FramePage, StoreError};
+use super::FrameReads;
+use crate::{FeedScope, FramePage, StoreError, read_query::FrameSource};
 
 macro_rules! stream_rows {
     () => {
@@ -34,10 +34,10 @@ macro_rules! feed_rows {
     };
 }
 
-pub(super) const STREAM_ROWS: &str = stream_rows!();
-pub(super) const FEED_ROWS: &str = feed_rows!();
+pub(crate) const STREAM_ROWS: &str = stream_rows!();
+pub(crate) const FEED_ROWS: &str = feed_rows!();
 /// The end of a gap that retention left.
-pub(super) const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
+pub(crate) const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
 
 impl FrameReads<'_> {
     /// Sends the framed pages of one stream that follow `after`: one if there is any event, then as
@@ -199,8 +199,9 @@ mod server {
 
     use super::*;
     use crate::{
+        columns::Parameter,
         postgres::{PgReaders, event_parts},
-        sqlite::{row::Parameter, statement::bind},
+        statement::bind,
     };
 
     const STREAM_ROWS: &str = concat!(stream_rows!(), " limit ?3");
@@ -344,10 +345,11 @@ mod tests {
 
     use svc_model::{Event, ManualClock, Reader};
 
-    use super::{super::row_readers::open, *};
+    use super::*;
     use crate::{
         PageSize,
-        sqlite::db::Store,
+        sqlite::row_readers::open,
+        store::Store,
         testing::{TestStore, append, event},
     };
 

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use svc_model::{MachineId, MachineProcess, ProcessIdentity, Timestamp, TokenHash, TokenId};
 
-use super::{
-    families::{BrowserReads, BrowserWrites, TokenReads, TokenWrites},
+use super::{BrowserReads, BrowserWrites, TokenReads, TokenWrites};
+use crate::{
+    LoginCodeRow, PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd,
+    TokenRow,
     read_query::read_page,
     statement::{
         change, changed, direct_row, pool_all, pool_find_value, pool_one, pool_page, pool_value,
         read_one, row_of, rows_of, select_fields, select_one, select_value, select_values,
     },
-};
-use crate::{
-    LoginCodeRow, PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow,
 };
 
 direct_row! {

@@ -7,15 +7,15 @@ use svc_model::{
     Task, TaskFilter, TaskId, TaskReport, TaskStatus, Timestamp,
 };
 
-use super::{
-    families::{TaskReads, TaskWrites},
+use super::{TaskReads, TaskWrites};
+use crate::{
+    PageSize, RowPage, StoreError, StreamState, TaskRow,
     read_query::read_page,
     statement::{
         change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_fields,
         select_one,
     },
 };
-use crate::{PageSize, RowPage, StoreError, StreamState, TaskRow};
 
 direct_row! {
     struct RawTask {

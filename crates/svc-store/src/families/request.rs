@@ -5,16 +5,16 @@ use svc_model::{
     agent::{RequestKind, RequestOption},
 };
 
-use super::{
-    families::{RequestReads, RequestWrites},
+use super::{RequestReads, RequestWrites};
+use crate::{
+    PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError,
+    columns::{from_json, to_json},
     read_query::read_page,
-    row::{from_json, to_json},
     statement::{
         change, changed, direct_row, pool_all, pool_one, pool_page, row_of, rows_of, select_all,
         select_one,
     },
 };
-use crate::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError};
 
 direct_row! {
     struct RawRequest {
