@@ -48,7 +48,7 @@ With --json the events are printed, one per line, and not the output. It has no 
 
 /// How long to retry at the end while the daemon is away, unless `SVC_TASK_RUN_PATIENCE_SECONDS`
 /// says otherwise.
-const PATIENCE: Duration = Duration::from_hours(1);
+const TIMEOUT: Duration = Duration::from_hours(1);
 /// Longest title from a command line, in characters.
 const TITLE: usize = 200;
 const CANNOT_START: u8 = 127;
@@ -76,7 +76,7 @@ pub(super) struct RunArgs {
 }
 
 pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
-    let patience = patience(context, PATIENCE)?;
+    let max_wait = max_wait(context, TIMEOUT)?;
     let discovery = context.discovery()?;
     check_reachable(&discovery).await.context("the command was not started")?;
     let header = header(&args);
@@ -121,7 +121,7 @@ pub(super) async fn run(context: &Context, args: RunArgs) -> ExitResult {
             return Ok(not_started(context, &args, &error));
         }
     };
-    conclude(run.attend(child, signals, patience).await?)
+    conclude(run.attend(child, signals, max_wait).await?)
 }
 
 fn not_started(context: &Context, args: &RunArgs, error: &io::Error) -> ExitCode {
@@ -187,7 +187,7 @@ fn header(args: &RunArgs) -> SpoolHeader {
 /// How long the daemon may be away, from `SVC_TASK_RUN_PATIENCE_SECONDS`.
 ///
 /// `default` if that is not set.
-pub(super) fn patience(context: &Context, default: Duration) -> anyhow::Result<Duration> {
+pub(super) fn max_wait(context: &Context, default: Duration) -> anyhow::Result<Duration> {
     const NAME: &str = "SVC_TASK_RUN_PATIENCE_SECONDS";
     match context.env.text(NAME)? {
         None => Ok(default),
@@ -359,7 +359,7 @@ fn sentence(notice: RunNotice) -> String {
 }
 
 /// How long to retry while the daemon is away: a person waits, and the file stays.
-const RESEND_PATIENCE: Duration = Duration::from_secs(5);
+const RESEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends a spool file that a run left behind, and removes it.
 ///
@@ -373,7 +373,7 @@ pub(super) async fn resend(context: &Context, file: &Path, new: bool) -> ExitRes
         discovery: context.discovery()?,
         create: header.create,
         reader,
-        patience: patience(context, RESEND_PATIENCE)?,
+        max_wait: max_wait(context, RESEND_TIMEOUT)?,
         accept_begun: true,
         observer: Arc::new(RunPrinter::new(PrintMode::Quiet)),
     };

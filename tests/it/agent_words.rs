@@ -57,7 +57,7 @@ fn go(d: &Daemon) {
 /// The deltas of an entry until they contain `all`, and the entry's name.
 #[track_caller]
 fn heard(feed: &mut Sse, stream: &str, all: &str) -> (String, usize) {
-    feed.patience(BOUND);
+    feed.set_timeout(BOUND);
     let (mut said, mut of, mut count) = (String::new(), String::new(), 0);
     while said != all {
         let event = feed.event();

@@ -541,7 +541,7 @@ fn feed_of_one_stream_has_its_seq_as_id() {
     // A feed ends with its subscriber and not with a task.
     append(&d, &task, &done());
     assert_eq!(frames_until(&mut feed, "terminal"), 7);
-    feed.patience(Duration::from_millis(300));
+    feed.set_timeout(Duration::from_millis(300));
     assert!(feed.block().is_err(), "it stays open");
     let refused = d.try_follow("/v1/events?stream=task/unknown", None).unwrap();
     problem(&refused.err().unwrap(), 404, "not_found");

@@ -23,7 +23,7 @@ const MOST_MEMORY: u64 = 300 << 20;
 /// Deadline for what must come, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
 /// The daemon's timeouts for readers and bodies, with a margin for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const MAX_WAIT: Duration = Duration::from_secs(90);
 /// Bytes of a body without a credential.
 const STRANGE_BODY: usize = 990_000;
 /// Most connections without a valid credential.
@@ -160,7 +160,7 @@ fn stalled_readers_use_bounded_memory() {
         readers.iter_mut().filter_map(Held::beginning).collect::<Vec<_>>()
     };
     // A connection that waits gets its response when another is closed.
-    eventually(PATIENCE, || answered(&mut readers).len() == readers.len());
+    eventually(MAX_WAIT, || answered(&mut readers).len() == readers.len());
     neighbour.append(50);
     for beginning in answered(&mut readers) {
         let beginning = String::from_utf8_lossy(&beginning).into_owned();
@@ -285,7 +285,7 @@ fn unauthenticated_bodies_use_bounded_memory() {
         (0..400).map(|number| Held::open(d.addr, &requests[number % 2])).collect();
     neighbour.append(20);
     // Each is refused by its announced length, or closed for a later one.
-    eventually(PATIENCE, || {
+    eventually(MAX_WAIT, || {
         held.iter_mut().map(Held::beginning).filter(Option::is_none).count() <= STRANGERS
     });
     let said: Vec<String> = held
@@ -327,7 +327,7 @@ fn half_open_connections_block_neither_socket_nor_authenticated_clients() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     // This many stay without a credential.
-    eventually(PATIENCE, || {
+    eventually(MAX_WAIT, || {
         held.iter_mut().map(Held::beginning).filter(Option::is_none).count() <= STRANGERS
     });
     neighbour.append(20);

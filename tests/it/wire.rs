@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// How long a read may stay silent before the test fails: longer than any response on a busy
 /// machine whose disk stalls for a while.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// The caller: an address and, usually, a token.
 #[derive(Clone, Debug)]
@@ -195,9 +195,9 @@ pub(crate) fn exchange(addr: SocketAddr, bytes: &[u8]) -> io::Result<Reply> {
 }
 
 fn connect(addr: SocketAddr) -> io::Result<BufReader<TcpStream>> {
-    let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&addr, MAX_WAIT)?;
+    stream.set_read_timeout(Some(MAX_WAIT))?;
+    stream.set_write_timeout(Some(MAX_WAIT))?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
 }
@@ -299,7 +299,7 @@ impl Reply {
     fn read(head: Head, wire: &mut BufReader<TcpStream>) -> io::Result<Self> {
         let mut body = Vec::new();
         let mut source = Body::new(&head, wire);
-        let (mut buffer, end) = ([0; 16 * 1024], Instant::now() + PATIENCE * 3);
+        let (mut buffer, end) = ([0; 16 * 1024], Instant::now() + MAX_WAIT * 3);
         loop {
             match source.read(&mut buffer)? {
                 0 => return Ok(Self { head, body }),
@@ -546,7 +546,7 @@ impl Sse {
     }
 
     /// Sets how long a read may stay silent.
-    pub(crate) fn patience(&self, bound: Duration) {
+    pub(crate) fn set_timeout(&self, bound: Duration) {
         let stream = self.lines.get_ref().wire.get_ref();
         stream.set_read_timeout(Some(bound)).expect("a socket takes a timeout");
     }

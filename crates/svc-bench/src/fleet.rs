@@ -45,7 +45,7 @@ const CLOSE: usize = 10;
 /// Before anything counts, agents work for this long.
 const WARM: Duration = Duration::from_secs(10);
 /// How long an agent may take to begin, or to end.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// How much faster everything happens with `--quick`.
 const QUICK: u32 = 20;
 
@@ -263,7 +263,7 @@ impl Fleet {
 
 impl Member {
     fn next(&self) -> anyhow::Result<String> {
-        let line = self.lines.recv_timeout(PATIENCE);
+        let line = self.lines.recv_timeout(TIMEOUT);
         let line = line.with_context(|| {
             format!("an agent has ended or hangs: {}", self.process.complaint())
         })?;

@@ -147,12 +147,12 @@ struct Ground {
 }
 
 /// A flood that lasts until it is dropped.
-struct RequestInProgress {
+struct RunningFlood {
     _crowd: Crowd,
     noise: Option<PathBuf>,
 }
 
-impl Drop for RequestInProgress {
+impl Drop for RunningFlood {
     fn drop(&mut self) {
         if let Some(noise) = &self.noise {
             // The file may not exist yet.
@@ -240,7 +240,7 @@ impl Ground {
         flood: Flood,
         sizes: &Sizes,
         answers: &Arc<Answers>,
-    ) -> anyhow::Result<RequestInProgress> {
+    ) -> anyhow::Result<RunningFlood> {
         let address = self.daemon.target.address;
         let works = match flood {
             Flood::Readers => {
@@ -286,7 +286,7 @@ impl Ground {
         if let Some(noise) = &noise {
             std::fs::write(noise, "")?;
         }
-        Ok(RequestInProgress { _crowd: Crowd::counting(works, answers), noise })
+        Ok(RunningFlood { _crowd: Crowd::counting(works, answers), noise })
     }
 }
 

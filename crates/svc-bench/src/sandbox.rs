@@ -251,26 +251,26 @@ pub(crate) struct Disk {
     best: f64,
     seen: Vec<f64>,
     /// Remaining time that this run may wait for the disk.
-    patience: Duration,
+    max_wait: Duration,
 }
 
 impl Disk {
     pub(crate) fn look(sandbox: &Sandbox) -> anyhow::Result<Self> {
         let best = fsync_micros(sandbox)?;
-        Ok(Self { best, seen: vec![best], patience: Duration::from_mins(2) })
+        Ok(Self { best, seen: vec![best], max_wait: Duration::from_mins(2) })
     }
 
-    /// Waits until the disk is about as fast as it ever was, or until `patience` is used up.
+    /// Waits until the disk is about as fast as it ever was, or until `max_wait` is used up.
     pub(crate) fn settle(&mut self, sandbox: &Sandbox) -> anyhow::Result<()> {
         const PAUSE: Duration = Duration::from_millis(250);
         loop {
             let micros = fsync_micros(sandbox)?;
             self.best = self.best.min(micros);
-            if micros <= self.best.max(50.0) * 3.0 || self.patience.is_zero() {
+            if micros <= self.best.max(50.0) * 3.0 || self.max_wait.is_zero() {
                 self.seen.push(micros);
                 return Ok(());
             }
-            self.patience = self.patience.saturating_sub(PAUSE);
+            self.max_wait = self.max_wait.saturating_sub(PAUSE);
             std::thread::sleep(PAUSE);
         }
     }

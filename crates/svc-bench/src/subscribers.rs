@@ -92,8 +92,8 @@ impl Subscribers {
         Ok(slice)
     }
 
-    pub(crate) async fn received(&mut self, events: u64, patience: Duration) -> anyhow::Result<()> {
-        let end = Instant::now() + patience;
+    pub(crate) async fn received(&mut self, events: u64, max_wait: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + max_wait;
         while self.counters.iter().any(|counter| counter.load(Relaxed) < events) {
             self.check()?;
             anyhow::ensure!(Instant::now() < end, "a subscriber did not receive everything");

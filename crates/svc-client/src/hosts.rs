@@ -495,13 +495,13 @@ impl SpoolLines {
 }
 
 /// How long killed processes may take to end: a process that waits for a disk cannot end earlier.
-const KILL_PATIENCE: Duration = Duration::from_secs(4);
+const KILL_TIMEOUT: Duration = Duration::from_secs(4);
 const KILL_POLL: Duration = Duration::from_millis(5);
 
 /// Kills all processes of an agent whose host is dead, which it finds by their mark. Usually the
 /// reaper has done so, unless it was killed too.
 pub async fn end_tree(agent: &AgentId) {
-    let deadline = Instant::now() + KILL_PATIENCE;
+    let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         let mark = agent.as_str().to_owned();
         let signalled = tokio::task::spawn_blocking(move || {

@@ -21,7 +21,7 @@ use super::probe::{Abilities, version_of};
 use super::trust;
 
 /// How long Codex may take to list its hooks. After that its file is read instead.
-const PATIENCE: Duration = Duration::from_millis(900);
+const TIMEOUT: Duration = Duration::from_millis(900);
 
 /// The expected state with which entries are compared.
 #[derive(Debug, Clone)]
@@ -315,7 +315,7 @@ impl Expectation {
 
     /// Notes hooks that Codex skips, as it runs only hooks that the person has trusted.
     async fn note_untrusted(&self, status: &mut ClientStatus) {
-        let listed = match trust::hooks(&self.locations, self.version, PATIENCE).await {
+        let listed = match trust::hooks(&self.locations, self.version, TIMEOUT).await {
             Some(Ok(hooks)) => Some(hooks),
             // The file has the trusted hooks, but does not show whether they have changed since.
             Some(Err(_)) | None => None,

@@ -17,7 +17,7 @@ use super::client::{ClientLocations, ClientVersion, KnownClient};
 
 /// How long a client may take to print its version. The slow clients have a package file, which is
 /// read instead.
-const PATIENCE: Duration = Duration::from_millis(800);
+const TIMEOUT: Duration = Duration::from_millis(800);
 /// Most folders between an executable and the `package.json` of its npm package.
 const PACKAGE_DEPTH: usize = 4;
 
@@ -78,7 +78,7 @@ async fn printed(program: &Path) -> Option<String> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let text = timeout(PATIENCE, output).await.ok()?.ok()?.stdout;
+    let text = timeout(TIMEOUT, output).await.ok()?.ok()?.stdout;
     let text = String::from_utf8_lossy(&text).into_owned();
     let is_version =
         |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');

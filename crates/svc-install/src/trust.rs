@@ -137,12 +137,12 @@ fn snake_case(name: &str) -> String {
 pub async fn hooks(
     locations: &ClientLocations,
     version: &str,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Option<anyhow::Result<Vec<CodexHook>>> {
     let codex = locations.find("codex")?;
-    Some(match timeout(patience, ask(&codex, locations, version)).await {
+    Some(match timeout(max_wait, ask(&codex, locations, version)).await {
         Ok(answer) => answer,
-        Err(_) => Err(anyhow::anyhow!("codex did not answer within {patience:?}")),
+        Err(_) => Err(anyhow::anyhow!("codex did not answer within {max_wait:?}")),
     })
 }
 

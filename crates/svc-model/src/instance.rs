@@ -186,7 +186,7 @@ pub struct StartAllowance {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum StartRequester<'a> {
+pub enum AgentStarter<'a> {
     /// The operator, whom an instance's allowance does not bind.
     Operator,
     /// A session, with the real path of its project, if it has one.
@@ -243,13 +243,13 @@ impl StartAllowance {
     /// Whether a request may set this. Fails with the first setting that it may not set.
     pub fn permits(
         &self,
-        requester: StartRequester<'_>,
+        requester: AgentStarter<'_>,
         settings: &StartSettings<'_>,
     ) -> Result<(), StartRefusal> {
         if let Some(name) = settings.env.keys().find(|name| is_never_set_by_request(name)) {
             return Err(StartRefusal::NeverSet(name.clone()));
         }
-        let StartRequester::Session(project) = requester else { return Ok(()) };
+        let AgentStarter::Session(project) = requester else { return Ok(()) };
         if let Some(name) = settings.env.keys().find(|name| !self.env.contains(name)) {
             return Err(StartRefusal::Variable(name.clone()));
         }
@@ -306,7 +306,7 @@ mod tests {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    const OWN: StartRequester<'_> = StartRequester::Session(None);
+    const OWN: AgentStarter<'_> = AgentStarter::Session(None);
 
     #[test]
     fn variables_by_table() {
@@ -343,7 +343,7 @@ mod tests {
             let env = variables(&[name]);
             let settings = StartSettings { env: &env, args: &[], folder: None };
             assert_eq!(allowance.permits(OWN, &settings).is_ok(), for_session, "{name}");
-            let operator = allowance.permits(StartRequester::Operator, &settings);
+            let operator = allowance.permits(AgentStarter::Operator, &settings);
             assert_eq!(operator.is_ok(), for_operator, "{name}");
             let named = StartAllowance { env: words(&[name]), ..StartAllowance::default() };
             assert_eq!(named.check().is_ok(), for_operator, "allow_env = [{name:?}]");
@@ -378,7 +378,7 @@ mod tests {
                 is_allowed,
                 "{globs:?} {args:?}"
             );
-            assert_eq!(allow(globs).permits(StartRequester::Operator, &settings), Ok(()));
+            assert_eq!(allow(globs).permits(AgentStarter::Operator, &settings), Ok(()));
         }
         assert_eq!(allow(&["a[b"]).check().unwrap_err().0, "allow_args");
         allow(&["*", "--x=*"]).check().unwrap();
@@ -402,10 +402,10 @@ mod tests {
             (None, None, true),
         ] {
             let settings = StartSettings { env: &empty, args: &[], folder: folder.map(Path::new) };
-            let requester = StartRequester::Session(project.map(Path::new));
+            let requester = AgentStarter::Session(project.map(Path::new));
             let permitted = allowance.permits(requester, &settings);
             assert_eq!(permitted.is_ok(), is_allowed, "{project:?} {folder:?}");
-            assert_eq!(allowance.permits(StartRequester::Operator, &settings), Ok(()));
+            assert_eq!(allowance.permits(AgentStarter::Operator, &settings), Ok(()));
         }
     }
 }

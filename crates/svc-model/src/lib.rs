@@ -80,8 +80,8 @@ pub use id::{
     MessageId, OutcomeId, PeerId, RunId, TaskId, TokenId, ValueId, new_secret, random_bytes,
 };
 pub use instance::{
-    AgentInstance, InstanceStatus, InstanceView, StartAllowance, StartRate, StartRefusal,
-    StartRequester, StartSettings, is_instance_name,
+    AgentInstance, AgentStarter, InstanceStatus, InstanceView, StartAllowance, StartRate,
+    StartRefusal, StartSettings, is_instance_name,
 };
 pub use json::{NUL_REFUSED, json_bytes, json_has_nul, json_weight, json_without_nul};
 pub use list::{
@@ -106,7 +106,7 @@ pub use reference::{
     ID_PREFIX_CHARS, IdReference, LATEST, PeerReference, SessionKey, choose, is_agent_key,
 };
 pub use session_standing::{
-    IMPLICIT_SESSION, KnownOwner, SessionContact, SessionStanding, changes_direction,
+    IMPLICIT_SESSION, KnownOwner, SessionReference, SessionStanding, changes_direction,
     client_session_id, is_daemons_session_id, is_own_session, is_reserved_name, own_session_ids,
     session_id_in_process,
 };

@@ -291,11 +291,11 @@ pub const MCP_SESSION_OPEN: Duration = Duration::from_mins(2);
 /// MCP sessions that are cached in memory. A miss reads the table.
 pub const MCP_SESSIONS_CACHED: usize = 4096;
 /// How long a response may take before its head is sent without it.
-pub const MCP_PATIENCE: Duration = Duration::from_secs(1);
+pub const MCP_HEAD_DELAY: Duration = Duration::from_secs(1);
 /// How long a call may take before a client that supports tasks is given one.
 pub const MCP_TASK_AFTER: Duration = Duration::from_secs(5);
 /// How long an MCP client waits for a daemon that is starting.
-pub const START_PATIENCE: Duration = Duration::from_secs(10);
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retry delay of a client after a broken stream, in milliseconds. Some clients retry only twice,
 /// so this is half of the time that a restart may take.
 pub const MCP_RETRY_MS: u32 = 2000;

@@ -12,7 +12,7 @@ use crate::{Principal, ProcessIdentity, TokenHash, quote, token_hash};
 
 /// How a caller refers to a session.
 #[derive(Debug, Clone, Copy, Default)]
-pub enum SessionContact {
+pub enum SessionReference {
     /// By a call, which takes over no session of another principal.
     #[default]
     Call,

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!  kept: suspended ──► resume ──────────────────────────────────────► outcome
-//!  instance ──► connection ──┬─ to_end ◄─┐                              ▲
+//!  instance ──► connection ──┬─ rounds ◄─┐                              ▲
 //!   (waited for 5 s, else    │    ├──────┘ `input_required`: ask, again │
 //!    `unavailable`)          │    └──────────────────────────────────────┤
 //!                            └─ server with sessions, client without:    │
-//!                               to_end in a task of its own, which `suspended` follows;
+//!                               rounds in a task of its own, which `suspended` follows;
 //!                               a question ends the client's request, its next one resumes
 //! ```
 
@@ -38,7 +38,7 @@ use super::{
 };
 
 /// How long a call waits for a server that is starting.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of rounds of questions in one call.
 const MAX_ROUNDS: usize = 16;
 
@@ -102,7 +102,7 @@ impl ServerRequest {
     }
 
     /// Sends the request to the instance that serves the caller.
-    pub(super) async fn make(
+    pub(super) async fn run(
         self,
         instance: &Arc<Instance>,
         suspended: &SuspendedCalls,
@@ -113,8 +113,8 @@ impl ServerRequest {
         }
         // After a restart the daemon resumes the call while the server starts, too.
         let start = instance.spec.entry.startup_timeout;
-        let patience = if call.is_resumed() { PATIENCE.max(start) } else { PATIENCE };
-        let connection = match instance.connection(patience).await {
+        let max_wait = if call.is_resumed() { TIMEOUT.max(start) } else { TIMEOUT };
+        let connection = match instance.connection(max_wait).await {
             Ok(connection) => connection,
             Err(status) => {
                 let name = &instance.spec.key.name;
@@ -125,9 +125,9 @@ impl ServerRequest {
         // A server without sessions asks by ending its request, as a client without sessions is
         // asked, so no call has to be suspended.
         if serving.connection.is_modern() || !call.asks_between_requests() {
-            return serving.to_end(&self, call).await;
+            return serving.run_rounds(&self, call).await;
         }
-        suspended.run(call, |call| async move { serving.to_end(&self, &call).await }).await
+        suspended.run(call, |call| async move { serving.run_rounds(&self, &call).await }).await
     }
 
     /// Sends a request that is no tool's call, and returns its result.
@@ -137,7 +137,7 @@ impl ServerRequest {
         suspended: &SuspendedCalls,
         call: &Call,
     ) -> Result<Box<RawValue>, Failure> {
-        match self.make(instance, suspended, call).await.1? {
+        match self.run(instance, suspended, call).await.1? {
             Output::Verbatim(result) => Ok(result),
             other => {
                 debug_assert!(false, "{other:?} is of a tool, and no result of a server");
@@ -189,7 +189,7 @@ struct ServingInstance {
 
 impl ServingInstance {
     /// Sends a request, and repeats it with the client's answers for as long as the server asks.
-    async fn to_end(&self, request: &ServerRequest, call: &Call) -> ServerCallEnd {
+    async fn run_rounds(&self, request: &ServerRequest, call: &Call) -> ServerCallEnd {
         let connection = &self.connection;
         // The client was asked in an earlier run of this call.
         let kept = call.kept();
@@ -221,7 +221,7 @@ impl ServingInstance {
                 let members = [("inputResponses", Some(&answers)), ("requestState", state)];
                 params = with_members(&params, members);
             }
-            let (outcome, answer) = self.once(request, open, call, &params).await;
+            let (outcome, answer) = self.run_round(request, open, call, &params).await;
             wanted = match &answer {
                 Ok(Output::Verbatim(result)) => WantedInput::parse_result(result),
                 _ => None,
@@ -235,7 +235,7 @@ impl ServingInstance {
         (CallOutcome::Error, Err(request.failed(text)))
     }
 
-    async fn once(
+    async fn run_round(
         &self,
         request: &ServerRequest,
         mut open: OpenRequest,
@@ -415,8 +415,9 @@ fn meta_of(raw: Box<RawValue>, id: u64) -> Option<Box<RawValue>> {
     if text == "{}" { None } else { RawValue::from_string(text).ok() }
 }
 
+/// Whom an instance serves.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Served {
+pub(super) struct SharedWith {
     /// The root of a project, or a session; empty for an instance that serves everybody, or a
     /// caller that has neither.
     pub(super) key: String,
@@ -425,7 +426,7 @@ pub(super) struct Served {
 }
 
 /// The instance of a server that serves a caller: the project's, the session's, or everybody's.
-pub(super) fn serves(instance_of: &SourceSpec, call: &Call) -> Served {
+pub(super) fn shared_with(instance_of: &SourceSpec, call: &Call) -> SharedWith {
     let project = call.caller.root();
     let key = match instance_of.entry.sharing {
         Sharing::Shared => None,
@@ -434,5 +435,5 @@ pub(super) fn serves(instance_of: &SourceSpec, call: &Call) -> Served {
         Sharing::Session => call.session.as_deref().or(call.caller.session()),
     };
     let project = key.and(project).map(str::to_owned);
-    Served { key: key.unwrap_or_default().to_owned(), project }
+    SharedWith { key: key.unwrap_or_default().to_owned(), project }
 }

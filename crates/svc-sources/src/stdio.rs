@@ -264,7 +264,7 @@ impl StderrLines {
 }
 
 /// Deadline for a runtime to stop a container.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds between SIGTERM and SIGKILL in a container.
 const GRACE: &str = "5";
 /// Variables that select the runtime's daemon. No other variable of the server is kept.
@@ -346,7 +346,7 @@ impl ContainerNote {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(args).env_clear().envs(self.env.iter().cloned()).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        match tokio::time::timeout(PATIENCE, command.status()).await {
+        match tokio::time::timeout(TIMEOUT, command.status()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::warn!(%error, "a container cannot be stopped"),
             Err(_) => tracing::warn!("a container is not stopped in time"),

@@ -91,7 +91,7 @@ pub struct Bus {
     /// All events up to this position were published.
     position: AtomicI64,
     opened: watch::Sender<u64>,
-    sayings: UnfinishedEntries,
+    unfinished_entries: UnfinishedEntries,
 }
 
 impl Bus {
@@ -101,7 +101,7 @@ impl Bus {
             everything: Arc::default(),
             position: AtomicI64::new(0),
             opened: watch::Sender::new(0),
-            sayings: UnfinishedEntries::new(),
+            unfinished_entries: UnfinishedEntries::new(),
         })
     }
 
@@ -118,8 +118,8 @@ impl Bus {
     }
 
     /// Text that agents stream now and that no event records yet.
-    pub const fn sayings(&self) -> &UnfinishedEntries {
-        &self.sayings
+    pub const fn unfinished_entries(&self) -> &UnfinishedEntries {
+        &self.unfinished_entries
     }
 
     /// Counts commits that opened a stream which lists may name.
@@ -286,7 +286,7 @@ pub struct StreamListener<T> {
 }
 
 #[derive(Debug)]
-pub enum Heard<T> {
+pub enum ListenerRead<T> {
     /// The commits that follow the cursor directly.
     Items(Vec<Arc<T>>),
     /// No event follows the cursor yet.
@@ -339,10 +339,10 @@ impl<T: Send + Sync> StreamListener<T> {
     }
 
     /// The batches after `cursor`, up to about `budget` bytes, at least one.
-    pub fn hear(&self, cursor: i64, budget: usize) -> Heard<T> {
+    pub fn read(&self, cursor: i64, budget: usize) -> ListenerRead<T> {
         let level = *self.level.borrow();
         if level.last <= cursor {
-            return if level.closed { Heard::Closed } else { Heard::Nothing };
+            return if level.closed { ListenerRead::Closed } else { ListenerRead::Nothing };
         }
         let tail = self.channel.tail();
         let from = tail.items.partition_point(|entry| entry.range.1 <= cursor);
@@ -356,7 +356,7 @@ impl<T: Send + Sync> StreamListener<T> {
             bytes += entry.bytes;
             items.push(Arc::clone(&entry.item));
         }
-        if items.is_empty() { Heard::Behind } else { Heard::Items(items) }
+        if items.is_empty() { ListenerRead::Behind } else { ListenerRead::Items(items) }
     }
 }
 
@@ -382,7 +382,7 @@ impl<T> Drop for StreamListener<T> {
 pub(crate) struct Version {
     number: AtomicU64,
     /// Other connections may commit without notifying us.
-    is_untold: AtomicBool,
+    is_unnotified: AtomicBool,
 }
 
 impl Version {
@@ -397,7 +397,7 @@ impl Version {
     }
 
     pub(crate) fn settled(&self) -> Option<u64> {
-        if self.is_untold.load(Relaxed) {
+        if self.is_unnotified.load(Relaxed) {
             return None;
         }
         Some(self.number.load(SeqCst)).filter(|number| number.is_multiple_of(2))
@@ -413,8 +413,8 @@ impl Version {
 
     /// Sets whether the server notifies us of commits of other connections. Call
     /// [`Self::count_other`] before `true`, because commits may have been missed.
-    pub(crate) fn set_told(&self, is_told: bool) {
-        self.is_untold.store(!is_told, Relaxed);
+    pub(crate) fn set_notified(&self, is_notified: bool) {
+        self.is_unnotified.store(!is_notified, Relaxed);
     }
 }
 
@@ -423,16 +423,16 @@ const MOST: usize = 64 * 1024;
 /// The unfinished entry of each stream that has one.
 #[derive(Debug)]
 pub struct UnfinishedEntries {
-    said: Mutex<HashMap<StreamName, Said>>,
-    /// Incremented on each [`Self::say`], to wake listeners.
+    entries: Mutex<HashMap<StreamName, UnfinishedEntry>>,
+    /// Incremented on each [`Self::append`], to wake listeners.
     count: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Said {
+struct UnfinishedEntry {
     visibility: Arc<StreamVisibility>,
     after: PrecedingEvent,
-    words: AgentDelta,
+    delta: AgentDelta,
     at: Timestamp,
 }
 
@@ -448,7 +448,7 @@ pub struct PrecedingEvent {
 #[derive(Debug)]
 pub struct EntryDelta {
     pub stream: StreamName,
-    pub words: AgentDelta,
+    pub delta: AgentDelta,
     pub at: Timestamp,
 }
 
@@ -456,16 +456,16 @@ pub struct EntryDelta {
 #[derive(Debug)]
 pub struct EntryListener {
     count: watch::Receiver<u64>,
-    heard: HashMap<StreamName, (String, usize)>,
+    received: HashMap<StreamName, (String, usize)>,
 }
 
 impl UnfinishedEntries {
     pub(crate) fn new() -> Self {
-        Self { said: Mutex::default(), count: watch::Sender::default() }
+        Self { entries: Mutex::default(), count: watch::Sender::default() }
     }
 
     /// Appends a delta to the stream's entry; a delta of another entry replaces the entry.
-    pub fn say(
+    pub fn append(
         &self,
         stream: &StreamName,
         visibility: &Arc<StreamVisibility>,
@@ -473,18 +473,18 @@ impl UnfinishedEntries {
         delta: &AgentDelta,
         at: Timestamp,
     ) {
-        let mut said = self.lock();
-        match said.get_mut(stream) {
-            Some(known) if known.words.of == delta.of => {
-                known.words.text.push_str(&delta.text);
+        let mut entries = self.lock();
+        match entries.get_mut(stream) {
+            Some(known) if known.delta.of == delta.of => {
+                known.delta.text.push_str(&delta.text);
                 known.at = at;
             }
             _ => {
-                let (visibility, words) = (Arc::clone(visibility), delta.clone());
-                said.insert(stream.clone(), Said { visibility, after, words, at });
+                let (visibility, delta) = (Arc::clone(visibility), delta.clone());
+                entries.insert(stream.clone(), UnfinishedEntry { visibility, after, delta, at });
             }
         }
-        drop(said);
+        drop(entries);
         self.count.send_modify(|count| *count += 1);
     }
 
@@ -495,42 +495,43 @@ impl UnfinishedEntries {
 
     /// Listens from the beginning of each unfinished entry.
     pub fn listen(&self) -> EntryListener {
-        EntryListener { count: self.count.subscribe(), heard: HashMap::new() }
+        EntryListener { count: self.count.subscribe(), received: HashMap::new() }
     }
 
-    /// The next text that the reader has not received, of a stream for which `may_hear` is true.
-    pub fn hear(
+    /// The next text that the reader has not received, of a stream for which `may_read` is true.
+    pub fn next_delta(
         &self,
         listener: &mut EntryListener,
-        may_hear: impl Fn(&StreamName, &StreamVisibility, PrecedingEvent) -> bool,
+        may_read: impl Fn(&StreamName, &StreamVisibility, PrecedingEvent) -> bool,
     ) -> Option<EntryDelta> {
-        let said = self.lock();
-        for (stream, Said { visibility, after, words, at }) in &*said {
-            if !may_hear(stream, visibility, *after) {
+        let entries = self.lock();
+        for (stream, UnfinishedEntry { visibility, after, delta, at }) in &*entries {
+            if !may_read(stream, visibility, *after) {
                 continue;
             }
-            let known = listener.heard.get(stream);
-            let heard = known.filter(|(of, _)| *of == words.of).map_or(0, |(_, heard)| *heard);
-            let Some(rest) = words.text.get(heard..).filter(|rest| !rest.is_empty()) else {
+            let known = listener.received.get(stream);
+            let received =
+                known.filter(|(of, _)| *of == delta.of).map_or(0, |(_, received)| *received);
+            let Some(rest) = delta.text.get(received..).filter(|rest| !rest.is_empty()) else {
                 continue;
             };
             let text = rest[..rest.floor_char_boundary(MOST)].to_owned();
             let stream = stream.clone();
-            listener.heard.insert(stream.clone(), (words.of.clone(), heard + text.len()));
-            let (role, of, at) = (words.role, words.of.clone(), *at);
-            return Some(EntryDelta { stream, words: AgentDelta { role, text, of }, at });
+            listener.received.insert(stream.clone(), (delta.of.clone(), received + text.len()));
+            let (role, of, at) = (delta.role, delta.of.clone(), *at);
+            return Some(EntryDelta { stream, delta: AgentDelta { role, text, of }, at });
         }
         // Progress in a stream without an entry is kept for a while: after a broken connection the
         // host repeats the entry from its beginning.
-        if listener.heard.len() > 2 * said.len() + 64 {
-            listener.heard.retain(|stream, _| said.contains_key(stream));
+        if listener.received.len() > 2 * entries.len() + 64 {
+            listener.received.retain(|stream, _| entries.contains_key(stream));
         }
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<StreamName, Said>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<StreamName, UnfinishedEntry>> {
         // No code panics under this lock.
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -563,8 +564,8 @@ mod tests {
     }
 
     fn heard(listener: &StreamListener<Batch>, cursor: i64, budget: usize) -> Option<(i64, i64)> {
-        match listener.hear(cursor, budget) {
-            Heard::Items(items) => Some((items.first()?.seqs.0, items.last()?.seqs.1)),
+        match listener.read(cursor, budget) {
+            ListenerRead::Items(items) => Some((items.first()?.seqs.0, items.last()?.seqs.1)),
             _ => None,
         }
     }
@@ -587,19 +588,22 @@ mod tests {
     fn the_tail_returns_batches_after_the_cursor_or_reports_behind() {
         let bus = Bus::new();
         let listener = bus.listen(&StreamName::fixed("team"));
-        assert!(matches!(listener.hear(0, 1000), Heard::Nothing));
+        assert!(matches!(listener.read(0, 1000), ListenerRead::Nothing));
         bus.publish(vec![batch(5..=6, 10, false)]);
         bus.publish(vec![batch(7..=7, 10, false)]);
-        assert!(matches!(listener.hear(3, 1000), Heard::Behind));
+        assert!(matches!(listener.read(3, 1000), ListenerRead::Behind));
         assert_eq!(heard(&listener, 4, 1_000_000), Some((5, 7)));
         assert_eq!(heard(&listener, 4, 1), Some((5, 6)), "at least one batch");
         assert_eq!(heard(&listener, 6, 1_000_000), Some((7, 7)));
-        assert!(matches!(listener.hear(5, 1000), Heard::Behind), "in the middle of a commit");
-        assert!(matches!(listener.hear(7, 1000), Heard::Nothing));
+        assert!(
+            matches!(listener.read(5, 1000), ListenerRead::Behind),
+            "in the middle of a commit"
+        );
+        assert!(matches!(listener.read(7, 1000), ListenerRead::Nothing));
         // A commit that exceeds the tail's bound is published nevertheless.
         bus.publish(vec![batch(8..=8, limits::TAIL_BYTES + 1, true)]);
-        assert!(matches!(listener.hear(7, 1000), Heard::Behind));
-        assert!(matches!(listener.hear(8, 1000), Heard::Closed));
+        assert!(matches!(listener.read(7, 1000), ListenerRead::Behind));
+        assert!(matches!(listener.read(8, 1000), ListenerRead::Closed));
         assert!(listener.channel.tail().items.is_empty());
     }
 
@@ -613,15 +617,15 @@ mod tests {
         bus.publish(vec![batch(2..=2, 10, false)]);
         bus.advance(101, 102);
         assert_eq!(bus.position(), 100, "one is missing");
-        assert!(matches!(listener.hear(0, 1000), Heard::Behind));
+        assert!(matches!(listener.read(0, 1000), ListenerRead::Behind));
         bus.publish(vec![batch(1..=2, 10, false)]);
         bus.advance(100, 102);
         assert_eq!(bus.position(), 102);
         assert_eq!(listener.last(), 2, "the level does not fall");
-        assert!(matches!(listener.hear(0, 1000), Heard::Behind));
-        assert!(matches!(listener.hear(2, 1000), Heard::Nothing));
+        assert!(matches!(listener.read(0, 1000), ListenerRead::Behind));
+        assert!(matches!(listener.read(2, 1000), ListenerRead::Nothing));
         bus.publish(vec![batch(2..=2, 10, true)]);
-        assert!(matches!(listener.hear(2, 1000), Heard::Closed), "this it learns");
+        assert!(matches!(listener.read(2, 1000), ListenerRead::Closed), "this it learns");
         bus.advance(100, 101);
         assert_eq!(bus.position(), 102);
     }
@@ -632,17 +636,23 @@ mod tests {
 
     #[test]
     fn a_reader_gets_each_delta_once_and_nothing_of_finished_entries() {
-        let (sayings, stream) = (UnfinishedEntries::new(), StreamName::new("agent", "ag_1"));
+        let (entries, stream) = (UnfinishedEntries::new(), StreamName::new("agent", "ag_1"));
         let visibility = Arc::new(StreamVisibility::Team);
         let after = PrecedingEvent { seq: 3, position: 9 };
         let say = |of: &str, text: &str| {
-            sayings.say(&stream, &visibility, after, &delta(of, text), Timestamp::from_millis(1));
+            entries.append(
+                &stream,
+                &visibility,
+                after,
+                &delta(of, text),
+                Timestamp::from_millis(1),
+            );
         };
         let hear = |listener: &mut EntryListener, cursor: i64| {
-            let heard = sayings.hear(listener, |_, _, after| cursor >= after.seq);
-            heard.map(|heard| (heard.words.of, heard.words.text))
+            let heard = entries.next_delta(listener, |_, _, after| cursor >= after.seq);
+            heard.map(|heard| (heard.delta.of, heard.delta.text))
         };
-        let mut early = sayings.listen();
+        let mut early = entries.listen();
         assert_eq!(hear(&mut early, 9), None);
         say("1", "one ");
         assert_eq!(hear(&mut early, 2), None, "the reader has not read the preceding event");
@@ -650,10 +660,10 @@ mod tests {
         say("1", "two");
         assert_eq!(hear(&mut early, 3), Some(("1".to_owned(), "two".to_owned())));
         assert_eq!(hear(&mut early, 3), None);
-        let mut late = sayings.listen();
+        let mut late = entries.listen();
         assert_eq!(hear(&mut late, 3), Some(("1".to_owned(), "one two".to_owned())));
         // The connection to the host broke; the host repeats the whole entry.
-        sayings.finish(&stream);
+        entries.finish(&stream);
         assert_eq!(hear(&mut late, 3), None);
         say("1", "one two three");
         assert_eq!(hear(&mut late, 3), Some(("1".to_owned(), " three".to_owned())));

@@ -70,7 +70,7 @@ mod writer;
 mod writer_tests;
 
 pub use bus::{
-    Batch, Bus, Commit, EntryDelta, EntryListener, Heard, PrecedingEvent, StreamListener,
+    Batch, Bus, Commit, EntryDelta, EntryListener, ListenerRead, PrecedingEvent, StreamListener,
     UnfinishedEntries, render,
 };
 pub use error::{CopyError, EngineError, MigrateError, RestoreError, StoreError};

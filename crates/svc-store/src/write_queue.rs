@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_empty_lane_is_removed_when_its_last_waiting_sender_is_dropped() {
+    async fn an_empty_queue_is_removed_when_its_last_waiting_sender_is_dropped() {
         let (sender, queue) = WriteQueueSender::open();
         let key = WriteQueueKey::for_principal(&Principal::Session("greedy".into()));
         let send = || sender.send(&key, job());

@@ -168,14 +168,14 @@ async fn write(
     version: &Version,
 ) -> Option<Duration> {
     if group.iter().all(|job| matches!(job, WriterJob::Append { .. })) {
-        return commit_appends(tx, group, version).await;
+        return commit_append_group(tx, group, version).await;
     }
     let isolation = if group.len() == 1 { JobIsolation::Alone } else { JobIsolation::Savepoint };
     commit(tx, group, version, isolation).await
 }
 
 /// Commits appends, which are one statement together, and answers each.
-async fn commit_appends(
+async fn commit_append_group(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
     version: &Version,

@@ -183,15 +183,14 @@ async fn end_marked(mark: &str, first: Signal) {
     }
 }
 
-type SpawnRequest =
-    (std::process::Command, tokio::runtime::Handle, oneshot::Sender<io::Result<Child>>);
+type SpawnJob = (std::process::Command, tokio::runtime::Handle, oneshot::Sender<io::Result<Child>>);
 
 /// The kernel sends the death signal when the thread that started a child ends, so one thread that
 /// never ends starts all children.
 async fn spawn(command: std::process::Command) -> io::Result<Child> {
-    static SPAWNER: OnceLock<std::sync::mpsc::Sender<SpawnRequest>> = OnceLock::new();
+    static SPAWNER: OnceLock<std::sync::mpsc::Sender<SpawnJob>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (sender, requests) = std::sync::mpsc::channel::<SpawnRequest>();
+        let (sender, requests) = std::sync::mpsc::channel::<SpawnJob>();
         std::thread::spawn(move || {
             for (command, runtime, reply) in requests {
                 let _guard = runtime.enter();

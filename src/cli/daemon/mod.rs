@@ -28,7 +28,7 @@ pub(super) use start::{
 };
 
 /// Deadline for `/health`, which reads nothing but memory.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Poll interval for a daemon that starts or ends, as it sends no notice.
 const POLL: Duration = Duration::from_millis(20);
@@ -101,9 +101,9 @@ pub(super) async fn find_daemon(context: &Context) -> DaemonProbe {
     }
 }
 
-/// Polls the daemon until it is neither starting nor ending, for `patience` at most.
-pub(super) async fn find_settled_daemon(context: &Context, patience: Duration) -> DaemonProbe {
-    let deadline = Instant::now() + patience;
+/// Polls the daemon until it is neither starting nor ending, for `max_wait` at most.
+pub(super) async fn find_settled_daemon(context: &Context, max_wait: Duration) -> DaemonProbe {
+    let deadline = Instant::now() + max_wait;
     loop {
         let probe = find_daemon(context).await;
         if !matches!(probe, DaemonProbe::NotReady(_)) || Instant::now() >= deadline {
@@ -146,9 +146,9 @@ pub(super) async fn probe(endpoint: Endpoint) -> Result<HealthAnswer, ClientErro
 async fn probe_once(endpoint: Endpoint) -> Result<HealthAnswer, ClientError> {
     let shown = endpoint.to_string();
     let client = Client::new(DaemonTarget::without_token(endpoint));
-    let reply = tokio::time::timeout(PATIENCE, client.exchange(Method::GET, "/health", None))
+    let reply = tokio::time::timeout(TIMEOUT, client.exchange(Method::GET, "/health", None))
         .await
-        .map_err(|_| ClientError::Timeout { url: shown, seconds: PATIENCE.as_secs() })??;
+        .map_err(|_| ClientError::Timeout { url: shown, seconds: TIMEOUT.as_secs() })??;
     let document = reply.json().unwrap_or_default();
     Ok(HealthAnswer { status: reply.status, document, pid: client.pid() })
 }

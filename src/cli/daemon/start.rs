@@ -26,7 +26,7 @@ use super::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready,
 
 /// Deadline for the first response of a new daemon. It creates or migrates the database first, with
 /// a sync for each step: a disk that needs a second for a sync needs 15 s for a first start.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a new daemon, or one that ends, is polled: neither notifies this process.
 const POLL: Duration = Duration::from_millis(20);
 const TAIL: usize = 20;
@@ -41,7 +41,7 @@ pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
 async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFile, bool)> {
     // A mistake in the configuration is reported here and not in the log.
     let config = context.config(&args.flags())?;
-    match find_settled_daemon(context, PATIENCE).await {
+    match find_settled_daemon(context, TIMEOUT).await {
         DaemonProbe::Running(daemon, _) => return Ok((daemon, false)),
         DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
         DaemonProbe::WithoutSocket(daemon) => bail!("{}", no_socket(&daemon)),
@@ -167,7 +167,7 @@ impl StartingDaemon {
         context: &Context,
         addresses: &[SocketAddr],
     ) -> anyhow::Result<(DaemonFile, bool)> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut ended: Option<ExitStatus> = None;
         loop {
             if ended.is_none() {
@@ -211,7 +211,7 @@ impl StartingDaemon {
                 bail!(
                     "the daemon (pid {}) has not answered for {} s; it is still starting: see `svc status` and `svc logs`",
                     self.child.id(),
-                    PATIENCE.as_secs()
+                    TIMEOUT.as_secs()
                 );
             }
             sleep(POLL).await;
@@ -360,7 +360,7 @@ pub(crate) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32
         DaemonProbe::Silent { pid: None, problem } => bail!("{problem}"),
     };
     let pid = Pid::from_raw(daemon.pid).context("the daemon does not say which process it is")?;
-    for (patience, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {
+    for (max_wait, next) in [(FIRST_SIGNAL, "asking again"), (SECOND_SIGNAL, "giving up")] {
         match kill_process(pid, Signal::TERM) {
             Ok(()) => {}
             Err(rustix::io::Errno::SRCH) => return Ok(Some(daemon.pid)),
@@ -369,10 +369,10 @@ pub(crate) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32
                 daemon.pid
             ),
         }
-        if gone(daemon.pid, patience).await {
+        if gone(daemon.pid, max_wait).await {
             return Ok(Some(daemon.pid));
         }
-        let (pid, seconds) = (daemon.pid, patience.as_secs());
+        let (pid, seconds) = (daemon.pid, max_wait.as_secs());
         output::note(&format!("the daemon (pid {pid}) is still there after {seconds} s, {next}"));
     }
     bail!(
@@ -381,8 +381,8 @@ pub(crate) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32
     )
 }
 
-async fn gone(pid: i32, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+async fn gone(pid: i32, max_wait: Duration) -> bool {
+    let deadline = Instant::now() + max_wait;
     while u32::try_from(pid).is_ok_and(is_running) {
         if Instant::now() >= deadline {
             return false;

@@ -168,7 +168,7 @@ pub(super) fn run(global: GlobalFlags, args: HookArgs, started: Instant) -> Exit
 }
 
 /// How long a payload may take to come, for a caller that gives none and keeps standard input open.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether `svc` without arguments was called as a hook: standard input has the payload of one.
 /// Versions of Claude Code before 2.1.139 ignore the arguments of a hook that has them apart from
@@ -179,7 +179,7 @@ pub(super) fn is_called_without_arguments(home: Option<&Path>) -> bool {
     }
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(read_payload()).ok());
-    let Ok(Ok(payload)) = receiver.recv_timeout(PATIENCE) else { return false };
+    let Ok(Ok(payload)) = receiver.recv_timeout(TIMEOUT) else { return false };
     if payload.get("hook_event_name").is_none() && payload.get("session_id").is_none() {
         return false;
     }

@@ -319,7 +319,7 @@ fn notes(
 }
 
 /// Deadline for the response of `svc stdio`.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts the daemon unless it runs or `no_start` is set. Returns sentences that say whether
 /// clients reach it.
@@ -344,7 +344,7 @@ async fn daemon_note(context: &Context, command: &ClientCommand, no_start: bool)
             }
         }
     }
-    notes.push(match timeout(PATIENCE, introduce(command)).await {
+    notes.push(match timeout(TIMEOUT, introduce(command)).await {
         Ok(Ok(())) => "the daemon runs, and `svc stdio` reaches it".to_owned(),
         Ok(Err(error)) => {
             format!("`svc stdio` does not reach the daemon: {error:#}; see `svc doctor`")

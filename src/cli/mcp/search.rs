@@ -22,7 +22,7 @@ const MAX_PAGES: usize = 200;
 const MAX_PAGE: usize = 16 * 1024 * 1024;
 /// Largest list of a registry that is cached, in bytes.
 const MAX_CACHE: u64 = 256 << 20;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const SERVERS: Listing = Listing {
     items: "servers",
@@ -148,7 +148,7 @@ fn cache_file(context: &Context, registry: &str) -> PathBuf {
 
 async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
     choose_tls();
-    let client = reqwest::Client::builder().timeout(PATIENCE).build()?;
+    let client = reqwest::Client::builder().timeout(TIMEOUT).build()?;
     let (mut servers, mut cursor) = (Vec::new(), None::<String>);
     let mut seen = std::collections::HashSet::new();
     for _ in 0..MAX_PAGES {

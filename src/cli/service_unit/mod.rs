@@ -21,7 +21,7 @@ use super::{Context, ExitResult, output};
 use unit::{Present, ServiceState, Unit, run_all};
 
 /// Deadline for the daemon's first response, the same as for `svc start`.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Subcommand)]
@@ -149,7 +149,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
 
 /// Waits until the daemon that the service started responds: a started process may still fail.
 async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let state = unit.state()?;
         if let DaemonProbe::Running(daemon, health) = find_daemon(context).await

@@ -34,7 +34,7 @@ const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initiali
 pub(super) struct Bridge {
     pub(super) link: DaemonLink,
     pub(super) output: LineWriter,
-    pub(super) session: CurrentSession,
+    pub(super) session: CurrentMcpSession,
     pub(super) tools: ToolCache,
     /// Which tools the client is shown, if `--expose` says so.
     pub(super) expose: Option<ToolExposure>,
@@ -50,7 +50,7 @@ struct ToolListParams<'a> {
 
 impl Bridge {
     pub(super) fn new(link: DaemonLink, output: LineWriter, expose: Option<ToolExposure>) -> Self {
-        let (session, tools) = (CurrentSession::default(), ToolCache::default());
+        let (session, tools) = (CurrentMcpSession::default(), ToolCache::default());
         Self { link, output, session, tools, expose }
     }
 
@@ -93,8 +93,8 @@ impl Bridge {
     /// `initialize`. Concurrent calls share one renewal.
     pub(super) async fn renew(
         &self,
-        stale: &Arc<LegacySession>,
-    ) -> Result<Arc<LegacySession>, String> {
+        stale: &Arc<LegacyMcpSession>,
+    ) -> Result<Arc<LegacyMcpSession>, String> {
         let _turn = self.session.renewing.lock().await;
         match self.session.get() {
             Some(current) if !Arc::ptr_eq(&current, stale) => return Ok(current),
@@ -105,7 +105,7 @@ impl Bridge {
             .request(&request)
             .await
             .map_err(|problem| format!("the session cannot be renewed: {problem}"))?;
-        let session = LegacySession::new(id, &result, stale.params.as_deref());
+        let session = LegacyMcpSession::new(id, &result, stale.params.as_deref());
         let initialized = mcp_request::post(Bytes::from_static(INITIALIZED), session.setting());
         match self.link.open(&initialized, Effort::Demand).await {
             Ok(answer) if answer.status.is_success() => {}
@@ -186,7 +186,7 @@ pub(super) fn note_garbage() {
 
 /// The session of a protocol revision with sessions, granted by `initialize` and kept for a
 /// renewal.
-pub(super) struct LegacySession {
+pub(super) struct LegacyMcpSession {
     /// The session's id; `None` if the server grants none.
     pub(super) id: Option<HeaderValue>,
     revision: Option<Revision>,
@@ -197,13 +197,13 @@ pub(super) struct LegacySession {
 }
 
 #[derive(Default)]
-pub(super) struct CurrentSession {
-    session: Mutex<Option<Arc<LegacySession>>>,
+pub(super) struct CurrentMcpSession {
+    session: Mutex<Option<Arc<LegacyMcpSession>>>,
     /// Held during a renewal, so that only one of several concurrent requests renews the session.
     renewing: tokio::sync::Mutex<()>,
 }
 
-impl LegacySession {
+impl LegacyMcpSession {
     /// The session that a response to `initialize` grants; `None` if it is an error.
     pub(super) fn granted(request: &[u8], answer: &str, id: Option<HeaderValue>) -> Option<Self> {
         let result = JsonRpcEnvelope::parse(answer.as_bytes()).ok()?.result?;
@@ -238,19 +238,19 @@ impl LegacySession {
     }
 }
 
-impl CurrentSession {
+impl CurrentMcpSession {
     /// `None` before `initialize`.
-    pub(super) fn get(&self) -> Option<Arc<LegacySession>> {
+    pub(super) fn get(&self) -> Option<Arc<LegacyMcpSession>> {
         self.lock().clone()
     }
 
-    pub(super) fn begin(&self, session: LegacySession) -> Arc<LegacySession> {
+    pub(super) fn begin(&self, session: LegacyMcpSession) -> Arc<LegacyMcpSession> {
         let session = Arc::new(session);
         *self.lock() = Some(Arc::clone(&session));
         session
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<LegacySession>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<LegacyMcpSession>>> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,7 +13,7 @@ use svc_wire::mcp_request::{self, RequestSetting};
 use tokio::time::sleep;
 
 use super::super::output;
-use super::bridge::{Bridge, LegacySession, REPEATS, note_garbage};
+use super::bridge::{Bridge, LegacyMcpSession, REPEATS, note_garbage};
 use super::call::{CallFailure, CallKind, ClientCall, OneWayMessage, Settlement};
 use super::link::{Effort, LinkError};
 
@@ -51,7 +51,7 @@ impl Bridge {
         let (mut repeats, mut renewed) = (0, false);
         loop {
             let session = (!note.modern).then(|| self.session.get()).flatten();
-            let setting = session.as_deref().map(LegacySession::setting).unwrap_or_default();
+            let setting = session.as_deref().map(LegacyMcpSession::setting).unwrap_or_default();
             let request = mcp_request::post(note.line.clone(), setting);
             let problem = match self.link.open(&request, Effort::Demand).await {
                 Ok(answer) if answer.status.is_success() => return,
@@ -89,7 +89,7 @@ impl Bridge {
             let setting = RequestSetting {
                 input_schema: tool.as_ref().map(|tool| &tool.input_schema),
                 expose: self.expose,
-                ..session.as_deref().map(LegacySession::setting).unwrap_or_default()
+                ..session.as_deref().map(LegacyMcpSession::setting).unwrap_or_default()
             };
             let request = mcp_request::post(call.line.clone(), setting);
             // The renewal of a subscription must not start a daemon.
@@ -126,7 +126,7 @@ impl Bridge {
         &self,
         call: &mut ClientCall,
         stream: StreamingReply,
-        session: Option<&LegacySession>,
+        session: Option<&LegacyMcpSession>,
         attempts: &mut Attempts,
     ) -> Result<(), AnswerError> {
         let granted = stream.headers.get(SESSION_ID).cloned();
@@ -188,7 +188,7 @@ impl Bridge {
             Settlement::Pass => {
                 if call.kind == CallKind::Initialize && call.is_settled() {
                     // Stored before the client can use the session.
-                    let session = LegacySession::granted(&call.line, &message, granted.cloned());
+                    let session = LegacyMcpSession::granted(&call.line, &message, granted.cloned());
                     session.map(|session| self.session.begin(session));
                 }
                 self.output.send(message).await;
@@ -201,7 +201,7 @@ impl Bridge {
         &self,
         call: &mut ClientCall,
         answer: StreamingReply,
-        session: Option<Arc<LegacySession>>,
+        session: Option<Arc<LegacyMcpSession>>,
         attempts: &mut Attempts,
     ) -> Result<(), CallFailure> {
         if answer.status == StatusCode::NOT_FOUND
@@ -273,7 +273,7 @@ impl Bridge {
     /// daemon has no such stream.
     pub(super) async fn listen(&self) {
         let mut last: Option<String> = None;
-        let mut heard_in: Option<Arc<LegacySession>> = None;
+        let mut heard_in: Option<Arc<LegacyMcpSession>> = None;
         let (mut failures, mut renewed) = (0, false);
         loop {
             let Some(session) = self.session.get().filter(|it| it.id.is_some()) else { return };

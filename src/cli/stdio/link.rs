@@ -22,7 +22,7 @@ use super::super::{Context, daemon, output, program};
 const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc start` starts it, and then this client finds it";
 const PATH: &str = "/mcp";
 /// How long a request waits for a daemon that is away.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a daemon that was connected may be away before this process starts one: `svc restart`
 /// and service managers start it themselves, with the flags that they know.
 const GRACE: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
     Once,
-    /// The client waits: start a daemon if there is none, and retry for up to [`PATIENCE`].
+    /// The client waits: start a daemon if there is none, and retry for up to [`TIMEOUT`].
     Demand,
     /// Nobody waits: retry for ever but start nothing, since a person may have stopped the daemon
     /// on purpose.
@@ -124,12 +124,12 @@ impl DaemonLink {
                 Err(error) => return Err(LinkError::Away(error.to_string())),
             };
             self.note_away();
-            let patience = match effort {
+            let max_wait = match effort {
                 Effort::Once => Duration::ZERO,
-                Effort::Demand => PATIENCE,
+                Effort::Demand => TIMEOUT,
                 Effort::Background => Duration::MAX,
             };
-            if since.elapsed() >= patience {
+            if since.elapsed() >= max_wait {
                 return Err(LinkError::Away(problem));
             }
             sleep(backoff(failures, retry_after)).await;
@@ -222,7 +222,7 @@ impl DaemonLink {
             let away = state.away_since.get_or_insert_with(Instant::now).elapsed();
             let early = state.was_there && away < GRACE;
             // By the time of a later request, the cause of a failed start may be gone.
-            let tried = state.start_tried.is_some_and(|at| at.elapsed() < PATIENCE);
+            let tried = state.start_tried.is_some_and(|at| at.elapsed() < TIMEOUT);
             if early || tried {
                 return;
             }

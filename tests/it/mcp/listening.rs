@@ -112,7 +112,7 @@ fn subscriber_gets_resource_updates() {
     append(&d, &two, &frame("d"));
     assert_eq!(stream.news(UPDATED).json["params"]["uri"], json!(uri(&two)));
     while let Some(block) = {
-        other.0.patience(super::SILENCE);
+        other.0.set_timeout(super::SILENCE);
         other.0.block().ok().flatten()
     } {
         assert!(!block.data.concat().contains("updated"), "{block:?}");

@@ -388,7 +388,7 @@ impl Stream {
     #[track_caller]
     fn is_silent(&mut self) {
         let end = Instant::now() + SILENCE;
-        self.0.patience(SILENCE);
+        self.0.set_timeout(SILENCE);
         while Instant::now() < end {
             match self.0.block() {
                 Ok(Some(block)) => assert!(block.data.is_empty(), "{block:?}"),
@@ -396,7 +396,7 @@ impl Stream {
                 Err(_) => break,
             }
         }
-        self.0.patience(crate::wire::PATIENCE);
+        self.0.set_timeout(crate::wire::MAX_WAIT);
     }
 
     /// Asserts that it ended or broke.

@@ -2,8 +2,10 @@
 //!
 //! [`Services`] has one field for each service. A service is a struct over the shared means of
 //! `core`. Its fields name the services that it calls, so that the direction is visible: `hooks`
-//! calls `journal`, `team` and `access`; `journal` calls `search` and `team`; `team` calls
-//! `access`; `conversations` calls `agents`; `codex` calls `team` and `prompts`.
+//! calls `handovers`, `journal`, `team` and `access`; `journal` calls `search` and `team`; `team`
+//! calls `access`; `conversations` calls `agents` and `hooks`; `agents` calls `access` and
+//! `prompts`; `machines` calls `agents` and `access`; `codex` calls `team` and `prompts`, and
+//! `handovers` sends through its connections.
 //!
 //! `assignments` is not a service: `team`, `agents`, `hooks` and `conversations` use it within
 //! their write jobs.

@@ -158,9 +158,9 @@ impl Services {
 
     #[must_use]
     pub fn with_agents(mut self, settings: AgentSettings) -> Self {
-        let rooms = Arc::make_mut(&mut self.0);
-        rooms.agents.configure(settings);
-        rooms.conversations.configure(&rooms.agents);
+        let services = Arc::make_mut(&mut self.0);
+        services.agents.configure(settings);
+        services.conversations.configure(&services.agents);
         self
     }
 

@@ -106,7 +106,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         default_cwd: None,
         from_peer_id: input.from_peer_id,
         idempotency_key: input.idempotency_key,
-        patience: if is_async { Duration::ZERO } else { call.time_left(limits::TASK_WAIT) },
+        max_wait: if is_async { Duration::ZERO } else { call.time_left(limits::TASK_WAIT) },
         ..NewDispatch::default()
     };
     let dispatched = call.services.agents.dispatch(&call.caller, dispatch).await?;

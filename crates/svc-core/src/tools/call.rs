@@ -61,6 +61,11 @@ impl Call {
         Self { services, caller, session, started_at, client, trace, params }
     }
 
+    /// Whether a program made the call that gets only the result: a hook, `curl`.
+    pub fn is_bare(&self) -> bool {
+        self.client.is_none()
+    }
+
     /// Whether this is a repeat of a call that a restart interrupted.
     pub fn is_resumed(&self) -> bool {
         self.client.is_some() && self.params.is_none()
@@ -95,7 +100,7 @@ impl Call {
     pub async fn ask(&self, mut questions: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
         let unavailable =
             |text: &str| ToolError::new(ErrorType::Unavailable, text.to_owned()).retryable(false);
-        if self.client.is_none() {
+        if self.is_bare() {
             let text = "this tool has to ask the client something, and a call without a session cannot be asked";
             return Err(unavailable(text).into());
         }

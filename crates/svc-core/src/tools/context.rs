@@ -9,7 +9,7 @@ use svc_model::{
 };
 
 use super::{Call, Failure, Tool, sessions::acting_session};
-use crate::service::journal::{AssembledContext, ContextKind, ContextRequest, PremortemRequest};
+use crate::service::journal::{AssembledContext, ContextKind, ContextQuery, PremortemQuery};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -70,7 +70,7 @@ fn budget(max_tokens: Option<usize>, max_bytes: Option<usize>) -> usize {
 
 async fn assemble(call: Call, input: ContextInput) -> Result<AssembledContext, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let request = ContextRequest {
+    let request = ContextQuery {
         query: input.query,
         session_id: Some(acting.session_id),
         project: None,
@@ -107,7 +107,7 @@ struct PremortemInput {
 
 async fn premortem(call: Call, input: PremortemInput) -> Result<AssembledContext, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let request = PremortemRequest {
+    let request = PremortemQuery {
         domain: input.domain,
         strategy: input.strategy,
         session_id: Some(acting.session_id),

@@ -34,9 +34,9 @@ Asks another agent's session, and gives its answer.
 accepted: the answer comes later, as a message. inReplyTo answers a message. Keys: sessions_list.";
 
 async fn send(call: Call, input: SendToSession) -> Result<SessionReply, Failure> {
-    let patience = call.time_left(input.patience());
+    let max_wait = call.time_left(input.max_wait());
     let conversations = &call.services.conversations;
-    Ok(conversations.send(&call.caller, call.session.as_deref(), input, patience).await?)
+    Ok(conversations.send(&call.caller, call.session.as_deref(), input, max_wait).await?)
 }
 
 const LIST: &str = "\

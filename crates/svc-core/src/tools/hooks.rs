@@ -12,9 +12,12 @@ use svc_model::{
 use super::{Call, Failure, Tool, ToolError};
 use crate::service::hooks::HookCall;
 
+/// Name of the tool through which hooks report events.
+pub const HOOK_EVENT: &str = "hook_event";
+
 pub(super) fn tools() -> Vec<Tool> {
     vec![
-        Tool::new("hook_event", EVENT, event)
+        Tool::new(HOOK_EVENT, EVENT, event)
             .title("Report an event of a coding agent")
             .family("hooks")
             .unlisted()
@@ -132,7 +135,7 @@ async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Fail
         timing: input.at.map_or(HookTiming::Live, |happened_at| HookTiming::Late { happened_at }),
         lost: input.lost.unwrap_or_default(),
         secret: input.secret.as_deref().map(token_hash),
-        names_folder: call.client.is_none(),
+        is_from_hook: call.is_bare(),
     };
     let reply = call.services.hooks.hook(&call.caller, event.clone(), hook_call).await?;
     Ok(HookOutput(reply.render(&event, input.format.unwrap_or_default())))

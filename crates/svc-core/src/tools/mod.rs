@@ -39,6 +39,7 @@ pub use call::{
 };
 pub use catalogue::{Catalogue, ChildTools, Descriptor};
 pub use error::{ErrorType, Failure, Output, ToolError};
+pub use hooks::HOOK_EVENT;
 pub use schema::{HeaderParam, ParamKind};
 pub use search::DelegatedCall;
 pub use tool::{Annotations, ForeignDeclaration, ForeignEntry, Pace, Tool};

@@ -234,13 +234,13 @@ impl HostedAgent {
         Ok(())
     }
 
-    /// Ends the program: SIGTERM, then SIGKILL after `patience`. Without `patience`: SIGKILL at
+    /// Ends the program: SIGTERM, then SIGKILL after `max_wait`. Without `max_wait`: SIGKILL at
     /// once.
-    pub(super) fn stop(&mut self, patience: Option<Duration>, reason: Option<&str>, now: Instant) {
+    pub(super) fn stop(&mut self, max_wait: Option<Duration>, reason: Option<&str>, now: Instant) {
         if self.end.is_some() {
             return;
         }
-        let kill_at = patience.map(|patience| now + patience);
+        let kill_at = max_wait.map(|max_wait| now + max_wait);
         match (&mut self.stop, kill_at) {
             (Some(stop), None) => {
                 self.actions.extend(stop.kill_at.take().map(|_| Action::Kill));

@@ -249,12 +249,12 @@ const BLOCK: usize = 64 * 1024;
 /// Longest line of the program, in bytes; the excess is dropped.
 const MAX_LINE: usize = 8 * 1024 * 1024;
 /// How long the outputs may stay open after the agent's end, as another process may hold them.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the agent may take to end after the host was signalled.
 const HOST_STOP: Duration = Duration::from_secs(5);
-const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// Longest patience that a stop may ask for.
-const LONGEST_STOP_PATIENCE: Duration = Duration::from_hours(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest timeout that a stop may ask for.
+const LONGEST_STOP_TIMEOUT: Duration = Duration::from_hours(1);
 
 type RunningProgram = (AgentProcess, AgentPipes, AgentExit);
 
@@ -294,7 +294,7 @@ async fn run(
             _ = hangup.recv() => {}
         }
     };
-    timeout(OUTPUT_PATIENCE, async {
+    timeout(OUTPUT_TIMEOUT, async {
         while stdout.is_open || stderr.is_open {
             tokio::select! {
                 block = stdout.next(), if stdout.is_open => stdout.take(block, &mut agent, true),
@@ -381,10 +381,10 @@ fn obey(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<Stop
                 reply.send(stop_answer(end, Duration::ZERO)).ok();
                 return;
             }
-            let patience = u64::try_from(timeout).ok().filter(|seconds| *seconds > 0);
-            let patience = patience.map_or(STOP_PATIENCE, Duration::from_secs);
-            let patience = patience.min(LONGEST_STOP_PATIENCE);
-            agent.stop((!force).then_some(patience), reason.as_deref(), now);
+            let max_wait = u64::try_from(timeout).ok().filter(|seconds| *seconds > 0);
+            let max_wait = max_wait.map_or(STOP_TIMEOUT, Duration::from_secs);
+            let max_wait = max_wait.min(LONGEST_STOP_TIMEOUT);
+            agent.stop((!force).then_some(max_wait), reason.as_deref(), now);
             stops.push_back((reply, now));
         }
     }

@@ -39,7 +39,7 @@ use crate::runner::RunExit;
 /// How long leftover processes may take to end after SIGTERM.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
 /// How long killed processes may take to end: a process that waits for a disk cannot end earlier.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const KILL_POLL: Duration = Duration::from_millis(5);
 const MAX_ORDER: usize = 64 * 1024 * 1024;
 
@@ -162,7 +162,7 @@ fn obey(commands: io::BufReader<StdUnixStream>, agent: &Agent) {
             Err(_) => {}
         }
     }
-    let end = Instant::now() + KILL_PATIENCE;
+    let end = Instant::now() + KILL_TIMEOUT;
     while signal_descendants(std::process::id(), Signal::KILL) > 0 && Instant::now() < end {
         thread::sleep(KILL_POLL);
     }
@@ -202,7 +202,7 @@ fn end_leftovers() {
     let me = std::process::id();
     let began = Instant::now();
     let mut remaining = signal_descendants(me, Signal::TERM);
-    while remaining > 0 && began.elapsed() < KILL_PATIENCE {
+    while remaining > 0 && began.elapsed() < KILL_TIMEOUT {
         reap_all();
         thread::sleep(KILL_POLL);
         remaining = if began.elapsed() < LEFTOVER_GRACE {

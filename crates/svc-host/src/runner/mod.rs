@@ -93,11 +93,11 @@ impl<O: RunObserver> Run<O> {
         mut self,
         error: &io::Error,
         exit_code: u8,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<SendOutcome, RunError> {
         self.spool.append(&self.numbering.line("terminal", &start_failed(error, exit_code))?)?;
         let written = self.spool.written;
-        let (sender, spool, _) = self.into_sender(patience)?;
+        let (sender, spool, _) = self.into_sender(max_wait)?;
         let (outcome, _task) = sender.run_to_end(written).await;
         spool.discard();
         Ok(outcome)
@@ -106,16 +106,16 @@ impl<O: RunObserver> Run<O> {
     /// Records the output and the end of the program, and forwards signals and cancel requests to
     /// it.
     ///
-    /// After the program's end, the daemon may be away for up to `patience`.
+    /// After the program's end, the daemon may be away for up to `max_wait`.
     pub async fn attend(
         self,
         mut child: RunnerChild,
         mut signals: Signals,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<RunReport, RunError> {
         let (discovery, observer) = (self.discovery.clone(), Arc::clone(&self.observer));
         let written = self.spool.written;
-        let (sender, spool, numbering) = self.into_sender(patience)?;
+        let (sender, spool, numbering) = self.into_sender(max_wait)?;
         let (progress, progress_seen) =
             watch::channel(SpoolProgress { written, ..SpoolProgress::default() });
         let (task, task_seen) = watch::channel(None);
@@ -171,12 +171,12 @@ impl<O: RunObserver> Run<O> {
 
     fn into_sender(
         self,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<(EventSender<O>, Spool, EventNumbering), SpoolError> {
         let Self { discovery, create, spool, numbering, observer } = self;
         let reader = spool.reader()?;
         let sender =
-            EventSender { discovery, create, reader, patience, accept_begun: false, observer };
+            EventSender { discovery, create, reader, max_wait, accept_begun: false, observer };
         Ok((sender, spool, numbering))
     }
 }

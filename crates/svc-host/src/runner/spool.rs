@@ -237,7 +237,7 @@ pub struct EventSender<O> {
     pub create: Value,
     pub reader: SpoolReader,
     /// How long the daemon may be away after the last event was written.
-    pub patience: Duration,
+    pub max_wait: Duration,
     /// Whether the task may have begun already, as when a spool is sent again.
     pub accept_begun: bool,
     pub observer: Arc<O>,
@@ -390,7 +390,7 @@ impl<O: RunObserver> Sending<O> {
         self.failures = self.failures.saturating_add(1);
         loop {
             let progress = *self.progress.borrow_and_update();
-            let is_late = progress.finished && since.elapsed() >= self.sender.patience;
+            let is_late = progress.finished && since.elapsed() >= self.sender.max_wait;
             if progress.abandoned || is_late {
                 return Err(SendOutcome::GaveUp(error.to_string()));
             }

@@ -12,7 +12,7 @@ use futures_util::future::OptionFuture;
 use serde_json::{Map, Value};
 use svc_core::{
     service::{Error, Services},
-    tools::{Call, Catalogue, ErrorType, Failure},
+    tools::{Call, Catalogue, ErrorType, Failure, HOOK_EVENT},
 };
 use svc_model::{Caller, limits};
 use svc_sys::{
@@ -296,7 +296,7 @@ async fn give_back_memory(services: Services) {
 /// returns their number. An event that does not parse or is refused is skipped: a retry would fail
 /// in the same way.
 async fn drain_spool(services: &Services, catalogue: &Catalogue, home: &Path) -> io::Result<usize> {
-    let Some(tool) = catalogue.find(&Caller::Operator, "hook_event") else { return Ok(0) };
+    let Some(tool) = catalogue.find(&Caller::Operator, HOOK_EVENT) else { return Ok(0) };
     let spool = HookSpool::in_home(home);
     let mut count = 0;
     loop {

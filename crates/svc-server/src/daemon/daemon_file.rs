@@ -20,11 +20,11 @@ const POLL: Duration = Duration::from_millis(20);
 /// Characters of the random part of the page's host name.
 const PAGE_NAME_LENGTH: usize = 16;
 
-/// The daemon that holds the database's lock, if it writes `daemon.json` within `patience`.
+/// The daemon that holds the database's lock, if it writes `daemon.json` within `max_wait`.
 ///
 /// When several daemons start at once, the one that got the lock may not have written the file yet.
-pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
-    let deadline = Instant::now() + patience;
+pub fn lock_holder(paths: &Paths, max_wait: Duration) -> Option<DaemonFile> {
+    let deadline = Instant::now() + max_wait;
     loop {
         let daemon = live_file(paths);
         if daemon.is_some() || Instant::now() >= deadline {

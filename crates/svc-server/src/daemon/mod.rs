@@ -35,7 +35,7 @@ use tokio::net::TcpListener;
 
 use self::background::{Lifecycle, start_sweeps};
 use crate::http::{
-    self, App, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics, Parts,
+    self, App, AppState, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics,
 };
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::web::KeepAlive;
@@ -175,7 +175,7 @@ impl ServingDaemon {
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
         let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
         mcp_metrics.register(&mut metrics.registry);
-        let beat = KeepAlive::new(services.tuning().sse_keep_alive);
+        let keep_alive = KeepAlive::new(services.tuning().sse_keep_alive);
         let source_metrics = SourceMetrics::default();
         source_metrics.register(&mut metrics.registry);
         let sources = SourceManager::start(SourceManagerParts {
@@ -205,19 +205,19 @@ impl ServingDaemon {
             prompts,
             sources: Some(sources.clone()),
             metrics: mcp_metrics,
-            beat: beat.clone(),
+            keep_alive: keep_alive.clone(),
             stop: lifecycle.soft.clone(),
             exposure: config.sources_expose.value,
         })
         .await?;
-        let app = App::new(Parts {
+        let app = App::new(AppState {
             services: services.clone(),
             tools: Arc::clone(&tools),
             sources: Some(sources.clone()),
             doctor: Some(Doctor::new(program, home)),
             metrics,
             identity,
-            beat,
+            keep_alive,
             stop: lifecycle.soft.clone(),
         });
         // Before the first response: a client may read the URL as soon as it gets one.

@@ -298,7 +298,7 @@ async fn send_message(
     let follower = app.services.log.follow(StreamName::new("task", &task_id), 0).await?;
     let feed = LineFeed {
         follower,
-        pulse: app.beat.pulse(),
+        timer: app.keep_alive.timer(),
         stop: app.stop.clone(),
         guard: opts.cancel_on_disconnect.then(|| CancelGuard { app, caller, task: Some(task_id) }),
     };
@@ -324,7 +324,7 @@ fn named_here(error: Error) -> Error {
 /// The events of a task as lines.
 struct LineFeed {
     follower: StreamFollower,
-    pulse: KeepAliveTimer,
+    timer: KeepAliveTimer,
     stop: CancellationToken,
     guard: Option<CancelGuard>,
 }
@@ -334,9 +334,9 @@ impl LineFeed {
         let events = tokio::select! {
             events = self.follower.next() => events,
             () = self.stop.cancelled() => return None,
-            () = self.pulse.due() => Ok(Some(Vec::new())),
+            () = self.timer.due() => Ok(Some(Vec::new())),
         };
-        self.pulse.spoke();
+        self.timer.restart();
         let events = events.ok().flatten()?;
         if events.is_empty() {
             // An empty line is no object; it keeps the connection alive.

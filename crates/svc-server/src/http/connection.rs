@@ -168,14 +168,14 @@ async fn serve_until_closed<F: Future<Output = Result<(), hyper::Error>>>(
 struct ClientIo<S> {
     socket: S,
     client: Arc<ClientConnection>,
-    patience: Duration,
+    max_wait: Duration,
     /// Runs while the system takes no bytes. When it expires, the connection ends.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> ClientIo<S> {
-    fn new(socket: S, client: Arc<ClientConnection>, patience: Duration) -> Self {
-        Self { socket, client, patience, stalled: None }
+    fn new(socket: S, client: Arc<ClientConnection>, max_wait: Duration) -> Self {
+        Self { socket, client, max_wait, stalled: None }
     }
 
     /// The result of a write, or a timeout if the client has taken nothing for too long.
@@ -191,14 +191,14 @@ impl<S> ClientIo<S> {
             }
             return written;
         }
-        let patience = self.patience;
+        let max_wait = self.max_wait;
         let alarm = self.stalled.get_or_insert_with(|| {
             self.client.set_stalled(true);
-            Box::pin(tokio::time::sleep(patience))
+            Box::pin(tokio::time::sleep(max_wait))
         });
         ready!(alarm.as_mut().poll(cx));
         tracing::info!(
-            seconds = patience.as_secs_f32(),
+            seconds = max_wait.as_secs_f32(),
             "closing the connection of a client that reads nothing"
         );
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
@@ -275,7 +275,7 @@ mod tests {
             assert!(io.stalled.is_none());
             theirs.read_u8().await.unwrap();
         }
-        io.patience = Duration::from_millis(20);
+        io.max_wait = Duration::from_millis(20);
         let error = io.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

@@ -140,7 +140,7 @@ impl Edge {
     pub async fn answer(&self, request: Request<Body>) -> Response {
         let edge = &*self.0;
         let layers = ServiceBuilder::new()
-            .map_request(take_ids)
+            .map_request(keep_plain_ids)
             .layer(SetRequestIdLayer::x_request_id(RequestIds(self)))
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(PropagateHeaderLayer::new(TRACE_PARENT.clone()))
@@ -148,13 +148,13 @@ impl Edge {
                 TraceLayer::new_for_http()
                     .make_span_with(span_of)
                     .on_request(())
-                    .on_response(log_answer)
+                    .on_response(log_response)
                     .on_body_chunk(())
                     .on_eos(())
                     .on_failure(()),
             )
             .service_fn(move |request| async move {
-                Ok::<_, Infallible>(edge.answer_recorded(request).await)
+                Ok::<_, Infallible>(edge.respond_and_count(request).await)
             });
         let Ok(response) = layers.oneshot(request).await;
         response.map(Body::new)
@@ -164,11 +164,11 @@ impl Edge {
 impl SharedEdge {
     /// Responds to a request: renders the body of a failure, and counts the response in the
     /// metrics.
-    async fn answer_recorded(&self, request: Request<Body>) -> Response {
+    async fn respond_and_count(&self, request: Request<Body>) -> Response {
         let started = Instant::now();
         let (method, path) = (request.method().clone(), request.uri().clone());
         let id = request.headers().get(&REQUEST_ID).cloned();
-        let mut response = self.answer_by_rules(request).await;
+        let mut response = self.respond_if_allowed(request).await;
         if let Some(problem) = response.extensions_mut().remove::<Problem>() {
             let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
             let rendered = problem.render(path.path(), id);
@@ -185,21 +185,21 @@ impl SharedEdge {
         response
     }
 
-    async fn answer_by_rules(&self, request: Request<Body>) -> Response {
+    async fn respond_if_allowed(&self, request: Request<Body>) -> Response {
         if let Err(problem) = self.rules.check_origin(&request) {
             return problem.into_response();
         }
         if !self.rules.is_allowed_origin(request.headers()) {
-            return self.answer_admitted(request).await;
+            return self.respond_by_route(request).await;
         }
         let inner = service_fn(move |request| async move {
-            Ok::<_, Infallible>(self.answer_admitted(request).await)
+            Ok::<_, Infallible>(self.respond_by_route(request).await)
         });
         let Ok(response) = self.cors.layer(inner).oneshot(request).await;
         response
     }
 
-    async fn answer_admitted(&self, request: Request<Body>) -> Response {
+    async fn respond_by_route(&self, request: Request<Body>) -> Response {
         self.route(request).await.unwrap_or_else(Problem::into_response)
     }
 
@@ -243,7 +243,7 @@ impl SharedEdge {
     async fn serving(&self, path: &str) -> Result<&Serving, Problem> {
         let serving = match self.serving.get() {
             None if entry::waits_for_start(path) => {
-                timeout(limits::START_PATIENCE, self.serving.wait()).await.ok()
+                timeout(limits::START_TIMEOUT, self.serving.wait()).await.ok()
             }
             known => known,
         };
@@ -300,7 +300,7 @@ impl MakeRequestId for RequestIds<'_> {
 }
 
 /// Keeps a client's ids if they are short and plain: they go into the log and into responses.
-fn take_ids(mut request: Request<Body>) -> Request<Body> {
+fn keep_plain_ids(mut request: Request<Body>) -> Request<Body> {
     for name in [&REQUEST_ID, &TRACE_PARENT] {
         let mut values = request.headers().get_all(name).iter();
         let is_plain = match (values.next(), values.next()) {
@@ -337,7 +337,7 @@ fn logged_path(path: &str) -> &str {
     if path.starts_with("/a/") { "/a/…" } else { path }
 }
 
-fn log_answer(response: &Response, elapsed: Duration, _: &Span) {
+fn log_response(response: &Response, elapsed: Duration, _: &Span) {
     tracing::debug!(
         status = response.status().as_u16(),
         elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
@@ -364,7 +364,7 @@ mod tests {
                 for id in ids {
                     request.headers_mut().append(name, id.parse().unwrap());
                 }
-                let request = take_ids(request);
+                let request = keep_plain_ids(request);
                 assert_eq!(request.headers().contains_key(name), is_taken, "{ids:?}");
             }
         }

@@ -159,7 +159,7 @@ pub(super) fn sse_response(
         from,
         subscription,
         stop: Box::pin(app.stop.clone().cancelled_owned()),
-        pulse: app.beat.pulse(),
+        timer: app.keep_alive.timer(),
         begun: false,
         _presence: presence,
     };
@@ -200,7 +200,7 @@ struct SseFeed {
     from: Option<i64>,
     subscription: Subscription,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    pulse: KeepAliveTimer,
+    timer: KeepAliveTimer,
     begun: bool,
     /// For a page: the operator is present while it listens.
     _presence: Option<PagePresence>,
@@ -209,7 +209,7 @@ struct SseFeed {
 impl SseFeed {
     async fn next(&mut self) -> Option<Bytes> {
         let chunk = self.chunk().await;
-        self.pulse.spoke();
+        self.timer.restart();
         chunk
     }
 
@@ -234,7 +234,7 @@ impl SseFeed {
                     None
                 }
             },
-            () = self.pulse.due() => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
+            () = self.timer.due() => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
         }
     }
 }

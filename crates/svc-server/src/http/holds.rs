@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_core::service::{
     handovers::{PluginHold, PluginReport},
-    prompts::{HeldPrompt, HeldPromptState, PROMPT_PULSE},
+    prompts::{HeldPrompt, HeldPromptState, OPEN_PROMPT_INTERVAL},
 };
 use svc_model::{Caller, MessageId};
 use tokio::time::timeout;
@@ -110,7 +110,7 @@ async fn hold_texts(app: App, caller: Caller) -> Result<Response, Problem> {
 
 impl Hold for PluginHold {
     async fn next_line(&mut self) -> (Value, bool) {
-        match timeout(PROMPT_PULSE, self.next()).await {
+        match timeout(OPEN_PROMPT_INTERVAL, self.next()).await {
             Ok(Some(word)) => (json!(word), false),
             Ok(None) => (state("over"), true),
             Err(_) => (state("open"), false),

@@ -33,4 +33,4 @@ pub use connection::serve;
 pub use edge::Edge;
 pub use entry::EntryRules;
 pub use listener::{ConnectionBounds, Listener, Transport};
-pub use state::{App, Doctor, Identity, Metrics, Parts};
+pub use state::{App, AppState, Doctor, Identity, Metrics};

@@ -28,10 +28,10 @@ const DOCTOR_BYTES: u64 = 1024 * 1024;
 
 /// The state that handlers share. Each request clones it several times.
 #[derive(Debug, Clone)]
-pub struct App(Arc<Parts>);
+pub struct App(Arc<AppState>);
 
 #[derive(Debug)]
-pub struct Parts {
+pub struct AppState {
     pub services: Services,
     pub tools: Arc<Catalogue>,
     /// Child MCP servers; `None` if there are none.
@@ -41,7 +41,7 @@ pub struct Parts {
     pub metrics: Metrics,
     pub identity: Identity,
     /// Timer for the comments of idle streams.
-    pub beat: KeepAlive,
+    pub keep_alive: KeepAlive,
     pub stop: CancellationToken,
 }
 
@@ -54,15 +54,15 @@ pub struct Identity {
 }
 
 impl App {
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: AppState) -> Self {
         Self(Arc::new(parts))
     }
 }
 
 impl Deref for App {
-    type Target = Parts;
+    type Target = AppState;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &AppState {
         &self.0
     }
 }
@@ -90,19 +90,19 @@ impl FromRequestParts<App> for Caller {
 pub struct Metrics {
     /// For registrations by others, before the first request.
     pub registry: Registry,
-    requests: Family<Request, Counter>,
-    seconds: Family<Route, Histogram, fn() -> Histogram>,
+    requests: Family<HttpRequestLabels, Counter>,
+    seconds: Family<HttpRouteLabels, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct HttpRequestLabels {
     method: &'static str,
     route: &'static str,
     status: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Route {
+struct HttpRouteLabels {
     route: &'static str,
 }
 
@@ -142,8 +142,8 @@ impl Metrics {
             _ => "other",
         };
         let status = status.as_u16();
-        self.requests.get_or_create(&Request { method, route, status }).inc();
-        self.seconds.get_or_create(&Route { route }).observe(elapsed.as_secs_f64());
+        self.requests.get_or_create(&HttpRequestLabels { method, route, status }).inc();
+        self.seconds.get_or_create(&HttpRouteLabels { route }).observe(elapsed.as_secs_f64());
     }
 }
 

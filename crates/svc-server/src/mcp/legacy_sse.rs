@@ -95,7 +95,7 @@ pub(super) async fn post_message(
             return Ok(refusal(id.as_deref(), &error, AnswerForms::from_headers(&parts.headers)));
         }
     };
-    let posted = PostedToSession {
+    let posted = LegacyPost {
         server: &server,
         caller: &caller,
         headers: &parts.headers,
@@ -119,7 +119,7 @@ pub(super) async fn post_message(
 }
 
 #[derive(Clone, Copy)]
-struct PostedToSession<'a> {
+struct LegacyPost<'a> {
     server: &'a McpServer,
     caller: &'a Caller,
     headers: &'a HeaderMap,
@@ -127,7 +127,7 @@ struct PostedToSession<'a> {
     session: &'a Arc<McpSession>,
 }
 
-impl PostedToSession<'_> {
+impl LegacyPost<'_> {
     /// The answer to a request; `None` for a recorded call, which puts its answer into the stream.
     async fn answer(self, request: ClientRequest) -> Option<String> {
         let Self { server, headers, .. } = self;

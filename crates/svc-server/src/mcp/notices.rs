@@ -19,7 +19,7 @@ use svc_wire::mcp::meta;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    McpServer, call::TaskView, methods::CallerResources, prompts::PromptTemplate,
+    McpServer, call::McpTaskView, methods::CallerResources, prompts::PromptTemplate,
     rpc::notification_message,
 };
 
@@ -47,7 +47,7 @@ pub(super) enum Notice {
         /// Position of the log up to which all updates have been sent once this one is.
         position: Option<i64>,
     },
-    TaskChanged(Box<TaskView>),
+    TaskChanged(Box<McpTaskView>),
 }
 
 #[derive(Serialize)]
@@ -55,7 +55,7 @@ struct NoticeParams<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<&'a str>,
     #[serde(flatten)]
-    task: Option<&'a TaskView>,
+    task: Option<&'a McpTaskView>,
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     meta: Option<BTreeMap<&'static str, &'a RawValue>>,
 }
@@ -92,7 +92,7 @@ pub(crate) struct NoticeQueue {
     /// `None` if no resources are watched.
     updates: Option<Box<ResourceUpdates>>,
     /// `None` if no tasks are watched.
-    tasks: Option<Box<TaskChanges>>,
+    tasks: Option<Box<McpTaskChanges>>,
     queue: VecDeque<Notice>,
 }
 
@@ -101,7 +101,7 @@ struct ResourceUpdates {
     not_before: Instant,
 }
 
-struct TaskChanges {
+struct McpTaskChanges {
     changed: watch::Receiver<u64>,
     /// A task may have changed since the tasks were last read.
     due: bool,
@@ -128,7 +128,7 @@ impl NoticeQueue {
         let tasks = (!filter.tasks.is_empty()).then(|| {
             let changed = server.tasks_changed.subscribe();
             // The first notice of each task is its present state.
-            Box::new(TaskChanges { changed, due: true, given: HashMap::new() })
+            Box::new(McpTaskChanges { changed, due: true, given: HashMap::new() })
         });
         Ok(Self {
             tools: server.catalogue.changes(),
@@ -205,7 +205,7 @@ impl NoticeQueue {
             let row = services.mcp.call(&self.caller, id.as_str()).await?;
             let Some(row) = row.filter(|row| row.is_task) else { continue };
             if tasks.given.get(id) != Some(&row.state) {
-                let task = TaskView::read(services, &row).await?;
+                let task = McpTaskView::read(services, &row).await?;
                 tasks.given.insert(id.clone(), row.state);
                 self.queue.push_back(Notice::TaskChanged(Box::new(task)));
             }
@@ -254,7 +254,7 @@ fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> 
     notices
 }
 
-async fn tasks_changed(tasks: Option<&mut Box<TaskChanges>>) {
+async fn tasks_changed(tasks: Option<&mut Box<McpTaskChanges>>) {
     match tasks {
         None => std::future::pending().await,
         Some(tasks) if tasks.due => {}

@@ -27,7 +27,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header, requ
 use serde_json::{Map, Value, value::RawValue};
 use svc_core::{
     service::{Error, process::RequestSender, team::NewSession},
-    tools::RequestTrace,
+    tools::{HOOK_EVENT, RequestTrace},
 };
 use svc_model::{Caller, SessionStanding, ToolExposure, is_daemons_session_id, limits};
 use svc_store::McpTransport;
@@ -401,7 +401,7 @@ impl SessionSearch<'_> {
         let tool = params.get("name")?.as_str()?;
         let arguments = params.get("arguments").unwrap_or(&Value::Null);
         let id = |value: &Value| value.as_str().filter(|id| !id.trim().is_empty()).map(Arc::from);
-        if tool == "hook_event" {
+        if tool == HOOK_EVENT {
             return id(&arguments["session_id"])
                 .or_else(|| id(&arguments["payload"]["session_id"]));
         }

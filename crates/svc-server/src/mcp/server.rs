@@ -49,7 +49,7 @@ pub struct McpServerParts {
     pub sources: Option<SourceManager>,
     pub metrics: McpMetrics,
     /// The timer of the comments that keep silent streams alive.
-    pub beat: KeepAlive,
+    pub keep_alive: KeepAlive,
     /// Ends the streams, and leaves running calls to the next start of the daemon.
     pub stop: CancellationToken,
     /// Which tools are shown if the client's request does not say; `None`: the credential decides.
@@ -70,7 +70,7 @@ pub struct McpServerState {
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
     pub(crate) seal: RequestStateSigner,
-    pub(crate) beat: KeepAlive,
+    pub(crate) keep_alive: KeepAlive,
     /// Counts changes of the list of resources; changes within a few seconds count once.
     pub(crate) resources_changed: watch::Sender<u64>,
     pub(crate) tasks_changed: watch::Sender<u64>,
@@ -108,7 +108,7 @@ impl McpServer {
             running: RunningCalls::default(),
             questions: OpenQuestions::default(),
             seal: RequestStateSigner::new(key),
-            beat: parts.beat,
+            keep_alive: parts.keep_alive,
             resources_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),
             background,
@@ -347,12 +347,12 @@ fn parse_capabilities(json: &str) -> Arc<Map<String, Value>> {
 
 #[derive(Debug, Clone)]
 pub struct McpMetrics {
-    requests: Family<RequestLabels, Counter>,
+    requests: Family<McpRequestLabels, Counter>,
     seconds: Family<MethodLabel, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
+struct McpRequestLabels {
     method: &'static str,
     name: Arc<str>,
     era: &'static str,
@@ -456,7 +456,7 @@ impl RequestMeter {
         let elapsed = self.started.elapsed().as_secs_f64();
         metrics.seconds.get_or_create(&MethodLabel { method }).observe(elapsed);
         let (name, outcome) = (Arc::clone(&self.name), outcome.as_str());
-        let labels = RequestLabels { method, name, era, outcome };
+        let labels = McpRequestLabels { method, name, era, outcome };
         metrics.requests.get_or_create(&labels).inc();
     }
 }

@@ -84,7 +84,7 @@ pub(crate) struct McpResponseBody<S> {
     /// Cancelled when the session that the stream belongs to is closed.
     closed: CancellationToken,
     stop: CancellationToken,
-    pulse: KeepAliveTimer,
+    timer: KeepAliveTimer,
     is_over: bool,
 }
 
@@ -95,7 +95,7 @@ impl<S: MessageSource> McpResponseBody<S> {
             first,
             closed: CancellationToken::new(),
             stop: server.stop.clone(),
-            pulse: server.beat.pulse(),
+            timer: server.keep_alive.timer(),
             is_over: false,
         }
     }
@@ -143,9 +143,9 @@ impl<S: MessageSource> McpResponseBody<S> {
                     return None;
                 }
             },
-            () = self.pulse.due() => Bytes::from_static(self.source.keep_alive().as_bytes()),
+            () = self.timer.due() => Bytes::from_static(self.source.keep_alive().as_bytes()),
         };
-        self.pulse.spoke();
+        self.timer.restart();
         Some(part)
     }
 }
@@ -198,7 +198,7 @@ pub(crate) async fn pending_response(
             }
             pending.answer = Box::pin(std::future::ready(answer));
         }
-        () = tokio::time::sleep(limits::MCP_PATIENCE) => {}
+        () = tokio::time::sleep(limits::MCP_HEAD_DELAY) => {}
     }
     let (events, is_repeatable) = (forms.events, pending.is_repeatable);
     let pending = Some(pending);
@@ -377,7 +377,7 @@ impl MessageSource for CallLogSource {
 }
 
 /// The notices of a session, which may change its subscriptions at any time.
-struct SessionNotices {
+struct McpSessionNotices {
     server: McpServer,
     session: Arc<McpSession>,
     queue: Box<NoticeQueue>,
@@ -388,7 +388,7 @@ struct SessionNotices {
     since: Option<i64>,
 }
 
-impl SessionNotices {
+impl McpSessionNotices {
     async fn new(
         server: &McpServer,
         caller: &Caller,
@@ -459,7 +459,7 @@ pub(crate) async fn standalone_response(
         *count += 1;
         number = *count;
     });
-    let mut notices = SessionNotices::new(server, caller, &session, from).await?;
+    let mut notices = McpSessionNotices::new(server, caller, &session, from).await?;
     if session
         .client()
         .tools
@@ -486,7 +486,7 @@ struct StandaloneSource {
     /// Number of the session's latest standalone stream.
     latest: watch::Receiver<u64>,
     number: u64,
-    notices: SessionNotices,
+    notices: McpSessionNotices,
 }
 
 impl MessageSource for StandaloneSource {
@@ -520,18 +520,18 @@ pub(crate) async fn sse_session_response(
     after: Seq,
 ) -> Result<Response, service::Error> {
     let follow = server.services.log.follow(StreamName::new("mcp", &session.id), after).await?;
-    let notices = SessionNotices::new(server, caller, &session, None).await?;
+    let notices = McpSessionNotices::new(server, caller, &session, None).await?;
     let first = sse::message("endpoint", &format!("/messages?session_id={}", session.id));
-    let (source, closed) = (SseSessionSource { follow, notices }, session.closed.clone());
+    let (source, closed) = (SseStreamSource { follow, notices }, session.closed.clone());
     Ok(McpResponseBody { closed, ..McpResponseBody::new(server, Some(first), source) }.events())
 }
 
-struct SseSessionSource {
+struct SseStreamSource {
     follow: StreamFollower,
-    notices: SessionNotices,
+    notices: McpSessionNotices,
 }
 
-impl MessageSource for SseSessionSource {
+impl MessageSource for SseStreamSource {
     async fn next(&mut self) -> Result<Option<String>, service::Error> {
         tokio::select! {
             biased;

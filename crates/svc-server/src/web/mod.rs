@@ -118,7 +118,7 @@ fn weight_of(parameter: &str) -> Option<f32> {
     weight.parse().ok().filter(|weight| (0.0..=1.0).contains(weight))
 }
 
-/// The keep-alive timer of all idle streams. It stops when its last clone and pulse are dropped.
+/// The keep-alive timer of all idle streams. It stops when the last clone and stream timer are dropped.
 ///
 /// Clients and proxies give up a stream that is silent for long, so it sends a comment. One timer
 /// serves all streams, in place of a timer for each of a thousand. It ticks at half of the allowed
@@ -163,7 +163,7 @@ impl KeepAlive {
     }
 
     /// The timer for one stream, which has just sent something.
-    pub fn pulse(&self) -> KeepAliveTimer {
+    pub fn timer(&self) -> KeepAliveTimer {
         let mut ticks = self.ticks.clone();
         ticks.mark_unchanged();
         KeepAliveTimer {
@@ -183,7 +183,7 @@ async fn next_tick(
 
 impl KeepAliveTimer {
     /// Restarts the timer: the stream has sent something.
-    pub fn spoke(&mut self) {
+    pub fn restart(&mut self) {
         self.last = Instant::now();
     }
 

@@ -31,7 +31,7 @@ use self::{
 use super::http_clients::{HttpClients, post, sender};
 
 /// How long a login waits for the person.
-const PATIENCE: Duration = Duration::from_mins(10);
+const TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The progress of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl LoginRun {
     /// the token is stored.
     pub(crate) async fn start(
         auth: Arc<SourceAuth>,
-        request: LoginRequest,
+        request: LoginInput,
         port: u16,
         done: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
@@ -82,7 +82,7 @@ impl LoginRun {
             let came = tokio::select! {
                 () = end.cancelled() => return,
                 came = redirect_of(&pending, listener, by_hand) => came,
-                () = tokio::time::sleep(PATIENCE) => Err("the browser did not come back from the issuer in time".to_owned()),
+                () = tokio::time::sleep(TIMEOUT) => Err("the browser did not come back from the issuer in time".to_owned()),
             };
             let outcome = async {
                 let login = pending.finish(&auth, &came?).await?;
@@ -122,7 +122,7 @@ async fn redirect_of(
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct LoginRequest {
+pub(crate) struct LoginInput {
     pub(crate) url: Url,
     pub(crate) choice: OauthChoice,
     /// The secret of a configured client.
@@ -142,12 +142,8 @@ struct PendingLogin {
 
 impl PendingLogin {
     /// Discovers the issuer and finds or registers the client. The error is for people.
-    async fn begin(
-        auth: &SourceAuth,
-        request: LoginRequest,
-        redirect: &str,
-    ) -> Result<Self, String> {
-        let LoginRequest { url, choice, secret } = request;
+    async fn begin(auth: &SourceAuth, request: LoginInput, redirect: &str) -> Result<Self, String> {
+        let LoginInput { url, choice, secret } = request;
         let challenge = auth.challenge();
         let server = discover(auth.clients(), &url, &challenge).await?;
         let client = client_for(auth.clients(), &server, &choice, secret, redirect).await?;

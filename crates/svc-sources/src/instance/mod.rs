@@ -69,12 +69,12 @@ impl Instance {
     /// The server's connection. Waits while the server starts.
     pub(crate) async fn connection(
         &self,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<Arc<SourceConnection>, SourceStatus> {
         *lock(&self.used) = Instant::now();
         let mut status = self.status.clone();
         let settled = status.wait_for(|status| !status.status.state.is_starting());
-        drop(tokio::time::timeout(patience, settled).await);
+        drop(tokio::time::timeout(max_wait, settled).await);
         let now = self.status();
         match now.connection {
             Some(connection) if !connection.closed.is_cancelled() => Ok(connection),

@@ -36,7 +36,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     auth::{LoginRun, SourceAuth},
-    call::Served,
+    call::SharedWith,
     core::CoreServer,
     http_clients::HttpClients,
     instance::{Instance, InstanceParts, ResourceChange, StartLists},
@@ -226,10 +226,10 @@ impl SourceManager {
     fn parts(
         &self,
         spec: &Arc<SourceSpec>,
-        served: Served,
+        shared_with: SharedWith,
         state: &mut ManagedSources,
     ) -> InstanceParts {
-        let Served { key: serves, project } = served;
+        let SharedWith { key: serves, project } = shared_with;
         let is_learner = serves.is_empty();
         let by_project = spec.entry.sharing == Sharing::Project;
         let project = if is_learner { spec.root.clone() } else { project };

@@ -11,7 +11,7 @@ use svc_sys::config::sources::{
 
 use super::{ManagedSources, SourceManager, run::store_pin};
 use crate::{
-    auth::{LoginOutcome, LoginRequest, LoginRun, OpenLogin},
+    auth::{LoginInput, LoginOutcome, LoginRun, OpenLogin},
     run_blocking,
     spec::{FilledEntry, SourceSpec, Variables, key_of},
     view::{SourceChange, changes, digest},
@@ -310,7 +310,7 @@ impl SourceLoginFlow<'_> {
             ));
         }
         let port = port.or(oauth.callback_port).unwrap_or(0);
-        let request = LoginRequest {
+        let request = LoginInput {
             url: filled.url,
             choice: oauth.clone(),
             secret: secrets.get(CLIENT_SECRET).cloned(),
@@ -330,12 +330,12 @@ impl SourceLoginFlow<'_> {
         Ok(open)
     }
 
-    /// Waits up to `patience` for the login's end; `None` if no login is under way. `redirect` is a
+    /// Waits up to `max_wait` for the login's end; `None` if no login is under way. `redirect` is a
     /// URL that a person pasted.
     pub async fn outcome(
         &self,
         redirect: Option<&str>,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Option<LoginOutcome> {
         let run = self.manager.state().logins.get(self.key).cloned()?;
         if let Some(redirect) = redirect {
@@ -343,7 +343,7 @@ impl SourceLoginFlow<'_> {
         }
         let mut progress = run.progress.clone();
         let over = progress.wait_for(|progress| *progress != LoginOutcome::Waiting);
-        Some(match tokio::time::timeout(patience, over).await {
+        Some(match tokio::time::timeout(max_wait, over).await {
             Err(_) => LoginOutcome::Waiting,
             Ok(Err(_)) => LoginOutcome::Failed("the login was given up".to_owned()),
             Ok(Ok(progress)) => progress.clone(),

@@ -25,7 +25,7 @@ use super::{
     overview::{FolderSources, SourceLoginFlow, standing_status},
 };
 use crate::{
-    call::{Served, ServerRequest, serves, unavailable},
+    call::{ServerRequest, SharedWith, shared_with, unavailable},
     instance::Instance,
     lists::OpenServer,
     metrics::{CallMeter, CallOutcome},
@@ -149,7 +149,7 @@ impl SourceManager {
         for (key, spec) in state.wanted.clone().iter().filter(|(_, spec)| !spec.is_builtin()) {
             let learner = (key.clone(), String::new());
             if !state.instances.contains_key(&learner) {
-                let instance = Instance::keep(self.parts(spec, Served::default(), state));
+                let instance = Instance::keep(self.parts(spec, SharedWith::default(), state));
                 state.instances.insert(learner, instance);
             }
         }
@@ -204,7 +204,11 @@ impl SourceManager {
     }
 
     /// The instance that serves a project, a session, or everybody. Starts it if needed.
-    pub(crate) fn instance(&self, spec: &Arc<SourceSpec>, served: Served) -> Option<Arc<Instance>> {
+    pub(crate) fn instance(
+        &self,
+        spec: &Arc<SourceSpec>,
+        shared_with: SharedWith,
+    ) -> Option<Arc<Instance>> {
         let mut state = self.state();
         let learner = state.learner(&spec.key)?;
         // The entry in a caller's plan lacks the fingerprint of its secrets.
@@ -212,11 +216,11 @@ impl SourceManager {
             return None;
         }
         let spec = &Arc::clone(&learner.spec);
-        let key = (spec.key.clone(), served.key.clone());
+        let key = (spec.key.clone(), shared_with.key.clone());
         if let Some(instance) = state.instances.get(&key) {
             return Some(Arc::clone(instance));
         }
-        let instance = Instance::keep(self.parts(spec, served, &mut state));
+        let instance = Instance::keep(self.parts(spec, shared_with, &mut state));
         state.instances.insert(key, Arc::clone(&instance));
         Some(instance)
     }
@@ -356,13 +360,13 @@ fn server_tools(
                 let shown = format!("{}__{own_name}", spec.key.name);
                 let request = ServerRequest::tool(&own_name, &traits, arguments);
                 let meter = meter(&manager, &spec, &own_name, &call);
-                let Some(instance) = manager.instance(&spec, serves(&spec, &call)) else {
+                let Some(instance) = manager.instance(&spec, shared_with(&spec, &call)) else {
                     meter.end(CallOutcome::Unavailable);
                     let text = format!("{} is turned off or gone", spec.key.name);
                     let error = ToolError::new(ErrorType::Unavailable, text);
                     return Err(error.retryable(false).into());
                 };
-                let (outcome, answer) = request.make(&instance, manager.suspended(), &call).await;
+                let (outcome, answer) = request.run(&instance, manager.suspended(), &call).await;
                 match &answer {
                     Err(Failure::NeedsInput) => meter.ask(),
                     _ => meter.end(outcome),

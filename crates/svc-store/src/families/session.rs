@@ -7,7 +7,7 @@ use svc_model::{
 
 use super::{SessionReads, SessionWrites, ToolCountReads, ToolCountWrites};
 use crate::{
-    PageSize, RowPage, SessionLock, SessionStart, StoreError, ToolCall, ToolCallCount,
+    PageSize, RowPage, SessionRestrictions, SessionStart, StoreError, ToolCall, ToolCallCount,
     columns::{non_empty, to_json},
     read_query::read_page,
     statement::{
@@ -115,12 +115,12 @@ impl SessionWrites<'_> {
     }
 
     /// Restrictions on who may use a session, besides its owner.
-    pub async fn lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
+    pub async fn lock(&mut self, session_id: &str) -> Result<SessionRestrictions, StoreError> {
         let row = select_fields!(select_one, self.tx,
             { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
             r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#;
             session_id);
-        Ok(row.map_or_else(SessionLock::default, |row| SessionLock {
+        Ok(row.map_or_else(SessionRestrictions::default, |row| SessionRestrictions {
             secret: row.secret.and_then(|hash| hash.try_into().ok()),
             ended_at: row.ended_at,
         }))

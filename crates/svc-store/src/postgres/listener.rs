@@ -58,7 +58,7 @@ impl Keeping {
 
 /// Receivers of the commits of other connections.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct NotificationTargets {
     pub(super) bus: Arc<Bus>,
     pub(super) version: Arc<Version>,
     pub(super) keeping: Arc<Keeping>,
@@ -120,13 +120,18 @@ impl From<sqlx::Error> for End {
 
 impl Keeper {
     /// Publishes commits of other connections until it is aborted.
-    pub(super) async fn run(self, mut listener: PgListener, readers: PgPool, told: Told) {
+    pub(super) async fn run(
+        self,
+        mut listener: PgListener,
+        readers: PgPool,
+        targets: NotificationTargets,
+    ) {
         loop {
-            let Err(end) = self.follow(&mut listener, &readers, &told).await;
+            let Err(end) = self.follow(&mut listener, &readers, &targets).await;
             // Dropped first, because it may still hold the schema's lock.
             drop(listener);
-            told.keeping.is_listening.store(false, Relaxed);
-            told.version.set_told(false);
+            targets.keeping.is_listening.store(false, Relaxed);
+            targets.version.set_notified(false);
             if let End::Failed(error) = end {
                 tracing::warn!(
                     error = svc_sys::telemetry::chain(&error),
@@ -134,7 +139,7 @@ impl Keeper {
                 );
                 sleep(QUIET).await;
             }
-            listener = self.connect_again(&readers, &told).await;
+            listener = self.connect_again(&readers, &targets).await;
         }
     }
 
@@ -142,18 +147,18 @@ impl Keeper {
         &self,
         listener: &mut PgListener,
         readers: &PgPool,
-        told: &Told,
+        targets: &NotificationTargets,
     ) -> Result<std::convert::Infallible, End> {
         if let Some(channel) = &self.channel {
             listener.listen(channel).await?;
-            told.version.count_other();
-            told.version.set_told(true);
-            told.keeping.is_listening.store(true, Relaxed);
+            targets.version.count_other();
+            targets.version.set_notified(true);
+            targets.keeping.is_listening.store(true, Relaxed);
         }
         // There may be commits from before this connection listened.
         let mut is_behind = true;
         loop {
-            if is_behind && told.publish(readers).await.is_ok() {
+            if is_behind && targets.publish(readers).await.is_ok() {
                 is_behind = false;
             }
             let word = if self.channel.is_some() {
@@ -165,16 +170,16 @@ impl Keeper {
             if let Some(word) = word {
                 let word = word?.ok_or(End::Lost)?;
                 if self.is_of_another(&word) {
-                    told.version.count_other();
+                    targets.version.count_other();
                     is_behind = true;
                 }
             } else {
                 // This read also checks that the server answers.
                 let head = timeout(ANSWER, head(listener.acquire().await?)).await;
-                is_behind |= head.map_err(|_| End::Lost)?? > told.bus.position();
+                is_behind |= head.map_err(|_| End::Lost)?? > targets.bus.position();
             }
             if is_behind {
-                told.writer.set_others();
+                targets.writer.set_others();
             }
         }
     }
@@ -183,12 +188,12 @@ impl Keeper {
         word.payload().split(':').next() != Some(&*self.daemon)
     }
 
-    async fn connect_again(&self, readers: &PgPool, told: &Told) -> PgListener {
+    async fn connect_again(&self, readers: &PgPool, targets: &NotificationTargets) -> PgListener {
         let mut looked = Instant::now();
         loop {
             let error = match timeout(ANSWER, self.connect_and_take()).await {
                 Ok(Ok(Some(listener))) => {
-                    if told.keeping.lock().take().is_some() {
+                    if targets.keeping.lock().take().is_some() {
                         tracing::info!("the database answers again");
                     }
                     return listener;
@@ -201,14 +206,14 @@ impl Keeper {
                 Err(_) => Some(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
             };
             let is_away = error.as_ref().is_some_and(is_lost);
-            let is_known = told.keeping.away().is_some();
+            let is_known = targets.keeping.away().is_some();
             if is_away && !is_known {
-                *told.keeping.lock() = Some(Instant::now());
+                *targets.keeping.lock() = Some(Instant::now());
                 let why = error.as_ref().map(|error| svc_sys::telemetry::chain(error));
                 tracing::warn!(error = why, "the database does not answer");
             }
             if !is_away && looked.elapsed() >= QUIET {
-                told.publish(readers).await.ok();
+                targets.publish(readers).await.ok();
                 looked = Instant::now();
             }
             sleep(PAUSE).await;
@@ -229,7 +234,7 @@ async fn head(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
 
 /// An event and the state of its stream.
 #[derive(sqlx::FromRow)]
-struct ToldEvent {
+struct NotifiedEvent {
     position: i64,
     name: String,
     seq: i64,
@@ -243,14 +248,14 @@ struct ToldEvent {
     closes: bool,
 }
 
-impl ToldEvent {
+impl NotifiedEvent {
     fn visibility(&self) -> StreamVisibility {
         let (owner, runner) = (self.owner.clone(), self.runner.clone());
         visibility_of(&self.visibility, owner, runner, self.project.clone())
     }
 }
 
-impl Told {
+impl NotificationTargets {
     /// Publishes the events that the bus does not have.
     async fn publish(&self, readers: &PgPool) -> Result<(), StoreError> {
         let mut conn = readers.acquire().await?;
@@ -259,7 +264,7 @@ impl Told {
         while known < head {
             // A listener that begins later reads these events from the table.
             let listened = self.bus.listened();
-            let rows: Vec<ToldEvent> = sqlx::query_as(
+            let rows: Vec<NotifiedEvent> = sqlx::query_as(
                 "select e.position, s.name, e.seq, e.kind, e.data, e.at,
                     s.visibility, s.owner, s.runner, s.project,
                     s.closed_at is not null and not exists (
@@ -287,9 +292,9 @@ impl Told {
         Ok(())
     }
 
-    fn publish_rows(&self, rows: Vec<ToldEvent>) {
+    fn publish_rows(&self, rows: Vec<NotifiedEvent>) {
         let is_new =
-            |row: &ToldEvent| row.seq == 1 && row.visibility() != StreamVisibility::Answers;
+            |row: &NotifiedEvent| row.seq == 1 && row.visibility() != StreamVisibility::Answers;
         if rows.iter().any(is_new) {
             self.bus.notify_opened();
         }
@@ -300,8 +305,9 @@ impl Told {
             let (mut position, mut closes) = (first.position, first.closes);
             let name = first.name.clone();
             let mut events = vec![event(first)];
-            let follows =
-                |row: &ToldEvent, position: i64| row.name == name && row.position == position + 1;
+            let follows = |row: &NotifiedEvent, position: i64| {
+                row.name == name && row.position == position + 1
+            };
             while let Some(row) = rows.next_if(|row| follows(row, position)) {
                 (position, closes) = (row.position, row.closes);
                 events.push(event(row));
@@ -317,7 +323,7 @@ impl Told {
     }
 }
 
-fn event(row: ToldEvent) -> Event {
+fn event(row: NotifiedEvent) -> Event {
     Event {
         position: row.position,
         stream: Arc::<str>::from(row.name).into(),

@@ -1,7 +1,7 @@
 //! The PostgreSQL engine: one schema of a server's database, one writer, a pool of readers.
 //!
-//! Each statement has one text, in `families`. `translate` converts it, and has another text for the
-//! few statements that need one; the schema (`migrations/postgres`) defines functions that both
+//! Each statement has one text, in `families`. `translate` converts it, and has another text for
+//! the few statements that need one; the schema (`migrations/postgres`) defines functions that both
 //! engines call by the same name. `open` checks the server and migrates the schema.
 //! `write_connection` is the writer's connection, `listener` has the connection that holds the
 //! schema's lock and receives notifications of other connections' commits, `readers` has all

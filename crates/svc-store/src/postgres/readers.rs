@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     connection::{all, first, read_column, read_row, report, rows, translated},
-    listener::{Keeper, Keeping, Told},
+    listener::{Keeper, Keeping, NotificationTargets},
     write_connection::WriterState,
 };
 use crate::{
@@ -74,10 +74,10 @@ impl PgReaders {
         let keeper = self.holder.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((keeper, listener)) = keeper else { return };
         let (bus, version) = (Arc::clone(bus), Arc::clone(version));
-        version.set_told(false);
+        version.set_notified(false);
         let (keeping, writer) = (Arc::clone(&self.holder.keeping), Arc::clone(&self.writer));
-        let told = Told { bus, version, keeping, writer };
-        let task = tokio::spawn(keeper.run(listener, self.pool.clone(), told));
+        let targets = NotificationTargets { bus, version, keeping, writer };
+        let task = tokio::spawn(keeper.run(listener, self.pool.clone(), targets));
         *self.holder.task.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(AbortOnDropHandle::new(task));
     }

@@ -25,7 +25,7 @@ pub struct SessionStart {
 
 /// Restrictions on who may use a session, besides its owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SessionLock {
+pub struct SessionRestrictions {
     /// SHA-256 of the secret with which another process of the same client resumes the session.
     pub secret: Option<TokenHash>,
     pub ended_at: Option<Timestamp>,

@@ -1,8 +1,8 @@
 //! The SQLite engine: one file, one writer, a few readers.
 //!
-//! `file` has the lock, the settings of connections and the copies, `migrate` the schema's versions,
-//! `restore` the check of a backup. `direct_connection` is the writer's connection, `row_readers`
-//! has those of short reads and of replays. Statements are not here: families of rows have them.
+//! `file` has the lock, the settings of connections and the copies, `migrate` the versions of the
+//! schema, `restore` the check of a backup. `direct_connection` is the writer's connection,
+//! `row_readers` has those of short reads and of replays. Statements are not here: families of rows have them.
 
 pub(crate) mod direct_connection;
 pub(crate) mod file;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use svc_model::{
-    AgentInstance, Caller, Ownership, Principal, StartAllowance, StartRefusal, StartRequester,
+    AgentInstance, AgentStarter, Caller, Ownership, Principal, StartAllowance, StartRefusal,
     StartSettings, is_agent_key, limits,
 };
 
@@ -16,7 +16,7 @@ use super::AgentSettings;
 use crate::service::{Error, core::Core};
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RequestedStart<'a> {
+pub(super) struct StartOverrides<'a> {
     pub(super) env: Option<&'a BTreeMap<String, String>>,
     pub(super) args: &'a [String],
     pub(super) cwd: Option<&'a str>,
@@ -61,7 +61,7 @@ pub(super) async fn check_depth(core: &Core, caller: &Caller) -> Result<(), Erro
     Ok(())
 }
 
-impl RequestedStart<'_> {
+impl StartOverrides<'_> {
     /// The working folder of the agent, if the caller may set all that the request sets. It is the
     /// requested folder, that of the instance's configuration, or that of the caller.
     ///
@@ -130,7 +130,7 @@ pub(super) fn still_permits(
         return Err("the owner of this task is unknown".to_owned());
     };
     let requester = requester(owner, roots);
-    if matches!(requester, RealRequester::Operator) {
+    if matches!(requester, ResolvedStarter::Operator) {
         return Ok(());
     }
     let real = Path::new(cwd).canonicalize().map_err(|error| format!("{cwd}: {error}"))?;
@@ -142,33 +142,33 @@ pub(super) fn still_permits(
     permits(&instance.allow, &requester, &settings).map_err(|error| error.to_string())
 }
 
-/// Like [`StartRequester`], with the links in the paths of the project's roots resolved.
-enum RealRequester {
+/// Like [`AgentStarter`], with the links in the paths of the project's roots resolved.
+enum ResolvedStarter {
     Operator,
     Session(Vec<PathBuf>),
 }
 
-fn requester(principal: &Principal, roots: &[String]) -> RealRequester {
+fn requester(principal: &Principal, roots: &[String]) -> ResolvedStarter {
     let real = |root: &String| Path::new(root).canonicalize().ok();
     match principal {
-        Principal::Operator => RealRequester::Operator,
-        Principal::Session(_) => RealRequester::Session(roots.iter().filter_map(real).collect()),
+        Principal::Operator => ResolvedStarter::Operator,
+        Principal::Session(_) => ResolvedStarter::Session(roots.iter().filter_map(real).collect()),
     }
 }
 
 fn permits(
     allowance: &StartAllowance,
-    requester: &RealRequester,
+    requester: &ResolvedStarter,
     settings: &StartSettings<'_>,
 ) -> Result<(), Error> {
     // Folders of the allowance are compared by their real path. A missing folder allows nothing.
     let folders = allowance.folders.iter().filter_map(|folder| folder.canonicalize().ok());
     let real = StartAllowance { folders: folders.collect(), ..allowance.clone() };
     let requester = match requester {
-        RealRequester::Operator => StartRequester::Operator,
-        RealRequester::Session(roots) => {
+        ResolvedStarter::Operator => AgentStarter::Operator,
+        ResolvedStarter::Session(roots) => {
             let holds = |root: &&PathBuf| settings.folder.is_some_and(|it| it.starts_with(root));
-            StartRequester::Session(roots.iter().find(holds).map(PathBuf::as_path))
+            AgentStarter::Session(roots.iter().find(holds).map(PathBuf::as_path))
         }
     };
     real.permits(requester, settings).map_err(|refusal| match &refusal {

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::{
     Agents,
-    dispatch::{DispatchRequest, DispatchedTask, NewDispatch},
+    dispatch::{DispatchInput, DispatchedTask, NewDispatch},
     start::{AgentStart, MadeAgent, NewAgent},
     state::{may_run, may_steer, stream_of, unknown},
 };
@@ -119,7 +119,7 @@ impl Agents {
         input: NewDispatch,
     ) -> Result<DispatchedTask, Error> {
         may_run(caller)?;
-        let dispatched = DispatchRequest::new(self, caller, input)?.store().await?;
+        let dispatched = DispatchInput::new(self, caller, input)?.store().await?;
         self.core.work.notify_one();
         Ok(dispatched)
     }

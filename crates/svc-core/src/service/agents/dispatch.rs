@@ -14,7 +14,7 @@ use svc_sys::config::ResolvedInstance;
 
 use super::{
     Agents,
-    allowance::{RequestedStart, check_depth},
+    allowance::{StartOverrides, check_depth},
     attended::{attended_for, attended_of_key},
     start::{conversation_of, full, limited},
     state::may_steer,
@@ -68,7 +68,7 @@ pub struct NewDispatch {
     /// Refuse the dispatch if an agent cannot start at once.
     pub is_at_once: bool,
     /// How long the call waits for the answer; zero if it does not wait.
-    pub patience: Duration,
+    pub max_wait: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -96,13 +96,13 @@ impl DispatchTarget {
     }
 }
 
-pub(super) struct DispatchRequest<'a> {
+pub(super) struct DispatchInput<'a> {
     agents: &'a Agents,
     caller: &'a Caller,
     input: NewDispatch,
 }
 
-impl<'a> DispatchRequest<'a> {
+impl<'a> DispatchInput<'a> {
     pub(super) fn new(
         agents: &'a Agents,
         caller: &'a Caller,
@@ -137,12 +137,12 @@ impl<'a> DispatchRequest<'a> {
         let Self { agents, caller, input } = self;
         let DispatchTarget { instance, backend, .. } = target;
         let now = agents.core.now();
-        let patience = Some(input.patience).filter(|patience| !patience.is_zero());
+        let max_wait = Some(input.max_wait).filter(|max_wait| !max_wait.is_zero());
         let asks = caller.session().unwrap_or(PeerId::OPERATOR).to_owned();
         let row = AssignmentRow {
             source_agent: input.asker,
             source_tool: input.tool,
-            waits_until: patience.map(|patience| now.plus(patience)),
+            waits_until: max_wait.map(|max_wait| now.plus(max_wait)),
             instance: instance.clone(),
             backend,
             requirements,
@@ -211,11 +211,11 @@ impl<'a> DispatchRequest<'a> {
                 .or_else(|why| tried.find_map(Result::ok).ok_or(why))
                 .map_err(|why| Error::invalid("agent", why))?;
             check_depth(&agents.core, caller).await?;
-            let request = RequestedStart {
+            let request = StartOverrides {
                 cwd: input.cwd.as_deref(),
                 default_cwd: input.default_cwd.as_deref(),
                 own_cwd: input.own_cwd.as_deref(),
-                ..RequestedStart::default()
+                ..StartOverrides::default()
             };
             let folder = request.permitted_folder(&agents.settings, caller, &instance)?;
             // Decided here: the write job that starts the agent would read the disk for it.

@@ -125,7 +125,7 @@ impl AgentFollower {
         };
         // An empty batch completes what an earlier daemon left undone.
         let mut taken = self.take(Vec::new()).await?;
-        let mut words = AgentDeltas::new(agents, id).await?;
+        let mut deltas = AgentDeltas::new(agents, id).await?;
         let (mut is_stopping, mut has_progress) = (false, false);
         loop {
             if taken.has_ended {
@@ -136,15 +136,15 @@ impl AgentFollower {
             }
             let news = tokio::select! {
                 news = feed.recv() => news,
-                () = words.due() => {
-                    words.make_frames(true).await?;
+                () = deltas.due() => {
+                    deltas.make_frames(true).await?;
                     continue;
                 }
             };
             let batch = match news {
                 Ok(Some(HostNews::Events(batch))) => batch,
                 Ok(Some(HostNews::Delta(delta))) => {
-                    words.hear(&delta, head).await?;
+                    deltas.append(&delta, head).await?;
                     continue;
                 }
                 Ok(None) => return Ok(FollowedAgent::Cut { has_progress }),
@@ -154,7 +154,7 @@ impl AgentFollower {
                 }
             };
             has_progress = true;
-            words.before(&batch);
+            deltas.before(&batch);
             let is_due = batch.first().is_some_and(|first| first.offset() == head + 1);
             let last = batch.last().map_or(head, RawAgentEvent::offset);
             let is_dispatching = agents.live.dispatching().contains(id);
@@ -386,7 +386,7 @@ fn disk(error: &std::io::Error) -> Error {
 }
 
 /// How long an unfinished line waits before it becomes a partial frame.
-const LINE_PATIENCE: Duration = Duration::from_secs(1);
+const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The unfinished entry of a followed agent. Dropping it ends the entry for listeners.
 #[derive(Debug)]
@@ -421,7 +421,7 @@ impl AgentDeltas {
     }
 
     /// Adds text that follows the events up to `head`.
-    async fn hear(&mut self, delta: &AgentDelta, head: i64) -> Result<(), Error> {
+    async fn append(&mut self, delta: &AgentDelta, head: i64) -> Result<(), Error> {
         if self.of.as_ref() != Some(&delta.of) {
             let (_, position) = self.core.store.events().bounds().await?;
             self.after = PrecedingEvent { seq: head, position };
@@ -430,12 +430,12 @@ impl AgentDeltas {
             self.due = None;
         }
         self.text.push_str(&delta.text);
-        let said = self.core.store.bus().sayings();
-        said.say(&self.stream, &self.visibility, self.after, delta, self.core.now());
+        let entries = self.core.store.bus().unfinished_entries();
+        entries.append(&self.stream, &self.visibility, self.after, delta, self.core.now());
         if !self.live.dispatching().contains(&self.agent) {
             return Ok(());
         }
-        self.due.get_or_insert_with(|| Instant::now() + LINE_PATIENCE);
+        self.due.get_or_insert_with(|| Instant::now() + LINE_TIMEOUT);
         if delta.text.contains('\n') {
             self.make_frames(false).await?;
         }
@@ -477,13 +477,13 @@ impl AgentDeltas {
         if self.of.is_some() && events.iter().any(ends) {
             (self.of, self.due) = (None, None);
             self.text.clear();
-            self.core.store.bus().sayings().finish(&self.stream);
+            self.core.store.bus().unfinished_entries().finish(&self.stream);
         }
     }
 }
 
 impl Drop for AgentDeltas {
     fn drop(&mut self) {
-        self.core.store.bus().sayings().finish(&self.stream);
+        self.core.store.bus().unfinished_entries().finish(&self.stream);
     }
 }

@@ -11,7 +11,7 @@ use svc_model::{
     hook, limits,
     stamp::{self, MessageSender},
 };
-use svc_store::{AgentMail, Batch, Heard, StreamListener};
+use svc_store::{AgentMail, Batch, ListenerRead, StreamListener};
 use svc_sys::telemetry::chain;
 use svc_wire::host_protocol::{SendInput, SendMode};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -31,7 +31,7 @@ async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is
         if is_full {
             return;
         }
-        let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
+        let ListenerRead::Items(batches) = listener.read(cursor, EVENTS_BYTES) else { return };
         let mut events = batches.iter().flat_map(|batch| &batch.events);
         if events.any(|event| !is_of_known_mail(&event.kind)) {
             return;

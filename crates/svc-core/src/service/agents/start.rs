@@ -21,7 +21,7 @@ use svc_sys::process_list;
 
 use super::{
     AgentSettings, Agents,
-    allowance::RequestedStart,
+    allowance::StartOverrides,
     follow::AgentFollower,
     state::{append_team_event, stream_of},
 };
@@ -188,7 +188,7 @@ impl AgentPlan {
         }) {
             return Err(Error::invalid("env", "has what is not the name or value of a variable"));
         }
-        let request = RequestedStart {
+        let request = StartOverrides {
             env: Some(&input.env),
             args: &input.args,
             cwd: input.cwd.as_deref(),

@@ -83,7 +83,7 @@ pub trait ThreadRegistry: Debug + Send + Sync {
 }
 
 /// How long an app-server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Most orders that wait for one connection.
 const WAITING: usize = 64;
 
@@ -174,7 +174,7 @@ impl AppServerLines {
             joins_turn,
             taken,
         };
-        self.order(process, order) && !matches!(timeout(PATIENCE, answer).await, Ok(Ok(false)))
+        self.order(process, order) && !matches!(timeout(TIMEOUT, answer).await, Ok(Ok(false)))
     }
 
     /// Where a text is now; `None` if the app-server cannot be asked.
@@ -189,7 +189,7 @@ impl AppServerLines {
         if !self.order(process, LineOrder::Find { thread, message, found }) {
             return None;
         }
-        timeout(PATIENCE, answer).await.ok()?.ok()?
+        timeout(TIMEOUT, answer).await.ok()?.ok()?
     }
 
     fn order(&self, process: &ProcessIdentity, order: LineOrder) -> bool {

@@ -10,7 +10,7 @@ use svc_model::{
 };
 use svc_store::{PageSize, RowPage};
 
-use super::{Conversations, Requester, SessionName, SessionRow, list::unseen};
+use super::{ConversationCaller, Conversations, SessionName, SessionRow, list::unseen};
 use crate::service::{Error, check};
 
 /// Which part of a history.
@@ -105,7 +105,7 @@ impl Conversations {
     /// Messages of an attended session, latest first; and whether there are more.
     async fn mail_before(
         &self,
-        requester: &Requester,
+        requester: &ConversationCaller,
         row: &SessionRow,
         before: Option<i64>,
         limit: u32,

@@ -13,7 +13,9 @@ use svc_model::{
 };
 use svc_store::PageSize;
 
-use super::{Conversations, NoSession, OPERATOR, Requester, SessionName, SessionRow};
+use super::{
+    ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
+};
 use crate::service::{Error, ResourceKind};
 
 const EXCERPT_CHARS: usize = 200;
@@ -123,7 +125,7 @@ pub struct SessionsPage {
 }
 
 #[derive(Default)]
-struct FoundSessions {
+struct MatchingSessions {
     entries: Vec<(SessionEntry, SessionRow)>,
     /// Number of those that the requester may not see.
     hidden: usize,
@@ -139,7 +141,7 @@ impl Conversations {
     ) -> Result<SessionsPage, Error> {
         let requester = self.reader(caller, session).await?;
         let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
-        let mut found = FoundSessions::default();
+        let mut found = MatchingSessions::default();
         for agent in self.core.store.agents().live().await? {
             let row = self.hosted(agent).await?;
             self.look_at(&requester, query, row, &mut found).await?;
@@ -160,7 +162,7 @@ impl Conversations {
                 self.look_at(&requester, query, row, &mut found).await?;
             }
         }
-        let FoundSessions { mut entries, hidden } = found;
+        let MatchingSessions { mut entries, hidden } = found;
         entries.sort_by(|(a, _), (b, _)| {
             b.updated_at.cmp(&a.updated_at).then_with(|| a.key.cmp(&b.key))
         });
@@ -182,10 +184,10 @@ impl Conversations {
     /// Adds a session to `found` if the requester may see it and asks for it.
     async fn look_at(
         &self,
-        requester: &Requester,
+        requester: &ConversationCaller,
         query: &ListSessions,
         row: SessionRow,
-        found: &mut FoundSessions,
+        found: &mut MatchingSessions,
     ) -> Result<(), Error> {
         if !(requester.sees_all || self.policy().may_see(requester.sight(&row)).is_ok()) {
             found.hidden += 1;
@@ -198,7 +200,11 @@ impl Conversations {
         Ok(())
     }
 
-    async fn entry(&self, requester: &Requester, row: &SessionRow) -> Result<SessionEntry, Error> {
+    async fn entry(
+        &self,
+        requester: &ConversationCaller,
+        row: &SessionRow,
+    ) -> Result<SessionEntry, Error> {
         let parent_session_key = match row.parent() {
             Some(Principal::Session(parent)) => {
                 let own = self.core.store.peers().of_key(parent).await?;
@@ -257,7 +263,7 @@ impl Conversations {
 
     async fn last_message(
         &self,
-        requester: &Requester,
+        requester: &ConversationCaller,
         row: &SessionRow,
     ) -> Result<Option<LastMessage>, Error> {
         let (Some(own), Some(peer)) = (&requester.peer, row.peer()) else { return Ok(None) };
@@ -477,11 +483,11 @@ impl Conversations {
 
 /// The error for a session that does not exist or that the caller may not see; the caller is not
 /// told which.
-pub(super) fn unseen(named: &str, none: &NoSession) -> Error {
+pub(super) fn unseen(named: &str, none: &UnresolvedSession) -> Error {
     match none {
-        NoSession::Unseen(denial) => Error::Unseen(*denial),
-        NoSession::Unknown => Error::not_found(ResourceKind::Session, named),
-        NoSession::Ambiguous(keys) => {
+        UnresolvedSession::Unseen(denial) => Error::Unseen(*denial),
+        UnresolvedSession::Unknown => Error::not_found(ResourceKind::Session, named),
+        UnresolvedSession::Ambiguous(keys) => {
             Error::invalid("sessionKey", format!("several are called so: {}", keys.join(", ")))
         }
     }

@@ -56,7 +56,7 @@ const OPERATOR: &str = PeerId::OPERATOR;
 
 /// The caller of a conversation, as resolved from its credential.
 #[derive(Debug, Clone)]
-struct Requester {
+struct ConversationCaller {
     key: String,
     agent_id: String,
     peer: Option<PeerId>,
@@ -93,7 +93,7 @@ enum SessionName<'a> {
 
 /// Why a session name did not resolve.
 #[derive(Debug)]
-enum NoSession {
+enum UnresolvedSession {
     /// The session does not exist, or the caller may not see it; the caller is not told which.
     Unseen(SessionDenial),
     /// The session does not exist, and the caller sees every session.
@@ -190,7 +190,7 @@ impl SessionRow {
     }
 }
 
-impl Requester {
+impl ConversationCaller {
     fn sight(&self, row: &SessionRow) -> SessionRelation {
         let own = row.peer().map(|peer| &peer.peer.peer_id);
         SessionRelation {
@@ -207,9 +207,13 @@ impl Requester {
 impl Conversations {
     /// Resolves the caller by its credential. `session` is the caller's own, in which the call
     /// acts.
-    async fn requester(&self, caller: &Caller, session: Option<&str>) -> Result<Requester, Error> {
+    async fn requester(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<ConversationCaller, Error> {
         let store = &self.core.store;
-        let operator = Requester {
+        let operator = ConversationCaller {
             key: OPERATOR.to_owned(),
             agent_id: OPERATOR.to_owned(),
             peer: Some(PeerId::operator()),
@@ -225,7 +229,7 @@ impl Conversations {
             if let Some(agent) = agent {
                 let own = store.peers().of_key(key).await?;
                 let own = own.filter(|row| row.owner.as_deref() == Some(key));
-                return Ok(Requester {
+                return Ok(ConversationCaller {
                     key: key.to_owned(),
                     agent_id: agent.info.instance,
                     peer: own.map(|row| row.peer.peer_id),
@@ -247,7 +251,7 @@ impl Conversations {
             && let Some(key) = own.session_key()
         {
             let agent_id = key.split(':').nth(1).unwrap_or_default().to_owned();
-            return Ok(Requester {
+            return Ok(ConversationCaller {
                 key,
                 agent_id,
                 session: own.peer.session_id.or_else(|| named.map(str::to_owned)),
@@ -257,7 +261,7 @@ impl Conversations {
             });
         }
         let Some(session) = named.filter(|_| !operator.sees_all) else { return Ok(operator) };
-        Ok(Requester {
+        Ok(ConversationCaller {
             key: key_of_unknown(session),
             agent_id: UNKNOWN_CLIENT.to_owned(),
             peer: None,
@@ -267,17 +271,21 @@ impl Conversations {
     }
 
     /// Like [`Self::requester`], for a call that changes nothing.
-    async fn reader(&self, caller: &Caller, session: Option<&str>) -> Result<Requester, Error> {
+    async fn reader(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<ConversationCaller, Error> {
         let requester = self.requester(caller, session).await?;
-        Ok(Requester { sees_all: caller.has_scope(READ_ALL), ..requester })
+        Ok(ConversationCaller { sees_all: caller.has_scope(READ_ALL), ..requester })
     }
 
     /// The session that `name` names, if the caller may see it.
     async fn find(
         &self,
-        requester: &Requester,
+        requester: &ConversationCaller,
         name: SessionName<'_>,
-    ) -> Result<Result<SessionRow, NoSession>, Error> {
+    ) -> Result<Result<SessionRow, UnresolvedSession>, Error> {
         let mut rows = match name {
             SessionName::Key(text) => self.named_by_key(requester, text).await?,
             SessionName::Label(text) => {
@@ -312,16 +320,16 @@ impl Conversations {
         Ok(match rows.len() {
             1 => Ok(rows.remove(0)),
             0 => Err(match policy.unseen() {
-                Some(denial) if !requester.sees_all => NoSession::Unseen(denial),
-                _ => NoSession::Unknown,
+                Some(denial) if !requester.sees_all => UnresolvedSession::Unseen(denial),
+                _ => UnresolvedSession::Unknown,
             }),
-            _ => Err(NoSession::Ambiguous(rows.iter().map(SessionRow::key).collect())),
+            _ => Err(UnresolvedSession::Ambiguous(rows.iter().map(SessionRow::key).collect())),
         })
     }
 
     async fn named_by_key(
         &self,
-        requester: &Requester,
+        requester: &ConversationCaller,
         text: &str,
     ) -> Result<Vec<SessionRow>, Error> {
         let store = &self.core.store;

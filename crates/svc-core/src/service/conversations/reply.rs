@@ -4,7 +4,7 @@ use svc_model::{
     ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
-use svc_store::{AssignmentRow, Batch, Heard, StoreError, StreamListener, WriteTx};
+use svc_store::{AssignmentRow, Batch, ListenerRead, StoreError, StreamListener, WriteTx};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -56,7 +56,7 @@ impl Conversations {
 async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     loop {
         listener.wait(cursor).await;
-        let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
+        let ListenerRead::Items(batches) = listener.read(cursor, EVENTS_BYTES) else { return };
         let mut events = batches.iter().flat_map(|batch| &batch.events);
         if events.any(|event| &*event.kind == "run.ended") {
             return;

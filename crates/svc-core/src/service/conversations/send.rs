@@ -16,7 +16,9 @@ use svc_model::{
 };
 use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, DeliveryTerms, WriteTx};
 
-use super::{Conversations, NoSession, OPERATOR, Requester, SessionName, SessionRow};
+use super::{
+    ConversationCaller, Conversations, OPERATOR, SessionName, SessionRow, UnresolvedSession,
+};
 use crate::service::{Error, ResourceKind, assignments, check, core::Core, team};
 
 /// How long a message that is put into a turn may take to be there.
@@ -57,7 +59,7 @@ pub struct SendToSession {
 
 impl SendToSession {
     /// How long its caller wants to wait for the reply.
-    pub fn patience(&self) -> Duration {
+    pub fn max_wait(&self) -> Duration {
         self.timeout_seconds.map_or(limits::SESSION_WAIT, |it| Duration::from_secs(u64::from(it)))
     }
 }
@@ -126,14 +128,14 @@ impl Refusal {
     }
 }
 
-impl From<NoSession> for Refusal {
-    fn from(none: NoSession) -> Self {
+impl From<UnresolvedSession> for Refusal {
+    fn from(none: UnresolvedSession) -> Self {
         match none {
-            NoSession::Unseen(denial) => Self::forbidden(denial),
-            NoSession::Unknown => {
+            UnresolvedSession::Unseen(denial) => Self::forbidden(denial),
+            UnresolvedSession::Unknown => {
                 Self::error("unknown_session", "there is no such session: see sessions_list")
             }
-            NoSession::Ambiguous(keys) => {
+            UnresolvedSession::Ambiguous(keys) => {
                 let error = format!("several sessions are called so: {}", keys.join(", "));
                 Self::error("ambiguous", error)
             }
@@ -152,7 +154,7 @@ impl Conversations {
         caller: &Caller,
         session: Option<&str>,
         input: SendToSession,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<SessionReply, Error> {
         check::not_blank("message", &input.message)?;
         check::long("message", &input.message, limits::SESSION_MESSAGE_BYTES)?;
@@ -191,7 +193,7 @@ impl Conversations {
             if let (Some(denied), None) = (&denied, &input.idempotency_key) {
                 return Ok(refuse(denied.clone(), shown));
             }
-            self.ask(caller, &requester, &target, (input, patience), denied).await?
+            self.ask(caller, &requester, &target, (input, max_wait), denied).await?
         };
         match sent {
             SendDecision::Refused(refusal) => Ok(refuse(refusal, shown)),
@@ -217,7 +219,7 @@ impl Conversations {
 
     async fn target(
         &self,
-        requester: &Requester,
+        requester: &ConversationCaller,
         input: &SendToSession,
     ) -> Result<Result<SessionRow, Refusal>, Error> {
         let name = match (&input.session_key, &input.label, &input.agent_id) {
@@ -248,7 +250,7 @@ impl Conversations {
     /// Whether a message may go to a session as it is now.
     fn admission(
         &self,
-        requester: &Requester,
+        requester: &ConversationCaller,
         target: &SessionRow,
         input: &SendToSession,
     ) -> Result<(), Refusal> {
@@ -287,9 +289,9 @@ impl Conversations {
     async fn ask(
         &self,
         caller: &Caller,
-        requester: &Requester,
+        requester: &ConversationCaller,
         target: &SessionRow,
-        (input, patience): (SendToSession, Duration),
+        (input, max_wait): (SendToSession, Duration),
         denied: Option<Refusal>,
     ) -> Result<(SendDecision, ExpectedDelivery), Error> {
         let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
@@ -308,7 +310,7 @@ impl Conversations {
             requester: requester.clone(),
             target: target.end(peer),
             input,
-            patience,
+            max_wait,
             denied,
         };
         let store = self.core.store.on_behalf_of(caller);
@@ -324,7 +326,7 @@ impl Conversations {
     async fn answer(
         &self,
         caller: &Caller,
-        requester: &Requester,
+        requester: &ConversationCaller,
         input: SendToSession,
         named: &str,
     ) -> Result<(SendDecision, ExpectedDelivery), Error> {
@@ -393,7 +395,7 @@ pub(super) fn last_delivery(states: Vec<Delivery>, when: ExpectedDelivery) -> Op
 async fn rate(
     tx: &mut WriteTx,
     core: &Core,
-    requester: &Requester,
+    requester: &ConversationCaller,
     target: &PeerId,
 ) -> Result<Option<Refusal>, Error> {
     let since = tx.now().minus(limits::SESSION_SENDS_WINDOW);
@@ -412,10 +414,10 @@ async fn rate(
 struct SendJob {
     core: Core,
     caller: Caller,
-    requester: Requester,
+    requester: ConversationCaller,
     target: AssignmentEnd,
     input: SendToSession,
-    patience: Duration,
+    max_wait: Duration,
     /// Why a send that is no repeat is refused.
     denied: Option<Refusal>,
 }
@@ -425,7 +427,7 @@ impl SendJob {
         let now = tx.now();
         let waits_until = match self.input.mode {
             RunMode::Steer => Some(now.plus(STEER_WITHIN)),
-            RunMode::Followup if !self.patience.is_zero() => Some(now.plus(self.patience)),
+            RunMode::Followup if !self.max_wait.is_zero() => Some(now.plus(self.max_wait)),
             _ => None,
         };
         if let Some(known) = self.known(tx, waits_until).await? {

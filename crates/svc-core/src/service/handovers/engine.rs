@@ -359,9 +359,9 @@ impl Handovers {
         let shown = way.record_shows(session, &question).await;
         let Some(ShownMessages { mut read, waiting: mut kept, begun }) = shown else {
             let first = *seen.unreadable.get_or_insert_with(Instant::now);
-            let patience = if session.is_some() { UNREADABLE } else { GONE };
-            if first.elapsed() < patience {
-                return again((Instant::now() + WAY_POLL).min(first + patience));
+            let max_wait = if session.is_some() { UNREADABLE } else { GONE };
+            if first.elapsed() < max_wait {
+                return again((Instant::now() + WAY_POLL).min(first + max_wait));
             }
             self.end_unknown(open).await?;
             watch.remove(id);

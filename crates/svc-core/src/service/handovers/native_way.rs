@@ -235,7 +235,7 @@ const fn nothing_shown() -> ShownMessages {
 /// The first version of Claude Code whose sessions have an inbox.
 const FIRST: (u32, u32, u32) = (2, 1, 224);
 /// How long the client's process may take to accept a text.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The sender, as the person at the terminal sees it. It is not a socket's name: there is no socket
 /// for answers.
 const FROM: &str = "svc";
@@ -275,7 +275,7 @@ fn inbox_line(id: &str, text: &ModelText) -> String {
 /// Returns whether the client may have the line: after a failure, it is not known how much the
 /// client accepted.
 async fn write_to_inbox(inbox: &Path, session: &NativeSession, line: &str) -> bool {
-    let connected = timeout(PATIENCE, local_socket::connect_to_process(inbox, &session.process));
+    let connected = timeout(TIMEOUT, local_socket::connect_to_process(inbox, &session.process));
     let mut stream = match connected.await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -288,7 +288,7 @@ async fn write_to_inbox(inbox: &Path, session: &NativeSession, line: &str) -> bo
         stream.write_all(line.as_bytes()).await?;
         stream.shutdown().await
     };
-    timeout(PATIENCE, written).await.ok();
+    timeout(TIMEOUT, written).await.ok();
     true
 }
 

@@ -15,7 +15,7 @@ use svc_model::{HandoverId, MessageId, Principal};
 use tokio::sync::{mpsc, oneshot};
 
 /// How long a plugin may take to report.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Most words that wait for one plugin.
 const WORDS: usize = 64;
 
@@ -159,7 +159,7 @@ impl PluginConnections {
 }
 
 async fn reported(report: oneshot::Receiver<PluginReport>) -> Option<PluginReport> {
-    tokio::time::timeout(PATIENCE, report).await.ok()?.ok()
+    tokio::time::timeout(TIMEOUT, report).await.ok()?.ok()
 }
 
 #[cfg(test)]

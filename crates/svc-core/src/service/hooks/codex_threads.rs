@@ -37,7 +37,7 @@ impl ThreadRegistry for Hooks {
             let caller = report.await?;
             // Nobody reads the reply to this event, so it hands nothing over.
             let timing = HookTiming::Late { happened_at: self.core.now() };
-            let call = HookCall { timing, names_folder: true, ..HookCall::default() };
+            let call = HookCall { timing, is_from_hook: true, ..HookCall::default() };
             self.hook(&caller, event, call).await?;
             Ok(())
         }

@@ -20,10 +20,10 @@ use super::{
     earlier_output::ToldWords,
     lost_replies,
     state::Hooks,
-    write_job::{HookWriteJob, HookWrites},
+    write_job::{HookJobResult, HookWriteJob},
 };
 use crate::service::{
-    Error, check, journal::ContextRequest, process, projects::project_root, team::ActingSession,
+    Error, check, journal::ContextQuery, process, projects::project_root, team::ActingSession,
 };
 
 /// What comes with an event, besides the client's own payload.
@@ -42,9 +42,9 @@ pub struct HookCall {
     pub lost: Vec<String>,
     /// SHA-256 of the session's secret, which the hook read in the data folder.
     pub secret: Option<TokenHash>,
-    /// Whether the event's folder is the session's folder: true if the client's hook reports it,
-    /// false if a model does.
-    pub names_folder: bool,
+    /// Whether the client's hook reports the event, so that its folder is the session's; false if a
+    /// model calls the tool.
+    pub is_from_hook: bool,
 }
 
 /// What is known of the session when an event arrives.
@@ -85,7 +85,7 @@ impl Hooks {
         check::key("session_id", Some(&event.session_id))?;
         let mut is_own = self.team.owns(caller, &event.session_id).await?;
         if !is_own {
-            event.session_id = if call.names_folder {
+            event.session_id = if call.is_from_hook {
                 let there = self.in_folder(caller, event.cwd.as_deref()).await?;
                 self.team.session_of_hook(&there, &event.session_id, call.secret).await?
             } else {
@@ -97,7 +97,7 @@ impl Hooks {
         }
         let told = self.earlier_words.take_off(&caller.principal(), &mut event);
         let known = self.recognise(&event, is_own).await?;
-        let caller = &self.in_its_project(caller, &event, &known, call.names_folder).await?;
+        let caller = &self.in_its_project(caller, &event, &known, call.is_from_hook).await?;
         let is_small = call.lost.is_empty() && known.is_own;
         if is_small && self.changes_nothing(&event, &known).await? {
             self.announce_call(caller, &event, call.timing, known.arrived);
@@ -171,7 +171,7 @@ impl Hooks {
         caller: &Caller,
         event: &HookEvent,
         (timing, told): (HookTiming, Option<ToldWords>),
-        writes: &HookWrites,
+        writes: &HookJobResult,
     ) {
         let (principal, session) = (caller.principal(), &event.session_id);
         match (&event.moment, told) {
@@ -204,7 +204,7 @@ impl Hooks {
         event: &Arc<HookEvent>,
         known: &KnownSession,
         call: HookCall,
-    ) -> Result<HookWrites, Error> {
+    ) -> Result<HookJobResult, Error> {
         let process = client_process(caller, &call);
         let SessionProfile { project, root, peer_name } =
             self.profile(caller, event, known).await?;
@@ -247,9 +247,9 @@ impl Hooks {
         caller: &Caller,
         event: &HookEvent,
         known: &KnownSession,
-        names_folder: bool,
+        is_from_hook: bool,
     ) -> Result<Caller, Error> {
-        let folder = event.cwd.as_deref().filter(|_| names_folder);
+        let folder = event.cwd.as_deref().filter(|_| is_from_hook);
         let own = known.session.as_ref().filter(|_| known.is_own && caller.is_client_process());
         match own.and_then(|session| session.project.as_deref()) {
             Some(project) => self.core.projects.caller_in(caller, project, folder).await,
@@ -334,7 +334,7 @@ impl Hooks {
         event: &HookEvent,
         known: &KnownSession,
         hook_id: Option<String>,
-        writes: HookWrites,
+        writes: HookJobResult,
     ) -> Result<HookReply, Error> {
         if let Some(request) = writes.held {
             return Ok(HookReply(vec![HookNote::Held(request)]));
@@ -409,7 +409,7 @@ impl Hooks {
         if !self.policy.context || text.trim().is_empty() || !event.takes_context() {
             return None;
         }
-        let request = ContextRequest {
+        let request = ContextQuery {
             query: text.chars().take(limits::SEARCH_QUERY_CHARS).collect(),
             session_id: Some(event.session_id.clone()),
             project: None,

@@ -4,7 +4,7 @@
 use std::pin::pin;
 
 use svc_model::{
-    Caller, Peer, PeerStatus, SessionContact, SessionStanding, StreamName, hook::MailOffer,
+    Caller, Peer, PeerStatus, SessionReference, SessionStanding, StreamName, hook::MailOffer,
     is_agent_key,
 };
 use svc_store::PeerRow;
@@ -154,7 +154,7 @@ impl Hooks {
             .write(move |tx| {
                 Box::pin(async move {
                     // The session may have passed to another principal during the wait.
-                    team::claim(tx, &caller, &session_id, SessionContact::Call).await?;
+                    team::claim(tx, &caller, &session_id, SessionReference::Call).await?;
                     if tx.hooks().is_lost(&waiter).await? {
                         return Ok(WaiterMail::Nothing);
                     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use svc_model::{
     AgentRequestId, Caller, Ids, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
-    RegisterInput, SessionContact, StatusEvidence, Timestamp, TokenHash, TokenId, WaitingFor,
+    RegisterInput, SessionReference, StatusEvidence, Timestamp, TokenHash, TokenId, WaitingFor,
     hook::{
         self, AttendedPrompts, EarlierRun, HookAudience, HookClient, HookEvent, HookIdHistory,
         HookMoment, HookNote, HookPolicy, HookPrompt, HookReception, HookTiming, PresenceChange,
@@ -63,7 +63,7 @@ pub(super) struct HookWriteJob {
 
 /// What the job passes to the reply, and what is left to do after the commit.
 #[derive(Default)]
-pub(super) struct HookWrites {
+pub(super) struct HookJobResult {
     pub(super) audience: HookAudience,
     pub(super) reminder: Option<HookNote>,
     pub(super) run: Option<HookNote>,
@@ -91,12 +91,12 @@ struct SessionPresence {
 }
 
 impl HookWriteJob {
-    pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookWrites, Error> {
-        let contact = SessionContact::Hook(self.shown);
+    pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookJobResult, Error> {
+        let contact = SessionReference::Hook(self.shown);
         team::claim(tx, &self.caller, &self.event.session_id, contact).await?;
         let timing = match self.settle(tx).await? {
             HookReception::New(timing) => timing,
-            HookReception::Repeated { .. } => return Ok(HookWrites::default()),
+            HookReception::Repeated { .. } => return Ok(HookJobResult::default()),
         };
         let AppliedSession { effect, ended_tokens } = self.apply_session(tx, timing).await?;
         self.keep_secret(tx).await?;
@@ -128,7 +128,7 @@ impl HookWriteJob {
             None => (None, None),
         };
         let audience = hook::audience(&self.event, timing, self.policy);
-        Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens, held })
+        Ok(HookJobResult { audience, reminder, run, mail, headline, ended_tokens, held })
     }
 
     /// Opens and closes the prompts of an attended session. Returns the prompt that the hook must

@@ -50,7 +50,7 @@ impl ContextKind {
 }
 
 #[derive(Debug, Clone)]
-pub struct ContextRequest {
+pub struct ContextQuery {
     /// The prompt. A blank one selects what is important in the project.
     pub query: String,
     /// The session that gets the context. Without one, nothing counts as seen.
@@ -78,7 +78,7 @@ impl Journal {
     pub async fn assemble_context(
         &self,
         caller: &Caller,
-        request: &ContextRequest,
+        request: &ContextQuery,
     ) -> Result<AssembledContext, Error> {
         let mut request = request.clone();
         request.project = self.core.projects.named(request.project.as_deref()).await?;
@@ -136,7 +136,7 @@ impl Journal {
     async fn relevant(
         &self,
         caller: &Caller,
-        request: &ContextRequest,
+        request: &ContextQuery,
     ) -> Result<Vec<ContextItem>, Error> {
         let wants = |kind| request.kinds.is_empty() || request.kinds.contains(&kind);
         let mut candidates = Vec::new();
@@ -158,7 +158,7 @@ impl Journal {
     async fn experiences(
         &self,
         caller: &Caller,
-        request: &ContextRequest,
+        request: &ContextQuery,
     ) -> Result<Vec<Ghap>, Error> {
         if request.query.trim().is_empty() {
             return Ok(Vec::new());
@@ -187,7 +187,7 @@ impl Journal {
     async fn fitting_values(
         &self,
         caller: &Caller,
-        request: &ContextRequest,
+        request: &ContextQuery,
     ) -> Result<Vec<Value>, Error> {
         let (reader, values) = (Reader::from_caller(caller), self.core.store.values());
         let (values, _) = values.list(&reader, None, limits::VALUES_RANKED).await?;
@@ -214,7 +214,7 @@ impl Journal {
     async fn fitting_memories(
         &self,
         caller: &Caller,
-        request: &ContextRequest,
+        request: &ContextQuery,
     ) -> Result<Vec<Memory>, Error> {
         let project = request.project.as_deref();
         let limit = limits::SEARCH_HITS;
@@ -342,7 +342,7 @@ fn fill(markdown: &mut BoundedMarkdown, candidates: Vec<ContextItem>, limit: usi
 const MOST: u32 = 5;
 
 #[derive(Debug, Clone)]
-pub struct PremortemRequest {
+pub struct PremortemQuery {
     pub domain: Domain,
     pub strategy: Option<Strategy>,
     /// The caller's session; records of its project come first.
@@ -355,9 +355,9 @@ impl Journal {
     pub async fn premortem(
         &self,
         caller: &Caller,
-        request: &PremortemRequest,
+        request: &PremortemQuery,
     ) -> Result<AssembledContext, Error> {
-        let PremortemRequest { domain, strategy, budget, .. } = *request;
+        let PremortemQuery { domain, strategy, budget, .. } = *request;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
         let mut project = None;
         if let Some(session) = &request.session_id {

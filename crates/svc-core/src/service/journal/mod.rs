@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use crate::service::{core::Core, search::Search, team::Team};
 
 pub use bounded_markdown::{AssembledContext, ContextSource};
-pub use context::{ContextKind, ContextRequest, PremortemRequest};
+pub use context::{ContextKind, ContextQuery, PremortemQuery};
 pub use memories::{NewMemory, StoredMemory};
 pub use records::{GhapDetail, NewOutcome};
 pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, distance_error};

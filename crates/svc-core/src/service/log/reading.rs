@@ -4,7 +4,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use svc_model::{Caller, Event, Reader, Seq, StreamName, limits};
-use svc_store::{Batch, Commit, FeedScope, Heard, LogPage, PageSize, StreamListener, StreamView};
+use svc_store::{
+    Batch, Commit, FeedScope, ListenerRead, LogPage, PageSize, StreamListener, StreamView,
+};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -293,9 +295,9 @@ impl StreamChanges {
         &mut self,
         streams: &BTreeMap<String, V>,
     ) -> Result<Vec<(String, i64)>, Error> {
-        match self.listener.hear(self.cursor, usize::MAX) {
-            Heard::Nothing | Heard::Closed => Ok(Vec::new()),
-            Heard::Items(commits) => {
+        match self.listener.read(self.cursor, usize::MAX) {
+            ListenerRead::Nothing | ListenerRead::Closed => Ok(Vec::new()),
+            ListenerRead::Items(commits) => {
                 let mut moved = BTreeMap::new();
                 for batch in commits.iter().flat_map(|commit| commit.iter()) {
                     self.cursor = self.cursor.max(batch.positions.1);
@@ -306,7 +308,7 @@ impl StreamChanges {
                 }
                 Ok(moved.into_iter().map(|(name, last)| (name.to_owned(), last)).collect())
             }
-            Heard::Behind => {
+            ListenerRead::Behind => {
                 let names: Vec<String> = streams.keys().cloned().collect();
                 let head = self.log.log_head().await?;
                 let moved =

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use svc_model::{Event, Framing, GapReason, Reader, StreamName, StreamVisibility};
 use svc_store::{
-    Batch, Commit, EntryDelta, EntryListener, FeedScope, FramePage, Heard, LogPage, PageSize,
-    PrecedingEvent, Store, StoreError, StreamListener, StreamView,
+    Batch, Commit, EntryDelta, EntryListener, FeedScope, FramePage, ListenerRead, LogPage,
+    PageSize, PrecedingEvent, Store, StoreError, StreamListener, StreamView,
 };
 use tokio::sync::mpsc;
 
@@ -207,14 +207,18 @@ impl LogSource {
     }
 
     pub(super) fn listen_to_deltas(&self) -> EntryListener {
-        self.store.bus().sayings().listen()
+        self.store.bus().unfinished_entries().listen()
     }
 
     /// Partial output that this reader has not received yet, for a reader at the cursor.
-    pub(super) fn words(&self, listener: &mut EntryListener, cursor: i64) -> Option<EntryDelta> {
-        let may_hear = |stream: &StreamName,
-                        visibility: &StreamVisibility,
-                        after: PrecedingEvent| match &self.followed {
+    pub(super) fn next_delta(
+        &self,
+        listener: &mut EntryListener,
+        cursor: i64,
+    ) -> Option<EntryDelta> {
+        let is_readable = |stream: &StreamName,
+                           visibility: &StreamVisibility,
+                           after: PrecedingEvent| match &self.followed {
             Followed::Stream { name, reader, .. } => {
                 let may_read = reader.as_ref().is_none_or(|it| it.may_read(visibility));
                 name == stream && cursor >= after.seq && may_read
@@ -223,14 +227,14 @@ impl LogSource {
                 cursor >= after.position && scope.has(stream, visibility)
             }
         };
-        self.store.bus().sayings().hear(listener, may_hear)
+        self.store.bus().unfinished_entries().next_delta(listener, is_readable)
     }
 
     /// The last commits after the cursor, up to about `budget` bytes.
     pub(super) fn tail(&self, cursor: &mut i64, budget: usize) -> TailRead {
         match &self.followed {
-            Followed::Stream { listener, reader, .. } => match listener.hear(*cursor, budget) {
-                Heard::Items(batches) => {
+            Followed::Stream { listener, reader, .. } => match listener.read(*cursor, budget) {
+                ListenerRead::Items(batches) => {
                     let may_read = |batch: &Batch| {
                         reader.as_ref().is_none_or(|it| it.may_read(&batch.visibility))
                     };
@@ -240,12 +244,12 @@ impl LogSource {
                     *cursor = batches.last().map_or(*cursor, |batch| batch.seqs.1);
                     TailRead::Batches(batches)
                 }
-                Heard::Nothing => TailRead::Nothing,
-                Heard::Closed => TailRead::Closed,
-                Heard::Behind => TailRead::Behind,
+                ListenerRead::Nothing => TailRead::Nothing,
+                ListenerRead::Closed => TailRead::Closed,
+                ListenerRead::Behind => TailRead::Behind,
             },
-            Followed::Feed { scope, listener } => match listener.hear(*cursor, budget) {
-                Heard::Items(commits) => {
+            Followed::Feed { scope, listener } => match listener.read(*cursor, budget) {
+                ListenerRead::Items(commits) => {
                     let mut next = *cursor;
                     let mut ours = Vec::new();
                     for batch in commits.iter().flat_map(|commit| commit.iter()) {
@@ -262,9 +266,9 @@ impl LogSource {
                     *cursor = next;
                     TailRead::Batches(ours)
                 }
-                Heard::Nothing => TailRead::Nothing,
-                Heard::Closed => TailRead::Closed,
-                Heard::Behind => TailRead::Behind,
+                ListenerRead::Nothing => TailRead::Nothing,
+                ListenerRead::Closed => TailRead::Closed,
+                ListenerRead::Behind => TailRead::Behind,
             },
         }
     }

@@ -24,7 +24,7 @@ use super::{
 use crate::service::{Error, ResourceKind};
 
 /// Kind of a notice with partial output of an agent.
-const WORDS: &str = "delta";
+const DELTA_KIND: &str = "delta";
 
 #[derive(Debug)]
 pub enum SubscriptionChunk {
@@ -50,7 +50,7 @@ pub struct Subscription {
     /// Whether the table has been read to its end; from then on the tail is read.
     live: bool,
     /// Partial output of agents, which is not in the log.
-    words: Option<Box<EntryListener>>,
+    deltas: Option<Box<EntryListener>>,
     /// The next pages of the table, read while the client is sent the last one.
     ahead: Option<PagesAhead>,
 }
@@ -106,9 +106,9 @@ impl Log {
             }
         };
         let subscription = Subscription::start(source, bounds, after, framing, kind).await?;
-        let hears = subscription.kind.as_deref().is_none_or(|kind| kind == WORDS);
-        let words = hears.then(|| Box::new(subscription.source.listen_to_deltas()));
-        Ok(Subscription { endless: true, words, ..subscription })
+        let wants_deltas = subscription.kind.as_deref().is_none_or(|kind| kind == DELTA_KIND);
+        let deltas = wants_deltas.then(|| Box::new(subscription.source.listen_to_deltas()));
+        Ok(Subscription { endless: true, deltas, ..subscription })
     }
 
     /// Follows one stream, in the given framing, to its end if it has one. The caller has checked
@@ -146,7 +146,7 @@ impl Subscription {
             endless: false,
             head: bounds.head,
             live: false,
-            words: None,
+            deltas: None,
             ahead: None,
         })
     }
@@ -184,8 +184,8 @@ impl Subscription {
                     None => self.live = true,
                 }
             }
-            if let Some(words) = self.read_words() {
-                return Ok(Some(SubscriptionChunk::Frames(words)));
+            if let Some(frame) = self.read_delta() {
+                return Ok(Some(SubscriptionChunk::Frames(frame)));
             }
             // Up to a chunk's size: the cost is one system call per subscriber, not the bytes.
             match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
@@ -202,10 +202,10 @@ impl Subscription {
                 }
                 TailRead::Closed if self.endless => std::future::pending().await,
                 TailRead::Closed => self.closed = true,
-                TailRead::Nothing => match &mut self.words {
-                    Some(words) => tokio::select! {
+                TailRead::Nothing => match &mut self.deltas {
+                    Some(deltas) => tokio::select! {
                         () = self.source.wait(self.cursor) => {}
-                        () = words.changed() => {}
+                        () = deltas.changed() => {}
                     },
                     None => self.source.wait(self.cursor).await,
                 },
@@ -262,11 +262,12 @@ impl Subscription {
     }
 
     /// New partial output, as an event without an id.
-    fn read_words(&mut self) -> Option<Bytes> {
-        let EntryDelta { stream, words, at } =
-            self.source.words(self.words.as_mut()?, self.cursor)?;
-        let item = json!({ "stream": stream.as_str(), "kind": WORDS, "data": words, "at": at });
-        Some(sse::notice(WORDS, &item).into())
+    fn read_delta(&mut self) -> Option<Bytes> {
+        let EntryDelta { stream, delta, at } =
+            self.source.next_delta(self.deltas.as_mut()?, self.cursor)?;
+        let item =
+            json!({ "stream": stream.as_str(), "kind": DELTA_KIND, "data": delta, "at": at });
+        Some(sse::notice(DELTA_KIND, &item).into())
     }
 
     fn frames_of(&self, batch: &Batch) -> Bytes {

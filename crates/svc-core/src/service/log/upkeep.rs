@@ -133,7 +133,7 @@ pub enum SizeBound {
 
 /// The state of the database and its bounds, at one time.
 #[derive(Debug, Clone, Copy)]
-struct Room {
+struct StoreSpace {
     now: Timestamp,
     /// Bytes of the pages in use.
     used: u64,
@@ -146,22 +146,22 @@ struct Room {
 
 impl Growth {
     /// From measurements of the past, the newest of each average.
-    fn measured(room: &Room, past: &[SizeSample]) -> Option<Self> {
+    fn measured(space: &StoreSpace, past: &[SizeSample]) -> Option<Self> {
         let bytes_per_day = past
             .iter()
             .map(|sample| {
-                let grown = u128::from(room.used.saturating_sub(sample.used));
-                let millis = room.now.since(sample.at).as_millis().max(1);
+                let grown = u128::from(space.used.saturating_sub(sample.used));
+                let millis = space.now.since(sample.at).as_millis().max(1);
                 u64::try_from(grown * DAY.as_millis() / millis).unwrap_or(u64::MAX)
             })
             .max()?;
-        let latest = room.now.plus(HORIZON);
-        let reaches = room.reached(bytes_per_day).filter(|reached| reached.at <= latest);
+        let latest = space.now.plus(HORIZON);
+        let reaches = space.reached(bytes_per_day).filter(|reached| reached.at <= latest);
         Some(Self { bytes_per_day, reaches })
     }
 }
 
-impl Room {
+impl StoreSpace {
     /// The bound that is reached first.
     fn reached(&self, bytes_per_day: u64) -> Option<Reached> {
         if bytes_per_day == 0 {
@@ -212,7 +212,7 @@ impl Log {
         }
         past.retain(|sample| now.since(sample.at) >= DAY);
         let used = store.upkeep().used_bytes().await?;
-        let room = Room {
+        let space = StoreSpace {
             now,
             used,
             free: free.map(|free| free.saturating_add(file.saturating_sub(used))),
@@ -220,7 +220,7 @@ impl Log {
             retention: self.core.tuning.retention,
             oldest: store.events().first_at().await?,
         };
-        Ok(Growth::measured(&room, &past))
+        Ok(Growth::measured(&space, &past))
     }
 
     /// Removes events beyond the bounds, and returns their number. The last event of a stream
@@ -280,8 +280,8 @@ mod tests {
         Timestamp::from_millis(1_800_000_000_000)
     }
 
-    fn room() -> Room {
-        Room {
+    fn space() -> StoreSpace {
+        StoreSpace {
             now: now(),
             used: 1000 * MIB,
             free: Some(900 * MIB),
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn growth_is_that_of_the_last_day_or_of_the_week_if_that_is_more() {
         let rate = |past: &[SizeSample]| {
-            Growth::measured(&room(), past).map(|growth| growth.bytes_per_day / MIB)
+            Growth::measured(&space(), past).map(|growth| growth.bytes_per_day / MIB)
         };
         assert_eq!(rate(&[]), None);
         assert_eq!(rate(&[ago(1, 910), ago(7, 300)]), Some(100), "a Sunday counts as a week day");
@@ -310,21 +310,21 @@ mod tests {
     #[test]
     fn first_bound_that_is_reached_is_named_with_its_day() {
         let past = [ago(1, 900)];
-        let reaches = |room: Room| {
-            let growth = Growth::measured(&room, &past).unwrap();
+        let reaches = |space: StoreSpace| {
+            let growth = Growth::measured(&space, &past).unwrap();
             growth
                 .reaches
                 .map(|reached| (reached.bound, reached.at.since(now()).as_secs() / 86_400))
         };
-        assert_eq!(reaches(room()), Some((SizeBound::Disk, 9)));
+        assert_eq!(reaches(space()), Some((SizeBound::Disk, 9)));
         let max_bytes = Some(1500 * MIB);
-        assert_eq!(reaches(Room { max_bytes, ..room() }), Some((SizeBound::MaxBytes, 5)));
-        let kept = |max_age: Option<u64>, max_bytes: Option<u64>| Room {
+        assert_eq!(reaches(StoreSpace { max_bytes, ..space() }), Some((SizeBound::MaxBytes, 5)));
+        let kept = |max_age: Option<u64>, max_bytes: Option<u64>| StoreSpace {
             retention: Retention {
                 max_age: max_age.map(days),
                 max_bytes: max_bytes.map(|mib| mib * MIB),
             },
-            ..room()
+            ..space()
         };
         assert_eq!(reaches(kept(None, Some(1300))), Some((SizeBound::RetainedBytes, 3)));
         assert_eq!(reaches(kept(None, Some(800))), Some((SizeBound::RetainedBytes, 0)));
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(reaches(kept(Some(365), None)), Some((SizeBound::Disk, 9)), "that is sooner");
         assert_eq!(reaches(kept(Some(100), None)), Some((SizeBound::Disk, 9)), "in the rate");
         let free = Some(10_000_000 * MIB);
-        assert_eq!(reaches(Room { free, ..room() }), None, "in more than ten years");
-        assert_eq!(Growth::measured(&room(), &[ago(1, 1000)]).unwrap().reaches, None);
+        assert_eq!(reaches(StoreSpace { free, ..space() }), None, "in more than ten years");
+        assert_eq!(Growth::measured(&space(), &[ago(1, 1000)]).unwrap().reaches, None);
     }
 
     #[tokio::test]

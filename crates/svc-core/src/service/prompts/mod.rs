@@ -108,7 +108,7 @@ impl HeldPrompts {
 }
 
 /// How often the daemon tells a hook that its prompt is still open.
-pub const PROMPT_PULSE: Duration = Duration::from_secs(1);
+pub const OPEN_PROMPT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub struct Prompts {
@@ -126,9 +126,9 @@ pub struct HeldPrompt {
 
 impl HeldPrompt {
     /// What the hook must do: returns as soon as that changes, but at the latest after
-    /// [`PROMPT_PULSE`].
+    /// [`OPEN_PROMPT_INTERVAL`].
     pub async fn next(&mut self) -> HeldPromptState {
-        let changed = tokio::time::timeout(PROMPT_PULSE, self.hold.state.changed()).await;
+        let changed = tokio::time::timeout(OPEN_PROMPT_INTERVAL, self.hold.state.changed()).await;
         let state = self.hold.state.borrow_and_update().clone();
         if changed.is_ok() || state != HeldPromptState::Open {
             return state;

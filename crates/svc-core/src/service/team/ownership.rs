@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use svc_model::{
     Caller, KnownOwner, MachineId, Ownership, Peer, Principal, ProcessIdentity, ProcessState,
-    SessionContact, SessionStanding, StreamName, StreamVisibility, TokenHash, client_session_id,
+    SessionReference, SessionStanding, StreamName, StreamVisibility, TokenHash, client_session_id,
     is_daemons_session_id, is_own_session, is_reserved_name, limits, own_session_ids,
     session_id_in_process,
 };
@@ -29,14 +29,14 @@ impl Team {
         if self.owns(caller, session_id).await? {
             return Ok(SessionStanding::Own);
         }
-        self.standing_by(caller, session_id, SessionContact::Call).await
+        self.standing_by(caller, session_id, SessionReference::Call).await
     }
 
     async fn standing_by(
         &self,
         caller: &Caller,
         session_id: &str,
-        contact: SessionContact,
+        contact: SessionReference,
     ) -> Result<SessionStanding, Error> {
         let (caller, id) = (caller.clone(), session_id.to_owned());
         self.core
@@ -90,7 +90,7 @@ impl Team {
         if session_id != client_id {
             return Ok(session_id);
         }
-        let by_hook = SessionContact::Hook(secret);
+        let by_hook = SessionReference::Hook(secret);
         let standing = self.standing_by(caller, client_id, by_hook).await?;
         // A late report of a process that has ended begins no session.
         let is_running = || self.core.state_of(&self.core.here(process)) == ProcessState::Running;
@@ -223,7 +223,7 @@ pub(in crate::service) async fn claim(
     tx: &mut WriteTx,
     caller: &Caller,
     session_id: &str,
-    contact: SessionContact,
+    contact: SessionReference,
 ) -> Result<(), Error> {
     match standing(tx, caller, session_id, contact).await? {
         SessionStanding::Own | SessionStanding::Unclaimed => Ok(()),
@@ -236,7 +236,7 @@ async fn standing(
     tx: &mut WriteTx,
     caller: &Caller,
     session_id: &str,
-    contact: SessionContact,
+    contact: SessionReference,
 ) -> Result<SessionStanding, StoreError> {
     let principal = caller.principal();
     let Some(row) = tx.sessions().owner(session_id).await? else {
@@ -293,13 +293,13 @@ async fn facts(
     caller: &Caller,
     session_id: &str,
     row: Ownership,
-    contact: SessionContact,
+    contact: SessionReference,
 ) -> Result<KnownOwner, StoreError> {
     let is_proven = match (contact, &row.owner) {
-        (SessionContact::Call, _) => false,
+        (SessionReference::Call, _) => false,
         // No secret is needed: `same_process` decides.
-        (SessionContact::Hook(_), Some(Principal::Operator)) => true,
-        (SessionContact::Hook(shown), _) => {
+        (SessionReference::Hook(_), Some(Principal::Operator)) => true,
+        (SessionReference::Hook(shown), _) => {
             let lock = tx.sessions().lock(session_id).await?;
             let is_free =
                 lock.ended_at.is_some_and(|at| tx.now().since(at) >= limits::SESSION_KEY_KEPT);
@@ -442,7 +442,7 @@ mod tests {
         let claimed = test
             .store
             .write(move |tx| {
-                let hook = SessionContact::Hook(Some([7; 32]));
+                let hook = SessionReference::Hook(Some([7; 32]));
                 Box::pin(async move {
                     tx.sessions().put_secret("a", &[7; 32]).await?;
                     claim(tx, &caller, "a", hook).await
@@ -473,7 +473,7 @@ mod tests {
             NewSession { session_id: Some("a".to_owned()), cwd: None, source: None, client: None };
         services.team.start_session(&former, None, new).await.unwrap();
         let hash = secrets.ensure("a").unwrap();
-        let claimed = async |contact: SessionContact| {
+        let claimed = async |contact: SessionReference| {
             let caller = heir.clone();
             let claimed: Result<(), Error> = test
                 .store
@@ -492,22 +492,24 @@ mod tests {
         test.clock.advance(limits::SESSION_KEY_KEPT.saturating_sub(Duration::from_secs(1)));
         services.team.sweep_session_secrets().await.unwrap();
         assert!(secrets.read("a").is_some());
-        for contact in
-            [SessionContact::Call, SessionContact::Hook(None), SessionContact::Hook(Some([0; 32]))]
-        {
+        for contact in [
+            SessionReference::Call,
+            SessionReference::Hook(None),
+            SessionReference::Hook(Some([0; 32])),
+        ] {
             let refused = claimed(contact).await;
             assert!(matches!(refused, Err(Error::NotYours { .. })), "{contact:?}: {refused:?}");
         }
         test.clock.advance(Duration::from_secs(2));
         services.team.sweep_session_secrets().await.unwrap();
         assert_eq!(secrets.read("a"), None);
-        assert!(matches!(claimed(SessionContact::Call).await, Err(Error::NotYours { .. })));
-        claimed(SessionContact::Hook(None)).await.unwrap();
+        assert!(matches!(claimed(SessionReference::Call).await, Err(Error::NotYours { .. })));
+        claimed(SessionReference::Hook(None)).await.unwrap();
     }
 
     async fn next_frames(feed: &mut Subscription) -> String {
-        let patience = Duration::from_secs(20);
-        let next = tokio::time::timeout(patience, feed.next()).await.expect("in time");
+        let max_wait = Duration::from_secs(20);
+        let next = tokio::time::timeout(max_wait, feed.next()).await.expect("in time");
         let Some(SubscriptionChunk::Frames(frames)) = next.unwrap() else { panic!("no frames") };
         String::from_utf8(frames.to_vec()).unwrap()
     }

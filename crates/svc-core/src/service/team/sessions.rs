@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use svc_model::{
     AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, NOT_BLANK, PeerId, PeerReference,
-    Principal, Reader, SessionContact, SessionFilter, SessionStanding, Timestamp, TokenId,
+    Principal, Reader, SessionFilter, SessionReference, SessionStanding, Timestamp, TokenId,
     is_own_session,
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
@@ -154,7 +154,7 @@ impl Team {
         let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
             Box::pin(async move {
                 if is_named {
-                    claim(tx, &caller, &start.session_id, SessionContact::Call).await?;
+                    claim(tx, &caller, &start.session_id, SessionReference::Call).await?;
                 }
                 let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
                 budget.check_rows(tx, &caller, more).await?;

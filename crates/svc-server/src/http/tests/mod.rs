@@ -35,7 +35,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    http::{App, Edge, EntryRules, Identity, Metrics, Parts, Transport},
+    http::{App, AppState, Edge, EntryRules, Identity, Metrics, Transport},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
     web::KeepAlive,
 };
@@ -104,7 +104,7 @@ impl TestServer {
     }
 
     async fn ready(&self) {
-        let (beat, stop) = (KeepAlive::new(limits::SSE_KEEP_ALIVE), CancellationToken::new());
+        let (keep_alive, stop) = (KeepAlive::new(limits::SSE_KEEP_ALIVE), CancellationToken::new());
         let mcp = McpServer::start(McpServerParts {
             services: self.services.clone(),
             catalogue: svc_core::tools::catalogue(),
@@ -112,12 +112,12 @@ impl TestServer {
             prompts: mcp::builtin_prompts(),
             sources: None,
             metrics: McpMetrics::default(),
-            beat: beat.clone(),
+            keep_alive: keep_alive.clone(),
             stop: stop.clone(),
             exposure: None,
         });
         let mcp = mcp.await.unwrap();
-        let app = App::new(Parts {
+        let app = App::new(AppState {
             services: self.services.clone(),
             tools: svc_core::tools::catalogue(),
             sources: None,
@@ -128,7 +128,7 @@ impl TestServer {
                 pid: 1,
                 started_at: Timestamp::from_millis(0),
             },
-            beat,
+            keep_alive,
             stop,
         });
         self.edge.ready(app, mcp::routes(mcp));

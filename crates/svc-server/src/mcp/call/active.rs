@@ -162,16 +162,16 @@ impl RunningCalls {
 #[derive(Debug, Default)]
 pub(crate) struct OpenQuestions(Mutex<HashMap<String, QuestionWaiter>>);
 
-type QuestionWaiter = (McpSessionId, oneshot::Sender<SessionAnswer>);
+type QuestionWaiter = (McpSessionId, oneshot::Sender<QuestionResult>);
 
 /// The `result` of an answer, or its `error`.
-pub(crate) type SessionAnswer = Result<Value, Value>;
+pub(crate) type QuestionResult = Result<Value, Value>;
 
 /// A question to a client. Dropping it withdraws the question.
 pub(crate) struct OpenQuestion<'a> {
     questions: &'a OpenQuestions,
     pub(crate) id: String,
-    pub(crate) reply: oneshot::Receiver<SessionAnswer>,
+    pub(crate) reply: oneshot::Receiver<QuestionResult>,
 }
 
 impl OpenQuestions {
@@ -188,7 +188,7 @@ impl OpenQuestions {
 
     /// Passes an answer to the call that waits for it. If none does, the answer is dropped: the
     /// question may have been asked before a restart.
-    pub(crate) fn answer(&self, session: &McpSessionId, id: &Value, reply: SessionAnswer) {
+    pub(crate) fn answer(&self, session: &McpSessionId, id: &Value, reply: QuestionResult) {
         let Some(id) = id.as_str() else { return };
         let mut questions = self.lock();
         if questions.get(id).is_some_and(|(asked, _)| asked == session)

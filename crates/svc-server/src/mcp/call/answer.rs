@@ -225,7 +225,7 @@ impl CallAnswer {
 /// The outcome of a task. It is stored in this form and passed on byte for byte.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum TaskOutcome {
+enum McpTaskOutcome {
     /// A `CallToolResult`, which may say that the tool failed.
     Result(Box<RawValue>),
     Error(Box<RawValue>),
@@ -234,7 +234,7 @@ enum TaskOutcome {
 /// `DetailedTask`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct TaskView {
+pub(crate) struct McpTaskView {
     task_id: CallId,
     status: CallState,
     created_at: Timestamp,
@@ -245,10 +245,10 @@ pub(crate) struct TaskView {
     #[serde(skip_serializing_if = "Option::is_none")]
     input_requests: Option<Box<RawValue>>,
     #[serde(flatten)]
-    outcome: Option<TaskOutcome>,
+    outcome: Option<McpTaskOutcome>,
 }
 
-impl TaskView {
+impl McpTaskView {
     /// The state of a task, without its questions and its outcome.
     pub(super) fn status(row: &CallRow) -> Self {
         Self {
@@ -257,7 +257,7 @@ impl TaskView {
             created_at: row.started_at,
             last_updated_at: row.updated_at,
             ttl_ms: None,
-            poll_interval_ms: u64::try_from(limits::MCP_PATIENCE.as_millis()).unwrap_or(u64::MAX),
+            poll_interval_ms: u64::try_from(limits::MCP_HEAD_DELAY.as_millis()).unwrap_or(u64::MAX),
             input_requests: None,
             outcome: None,
         }
@@ -285,7 +285,7 @@ impl TaskView {
 pub(super) fn task_answer(id: &RawValue, row: Result<CallRow, service::Error>) -> CallAnswer {
     match row {
         Ok(row) => {
-            let result = EraResult::stateless(ResultType::Task, TaskView::status(&row), None);
+            let result = EraResult::stateless(ResultType::Task, McpTaskView::status(&row), None);
             CallAnswer::new(id, &result, RequestOutcome::Task)
         }
         Err(error) => CallAnswer::error(id, &error.into()),
@@ -296,9 +296,9 @@ pub(super) fn task_end(outcome: Result<Output, Failure>) -> CallEnd {
     let (state, outcome) = match output_of(outcome, AnswerEra::Legacy) {
         Ok(output) => {
             let result = to_raw_value(&CallToolResult::from_output(&output));
-            (CallState::Completed, result.map(TaskOutcome::Result))
+            (CallState::Completed, result.map(McpTaskOutcome::Result))
         }
-        Err(error) => (CallState::Failed, to_raw_value(&error).map(TaskOutcome::Error)),
+        Err(error) => (CallState::Failed, to_raw_value(&error).map(McpTaskOutcome::Error)),
     };
     let message = outcome.and_then(|outcome| serde_json::to_string(&outcome));
     CallEnd { state, message: Some(message.expect("an outcome has a JSON form")) }
@@ -333,7 +333,7 @@ pub(super) async fn end_call(server: &McpServer, id: &CallId, stream: &StreamNam
         tracing::error!(error = telemetry::chain(&error), call = %id, "cannot end a call");
         tokio::select! {
             () = server.stop.cancelled() => break,
-            () = tokio::time::sleep(limits::MCP_PATIENCE) => {}
+            () = tokio::time::sleep(limits::MCP_HEAD_DELAY) => {}
         }
     }
     server.running.remove(id);
@@ -598,7 +598,7 @@ mod tests {
         let stored = end.message.unwrap();
         assert!(stored.starts_with(r#"{"result":{"content""#), "{stored}");
         assert!(stored.contains(r#""structuredContent":{"b": 1.0,"a":2}"#), "{stored}");
-        let read: TaskOutcome = serde_json::from_str(&stored).unwrap();
+        let read: McpTaskOutcome = serde_json::from_str(&stored).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), stored);
         let protocol = Failure::Protocol { code: -5, message: "no".into(), data: None };
         let end = task_end(Err(protocol));

@@ -56,7 +56,7 @@ use self::{
 };
 pub(super) use self::{
     active::{CallRecord, OpenQuestions, RequestKey, RequestStateSigner, RunningCalls},
-    answer::{CallAnswer, PendingAnswer, TaskView, cancel_call, rpc_error_of},
+    answer::{CallAnswer, McpTaskView, PendingAnswer, cancel_call, rpc_error_of},
     run::{CallRun, WorkEnd},
 };
 use super::{
@@ -462,7 +462,7 @@ mod tests {
             prompts: Vec::new(),
             sources: None,
             metrics: McpMetrics::default(),
-            beat: KeepAlive::new(limits::SSE_KEEP_ALIVE),
+            keep_alive: KeepAlive::new(limits::SSE_KEEP_ALIVE),
             stop: CancellationToken::new(),
             exposure: None,
         });

@@ -78,7 +78,8 @@ enum RunEvent<T> {
     End(WorkEnd<T>),
     Signal(ToolSignal),
     Given(GivenAnswers),
-    Patience,
+    /// The call has taken so long that it becomes a task.
+    TaskDue,
     KeepAliveTimer,
 }
 
@@ -237,10 +238,10 @@ impl CallRun {
         work: impl Future<Output = Result<T, Failure>>,
     ) -> WorkEnd<T> {
         let mut work = std::pin::pin!(work);
-        let (started, mut pulse) = (Instant::now(), self.server.beat.pulse());
-        let beats = is_slow && self.client.is_some();
+        let (started, mut timer) = (Instant::now(), self.server.keep_alive.timer());
+        let reports_alive = is_slow && self.client.is_some();
         let task_after = self.server.services.tuning().mcp_task_after;
-        let mut patience = self.may_become_task().then(|| started + task_after);
+        let mut task_due = self.may_become_task().then(|| started + task_after);
         loop {
             let Self { server, origin, reply, signals, control, .. } = self;
             let control = control.as_mut().map(|it| (&it.cancel, &mut it.given));
@@ -253,8 +254,8 @@ impl CallRun {
                 Some(Some(signal)) = OptionFuture::from(signal) => RunEvent::Signal(signal),
                 Some(Some(given)) = OptionFuture::from(given) => RunEvent::Given(given),
                 outcome = &mut work => RunEvent::End(WorkEnd::Outcome(outcome)),
-                Some(()) = OptionFuture::from(patience.map(sleep_until)) => RunEvent::Patience,
-                () = pulse.due(), if beats => RunEvent::KeepAliveTimer,
+                Some(()) = OptionFuture::from(task_due.map(sleep_until)) => RunEvent::TaskDue,
+                () = timer.due(), if reports_alive => RunEvent::KeepAliveTimer,
             };
             match event {
                 RunEvent::End(end) => {
@@ -265,15 +266,15 @@ impl CallRun {
                 RunEvent::Given((answers, stored)) => {
                     stored.send(Box::pin(self.take_answers(answers)).await).ok();
                 }
-                RunEvent::Patience => {
-                    patience = None;
+                RunEvent::TaskDue => {
+                    task_due = None;
                     if let Err(error) = Box::pin(self.become_task()).await {
                         tracing::warn!(?error, "a call cannot become a task");
                     }
                 }
                 RunEvent::KeepAliveTimer => {
                     Box::pin(self.report_alive(started.elapsed())).await;
-                    pulse.spoke();
+                    timer.restart();
                 }
             }
         }

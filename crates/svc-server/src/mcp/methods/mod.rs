@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{
     McpServer,
-    call::{CallAnswer, CallRun, PendingAnswer, TaskView, WorkEnd, cancel_call, rpc_error_of},
+    call::{CallAnswer, CallRun, McpTaskView, PendingAnswer, WorkEnd, cancel_call, rpc_error_of},
     era::{ModernClient, client_name, discovery},
     request::{RequestContext, RequestOrigin},
     rpc::{
@@ -175,7 +175,7 @@ impl MethodCall<'_> {
         let row = row.ok_or_else(|| RpcError::invalid_params("there is no such task"))?;
         match request.method.as_str() {
             "tasks/get" => {
-                let view = TaskView::read(&server.services, &row).await?;
+                let view = McpTaskView::read(&server.services, &row).await?;
                 let result = EraResult::complete(AnswerEra::Stateless, view, None);
                 return Ok(result_message(&request.id, &result));
             }
