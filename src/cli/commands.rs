@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verify_cli() {
+    fn command_definitions_pass_the_checks_of_clap() {
         Cli::command().debug_assert();
     }
 

@@ -371,7 +371,7 @@ fn whole_session_can_be_reported_late() {
 }
 
 #[test]
-fn shapes_for_scripts() {
+fn hook_output_in_the_format_for_scripts() {
     let mut d = Daemon::start();
     let tell = |d: &Daemon, event: &str, more: &Value| {
         let payload = claude("s", event, more).to_string();

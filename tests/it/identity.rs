@@ -299,7 +299,7 @@ fn a_model_is_told_its_name_although_its_client_connects_before_its_first_hook()
 }
 
 #[test]
-fn what_another_client_announces_leads_nowhere() {
+fn announced_call_of_another_client_gives_no_session() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
     let mut b = FakeClient::start(&d.home, "agent-b", "p", "");
@@ -363,7 +363,7 @@ fn a_session_goes_over_when_its_owner_is_gone() {
 }
 
 #[test]
-fn what_was_told_late_belongs_to_the_process_that_told_it() {
+fn late_event_belongs_to_the_process_that_reported_it() {
     let home = Home::new();
     let cwd = home.user().join("p");
     let told = |payload: Value| {
@@ -495,7 +495,7 @@ fn an_identity_outlasts_the_daemon_and_its_tokens() {
 }
 
 #[test]
-fn what_the_operator_takes_back_stays_taken_back() {
+fn revoked_process_token_is_not_minted_again() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
     a.hook(&start("s-a"));

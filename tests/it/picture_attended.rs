@@ -523,7 +523,7 @@ fn a_spooled_event_is_taken_in_while_the_daemon_runs() {
 }
 
 #[test]
-fn the_living_have_the_short_name() {
+fn short_name_goes_to_the_living_session() {
     let d = Daemon::start();
     let name = |session: &str| peer_of(&d, session)["display_name"].clone();
     let mut client = FakeClient::start(&d.home, "claude", "web", "");

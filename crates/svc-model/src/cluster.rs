@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_one_thing_is_together() {
+    fn texts_about_one_subject_are_in_one_cluster() {
         let found = groups(&[
             "cache key lacks the tenant",
             "clock in the test is mocked",

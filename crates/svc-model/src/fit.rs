@@ -173,7 +173,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_text_that_is_about_it_comes_first() {
+    fn text_about_the_prompt_scores_highest_and_alone_is_relevant() {
         let fits = ask("why does the tenant cache of the login page stay?", &TEXTS);
         let best = fits[1].unwrap();
         assert!(best.is_relevant);
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_about_something_else_is_told_nothing() {
+    fn no_text_is_relevant_to_a_prompt_about_something_else() {
         for prompt in ["please add a spinner to the settings page", "thanks!", "", "write a poem"] {
             assert!(ask(prompt, &TEXTS).iter().flatten().all(|fit| !fit.is_relevant), "{prompt}");
         }
     }
 
     #[test]
-    fn one_text_is_enough() {
+    fn relevance_of_a_single_text_needs_no_other_texts() {
         assert!(ask("webhooks retry twice", &TEXTS[3..])[0].unwrap().is_relevant);
         assert_eq!(ask("a poem about spring", &TEXTS[3..]), [None]);
     }

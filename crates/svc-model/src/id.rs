@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_id_is_none() {
+    fn id_with_other_characters_or_length_does_not_parse() {
         for text in ["", "..", "../../etc/passwd", "a b", "peer_\0", "ä", &"x".repeat(129)] {
             assert_eq!(PeerId::parse(text), None, "{text:?}");
         }

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_character_counts() {
+    fn escaped_nul_is_replaced_and_its_look_alikes_are_not() {
         for (json, clean) in [
             (r#"{"a":"\u0000"}"#, r#"{"a":"\ufffd"}"#),
             (r#"{"a\u0000":"b\\\u0000c\u0000"}"#, r#"{"a\ufffd":"b\\\ufffdc\ufffd"}"#),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn without_it_the_hooks_of_its_client_tell() {
+    fn evidence_without_a_registry_depends_on_the_client() {
         let at = Timestamp::from_millis(0);
         let session_id = Some("s".to_owned());
         let evidence = StatusEvidence::Registry;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_word_counts() {
+    fn later_of_record_and_hook_decides_the_status() {
         use PeerStatus::{Busy, Idle, Offline, Online, Waiting};
         let (before, after) =
             (SINCE.minus(Duration::from_secs(9)), SINCE.plus(Duration::from_millis(1)));

@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in any::<String>()) {
+        fn any_text_gives_a_valid_remote_name_or_none(text in any::<String>()) {
             if let Some(name) = remote_name(&text) {
                 prop_assert!(is_remote_name(&name));
                 prop_assert!(!name.contains(|c: char| c.is_control() || c.is_whitespace()));
@@ -231,7 +231,7 @@ mod tests {
         }
 
         #[test]
-        fn a_name_is_its_own_address(
+        fn remote_name_of_a_remote_name_is_itself(
             user in "[a-z:]{0,8}", host in "[A-Za-z0-9]{1,8}(\\.[a-z]{2,5}){0,2}", port in 1000u16..9000,
             path in "[a-zA-Z0-9~_]{1,6}(/[a-zA-Z0-9_-]{1,6}){0,3}"
         ) {

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_gives_nobody_a_session() {
+    fn naming_a_session_of_another_principal_does_not_grant_it() {
         use SessionStanding::{Absent, Foreign, Own};
         let a = session("a");
         let of_b = known(Some(session("b")));
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_the_daemons() {
+    fn session_ids_in_the_forms_of_the_daemon_are_reserved() {
         const FORMS: &str = "agent:claude:main/AGENT:claude:main/Agent:x/ agent:x/\u{200b}agent:x/\
             аgent:x/ａｇｅｎｔ：claude：main/mcp_1/MCP_1/mcp＿1/own:x";
         for id in FORMS.split('/') {
@@ -461,7 +461,7 @@ mod tests {
     proptest! {
         /// A session token gets no session whose owner still exists, whatever else is known.
         #[test]
-        fn nothing_of_a_living_owner_goes_over(
+        fn session_of_a_living_owner_is_never_granted_to_another(
             owner in principals(),
             same_project: bool,
             is_subject: bool,
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn names_by_what_they_say_and_look_like() {
+    fn names_that_read_or_look_like_the_operator_are_reserved() {
         const RESERVED: &str = "operator/Operator/ OPERATOR /o p e r a t o r/oper-ator/[operator]/ореrator/\
             οperatοr/ｏｐｅｒａｔｏｒ/ｏperator\u{200b}/o\u{ad}perator/\u{202e}operator/òperátor/\
             𝐨𝐩𝐞𝐫𝐚𝐭𝐨𝐫/human/hυman/hurnan/User/users/user-1/admin/adm1n/adm!n/@dmin/u$er/\
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_turns_a_name_round() {
+    fn bidirectional_controls_in_a_name_are_detected() {
         for name in ["\u{202e}rotarepo", "op\u{2067}tare\u{2069}or", "a\u{200f}"] {
             assert!(changes_direction(name), "{name:?}");
         }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_decode_lossy() {
+    fn invalid_utf8_and_nul_in_a_payload_become_replacement_characters() {
         let mut bytes = br#"{"prompt":"a"#.to_vec();
         bytes.extend([0xff, b'"', b'}']);
         assert_eq!(decode_lossy(&bytes, "").unwrap()["prompt"], "a\u{fffd}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_was_not_printed() {
+    fn printing_to_a_closed_pipe_or_dev_null_fails() {
         let (reader, writer) = io::pipe().unwrap();
         print_line(&writer, "x").unwrap();
         drop(reader);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_an_end_and_one_line_for_each_trouble() {
+    fn hook_log_is_bounded_and_has_one_line_per_problem() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("home/hooks.log");
         let log = HookLog(Some(path.clone()));

@@ -332,7 +332,7 @@ mod tests {
     use crate::cli::context::GlobalFlags;
 
     #[tokio::test]
-    async fn a_daemon_that_was_stopped_is_not_missed() {
+    async fn waiter_does_not_restart_a_daemon_that_was_stopped() {
         let folder = tempfile::tempdir().expect("a folder");
         let flags = GlobalFlags { home: Some(folder.path().to_owned()), ..GlobalFlags::default() };
         let context = Context::new(flags).expect("a context");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_be_woken() {
+    fn wake_ability_depends_on_mode_entry_point_and_version() {
         use WakeMode::{Always, Never, Terminal};
         let folder = tempfile::tempdir().expect("a folder");
         let transcript = folder.path().join("t.jsonl");

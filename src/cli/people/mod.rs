@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_may_be_left_out() {
+    fn answer_without_a_request_id_means_the_latest() {
         let split = |words: &[&str]| {
             let word = |at: usize| words.get(at).map(|word| (*word).to_owned());
             let request = word(0).unwrap_or_default();

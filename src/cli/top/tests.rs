@@ -192,7 +192,7 @@ fn a_message_is_written_corrected_and_given_up() {
 }
 
 #[test]
-fn what_cannot_be_done_says_why() {
+fn impossible_key_shows_a_notice_with_the_reason() {
     let mut model = full();
     press(&mut model, &[Key::Char('a')]);
     assert!(model.notice.as_deref().is_some_and(|notice| notice.contains("question")));
@@ -226,7 +226,7 @@ fn the_choice_stays_with_its_row_when_lists_move() {
 }
 
 #[test]
-fn it_is_left_by_its_keys() {
+fn team_view_ends_on_q_and_interrupt_but_not_on_escape() {
     let effect = press(&mut full(), &[Key::Escape]);
     assert_eq!(effect, None, "it goes back, and there is nothing behind");
     for key in [Key::Char('q'), Key::Interrupt] {
@@ -302,7 +302,7 @@ fn only_who_was_asked_may_answer() {
 }
 
 #[test]
-fn what_has_no_room_ends_with_a_sign() {
+fn truncated_names_and_texts_end_with_an_ellipsis() {
     let (mut model, mut team) = (full(), team());
     let long = "claude-code@a-project-with-a-very-long-name-that-nobody-could-type";
     let named = json!({ "peers": [peer("ann", long, "busy")] });
@@ -368,7 +368,7 @@ fn a_list_without_the_focus_shows_the_newest_and_a_scrolled_one_says_how_many_ar
 }
 
 #[test]
-fn who_is_waited_for_has_the_room_that_an_empty_column_leaves() {
+fn name_of_the_asked_peer_uses_the_width_of_an_empty_column() {
     let (mut model, mut team) = (full(), team());
     team.attempts = Vec::new();
     let asked = ("bob", "claude-code@web-and-more-of-it");

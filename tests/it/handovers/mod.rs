@@ -520,7 +520,7 @@ fn an_inbox_that_is_not_the_sessions_own_is_given_nothing() {
 }
 
 #[test]
-fn nobody_is_woken_who_is_not_to_be() {
+fn wake_off_and_no_wake_leave_messages_for_the_next_turn() {
     let d = with_config("[wake]\noff = [\"claude\"]\n");
     let mut client = Client::claude(&d.home, &[]);
     client.run("listen");

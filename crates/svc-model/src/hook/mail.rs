@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_left_out() {
+    fn message_beyond_the_bound_of_a_digest_is_left_out() {
         let mut digest = MailDigest::default();
         let taken =
             (0..20).take_while(|n| add(&mut digest, message(*n, "m".repeat(2_200)))).count();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_who_and_what() {
+    fn headline_names_sender_and_message_type() {
         use MessageType::{Broadcast, Notification, Query, Response};
         for (kind, is) in [
             (Query, "svc: codex@repo asks: is it green?"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_short_line_without_anything_that_a_terminal_obeys() {
+    fn headline_is_one_bounded_line_without_control_characters() {
         let text = "a\u{1b}[2J\u{1b}]52;c;x\u{7}\r\n\u{202e}b\u{2028}c\u{9b}1mä".repeat(50);
         let line = headline(&Message::example(MessageType::Query, &text), &text).into_string();
         assert!(line.len() < NAME_BYTES + EXCERPT_BYTES + 40, "{line}");

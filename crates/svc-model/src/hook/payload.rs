@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn error_names_the_missing_field_of_a_payload() {
         for (client, payload, named) in [
             (ClaudeCode, json!({}), EVENT),
             (ClaudeCode, json!([1]), EVENT),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_of_a_turn() {
+    fn last_assistant_message_is_read_from_each_client() {
         // The plugin adds the last words, which opencode's event does not have.
         let idle = |words: Option<&str>| {
             let event = json!({ "type": "session.idle", "properties": { "sessionID": "s" } });
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_a_handler_that_has_only_texts() {
+    fn flat_text_fields_are_parsed_and_empty_ones_are_absent() {
         let payload = json!({
             "session_id": "s", "agent_id": "", "cwd": "", "stop_hook_active": "true", "reason": "",
         });

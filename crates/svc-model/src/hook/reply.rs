@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_client_takes() {
+    fn reply_is_cut_at_the_limit_of_the_client() {
         let reply = HookReply(vec![HookNote::Messages(long("ü", 20_000))]);
         let answer = reply.render(
             &HookEvent::example(HookClient::ClaudeCode, "UserPromptSubmit", prompt()),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_message() {
+    fn reminders_are_cut_before_messages() {
         let reply = HookReply(vec![
             HookNote::Reminder(long("r", 9_000)),
             HookNote::Messages(long("m", 8_000)),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_for_scripts() {
+    fn format_for_scripts_has_the_documented_members() {
         let start = HookEvent::example(
             HookClient::ClaudeCode,
             "SessionStart",

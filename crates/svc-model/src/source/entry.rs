@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn globs() {
+    fn tool_globs_by_table() {
         for (glob, name, expected) in [
             ("*", "", true),
             ("read_*", "read_file", true),

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_servers() {
+    fn server_names_by_table() {
         for (text, expected) in [
             ("github", Some("github")),
             ("a.b c", Some("a_b_c")),

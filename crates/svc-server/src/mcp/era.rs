@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_client_is_kept_what_is_used_within_bounds() {
+    fn client_parameters_are_reduced_to_used_members_within_bounds() {
         let large = "x".repeat(10_000);
         let params = json!({
             "protocolVersion": "2025-06-18",

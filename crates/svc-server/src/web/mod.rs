@@ -118,7 +118,8 @@ fn weight_of(parameter: &str) -> Option<f32> {
     weight.parse().ok().filter(|weight| (0.0..=1.0).contains(weight))
 }
 
-/// The keep-alive timer of all idle streams. It stops when the last clone and stream timer are dropped.
+/// The keep-alive timer of all idle streams. It stops when the last clone and the last stream's
+/// timer are dropped.
 ///
 /// Clients and proxies give up a stream that is silent for long, so it sends a comment. One timer
 /// serves all streams, in place of a timer for each of a thousand. It ticks at half of the allowed

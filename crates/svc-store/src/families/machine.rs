@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rows_of_before_are_kept_and_are_of_the_machine_that_upgrades_them() {
+    async fn upgrade_assigns_earlier_rows_to_the_upgrading_machine() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("svc.db");
         let mut conn = writer_options(&path).unwrap().connect().await.unwrap();

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_contact_decides_and_a_person_moves() {
+    async fn first_contact_decides_the_project_until_a_person_moves_the_folder() {
         let at = TestStore::open().await;
         let store = &at.store;
         assert_eq!(decide(store, "/a", None, Some(NAME)).await, NAME);

@@ -134,7 +134,7 @@ async fn a_move_that_ended_before_its_commit_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_history_goes_to_one_place() {
+async fn move_to_a_second_server_or_over_rows_is_refused() {
     if !is_installed() {
         return;
     }

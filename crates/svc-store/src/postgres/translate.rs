@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn casts() {
+    fn casts_are_translated_by_type() {
         assert_eq!(translate("cast(a * 10 as integer)"), "to_integer(a * 10)");
         assert_eq!(translate("cast(? as integer)"), "cast($1 as bigint)");
         assert_eq!(translate("cast(a as real)"), "cast(a as double precision)");
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_rows() {
+    fn json_arrays_of_rows_are_translated() {
         assert_eq!(
             translate("json_group_array(json_array(a, (b)))"),
             "coalesce(json_agg(json_build_array(a, (b))), '[]')"

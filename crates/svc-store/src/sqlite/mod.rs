@@ -2,7 +2,8 @@
 //!
 //! `file` has the lock, the settings of connections and the copies, `migrate` the versions of the
 //! schema, `restore` the check of a backup. `direct_connection` is the writer's connection,
-//! `row_readers` has those of short reads and of replays. Statements are not here: families of rows have them.
+//! `row_readers` has those of short reads and of replays. Statements are not here: families of
+//! rows have them.
 
 pub(crate) mod direct_connection;
 pub(crate) mod file;

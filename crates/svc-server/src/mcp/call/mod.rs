@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_done_as_it_becomes_a_task_is_a_task() {
+    async fn call_that_ends_while_it_detaches_is_a_task() {
         let (_test, server) = server().await;
         let pending = pending(&server, |call| async move {
             call.detach().await?;
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_done_becomes_no_task() {
+    async fn detach_after_the_result_creates_no_task() {
         let (_test, server) = server().await;
         let (sender, mut calls) = mpsc::unbounded_channel();
         let pending = pending(&server, move |call| {
