@@ -138,7 +138,6 @@ impl HostClient {
         self.command(HostRequestKind::Answer, Some(answer)).await
     }
 
-    /// Ends the current turn.
     pub async fn interrupt(&self) -> Result<(), HostError> {
         self.command(HostRequestKind::Interrupt, None::<&()>).await
     }

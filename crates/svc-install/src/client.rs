@@ -111,7 +111,7 @@ impl KnownClient {
     }
 }
 
-/// Major, minor, patch.
+/// Major, minor and patch version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientVersion(pub [u32; 3]);
 

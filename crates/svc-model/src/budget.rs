@@ -14,7 +14,7 @@ pub enum BudgetKind {
     /// Bytes that are stored within an hour: bodies as they were sent, and the text for each
     /// further copy of a broadcast.
     StoredBytesPerHour,
-    /// Stored rows.
+    /// Rows of the kinds that are bounded, over all tables.
     Rows,
 }
 

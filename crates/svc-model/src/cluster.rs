@@ -132,7 +132,7 @@ pub fn cosine(one: &TermVector, other: &TermVector) -> f64 {
     one.iter().filter_map(|(dimension, value)| Some(value * other.get(dimension)?)).sum()
 }
 
-/// Mean and standard deviation.
+/// Mean and standard deviation of the values.
 pub fn spread(values: &[f64]) -> (f64, f64) {
     let count = float(values.len()).max(1.0);
     let mean = values.iter().sum::<f64>() / count;

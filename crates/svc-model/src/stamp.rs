@@ -30,7 +30,7 @@ enum SenderKind {
     Agent { name: String, peer: PeerId, session: SessionAddress, channel: SessionAddress },
     /// The operator, or one of the operator's peers.
     Person { peer: PeerId },
-    /// A removed peer.
+    /// A peer that was removed since.
     Gone { id: QuotedLine },
 }
 

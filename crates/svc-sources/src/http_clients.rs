@@ -16,7 +16,6 @@ use reqwest::{
 use serde_json::Value;
 use svc_wire::choose_tls;
 
-/// Deadline for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum number of redirects that are followed, all within one server.
 const MAX_REDIRECTS: usize = 5;

@@ -280,7 +280,6 @@ pub(super) struct ToolTraits {
     pub(super) is_task: bool,
 }
 
-/// Why a transport ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnectionEnd {
     /// A retry may succeed.

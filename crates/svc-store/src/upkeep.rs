@@ -121,7 +121,6 @@ impl MoveMark {
 pub struct ServerReport {
     /// Such as `15.18`.
     pub version: String,
-    /// Duration of a ping.
     pub round_trip: Duration,
     pub sync: ServerSync,
     /// The server's clock minus ours.
@@ -172,7 +171,7 @@ pub struct TrimOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreSize {
     pub database: u64,
-    /// The write-ahead log.
+    /// Bytes of the write-ahead log.
     pub wal: u64,
     pub schema: i64,
 }

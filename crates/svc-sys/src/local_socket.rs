@@ -24,7 +24,7 @@ const QUEUE_POLL: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode of the socket's file.
     file: (u64, u64),
 }
 

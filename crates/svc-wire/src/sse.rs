@@ -17,10 +17,10 @@ pub const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
 #[derive(Debug, Clone, Copy)]
 pub struct EventParts<'a> {
-    /// In the whole log.
+    /// Position in the whole log.
     pub position: i64,
     pub stream: &'a str,
-    /// In its stream.
+    /// Number within its stream.
     pub seq: Seq,
     pub kind: &'a str,
     /// One line of JSON.

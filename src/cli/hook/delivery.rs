@@ -191,7 +191,7 @@ pub(super) fn note_unprinted(home: &Path, session: &str, id: &str, log: &HookLog
 #[derive(Debug, Deserialize)]
 struct UnprintedEvent {
     id: String,
-    /// The client's session.
+    /// Id of the client's session.
     unprinted: String,
 }
 

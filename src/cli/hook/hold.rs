@@ -30,11 +30,8 @@ const MAX_LINE: usize = 1024 * 1024;
 #[derive(Debug, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 enum HeldPromptLine {
-    /// Nobody has answered yet.
     Open,
-    Answer {
-        answer: HeldAnswer,
-    },
+    Answer { answer: HeldAnswer },
     Over,
 }
 

@@ -40,7 +40,7 @@ pub(super) enum Effort {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
-    /// Nothing was sent.
+    /// The daemon was not reached: nothing was sent.
     #[error("{0}")]
     Away(String),
     /// The request was sent and its outcome is unknown.

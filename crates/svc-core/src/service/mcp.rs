@@ -50,7 +50,7 @@ pub struct NewCall {
 
 #[derive(Debug, Clone)]
 pub struct CallEnd {
-    /// A final state.
+    /// A state for which [`CallState::is_terminal`] is true.
     pub state: CallState,
     /// The message to the client: a JSON-RPC message, or the result or error of a task. `None` if
     /// the client asked for no response.

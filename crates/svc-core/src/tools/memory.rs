@@ -1,4 +1,4 @@
-//! Tools for memories.
+//! Tools that store, list, search and delete memories.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Tools for tasks.
+//! Tools that read tasks, wait for their ends, cancel them and reply to them.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

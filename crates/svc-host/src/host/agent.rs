@@ -31,8 +31,10 @@ const NOT_RUNNING: &str = "agent is not running";
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Writes to the program's input once the event at offset `after` is on the disk.
-    Write { bytes: Vec<u8>, after: u64 },
-    /// Closes the program's input.
+    Write {
+        bytes: Vec<u8>,
+        after: u64,
+    },
     CloseInput,
     /// Sends the signal of this number to the process group.
     Signal(i32),

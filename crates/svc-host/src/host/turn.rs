@@ -15,7 +15,7 @@ use svc_wire::host_protocol::{AnswerAgent, SendAnswer};
 use super::backend::{Decision, TurnResult, VendorRequest};
 use super::record::AgentRecord;
 
-/// Most queued inputs.
+/// Inputs that may wait for a turn; a further one is refused.
 const MAX_QUEUE: usize = 1000;
 
 #[derive(Debug)]

@@ -59,7 +59,7 @@ pub struct HostSpec {
     #[serde(default)]
     pub project: String,
     pub instance: String,
-    /// The agent's address.
+    /// The key of the agent's session, which is its address.
     pub session_key: String,
     pub backend: AgentBackend,
     /// Program and arguments, including those of settings; never empty. The backend adds its own.

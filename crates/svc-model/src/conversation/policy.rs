@@ -2,7 +2,7 @@
 
 use crate::words::words;
 
-/// The configuration `[sessions]`.
+/// What the section `[sessions]` of the configuration says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionsPolicy {
     pub visibility: SessionsVisibility,

@@ -53,7 +53,7 @@ impl OpenCalls {
     }
 }
 
-/// The configuration of hooks.
+/// What the section `[hooks]` of the configuration says.
 #[derive(Debug, Clone, Copy)]
 pub struct HookPolicy {
     /// Tool calls after which a session is reminded of its active record.

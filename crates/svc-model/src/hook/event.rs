@@ -83,7 +83,6 @@ pub enum HookMoment {
     },
     ToolStart(HookToolUse),
     ToolEnd(HookToolUse),
-    /// The turn is over.
     Stop {
         /// Whether a hook prolonged this turn.
         again: bool,

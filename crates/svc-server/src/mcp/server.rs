@@ -390,7 +390,7 @@ pub(crate) enum RequestOutcome {
     Result,
     /// A result that says that the tool failed.
     ToolError,
-    /// Questions to the client.
+    /// The result has questions to the client.
     InputRequired,
     Task,
     Error,

@@ -32,7 +32,6 @@ use svc_sys::bounded_file;
 use super::folder::{BoundPath, FolderBounds};
 use crate::lock;
 
-/// Deadline of one search.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Longest line that is searched, in bytes of memory. The rest of a file after a longer line is
 /// skipped.
@@ -263,7 +262,7 @@ struct Matches<'a> {
     pending: Vec<String>,
     context: usize,
     most: usize,
-    /// There are more matches.
+    /// A bound was reached: there are more matches.
     is_full: bool,
     matcher: &'a RegexMatcher,
 }

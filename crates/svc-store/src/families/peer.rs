@@ -1,4 +1,4 @@
-//! Rows of peers.
+//! Peers: who takes part, and whether somebody is here.
 
 use std::collections::BTreeMap;
 

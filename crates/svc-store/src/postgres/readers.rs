@@ -1,4 +1,4 @@
-//! Connections that read.
+//! Connections of readers: a pool, and how long a read waits for one of them.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},

@@ -127,12 +127,11 @@ pub enum AssignmentState {
     NoReply,
     /// It met a limit of the target's.
     Timeout,
-    /// It failed.
+    /// It failed; `reason` has the code and `error` the text.
     Error,
 }
 
 impl AssignmentState {
-    /// Whether it has ended.
     pub const fn is_over(self) -> bool {
         self.as_run().is_over()
     }
@@ -156,7 +155,7 @@ impl AssignmentState {
 pub enum WorkMode {
     #[default]
     SpawnOnly,
-    /// A live one.
+    /// Only an agent that lives.
     PeerOnly,
     /// A live one if there is one, else a new one.
     PeerPrefer,

@@ -225,7 +225,7 @@ pub struct SearchFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GhapPart {
-    /// What was unexpected.
+    /// What came unexpectedly, beside the verdict.
     Surprise,
     /// Why the prediction was wrong.
     RootCause,

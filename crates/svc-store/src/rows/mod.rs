@@ -55,7 +55,7 @@ pub struct FramePage {
     pub more: bool,
 }
 
-/// Bounds of one read.
+/// Bounds of one page of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageSize {
     pub rows: u32,

@@ -222,7 +222,7 @@ impl Tokens {
         format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(self.operator())[..16]))
     }
 
-    /// Counts revocations: see [`Self::cache`].
+    /// The number of revocations so far, which [`Self::cache`] compares.
     pub(super) fn revocations(&self) -> u64 {
         self.0.revocations.load(SeqCst)
     }

@@ -460,7 +460,6 @@ struct SaidLine {
     /// The next frame continues this line.
     #[serde(default)]
     partial: bool,
-    /// The line was cut.
     #[serde(default)]
     truncated: bool,
 }

@@ -40,7 +40,7 @@ const STOP_WITHIN: i64 = 10;
 enum FollowedAgent {
     /// The agent has ended, and the log has all its events.
     ToItsEnd,
-    /// The connection ended.
+    /// The connection to the host ended before the agent did.
     Cut {
         /// Whether events arrived before.
         has_progress: bool,

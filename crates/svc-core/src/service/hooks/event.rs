@@ -54,7 +54,6 @@ struct KnownSession {
     is_own: bool,
     session: Option<Session>,
     peer: Option<Peer>,
-    /// Open tool calls.
     calls: OpenCalls,
     arrived: Timestamp,
 }

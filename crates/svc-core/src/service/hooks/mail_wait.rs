@@ -36,7 +36,7 @@ pub enum MailWait {
     Nothing,
     /// A later process waits for this session.
     Retired,
-    /// The session is over.
+    /// The session has ended, so nothing is waited for.
     Over,
 }
 

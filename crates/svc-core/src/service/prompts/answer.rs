@@ -254,7 +254,7 @@ impl ConnectedPrompt {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::service) struct GivenAnswer {
-    /// In the client's form.
+    /// What the hook prints, in the form of the session's client.
     pub(in crate::service) output: Value,
     pub(in crate::service) is_denial: bool,
 }

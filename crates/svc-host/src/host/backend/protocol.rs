@@ -54,7 +54,6 @@ pub(crate) trait AgentProtocol: Debug + Send {
     /// Handles a line of standard output, without its line end.
     fn line(&mut self, line: &[u8], now: Instant, effects: &mut Effects);
 
-    /// Ends the current turn.
     fn interrupt(&mut self, effects: &mut Effects);
 
     /// Answers the request with this key.

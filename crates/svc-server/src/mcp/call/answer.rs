@@ -231,7 +231,7 @@ enum McpTaskOutcome {
     Error(Box<RawValue>),
 }
 
-/// `DetailedTask`.
+/// A task of MCP: `DetailedTask` of its schema.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct McpTaskView {
