@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use serde_json::{Value, json};
-use svc_client::hosts::{HostClient, HostError, HostNews};
+use svc_client::hosts::{HostClient, HostError, HostUpdate};
 use svc_model::agent::{AgentInfo, AgentState};
 use svc_model::{AgentId, LATEST};
 use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode, StopAgent};
@@ -98,10 +98,10 @@ pub(super) async fn attach(context: &Context, named: &str, away: anyhow::Error) 
     let mut lines = typed_lines();
     loop {
         tokio::select! {
-            news = feed.recv() => {
-                let batch = match news? {
-                    Some(HostNews::Events(batch)) => batch,
-                    Some(HostNews::Delta(words)) => {
+            update = feed.recv() => {
+                let batch = match update? {
+                    Some(HostUpdate::Events(batch)) => batch,
+                    Some(HostUpdate::Delta(words)) => {
                         // The history that was printed has finished entries only, so no delta
                         // repeats it.
                         printer.speak(&serde_json::to_value(words)?)?;

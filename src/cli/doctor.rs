@@ -353,7 +353,7 @@ fn wal(context: &Context) -> Option<Finding> {
 
 const DATABASE: &str = "database";
 /// A longer round trip slows every write.
-const FAR: Duration = Duration::from_millis(5);
+const SLOW_ROUND_TRIP: Duration = Duration::from_millis(5);
 /// Largest difference of the server's clock and this machine's, in milliseconds.
 const SKEW: u64 = 2_000;
 
@@ -368,7 +368,7 @@ async fn database(mut server: PostgresOptions) -> Vec<Finding> {
     };
     let place = server.url.shown();
     let mut findings = vec![ok(DATABASE, format!("{place}, PostgreSQL {}", report.version))];
-    if report.round_trip > FAR {
+    if report.round_trip > SLOW_ROUND_TRIP {
         let took = format!("a statement takes {} ms there and back", report.round_trip.as_millis());
         findings.push(warn(DATABASE, took, "run svc near the database"));
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use svc_core::service::{Services, Tokens, Tuning};
 use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
 use svc_server::{
-    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
+    http::{App, AppState, Edge, EntryRules, Identity, Metrics},
     web::KeepAlive,
 };
 use svc_store::{OpenOptions, Store};
@@ -41,7 +41,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         std::mem::forget(writer);
         let tokens = Tokens::open_or_make(&folder.path().join("token")).expect("a token");
         let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
-        let app = App::new(Parts {
+        let app = App::new(AppState {
             services,
             tools: svc_core::tools::catalogue(),
             sources: None,
@@ -52,7 +52,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
                 pid: 1,
                 started_at: Timestamp::from_millis(1),
             },
-            beat: KeepAlive::new(limits::SSE_KEEP_ALIVE),
+            keep_alive: KeepAlive::new(limits::SSE_KEEP_ALIVE),
             stop: tokio_util::sync::CancellationToken::new(),
         });
         edge.ready(app, axum::Router::new());

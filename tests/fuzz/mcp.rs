@@ -15,7 +15,7 @@ use std::{
 use svc_core::service::{Services, Tokens, Tuning};
 use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
 use svc_server::{
-    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
+    http::{App, AppState, Edge, EntryRules, Identity, Metrics},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
     web::KeepAlive,
 };
@@ -56,7 +56,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let tuning = Tuning { mcp_task_after: LISTEN / 2, ..Tuning::default() };
         let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
         let (tools, stop) = (svc_core::tools::catalogue(), CancellationToken::new());
-        let beat = KeepAlive::new(limits::SSE_KEEP_ALIVE);
+        let keep_alive = KeepAlive::new(limits::SSE_KEEP_ALIVE);
         let mcp = McpServer::start(McpServerParts {
             services: services.clone(),
             catalogue: Arc::clone(&tools),
@@ -64,7 +64,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             prompts: mcp::builtin_prompts(),
             sources: None,
             metrics: McpMetrics::default(),
-            beat: beat.clone(),
+            keep_alive: keep_alive.clone(),
             stop: stop.clone(),
             exposure: None,
         });
@@ -72,14 +72,14 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let identity =
             Identity { boot_id: "fuzz".to_owned(), pid: 1, started_at: Timestamp::from_millis(1) };
         let metrics = Metrics::default();
-        let app = App::new(Parts {
+        let app = App::new(AppState {
             services,
             tools,
             sources: None,
             doctor: None,
             metrics,
             identity,
-            beat,
+            keep_alive,
             stop,
         });
         edge.ready(app, mcp::routes(mcp));

@@ -268,7 +268,7 @@ impl Bridge {
     }
 
     #[track_caller]
-    fn hear(&mut self) -> Value {
+    fn next_message(&mut self) -> Value {
         let line = self.line();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
@@ -392,7 +392,7 @@ fn session_works_from_initialize_to_its_end() {
     });
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
-    assert_eq!(bridge.hear()["method"], "notifications/tools/list_changed");
+    assert_eq!(bridge.next_message()["method"], "notifications/tools/list_changed");
     bridge.say(&call(2, "once"));
     assert_eq!(
         bridge.line(),
@@ -483,7 +483,7 @@ fn bad_line_gets_an_error_and_the_next_line_works() {
     for (line, code) in [("{\"id\":", -32700), ("17", -32600), (&long, -32600), ("", 0)] {
         bridge.say(line);
         if code != 0 {
-            let reply = bridge.hear();
+            let reply = bridge.next_message();
             assert_eq!(reply["error"]["code"], code, "{reply}");
             assert!(reply["id"].is_null());
         }
@@ -495,7 +495,7 @@ fn bad_line_gets_an_error_and_the_next_line_works() {
     assert_eq!(bridge.answer(7)["result"]["ok"], true);
     let batch = format!("[{}, {}]", request(1, "ping"), request(2, "ping"));
     bridge.say(&batch);
-    assert_eq!(bridge.hear().as_array().map(Vec::len), Some(2));
+    assert_eq!(bridge.next_message().as_array().map(Vec::len), Some(2));
     bridge.end();
     let bodies: Vec<String> = fake.seen().into_iter().map(|seen| seen.body).collect();
     assert!(bodies == [largest, batch], "nothing but these two was sent, as they were");
@@ -520,8 +520,8 @@ fn cut_response_is_resumed() {
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
     bridge.say(&call(1, "once"));
-    assert_eq!(bridge.hear()["method"], "notifications/progress");
-    assert_eq!(bridge.hear()["result"]["late"], true);
+    assert_eq!(bridge.next_message()["method"], "notifications/progress");
+    assert_eq!(bridge.next_message()["result"]["late"], true);
     bridge.end();
     assert_eq!(fake.wait("tools/call", 1).len(), 1, "it is not sent again");
 }
@@ -706,7 +706,7 @@ fn session_stream_is_resumed_until_the_daemon_has_none() {
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
     for k in 1..=3 {
-        assert_eq!(bridge.hear()["params"]["k"], k);
+        assert_eq!(bridge.next_message()["params"]["k"], k);
     }
     let gets = fake.wait("GET", 5);
     let last: Vec<Option<&str>> = gets.iter().map(|get| get.header("last-event-id")).collect();
@@ -737,7 +737,7 @@ fn renewed_session_opens_a_new_stream() {
     });
     let mut bridge = Bridge::to(&fake);
     bridge.begin();
-    assert_eq!(bridge.hear()["method"], "n");
+    assert_eq!(bridge.next_message()["method"], "n");
     bridge.say(&request(1, "ping"));
     assert_eq!(bridge.answer(1)["result"]["ok"], true);
     renewed.open();
@@ -853,8 +853,8 @@ fn subscription_is_renewed_after_a_cut() {
     let listen = modern(1, "subscriptions/listen", r#","notifications":{"toolsListChanged":true}"#);
     bridge.say(&listen);
     assert_eq!(bridge.line(), ack);
-    assert_eq!(bridge.hear()["params"]["k"], 0);
-    assert_eq!(bridge.hear()["params"]["k"], 2, "no second acknowledgement");
+    assert_eq!(bridge.next_message()["params"]["k"], 0);
+    assert_eq!(bridge.next_message()["params"]["k"], 2, "no second acknowledgement");
     // The stream never ends by itself, and must not delay the exit.
     let since = Instant::now();
     bridge.end();

@@ -540,9 +540,9 @@ impl Sse {
     }
 
     /// A handle that cuts the stream from another thread.
-    pub(crate) fn knife(&self) -> Knife {
+    pub(crate) fn knife(&self) -> ConnectionCutter {
         let stream = self.lines.get_ref().wire.get_ref().try_clone();
-        Knife(stream.expect("a socket can be cloned"))
+        ConnectionCutter(stream.expect("a socket can be cloned"))
     }
 
     /// Sets how long a read may stay silent.
@@ -553,9 +553,9 @@ impl Sse {
 }
 
 /// Closes a stream's connection without a shutdown of the protocol.
-pub(crate) struct Knife(TcpStream);
+pub(crate) struct ConnectionCutter(TcpStream);
 
-impl Knife {
+impl ConnectionCutter {
     pub(crate) fn cut(self) {
         // The peer may have closed first.
         drop(self.0.shutdown(Shutdown::Both));

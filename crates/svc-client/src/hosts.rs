@@ -351,7 +351,7 @@ pub struct HostFeed {
 }
 
 #[derive(Debug)]
-pub enum HostNews {
+pub enum HostUpdate {
     /// A batch of at least one event.
     Events(Vec<RawAgentEvent>),
     /// A piece of the text of an unfinished entry.
@@ -364,9 +364,9 @@ impl HostFeed {
     }
 
     /// The next news; `None` when the host has closed the connection. Cancel-safe.
-    pub async fn recv(&mut self) -> Result<Option<HostNews>, HostError> {
+    pub async fn recv(&mut self) -> Result<Option<HostUpdate>, HostError> {
         if let Some(delta) = self.delta.take() {
-            return Ok(Some(HostNews::Delta(delta)));
+            return Ok(Some(HostUpdate::Delta(delta)));
         }
         let mut batch: Vec<RawAgentEvent> = Vec::new();
         let mut bytes = 0;
@@ -376,7 +376,7 @@ impl HostFeed {
             let event = RawAgentEvent::parse(line).map_err(HostError::Broken)?;
             if let AgentEventBody::Delta(delta) = event.event.body {
                 if batch.is_empty() {
-                    return Ok(Some(HostNews::Delta(delta)));
+                    return Ok(Some(HostUpdate::Delta(delta)));
                 }
                 self.delta = Some(delta);
                 break;
@@ -391,7 +391,7 @@ impl HostFeed {
             }
         }
         // Only the first line is waited for.
-        Ok((!batch.is_empty()).then_some(HostNews::Events(batch)))
+        Ok((!batch.is_empty()).then_some(HostUpdate::Events(batch)))
     }
 }
 

@@ -100,7 +100,7 @@ pub use peer::{
     Peer, PeerRole, PeerSilence, PeerState, PeerStatus, RegisterInput, ReportedStatus,
     StatusEvidence, WaitingFor, WaitingKind,
 };
-pub use peer_evidence::{ClientRecord, RecordWord, RecordedState};
+pub use peer_evidence::{ClientRecord, RecordRelation, RecordedState};
 pub use project::{MovedFolder, Project, ProjectFolder, is_remote_name, remote_name};
 pub use reference::{
     ID_PREFIX_CHARS, IdReference, LATEST, PeerReference, SessionKey, choose, is_agent_key,

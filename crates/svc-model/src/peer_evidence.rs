@@ -86,7 +86,7 @@ pub enum RecordedState {
 
 /// How a client's record relates to the known state of its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RecordWord {
+pub enum RecordRelation {
     Corrects(PeerState),
     /// The known state is right, and rests on the record from now on.
     Confirms(PeerState),
@@ -96,12 +96,12 @@ pub enum RecordWord {
 }
 
 impl ClientRecord {
-    pub fn word_on(&self, peer: &Peer, now: Timestamp) -> RecordWord {
+    pub fn word_on(&self, peer: &Peer, now: Timestamp) -> RecordRelation {
         if let Some(state) = self.corrects(peer, now) {
-            return RecordWord::Corrects(state);
+            return RecordRelation::Corrects(state);
         }
         if peer.is_limited() {
-            return RecordWord::Nothing;
+            return RecordRelation::Nothing;
         }
         let is_known = matches!(
             (self.state, peer.status),
@@ -111,7 +111,7 @@ impl ClientRecord {
         );
         let is_of_peer = self.at >= peer.since || now.since(peer.since) >= limits::RECORD_GRACE;
         if is_known && is_of_peer && peer.evidence != StatusEvidence::Registry {
-            return RecordWord::Confirms(PeerState {
+            return RecordRelation::Confirms(PeerState {
                 status: peer.status,
                 waiting_for: peer.waiting_for.clone(),
                 at: peer.since,
@@ -120,9 +120,9 @@ impl ClientRecord {
         }
         let is_behind = !is_known && self.at < peer.since;
         if is_behind && now.since(peer.since) >= limits::RECORD_LAG {
-            return RecordWord::Lags;
+            return RecordRelation::Lags;
         }
-        RecordWord::Nothing
+        RecordRelation::Nothing
     }
 
     /// The state that a peer gets by its client's record; `None` if nothing changes.
@@ -307,13 +307,13 @@ mod tests {
             let peer = Peer { status, evidence, since: SINCE, ..Peer::operator(SINCE) };
             let record = record(state, at);
             let word = match record.word_on(&peer, now) {
-                RecordWord::Corrects(_) => "corrects",
-                RecordWord::Confirms(same) => {
+                RecordRelation::Corrects(_) => "corrects",
+                RecordRelation::Confirms(same) => {
                     assert_eq!((same.status, same.at), (status, SINCE));
                     "confirms"
                 }
-                RecordWord::Nothing => "nothing",
-                RecordWord::Lags => "lags",
+                RecordRelation::Nothing => "nothing",
+                RecordRelation::Lags => "lags",
             };
             assert_eq!(word, expected, "{record:?} {peer:?}");
         }
@@ -334,13 +334,13 @@ mod tests {
         let peer = Peer { status, since: SINCE, waiting_for: Some(limit), ..Peer::operator(SINCE) };
         let word = |state: RecordedState, at: Timestamp| record(state, at).word_on(&peer, later);
         let dialog = RecordedState::Waiting(WaitingKind::Question);
-        assert_eq!(word(RecordedState::Idle, after), RecordWord::Nothing);
-        assert_eq!(word(dialog, after), RecordWord::Nothing);
+        assert_eq!(word(RecordedState::Idle, after), RecordRelation::Nothing);
+        assert_eq!(word(dialog, after), RecordRelation::Nothing);
         assert_eq!(
             word(RecordedState::Busy, SINCE.minus(Duration::from_secs(1))),
-            RecordWord::Nothing
+            RecordRelation::Nothing
         );
-        assert!(matches!(word(RecordedState::Busy, after), RecordWord::Corrects(_)));
+        assert!(matches!(word(RecordedState::Busy, after), RecordRelation::Corrects(_)));
         assert!(!peer.is_past_limit(later) && peer.is_past_limit(later.plus(limits::AFTER_LIMIT)));
     }
 }

@@ -250,7 +250,7 @@ enum SymbolsAs {
 }
 
 /// A character of a name.
-enum Sign {
+enum NameCharacter {
     /// The small ASCII letters that it looks like.
     Letters(Vec<u8>),
     Separator,
@@ -265,10 +265,12 @@ fn words(name: &str, symbols: SymbolsAs, capitals_begin_words: bool) -> Vec<Stri
     for c in name.chars() {
         let begins = capitals_begin_words && c.is_ascii_uppercase() && last.is_ascii_lowercase();
         match sign(c, symbols) {
-            Sign::Nothing => continue,
-            Sign::Separator => words.push(String::new()),
-            Sign::Letters(_) if begins => words.push(c.to_string()),
-            Sign::Letters(_) => words.iter_mut().last().into_iter().for_each(|word| word.push(c)),
+            NameCharacter::Nothing => continue,
+            NameCharacter::Separator => words.push(String::new()),
+            NameCharacter::Letters(_) if begins => words.push(c.to_string()),
+            NameCharacter::Letters(_) => {
+                words.iter_mut().last().into_iter().for_each(|word| word.push(c))
+            }
         }
         last = c;
     }
@@ -279,28 +281,28 @@ fn words(name: &str, symbols: SymbolsAs, capitals_begin_words: bool) -> Vec<Stri
 fn folded(text: &str, symbols: SymbolsAs) -> Vec<u8> {
     text.chars()
         .filter_map(|c| match sign(c, symbols) {
-            Sign::Letters(letters) => Some(letters),
-            Sign::Separator | Sign::Nothing => None,
+            NameCharacter::Letters(letters) => Some(letters),
+            NameCharacter::Separator | NameCharacter::Nothing => None,
         })
         .flatten()
         .collect()
 }
 
-fn sign(c: char, symbols: SymbolsAs) -> Sign {
+fn sign(c: char, symbols: SymbolsAs) -> NameCharacter {
     match c {
         _ if symbols == SymbolsAs::Separators => {}
-        '@' => return Sign::Letters(vec![b'a']),
-        '$' => return Sign::Letters(vec![b's']),
-        '!' | '|' => return Sign::Letters(vec![b'i']),
+        '@' => return NameCharacter::Letters(vec![b'a']),
+        '$' => return NameCharacter::Letters(vec![b's']),
+        '!' | '|' => return NameCharacter::Letters(vec![b'i']),
         _ => {}
     }
     let mut letters = quote::skeleton_of(c.encode_utf8(&mut [0; 4]));
     if letters.is_empty() {
         return match c {
-            c if is_combining_mark(c) || quote::is_invisible(c) => Sign::Nothing,
+            c if is_combining_mark(c) || quote::is_invisible(c) => NameCharacter::Nothing,
             // The skeleton leaves out `i`, `l` and `1`, which look alike.
-            c if c.is_alphanumeric() => Sign::Letters(vec![b'i']),
-            _ => Sign::Separator,
+            c if c.is_alphanumeric() => NameCharacter::Letters(vec![b'i']),
+            _ => NameCharacter::Separator,
         };
     }
     for letter in &mut letters {
@@ -315,7 +317,7 @@ fn sign(c: char, symbols: SymbolsAs) -> Sign {
             letter => letter,
         };
     }
-    Sign::Letters(letters)
+    NameCharacter::Letters(letters)
 }
 
 #[cfg(test)]

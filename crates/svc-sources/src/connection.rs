@@ -35,7 +35,7 @@ use super::{
 /// Capacity of the queue of messages to a server. Senders wait while it is full.
 const OUTGOING: usize = 256;
 /// Capacity of the queue of one call's notifications. Progress beyond it is dropped.
-const NEWS: usize = 256;
+const CALL_UPDATES: usize = 256;
 /// Maximum number of URIs of changed resources that wait to be reported.
 const UPDATES: usize = 1024;
 /// How long after the end of a session's call a question of the server may still belong to that
@@ -66,7 +66,7 @@ pub(super) struct SourceConnection {
 
 #[derive(Debug)]
 struct Waiting {
-    news: mpsc::Sender<CallNews>,
+    updates: mpsc::Sender<CallUpdate>,
     call: Option<Call>,
 }
 
@@ -97,7 +97,7 @@ fn calling_session(call: &Call) -> CallingSession {
 }
 
 #[derive(Debug)]
-enum CallNews {
+enum CallUpdate {
     Note(ClientNote),
     Done(Reply),
     Lost(RequestLoss),
@@ -109,7 +109,7 @@ pub(super) struct OpenRequest {
     connection: Arc<SourceConnection>,
     /// The request's number, which is also its progress token.
     pub(super) id: u64,
-    news: mpsc::Receiver<CallNews>,
+    updates: mpsc::Receiver<CallUpdate>,
     trace: RequestTrace,
     /// The reason that the server is told when the caller cancels the request.
     reason: CancelReason,
@@ -209,7 +209,7 @@ impl SourceConnection {
 
     pub(super) async fn lose(&self, id: u64, loss: RequestLoss) {
         if let Some(waiting) = self.take_waiting(id) {
-            waiting.news.send(CallNews::Lost(loss)).await.ok();
+            waiting.updates.send(CallUpdate::Lost(loss)).await.ok();
         }
     }
 
@@ -235,15 +235,15 @@ impl SourceConnection {
     /// Registers a request under a new number, before it is sent.
     pub(super) fn open(self: &Arc<Self>, call: Option<Call>) -> OpenRequest {
         let id = self.next_number();
-        let (news, receiver) = mpsc::channel(NEWS);
+        let (updates, receiver) = mpsc::channel(CALL_UPDATES);
         let reason = call.as_ref().map(Call::cancel_reason).unwrap_or_default();
         let trace = call.as_ref().map(|call| call.trace.clone()).unwrap_or_default();
-        lock(&self.waiting).insert(id, Waiting { news, call });
+        lock(&self.waiting).insert(id, Waiting { updates, call });
         if self.closed.is_cancelled() {
             lock(&self.waiting).clear();
         }
         let connection = Arc::clone(self);
-        OpenRequest { connection, id, news: receiver, trace, reason, is_over: false }
+        OpenRequest { connection, id, updates: receiver, trace, reason, is_over: false }
     }
 
     pub(super) async fn request(
@@ -280,7 +280,7 @@ impl SourceConnection {
             Some(ServerMessage::Answer { id, reply }) if request.is_none_or(|own| own == id) => {
                 if let Some(waiting) = self.take_waiting(id) {
                     // The caller may have dropped the request.
-                    waiting.news.send(CallNews::Done(reply)).await.ok();
+                    waiting.updates.send(CallUpdate::Done(reply)).await.ok();
                     return;
                 }
             }
@@ -291,7 +291,7 @@ impl SourceConnection {
                 self.answer_request(id, &method, members(params.as_deref()), request);
             }
             Some(ServerMessage::Notification { method, params }) => {
-                self.hear(&method, members(params.as_deref()), request);
+                self.handle_notification(&method, members(params.as_deref()), request);
             }
             None => tracing::debug!(bytes = text.len(), "a server sent an invalid message"),
         }
@@ -303,7 +303,12 @@ impl SourceConnection {
         std::mem::take(&mut *lock(&self.updated))
     }
 
-    fn hear(&self, method: &str, mut params: Map<String, Value>, request: Option<u64>) {
+    fn handle_notification(
+        &self,
+        method: &str,
+        mut params: Map<String, Value>,
+        request: Option<u64>,
+    ) {
         match method {
             "notifications/tools/list_changed"
             | "notifications/resources/list_changed"
@@ -322,19 +327,19 @@ impl SourceConnection {
             "notifications/progress" => {
                 let Some(id) = params.get("progressToken").and_then(Value::as_u64) else { return };
                 let id = lock(&self.task_progress).get(&id).copied().unwrap_or(id);
-                let news = lock(&self.waiting).get(&id).map(|waiting| waiting.news.clone());
-                if let Some(news) = news {
+                let updates = lock(&self.waiting).get(&id).map(|waiting| waiting.updates.clone());
+                if let Some(updates) = updates {
                     params.values_mut().for_each(quote::unimitated_value);
                     // Dropped progress does not matter: the next notification supersedes it.
-                    news.try_send(CallNews::Note(ClientNote::Progress(params))).ok();
+                    updates.try_send(CallUpdate::Note(ClientNote::Progress(params))).ok();
                 }
             }
             "notifications/message" => {
                 let level = params.get("level").cloned().unwrap_or_default();
                 let Ok(level) = serde_json::from_value::<LogLevel>(level) else { return };
-                if let Some((news, _)) = self.call_of(request) {
+                if let Some((updates, _)) = self.call_of(request) {
                     params.values_mut().for_each(quote::unimitated_value);
-                    news.try_send(CallNews::Note(ClientNote::Log(level, params))).ok();
+                    updates.try_send(CallUpdate::Note(ClientNote::Log(level, params))).ok();
                 }
             }
             _ => {}
@@ -343,23 +348,23 @@ impl SourceConnection {
 
     /// The call that a message belongs to: that of the request on whose stream it came, else that
     /// of the only calling session.
-    fn call_of(&self, request: Option<u64>) -> Option<(mpsc::Sender<CallNews>, Call)> {
+    fn call_of(&self, request: Option<u64>) -> Option<(mpsc::Sender<CallUpdate>, Call)> {
         let Some(id) = request else { return self.only_calling_session() };
         let waiting = lock(&self.waiting);
         let waiting = waiting.get(&id)?;
-        Some((waiting.news.clone(), waiting.call.clone()?))
+        Some((waiting.updates.clone(), waiting.call.clone()?))
     }
 
     /// The latest call, if all open calls, and those that ended recently, belong to one session.
-    fn only_calling_session(&self) -> Option<(mpsc::Sender<CallNews>, Call)> {
+    fn only_calling_session(&self) -> Option<(mpsc::Sender<CallUpdate>, Call)> {
         let waiting = lock(&self.waiting);
         let open = waiting.iter();
-        let calls = open.filter_map(|(id, open)| Some((*id, &open.news, open.call.as_ref()?)));
-        let (_, news, last) = calls.clone().max_by_key(|(id, ..)| *id)?;
+        let calls = open.filter_map(|(id, open)| Some((*id, &open.updates, open.call.as_ref()?)));
+        let (_, updates, last) = calls.clone().max_by_key(|(id, ..)| *id)?;
         let who = calling_session(last);
         let is_one = calls.map(|(_, _, call)| calling_session(call)).all(|other| other == who)
             && lock(&self.callers).is_alone(&who, Instant::now());
-        is_one.then(|| (news.clone(), last.clone()))
+        is_one.then(|| (updates.clone(), last.clone()))
     }
 
     /// Never waits: a server that does not read its input would block the reading of its output.
@@ -388,14 +393,14 @@ impl OpenRequest {
     /// Waits for the response, and forwards earlier notifications to the client of the call.
     pub(super) async fn answer_to(mut self, call: Option<&Call>) -> Result<Reply, RequestLoss> {
         let end = loop {
-            match self.news.recv().await {
-                Some(CallNews::Note(note)) => {
+            match self.updates.recv().await {
+                Some(CallUpdate::Note(note)) => {
                     if let Some(call) = call {
                         call.note(note).await;
                     }
                 }
-                Some(CallNews::Done(reply)) => break Ok(reply),
-                Some(CallNews::Lost(loss)) => break Err(loss),
+                Some(CallUpdate::Done(reply)) => break Ok(reply),
+                Some(CallUpdate::Lost(loss)) => break Err(loss),
                 None => break Err(RequestLoss::Closed),
             }
         };

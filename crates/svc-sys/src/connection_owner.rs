@@ -17,7 +17,7 @@ use crate::process_list;
 
 /// The owner of the peer of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OtherEnd {
+pub enum ConnectionOwner {
     /// A program of this user, or of root, which can do all that this user can.
     ThisUser,
     /// A program of a user in `proxy_user`: a reverse proxy, which forwards requests of others.
@@ -28,7 +28,7 @@ pub enum OtherEnd {
     Refused(&'static str),
 }
 
-impl OtherEnd {
+impl ConnectionOwner {
     /// The owner of the end `from` of a connection to `to`. `proxies` are the users in
     /// `proxy_user`.
     pub fn of_connection(from: SocketAddr, to: SocketAddr, proxies: &[u32]) -> Self {
@@ -43,7 +43,7 @@ impl OtherEnd {
             socket = listed(from, to).unwrap_or_default();
         }
         match socket {
-            Some(socket) => socket.other_end(rustix::process::geteuid().as_raw(), proxies),
+            Some(socket) => socket.owner(rustix::process::geteuid().as_raw(), proxies),
             None if is_here => Self::Refused("no program of this machine has this connection open"),
             None if to.ip().is_loopback() => {
                 Self::Refused("another machine does not come to a loopback address")
@@ -121,18 +121,24 @@ fn find_listener(list: &str, open: &HashSet<u64>) -> Option<SocketAddr> {
 }
 
 impl ListedSocket {
-    fn other_end(self, this_user: u32, proxies: &[u32]) -> OtherEnd {
+    fn owner(self, this_user: u32, proxies: &[u32]) -> ConnectionOwner {
         if self.inode == 0 {
             // A program may close its socket at once to hide its user.
-            return OtherEnd::Refused("the program at the other end has closed the connection");
+            return ConnectionOwner::Refused(
+                "the program at the other end has closed the connection",
+            );
         }
         if is_shared_number(self.user) {
-            return OtherEnd::Refused("the system does not show the user of this connection here");
+            return ConnectionOwner::Refused(
+                "the system does not show the user of this connection here",
+            );
         }
         match self.user {
-            user if user == this_user || user == 0 => OtherEnd::ThisUser,
-            user if proxies.contains(&user) => OtherEnd::Proxy,
-            _ => OtherEnd::Refused("it comes from a program of another user of this machine"),
+            user if user == this_user || user == 0 => ConnectionOwner::ThisUser,
+            user if proxies.contains(&user) => ConnectionOwner::Proxy,
+            _ => {
+                ConnectionOwner::Refused("it comes from a program of another user of this machine")
+            }
         }
     }
 }
@@ -228,9 +234,11 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn table_of_sockets_names_the_owner_of_each() {
-        use OtherEnd::{Proxy, ThisUser};
-        let closed = OtherEnd::Refused("the program at the other end has closed the connection");
-        let another = OtherEnd::Refused("it comes from a program of another user of this machine");
+        use ConnectionOwner::{Proxy, ThisUser};
+        let closed =
+            ConnectionOwner::Refused("the program at the other end has closed the connection");
+        let another =
+            ConnectionOwner::Refused("it comes from a program of another user of this machine");
         for (ip, port, socket, end) in [
             ("127.0.0.1", 0xA0A0, Some((1001, true)), Some(another)),
             ("127.0.0.1", 0xA0A1, Some((0, false)), Some(closed)),
@@ -246,7 +254,7 @@ mod tests {
             let from = SocketAddr::new(ip.parse().unwrap(), port);
             let found = find(LIST, from, "127.0.0.1:6334".parse().unwrap());
             assert_eq!(found.map(|it| (it.user, it.inode != 0)), socket, "{from}");
-            assert_eq!(found.map(|it| it.other_end(1000, &[33])), end, "{from}");
+            assert_eq!(found.map(|it| it.owner(1000, &[33])), end, "{from}");
         }
     }
 
@@ -263,11 +271,11 @@ mod tests {
 
     #[test]
     fn only_this_user_is_the_operator_without_a_proxy_between() {
-        let refused = OtherEnd::Refused("why");
+        let refused = ConnectionOwner::Refused("why");
         for (end, cookie, token, is_user) in [
-            (OtherEnd::ThisUser, true, true, true),
-            (OtherEnd::Proxy, true, true, false),
-            (OtherEnd::OtherMachine, true, false, false),
+            (ConnectionOwner::ThisUser, true, true, true),
+            (ConnectionOwner::Proxy, true, true, false),
+            (ConnectionOwner::OtherMachine, true, false, false),
             (refused, false, false, false),
         ] {
             assert_eq!(end.refusal().is_none(), cookie, "{end:?}");
@@ -296,10 +304,14 @@ mod tests {
             let to = listener.local_addr().unwrap();
             let client = TcpStream::connect(to).unwrap();
             let from = client.local_addr().unwrap();
-            assert_eq!(OtherEnd::of_connection(from, to, &[]), OtherEnd::ThisUser, "{host}");
+            assert_eq!(
+                ConnectionOwner::of_connection(from, to, &[]),
+                ConnectionOwner::ThisUser,
+                "{host}"
+            );
             drop(client);
-            let end = OtherEnd::of_connection(from, to, &[]);
-            assert!(matches!(end, OtherEnd::Refused(_)), "{host}: it is closed, {end:?}");
+            let end = ConnectionOwner::of_connection(from, to, &[]);
+            assert!(matches!(end, ConnectionOwner::Refused(_)), "{host}: it is closed, {end:?}");
         }
     }
 
@@ -309,9 +321,9 @@ mod tests {
         if is_own_address("198.51.100.213".parse().unwrap()) {
             return;
         }
-        let end = |to: &str| OtherEnd::of_connection(from, to.parse().unwrap(), &[]);
-        assert!(matches!(end("127.0.0.1:6334"), OtherEnd::Refused(_)));
-        assert!(matches!(end("[::ffff:127.0.0.1]:6334"), OtherEnd::Refused(_)));
-        assert_eq!(end("192.0.2.7:6334"), OtherEnd::OtherMachine);
+        let end = |to: &str| ConnectionOwner::of_connection(from, to.parse().unwrap(), &[]);
+        assert!(matches!(end("127.0.0.1:6334"), ConnectionOwner::Refused(_)));
+        assert!(matches!(end("[::ffff:127.0.0.1]:6334"), ConnectionOwner::Refused(_)));
+        assert_eq!(end("192.0.2.7:6334"), ConnectionOwner::OtherMachine);
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct ClientCall {
     /// `params._meta` of a call of the revision without sessions.
     pub(super) meta: Option<Box<RawValue>>,
     /// The responses that are still due.
-    owed: Vec<OwedAnswer>,
+    pending: Vec<PendingReply>,
     /// Whether the client got the acknowledgement of its subscription.
     acknowledged: bool,
 }
@@ -44,7 +44,7 @@ pub(super) enum CallKind {
 }
 
 #[derive(Debug)]
-struct OwedAnswer {
+struct PendingReply {
     key: String,
     id: Box<RawValue>,
     is_tool: bool,
@@ -96,21 +96,22 @@ impl ClientLine {
             .iter()
             .filter_map(|element| JsonRpcEnvelope::parse(element.get().as_bytes()).ok())
             .collect();
-        let owed: Vec<OwedAnswer> = messages.iter().filter_map(OwedAnswer::from_request).collect();
-        if owed.is_empty() {
+        let pending: Vec<PendingReply> =
+            messages.iter().filter_map(PendingReply::from_request).collect();
+        if pending.is_empty() {
             let note = OneWayMessage { line, method: None, modern: false, cancels: None };
             return Ok(Self::Note(note));
         }
         let tools = messages.iter().filter_map(tool).collect();
         let kind = CallKind::Legacy;
-        Ok(Self::Call(ClientCall { line, kind, tools, meta: None, owed, acknowledged: false }))
+        Ok(Self::Call(ClientCall { line, kind, tools, meta: None, pending, acknowledged: false }))
     }
 }
 
 fn single(line: &Bytes) -> Result<ClientLine, String> {
     let message = JsonRpcEnvelope::parse(line).map_err(|error| invalid(&error.to_string()))?;
     let modern = message.revision().is_some();
-    if let Some(owed) = OwedAnswer::from_request(&message) {
+    if let Some(pending) = PendingReply::from_request(&message) {
         let kind = match message.method.as_deref() {
             Some("subscriptions/listen") if modern => CallKind::Listen,
             _ if modern => CallKind::Modern,
@@ -118,9 +119,9 @@ fn single(line: &Bytes) -> Result<ClientLine, String> {
             _ => CallKind::Legacy,
         };
         let tools = tool(&message).into_iter().collect();
-        let (line, owed) = (line.clone(), vec![owed]);
+        let (line, pending) = (line.clone(), vec![pending]);
         let meta = message.param("_meta").filter(|_| modern).map(ToOwned::to_owned);
-        let call = ClientCall { line, kind, tools, meta, owed, acknowledged: false };
+        let call = ClientCall { line, kind, tools, meta, pending, acknowledged: false };
         return Ok(ClientLine::Call(call));
     }
     if message.method.is_none() && message.result.is_none() && message.error.is_none() {
@@ -137,7 +138,7 @@ pub(super) fn too_long(limit: usize) -> String {
     invalid(&format!("a line is longer than {limit} bytes"))
 }
 
-impl OwedAnswer {
+impl PendingReply {
     fn from_request(message: &JsonRpcEnvelope<'_>) -> Option<Self> {
         let id = message.id.filter(|_| message.is_request())?;
         let is_tool = message.method.as_deref() == Some("tools/call");
@@ -148,14 +149,14 @@ impl OwedAnswer {
 impl ClientCall {
     /// The key of a single request; `None` for a batch.
     pub(super) fn only_key(&self) -> Option<&str> {
-        match self.owed.as_slice() {
-            [owed] => Some(&owed.key),
+        match self.pending.as_slice() {
+            [pending] => Some(&pending.key),
             _ => None,
         }
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        self.owed.is_empty()
+        self.pending.is_empty()
     }
 
     /// Removes the responses in this message from those that are due.
@@ -172,7 +173,7 @@ impl ClientCall {
             match (message.id, message.method.as_deref()) {
                 (Some(id), None) => {
                     let id = key(id);
-                    self.owed.retain(|owed| owed.key != id);
+                    self.pending.retain(|pending| pending.key != id);
                 }
                 (None, Some(ACKNOWLEDGED))
                     if self.kind == CallKind::Listen && self.acknowledged =>
@@ -188,12 +189,12 @@ impl ClientCall {
 
     /// Error responses for the requests without a response.
     pub(super) fn failures(&self, failure: &CallFailure) -> Vec<String> {
-        self.owed.iter().map(|owed| owed.failure(failure, self.is_modern())).collect()
+        self.pending.iter().map(|pending| pending.failure(failure, self.is_modern())).collect()
     }
 
     /// Responses with an error of the daemon for the requests without a response.
     pub(super) fn errors(&self, error: &RawValue) -> Vec<String> {
-        self.owed.iter().map(|owed| error_reply(Some(&owed.id), error)).collect()
+        self.pending.iter().map(|pending| error_reply(Some(&pending.id), error)).collect()
     }
 
     pub(super) fn is_modern(&self) -> bool {
@@ -201,7 +202,7 @@ impl ClientCall {
     }
 }
 
-impl OwedAnswer {
+impl PendingReply {
     fn failure(&self, failure: &CallFailure, modern: bool) -> String {
         let (kind, message) = match failure {
             CallFailure::Unavailable(problem) => {
@@ -315,7 +316,7 @@ mod tests {
             assert_eq!(call(&line).kind, kind, "{line}");
         }
         let called = call(r#" {"id":"a","method":"tools/call","params":{"name":"echo"}} "#);
-        assert_eq!((called.tools, called.owed.len()), (vec!["echo".to_owned()], 1));
+        assert_eq!((called.tools, called.pending.len()), (vec!["echo".to_owned()], 1));
         assert_eq!(called.line.first(), Some(&b'{'));
         let cancelled =
             note(r#"{"method":"notifications/cancelled","params":{"requestId":"\u0061"}}"#);
@@ -355,7 +356,7 @@ mod tests {
             (r#"{"id":1,"result":{}}"#, 0),
         ] {
             assert_eq!(batch.settle(message), Settlement::Pass, "{message}");
-            assert_eq!(batch.owed.len(), left, "{message}");
+            assert_eq!(batch.pending.len(), left, "{message}");
         }
         assert_eq!(batch.settle("oops"), Settlement::Garbage);
     }

@@ -273,12 +273,12 @@ impl Bridge {
     /// daemon has no such stream.
     pub(super) async fn listen(&self) {
         let mut last: Option<String> = None;
-        let mut heard_in: Option<Arc<LegacyMcpSession>> = None;
+        let mut last_session: Option<Arc<LegacyMcpSession>> = None;
         let (mut failures, mut renewed) = (0, false);
         loop {
             let Some(session) = self.session.get().filter(|it| it.id.is_some()) else { return };
-            if !heard_in.as_ref().is_some_and(|it| Arc::ptr_eq(it, &session)) {
-                (last, heard_in) = (None, Some(Arc::clone(&session)));
+            if !last_session.as_ref().is_some_and(|it| Arc::ptr_eq(it, &session)) {
+                (last, last_session) = (None, Some(Arc::clone(&session)));
             }
             let request = mcp_request::get(session.setting(), last.as_deref());
             let mut retry_after = None;

@@ -154,20 +154,23 @@ impl Model {
                 others.into_iter().map(Row::Peer).collect()
             }
             Pane::Requests => {
-                let (far, near): (Vec<_>, Vec<_>) =
-                    self.team.questions.iter().partition(|question| self.is_far(question));
+                let (away, present): (Vec<_>, Vec<_>) = self
+                    .team
+                    .questions
+                    .iter()
+                    .partition(|question| self.is_receiver_away(question));
                 let requests = self.team.requests.iter().map(Row::Request);
                 let asks = |peer: &&TeamPeer| {
                     peer.wait().is_some() && self.team.request_of(peer).is_none()
                 };
                 let waiting = self.team.peers.iter().filter(asks).map(Row::Waiting);
                 let tasks = self.team.tasks.iter().map(Row::Task);
-                let far = far.into_iter().filter(|_| self.shows_away).map(Row::Question);
+                let away = away.into_iter().filter(|_| self.shows_away).map(Row::Question);
                 requests
                     .chain(waiting)
-                    .chain(near.into_iter().map(Row::Question))
+                    .chain(present.into_iter().map(Row::Question))
                     .chain(tasks)
-                    .chain(far)
+                    .chain(away)
                     .collect()
             }
             Pane::Messages => self.team.messages.iter().map(Row::Message).collect(),
@@ -175,14 +178,15 @@ impl Model {
     }
 
     /// Whether the receiver of a question is offline.
-    fn is_far(&self, question: &TeamMessage) -> bool {
+    fn is_receiver_away(&self, question: &TeamMessage) -> bool {
         self.team.is_away(&question.to_peer)
     }
 
     /// The number of questions to offline peers that are not listed.
     pub(super) fn folded(&self) -> usize {
-        let far = self.team.questions.iter().filter(|question| self.is_far(question)).count();
-        if self.shows_away { 0 } else { far }
+        let away =
+            self.team.questions.iter().filter(|question| self.is_receiver_away(question)).count();
+        if self.shows_away { 0 } else { away }
     }
 
     /// Index of the chosen row; 0 if none was chosen or if the chosen row is gone.

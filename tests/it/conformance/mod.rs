@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use svc_core::service::{Services, Tokens, Tuning};
 use svc_core::tools::Catalogue;
 use svc_model::{Clock, Ids, SystemClock, Timestamp, limits};
-use svc_server::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
+use svc_server::http::{self, App, AppState, Edge, EntryRules, Identity, Metrics};
 use svc_server::mcp::{self, McpMetrics, McpServer, McpServerParts};
 use svc_server::web::KeepAlive;
 use svc_store::{OpenOptions, Store};
@@ -49,7 +49,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     tokio::spawn(http::serve(listener, bounds, edge.clone(), stop.clone(), connections));
     let handle = Arc::new(OnceLock::new());
     let catalogue = Arc::new(Catalogue::new(fixtures::tools(&handle)));
-    let beat = KeepAlive::new(limits::SSE_KEEP_ALIVE);
+    let keep_alive = KeepAlive::new(limits::SSE_KEEP_ALIVE);
     let mcp = McpServer::start(McpServerParts {
         services: services.clone(),
         catalogue: Arc::clone(&catalogue),
@@ -57,7 +57,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         prompts: fixtures::prompts(),
         sources: None,
         metrics: McpMetrics::default(),
-        beat: beat.clone(),
+        keep_alive: keep_alive.clone(),
         stop: stop.clone(),
         exposure: None,
     })
@@ -69,14 +69,14 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
         pid: 0,
         started_at: Timestamp::from_millis(0),
     };
-    let app = App::new(Parts {
+    let app = App::new(AppState {
         services,
         metrics: Metrics::default(),
         tools: catalogue,
         sources: None,
         doctor: None,
         identity,
-        beat,
+        keep_alive,
         stop: stop.clone(),
     });
     edge.ready(app, mcp::routes(mcp));

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::daemon::Daemon;
-use crate::wire::{Block, Caller, Knife, Reply, Request, Sse};
+use crate::wire::{Block, Caller, ConnectionCutter, Reply, Request, Sse};
 
 /// The revisions that begin with `initialize`.
 const LEGACY: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -405,7 +405,7 @@ impl Stream {
         while let Ok(Some(_)) = self.try_next() {}
     }
 
-    fn knife(&self) -> Knife {
+    fn knife(&self) -> ConnectionCutter {
         self.0.knife()
     }
 }

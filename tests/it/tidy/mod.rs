@@ -311,7 +311,7 @@ fn unchecked_queries_are_only_in_listed_files() {
 /// Files that print without `src/cli/output/write.rs`, or print exact bytes through it, and their
 /// readers.
 const EXACT: [(&str, &str); 16] = [
-    ("src/cli/output/write.rs", "the door itself"),
+    ("src/cli/output/write.rs", "the module itself"),
     ("src/cli/output/screen.rs", "asks for the width and prints nothing"),
     ("src/cli/output/table.rs", "cells are made harmless one by one, colours are ours"),
     ("src/cli/events.rs", "sentences of the feed, made harmless there"),

@@ -83,7 +83,7 @@ impl Services {
         let journal = Journal::new(core.clone(), team.clone(), search.clone());
         let prompts = Prompts::new(core.clone());
         let app_servers = AppServers::new(core.clone(), team.clone(), prompts.clone());
-        let handovers = Handovers::new(core.clone(), app_servers.lines());
+        let handovers = Handovers::new(core.clone(), app_servers.connections());
         let hooks = Hooks::new(
             core.clone(),
             access.clone(),

@@ -215,7 +215,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
         let read = Pin::new(&mut this.socket).poll_read(cx, buffer);
         match &read {
             Poll::Pending => this.client.waits_for_client(),
-            Poll::Ready(_) => this.client.heard(),
+            Poll::Ready(_) => this.client.note_activity(),
         }
         read
     }

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, header, request::Parts, uri::Authority};
 use svc_core::service::{Credential, process::RequestSender};
 use svc_model::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, TokenId, limits};
-use svc_sys::connection_owner::{OtherEnd, is_own_address};
+use svc_sys::connection_owner::{ConnectionOwner, is_own_address};
 
 use super::{App, Code, Problem};
 
@@ -219,7 +219,7 @@ pub(super) struct Identified {
     /// The credential; `None` under `--no-auth`.
     pub(super) credential: Option<Credential>,
     pub(super) browser: Option<BrowserToken>,
-    pub(super) signs_in: Option<OtherEnd>,
+    pub(super) signs_in: Option<ConnectionOwner>,
 }
 
 impl Identified {
@@ -236,7 +236,7 @@ pub(super) async fn identify(
 ) -> Result<Identified, Problem> {
     let (path, is_post) = (request.uri.path(), request.method == Method::POST);
     if is_open(&request.method, path) {
-        let signs_in = (is_post && path == SIGN_IN).then(|| other_end(rules, request));
+        let signs_in = (is_post && path == SIGN_IN).then(|| connection_owner(rules, request));
         return Ok(Identified { signs_in, ..Identified::default() });
     }
     if rules.no_auth {
@@ -266,7 +266,7 @@ pub(super) async fn identify(
             check_process(rules, request, &caller)?;
             return Ok(Identified::with(caller, credential));
         }
-        let end = other_end(rules, request);
+        let end = connection_owner(rules, request);
         if !end.is_this_user() {
             let why = end.refusal().unwrap_or("it passes on the requests of others");
             let text =
@@ -296,17 +296,17 @@ pub(super) async fn identify(
 }
 
 /// Whose program is at the other end of the connection. A request without a connection is refused.
-fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
+fn connection_owner(rules: &EntryRules, request: &Parts) -> ConnectionOwner {
     let extensions = &request.extensions;
     if extensions.get::<LocalProcess>().is_some() {
         // The socket accepts connections of this user only.
-        return OtherEnd::ThisUser;
+        return ConnectionOwner::ThisUser;
     }
     match extensions.get() {
         Some(RequestSender::Tcp { from, to }) => {
-            OtherEnd::of_connection(*from, *to, &rules.proxy_users)
+            ConnectionOwner::of_connection(*from, *to, &rules.proxy_users)
         }
-        _ => OtherEnd::Refused("it came by no connection"),
+        _ => ConnectionOwner::Refused("it came by no connection"),
     }
 }
 
@@ -315,7 +315,7 @@ fn check_process(rules: &EntryRules, request: &Parts, caller: &Caller) -> Result
     if caller.process().is_none() {
         return Ok(());
     }
-    other_end(rules, request).refusal_of_local_token().map_or(Ok(()), |why| {
+    connection_owner(rules, request).refusal_of_local_token().map_or(Ok(()), |why| {
         let text = format!("this token was made for a process of the daemon's user: {why}");
         Err(Problem::new(Code::Forbidden, text))
     })
@@ -341,7 +341,7 @@ async fn identify_browser(
         return Err(Problem::new(Code::Unauthorized, why));
     };
     // After the look-up: an invalid cookie must not cause a read of the kernel's list of sockets.
-    if let Some(why) = other_end(rules, request).refusal() {
+    if let Some(why) = connection_owner(rules, request).refusal() {
         let text = format!("this cookie does not count here: {why}");
         return Err(Problem::new(Code::Forbidden, text));
     }

@@ -137,7 +137,7 @@ pub(super) struct ClientConnection {
     is_listed: AtomicBool,
     checks: TaskTracker,
     /// When the client last sent something, in milliseconds since the first call of `uptime`.
-    heard_at: AtomicU64,
+    active_at: AtomicU64,
     /// The connection was chosen to be closed, and its client has sent nothing since.
     is_to_go: AtomicBool,
     closed: Notify,
@@ -193,7 +193,7 @@ impl ConnectionBounds {
         Arc::new(ClientConnection {
             bounds: self.0.clone(),
             is_good: AtomicBool::new(self.0.is_none()),
-            heard_at: AtomicU64::new(uptime()),
+            active_at: AtomicU64::new(uptime()),
             ..ClientConnection::default()
         })
     }
@@ -217,7 +217,7 @@ impl UnauthenticatedConnections {
     fn close_longest_idle(waiting: &mut Vec<Arc<ClientConnection>>) -> bool {
         let idle = waiting.iter().enumerate();
         let idle = idle.filter(|(_, client)| client.checks.is_empty());
-        let longest = idle.min_by_key(|(_, client)| client.heard_at.load(Relaxed));
+        let longest = idle.min_by_key(|(_, client)| client.active_at.load(Relaxed));
         let Some(index) = longest.map(|(index, _)| index) else { return false };
         let client = waiting.remove(index);
         client.is_to_go.store(true, Relaxed);
@@ -238,9 +238,9 @@ impl ClientConnection {
         }
     }
 
-    pub(super) fn heard(&self) {
+    pub(super) fn note_activity(&self) {
         if !self.is_good.load(Relaxed) {
-            self.heard_at.store(uptime(), Relaxed);
+            self.active_at.store(uptime(), Relaxed);
             self.is_to_go.store(false, Relaxed);
         }
     }
@@ -317,9 +317,9 @@ mod tests {
         client.closed().now_or_never().is_some()
     }
 
-    fn waiting(bounds: &ConnectionBounds, heard_at: u64) -> Arc<ClientConnection> {
+    fn waiting(bounds: &ConnectionBounds, active_at: u64) -> Arc<ClientConnection> {
         let client = bounds.connection();
-        client.heard_at.store(heard_at, Relaxed);
+        client.active_at.store(active_at, Relaxed);
         client.waits_for_client();
         client
     }

@@ -14,7 +14,7 @@ use hyper::{
     Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use svc_sys::connection_owner::OtherEnd;
+use svc_sys::connection_owner::ConnectionOwner;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -121,7 +121,7 @@ async fn serve(
     // Other users can read the state of a login, which is in the URL that the browser was opened
     // with. So the connection has to be this user's, too.
     let is_ours = match (stream.peer_addr(), stream.local_addr()) {
-        (Ok(from), Ok(to)) => OtherEnd::of_connection(from, to, &[]).is_this_user(),
+        (Ok(from), Ok(to)) => ConnectionOwner::of_connection(from, to, &[]).is_this_user(),
         _ => false,
     };
     let service = service_fn(move |request: Request<Incoming>| {

@@ -318,7 +318,7 @@ impl EventReader {
         connection: &Arc<SourceConnection>,
         request: Option<u64>,
     ) -> (bool, Option<String>) {
-        let mut heard = false;
+        let mut received = false;
         loop {
             let next = if request.is_none_or(|id| connection.waits_for(id)) {
                 self.next().await
@@ -330,12 +330,12 @@ impl EventReader {
             match next {
                 Ok(Some(events)) => {
                     for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
-                        heard = true;
+                        received = true;
                         deliver(connection, data, request).await;
                     }
                 }
-                Ok(None) => return (heard, None),
-                Err(problem) => return (heard, Some(problem)),
+                Ok(None) => return (received, None),
+                Err(problem) => return (received, Some(problem)),
             }
         }
     }

@@ -347,12 +347,12 @@ impl StreamableTransport {
             let closed = this.connection().closed.clone();
             tokio::select! {
                 () = closed.cancelled() => {}
-                () = this.hear() => {}
+                () = this.follow_messages() => {}
             }
         });
     }
 
-    async fn hear(&self) {
+    async fn follow_messages(&self) {
         let mut sessions = self.session.subscribe();
         let (mut failures, mut last_event_id) = (0, String::new());
         loop {
@@ -376,8 +376,8 @@ impl StreamableTransport {
                             last_event_id.clear();
                             continue;
                         }
-                        (heard, _) = reader.deliver_all(self.connection(), None) => {
-                            if heard {
+                        (received, _) = reader.deliver_all(self.connection(), None) => {
+                            if received {
                                 failures = 0;
                             }
                         }

@@ -150,11 +150,11 @@ const LOCK_OF_DAEMON: i32 = 1_937_138_532;
 
 /// Takes the schema's lock for a daemon, until the connection ends. Returns false if another daemon
 /// holds it.
-pub(super) async fn try_take(keeper: &mut PgConnection) -> Result<bool, sqlx::Error> {
+pub(super) async fn try_take(lock_connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let take = sqlx::query_scalar(
         "select pg_try_advisory_lock($1, hashtext(split_part(current_setting('search_path'), ',', 1)))",
     );
-    take.bind(LOCK_OF_DAEMON).fetch_one(keeper).await
+    take.bind(LOCK_OF_DAEMON).fetch_one(lock_connection).await
 }
 
 /// State of a server, as the server reports it. A running daemon adds what it knows itself.

@@ -38,14 +38,14 @@ const PAGE: i64 = 200;
 
 /// Whether the schema's connection is answered, and whether it receives notifications.
 #[derive(Debug, Default)]
-pub(super) struct Keeping {
+pub(super) struct LockConnectionState {
     /// Since when the server has not answered.
     away: Mutex<Option<Instant>>,
     /// The server notifies us of commits.
     pub(super) is_listening: AtomicBool,
 }
 
-impl Keeping {
+impl LockConnectionState {
     /// How long the server has not answered; `None` if it answers.
     pub(super) fn away(&self) -> Option<Duration> {
         self.lock().map(|since| since.elapsed())
@@ -61,12 +61,12 @@ impl Keeping {
 pub(super) struct NotificationTargets {
     pub(super) bus: Arc<Bus>,
     pub(super) version: Arc<Version>,
-    pub(super) keeping: Arc<Keeping>,
+    pub(super) lock_state: Arc<LockConnectionState>,
     pub(super) writer: Arc<WriterState>,
 }
 
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct LockConnection {
     pub(super) options: PgConnectOptions,
     /// `None` if the log is read each second.
     pub(super) channel: Option<String>,
@@ -118,7 +118,7 @@ impl From<sqlx::Error> for End {
     }
 }
 
-impl Keeper {
+impl LockConnection {
     /// Publishes commits of other connections until it is aborted.
     pub(super) async fn run(
         self,
@@ -130,7 +130,7 @@ impl Keeper {
             let Err(end) = self.follow(&mut listener, &readers, &targets).await;
             // Dropped first, because it may still hold the schema's lock.
             drop(listener);
-            targets.keeping.is_listening.store(false, Relaxed);
+            targets.lock_state.is_listening.store(false, Relaxed);
             targets.version.set_notified(false);
             if let End::Failed(error) = end {
                 tracing::warn!(
@@ -153,7 +153,7 @@ impl Keeper {
             listener.listen(channel).await?;
             targets.version.count_other();
             targets.version.set_notified(true);
-            targets.keeping.is_listening.store(true, Relaxed);
+            targets.lock_state.is_listening.store(true, Relaxed);
         }
         // There may be commits from before this connection listened.
         let mut is_behind = true;
@@ -193,7 +193,7 @@ impl Keeper {
         loop {
             let error = match timeout(ANSWER, self.connect_and_take()).await {
                 Ok(Ok(Some(listener))) => {
-                    if targets.keeping.lock().take().is_some() {
+                    if targets.lock_state.lock().take().is_some() {
                         tracing::info!("the database answers again");
                     }
                     return listener;
@@ -206,9 +206,9 @@ impl Keeper {
                 Err(_) => Some(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
             };
             let is_away = error.as_ref().is_some_and(is_lost);
-            let is_known = targets.keeping.away().is_some();
+            let is_known = targets.lock_state.away().is_some();
             if is_away && !is_known {
-                *targets.keeping.lock() = Some(Instant::now());
+                *targets.lock_state.lock() = Some(Instant::now());
                 let why = error.as_ref().map(|error| svc_sys::telemetry::chain(error));
                 tracing::warn!(error = why, "the database does not answer");
             }

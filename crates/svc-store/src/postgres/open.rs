@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     connection::{is_lost, report, try_take},
-    listener::{self, Keeper},
+    listener::{self, LockConnection},
     readers::PgReaders,
     write_connection::{PgWriter, WriterState},
 };
@@ -43,8 +43,8 @@ pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReade
     check_session(&mut conn, &connect).await?;
     // This connection holds the schema's lock until the daemon ends.
     let mut listener = listener::connect(&connect, ATTEMPT).await.map_err(failed)?;
-    let keeper = sqlx::Acquire::acquire(&mut listener).await.map_err(failed)?;
-    take_database(keeper, options).await?;
+    let lock_connection = sqlx::Acquire::acquire(&mut listener).await.map_err(failed)?;
+    take_database(lock_connection, options).await?;
     migrate(&mut conn, options).await?;
     let daemon = begin_daemon(&mut conn).await?;
     conn.close().await.map_err(StoreError::from)?;
@@ -52,9 +52,9 @@ pub(crate) async fn open(options: &PostgresOptions) -> Result<(PgWriter, PgReade
     let writer = PgWriter::connect(connect.clone(), daemon.clone(), Arc::clone(&state)).await?;
     let channel =
         (options.listen == ListenMode::Notify).then(|| listener::channel(&options.schema));
-    let keeper = Keeper { options: connect.clone(), channel, daemon };
+    let lock_connection = LockConnection { options: connect.clone(), channel, daemon };
     let readers = options.max_connections.saturating_sub(OWN).max(1);
-    Ok((writer, PgReaders::new(connect, readers, (keeper, listener), state)))
+    Ok((writer, PgReaders::new(connect, readers, (lock_connection, listener), state)))
 }
 
 /// Compares a server's schema with ours, without changing anything.
@@ -286,13 +286,13 @@ async fn check_session(
 /// Takes the schema's lock for this daemon. Fails if another daemon holds it longer than
 /// [`PREDECESSOR`].
 async fn take_database(
-    keeper: &mut PgConnection,
+    lock_connection: &mut PgConnection,
     options: &PostgresOptions,
 ) -> Result<(), MigrateError> {
     let until = Instant::now() + PREDECESSOR;
-    while !try_take(keeper).await.map_err(failed)? {
+    while !try_take(lock_connection).await.map_err(failed)? {
         if Instant::now() >= until {
-            let which = living_daemon(keeper).await;
+            let which = living_daemon(lock_connection).await;
             return Err(MigrateError::InUse(format!(
                 "another daemon runs on {}{which}: stop it first",
                 options.place()
@@ -305,10 +305,11 @@ async fn take_database(
 
 /// Describes the daemon that holds the schema, for an error's text; empty if its row cannot be
 /// read.
-async fn living_daemon(keeper: &mut PgConnection) -> String {
+async fn living_daemon(lock_connection: &mut PgConnection) -> String {
     let sql = "select m.name, d.pid from daemon d join machine m on m.machine_id = d.machine_id \
         order by d.lease_until desc limit 1";
-    let row: Result<Option<(String, i64)>, _> = sqlx::query_as(sql).fetch_optional(keeper).await;
+    let row: Result<Option<(String, i64)>, _> =
+        sqlx::query_as(sql).fetch_optional(lock_connection).await;
     let row = row.ok().flatten();
     row.map_or_else(String::new, |(machine, pid)| format!(", process {pid} on {machine}"))
 }

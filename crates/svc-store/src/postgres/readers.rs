@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     connection::{all, first, read_column, read_row, report, rows, translated},
-    listener::{Keeper, Keeping, NotificationTargets},
+    listener::{LockConnection, LockConnectionState, NotificationTargets},
     write_connection::WriterState,
 };
 use crate::{
@@ -49,48 +49,50 @@ pub(crate) struct PgReaders {
 #[derive(Debug, Default)]
 struct Holder {
     /// `None` once [`PgReaders::follow`] has started it.
-    keeper: Mutex<Option<(Keeper, PgListener)>>,
+    lock_connection: Mutex<Option<(LockConnection, PgListener)>>,
     task: Mutex<Option<AbortOnDropHandle<()>>>,
-    keeping: Arc<Keeping>,
+    lock_state: Arc<LockConnectionState>,
 }
 
 impl PgReaders {
     pub(super) fn new(
         options: PgConnectOptions,
         connections: u32,
-        keeper: (Keeper, PgListener),
+        lock_connection: (LockConnection, PgListener),
         writer: Arc<WriterState>,
     ) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE)
             .connect_lazy_with(options);
-        let holder = Holder { keeper: Mutex::new(Some(keeper)), ..Holder::default() };
+        let holder =
+            Holder { lock_connection: Mutex::new(Some(lock_connection)), ..Holder::default() };
         Self { pool, holder: Arc::new(holder), writer }
     }
 
     /// Publishes commits of other connections on the bus from now on. Only the first call counts.
     pub(crate) fn follow(&self, bus: &Arc<Bus>, version: &Arc<Version>) {
-        let keeper = self.holder.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((keeper, listener)) = keeper else { return };
+        let lock_connection =
+            self.holder.lock_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((lock_connection, listener)) = lock_connection else { return };
         let (bus, version) = (Arc::clone(bus), Arc::clone(version));
         version.set_notified(false);
-        let (keeping, writer) = (Arc::clone(&self.holder.keeping), Arc::clone(&self.writer));
-        let targets = NotificationTargets { bus, version, keeping, writer };
-        let task = tokio::spawn(keeper.run(listener, self.pool.clone(), targets));
+        let (lock_state, writer) = (Arc::clone(&self.holder.lock_state), Arc::clone(&self.writer));
+        let targets = NotificationTargets { bus, version, lock_state, writer };
+        let task = tokio::spawn(lock_connection.run(listener, self.pool.clone(), targets));
         *self.holder.task.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(AbortOnDropHandle::new(task));
     }
 
     /// Whether the server did not answer when it was last asked, at most some seconds ago.
     pub(crate) fn is_away(&self) -> bool {
-        self.holder.keeping.away().is_some()
+        self.holder.lock_state.away().is_some()
     }
 
     /// A connection of the pool. While the server is away, a read waits only briefly: concurrent
     /// reads were seen to wait one after another, so that their waits added up.
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
-        let Some(away) = self.holder.keeping.away() else { return self.pool.acquire().await };
+        let Some(away) = self.holder.lock_state.away() else { return self.pool.acquire().await };
         let bound = AWAY.saturating_sub(away).max(ATTEMPT);
         timeout(bound, self.pool.acquire()).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
@@ -102,7 +104,7 @@ impl PgReaders {
 
     pub(crate) async fn report(&self) -> Result<ServerReport, StoreError> {
         let server = report(&mut *self.acquire().await?).await?;
-        let is_listening = self.holder.keeping.is_listening.load(Relaxed);
+        let is_listening = self.holder.lock_state.is_listening.load(Relaxed);
         let sync = if self.writer.is_stalled() { ServerSync::Stalled } else { server.sync };
         Ok(ServerReport { is_listening, sync, lock_wait: self.writer.lock_wait(), ..server })
     }

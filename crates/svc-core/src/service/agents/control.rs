@@ -336,7 +336,7 @@ impl Agents {
             let page = events.of_stream(view.id, &name, after, Some("frame"), size).await?;
             for event in &page.events {
                 after = event.seq;
-                let Ok(said) = serde_json::from_str::<SaidLine>(&event.data) else { continue };
+                let Ok(said) = serde_json::from_str::<FrameData>(&event.data) else { continue };
                 if said.kind != FrameKind::Stdout {
                     continue;
                 }
@@ -454,7 +454,7 @@ fn entry_of(event: &Event, with_tools: bool) -> Option<HistoryEntry> {
 
 /// A frame, as the log has it.
 #[derive(Deserialize)]
-struct SaidLine {
+struct FrameData {
     line: String,
     kind: FrameKind,
     /// The next frame continues this line.

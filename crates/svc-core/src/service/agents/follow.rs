@@ -10,7 +10,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use svc_client::hosts::{DeadSpool, HostError, HostNews, RawAgentEvent, end_tree, remove_files};
+use svc_client::hosts::{DeadSpool, HostError, HostUpdate, RawAgentEvent, end_tree, remove_files};
 use svc_model::{
     AgentId, NewEvent, ProcessIdentity, StreamName, StreamVisibility,
     agent::{AgentDelta, AgentEventBody, AgentState, HistoryRole},
@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     Agents,
-    intake::{TakenIn, finish, give_unfinished, is_plain, logged, take_in, work_of},
+    intake::{IntakeResult, finish, give_unfinished, is_plain, logged, take_in, work_of},
     mailing::deliver_mail,
     state::{LiveAgents, stream_of, unknown},
 };
@@ -134,16 +134,16 @@ impl AgentFollower {
             if taken.is_spent && !std::mem::replace(&mut is_stopping, true) {
                 self.stop_spent();
             }
-            let news = tokio::select! {
-                news = feed.recv() => news,
+            let update = tokio::select! {
+                update = feed.recv() => update,
                 () = deltas.due() => {
                     deltas.make_frames(true).await?;
                     continue;
                 }
             };
-            let batch = match news {
-                Ok(Some(HostNews::Events(batch))) => batch,
-                Ok(Some(HostNews::Delta(delta))) => {
+            let batch = match update {
+                Ok(Some(HostUpdate::Events(batch))) => batch,
+                Ok(Some(HostUpdate::Delta(delta))) => {
                     deltas.append(&delta, head).await?;
                     continue;
                 }
@@ -208,7 +208,7 @@ impl AgentFollower {
         Ok(state.await?.ok_or(StoreError::NoStream)?.head)
     }
 
-    async fn take(&self, events: Vec<RawAgentEvent>) -> Result<TakenIn, Error> {
+    async fn take(&self, events: Vec<RawAgentEvent>) -> Result<IntakeResult, Error> {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let store = &self.agents.core.store;
         let taken = store
@@ -219,7 +219,7 @@ impl AgentFollower {
     }
 
     /// Acts on a committed batch: ends deliveries, forgets tokens and notifies the queue.
-    async fn after(&self, taken: &TakenIn) {
+    async fn after(&self, taken: &IntakeResult) {
         let Self { agents, id } = self;
         if let Some(peer) = &taken.has_mail
             && let Err(error) = team::end_deliveries(&agents.core, peer, team::AGENT_ENDED).await
@@ -340,7 +340,7 @@ impl AgentFollower {
         let (key, core) = (self.id.clone(), self.agents.core.clone());
         let write = self.agents.core.store.write(move |tx| {
             Box::pin(async move {
-                let mut taken = TakenIn::default();
+                let mut taken = IntakeResult::default();
                 let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
                 let Some(mut row) = found else { return Ok::<_, Error>(taken) };
                 row.info.state = state;

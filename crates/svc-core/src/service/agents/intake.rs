@@ -26,7 +26,7 @@ use crate::service::{
 };
 
 #[derive(Debug, Default)]
-pub(super) struct TakenIn {
+pub(super) struct IntakeResult {
     pub(super) has_ended: bool,
     /// The task that the agent was started for has ended.
     pub(super) is_spent: bool,
@@ -47,12 +47,12 @@ pub(super) async fn take_in(
     core: &Core,
     id: &AgentId,
     events: Vec<RawAgentEvent>,
-) -> Result<TakenIn, Error> {
+) -> Result<IntakeResult, Error> {
     let mut row = tx.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
     let stream = stream_of(id);
     let state = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?;
     if row.ended_at.is_some() || state.closed {
-        return Ok(TakenIn { has_ended: true, ..TakenIn::default() });
+        return Ok(IntakeResult { has_ended: true, ..IntakeResult::default() });
     }
     let mut head = state.head;
     let mut fresh = Vec::with_capacity(events.len());
@@ -70,7 +70,7 @@ pub(super) async fn take_in(
         head += 1;
         fresh.push(event);
     }
-    let mut taken = TakenIn::default();
+    let mut taken = IntakeResult::default();
     let mut work = work_of(tx, id).await?;
     if !fresh.is_empty() {
         tx.append(&stream, logged(&fresh)).await?;
@@ -233,7 +233,7 @@ async fn append_delta(
     row: &AgentRow,
     work: &mut [AssignmentRow],
     event: &RawAgentEvent,
-    taken: &mut TakenIn,
+    taken: &mut IntakeResult,
 ) -> Result<(), Error> {
     if work.is_empty() {
         return Ok(());
@@ -458,7 +458,11 @@ fn text_of(output: &AgentOutput) -> String {
 }
 
 /// Ends what the agent's own hooks registered: its sessions, and the presence of its peer.
-async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Result<(), StoreError> {
+async fn end_presence(
+    tx: &mut WriteTx,
+    key: &str,
+    taken: &mut IntakeResult,
+) -> Result<(), StoreError> {
     let owner = Principal::Session(key.into());
     for session in tx.sessions().open_of(&owner, limits::PAGE_DEFAULT).await? {
         let left = team::end(tx, &session, Some("its agent ended")).await?;
@@ -473,7 +477,7 @@ pub(super) async fn finish(
     row: &mut AgentRow,
     work: &mut [AssignmentRow],
     core: &Core,
-    taken: &mut TakenIn,
+    taken: &mut IntakeResult,
 ) -> Result<(), Error> {
     let id = row.info.id.clone();
     for request in tx.requests().open_of_agent(&id).await? {

@@ -44,7 +44,7 @@ fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
 }
 
-enum Handed {
+enum HandoverResult {
     Taken,
     Refused(String),
     Unreached,
@@ -123,10 +123,10 @@ impl AgentMailing {
                 continue;
             }
             match self.hand_to_host(waiting).await? {
-                Handed::Taken => {
+                HandoverResult::Taken => {
                     self.with_host.insert(id);
                 }
-                Handed::Refused(why) => {
+                HandoverResult::Refused(why) => {
                     let core = self.core.clone();
                     let told = self.core.store.write(move |tx| {
                         Box::pin(
@@ -135,13 +135,13 @@ impl AgentMailing {
                     });
                     told.await?;
                 }
-                Handed::Unreached => return Ok(false),
+                HandoverResult::Unreached => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<Handed, Error> {
+    async fn hand_to_host(&mut self, waiting: AgentMail) -> Result<HandoverResult, Error> {
         let AgentMail { message, mode, turn } = waiting;
         let sender = match PeerId::parse(&message.from_peer) {
             Some(from) => self.core.store.peers().get(&from).await?,
@@ -165,9 +165,9 @@ impl AgentMailing {
             from: message.provenance.and_then(|it| it.source_session_key),
         };
         Ok(match self.host.send(&input).await {
-            Ok(_) => Handed::Taken,
-            Err(HostError::Refused(reason)) => Handed::Refused(reason),
-            Err(_) => Handed::Unreached,
+            Ok(_) => HandoverResult::Taken,
+            Err(HostError::Refused(reason)) => HandoverResult::Refused(reason),
+            Err(_) => HandoverResult::Unreached,
         })
     }
 }

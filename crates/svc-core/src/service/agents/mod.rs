@@ -66,7 +66,7 @@ impl Agents {
             }
             Err(error) => tracing::error!(%error, "cannot read which agents live"),
         }
-        look_for_strangers(&agents, &followed);
+        look_for_unknown_agents(&agents, &followed);
         let mut queue = Box::pin(AgentQueue::new(agents.clone()).run());
         let mut sweeps = Box::pin(run_request_sweeps(&agents));
         loop {
@@ -106,9 +106,9 @@ async fn run_request_sweeps(agents: &Agents) {
 
 /// Checks the sockets and spools in the folder that belong to no live agent of this database.
 /// Removes the files of ended agents; reports a running host without a row and leaves it alone.
-fn look_for_strangers(agents: &Agents, known: &HashSet<AgentId>) {
+fn look_for_unknown_agents(agents: &Agents, known: &HashSet<AgentId>) {
     let Ok(entries) = std::fs::read_dir(&agents.settings.folder) else { return };
-    let strangers: Vec<AgentId> = entries
+    let unknown: Vec<AgentId> = entries
         .filter_map(Result::ok)
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter_map(|name| {
@@ -119,17 +119,17 @@ fn look_for_strangers(agents: &Agents, known: &HashSet<AgentId>) {
         .collect::<HashSet<_>>()
         .into_iter()
         .collect();
-    if strangers.is_empty() {
+    if unknown.is_empty() {
         return;
     }
     let agents = agents.clone();
     tokio::spawn(async move {
-        let probes = strangers.into_iter().map(|id| probe_stranger(agents.clone(), id));
+        let probes = unknown.into_iter().map(|id| probe_unknown_agent(agents.clone(), id));
         futures_util::stream::iter(probes).buffer_unordered(16).collect::<Vec<()>>().await;
     });
 }
 
-async fn probe_stranger(agents: Agents, id: AgentId) {
+async fn probe_unknown_agent(agents: Agents, id: AgentId) {
     // An agent that was started meanwhile has a row by now.
     let row = agents.core.store.agents().get(&id).await;
     let Ok(row) = row else { return };

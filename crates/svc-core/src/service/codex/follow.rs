@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::{
-    AppServers, LineHold, LineOrder, OpenedThread, ThreadRegistry,
+    AppServerOrder, AppServerRegistration, AppServers, OpenedThread, ThreadRegistry,
     open_prompts::{Ended, OpenPrompts},
 };
 use crate::service::{
@@ -40,7 +40,7 @@ const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::fr
 impl AppServers {
     /// Follows the app-servers of all sessions while their processes run.
     pub async fn run(self, registry: Arc<dyn ThreadRegistry>) {
-        let mut heard = self.core.codex_hooks.subscribe();
+        let mut hooks_changed = self.core.codex_hooks.subscribe();
         let mut followers = JoinSet::new();
         let mut followed = HashSet::new();
         loop {
@@ -59,7 +59,7 @@ impl AppServers {
                 }
             }
             tokio::select! {
-                _ = heard.changed() => {}
+                _ = hooks_changed.changed() => {}
                 Some(ended) = followers.join_next() => {
                     if let Ok(process) = ended {
                         followed.remove(&process);
@@ -75,7 +75,7 @@ impl AppServers {
         process: ProcessIdentity,
         registry: Arc<dyn ThreadRegistry>,
     ) -> ProcessIdentity {
-        let mut heard = self.core.codex_hooks.subscribe();
+        let mut hooks_changed = self.core.codex_hooks.subscribe();
         let (mut failures, mut last) = (0, String::new());
         while self.is_needed(&process).await {
             let why = match CodexSocket::connect(&process).await {
@@ -92,7 +92,7 @@ impl AppServers {
                         taken: HashMap::new(),
                         found: HashMap::new(),
                     };
-                    follower.follow(socket, &mut heard).await
+                    follower.follow(socket, &mut hooks_changed).await
                 }
                 Err(error) => error,
             };
@@ -106,7 +106,7 @@ impl AppServers {
                 last = told;
             }
             tokio::select! {
-                _ = heard.changed() => {}
+                _ = hooks_changed.changed() => {}
                 () = sleep(RECONNECT.wait(failures)) => {}
             }
             failures = failures.saturating_add(1);
@@ -153,9 +153,9 @@ impl AppServerFollower<'_> {
     async fn follow(
         mut self,
         mut socket: CodexSocket,
-        heard: &mut watch::Receiver<()>,
+        hooks_changed: &mut watch::Receiver<()>,
     ) -> CodexSocketError {
-        let why = self.run(&mut socket, heard).await;
+        let why = self.run(&mut socket, hooks_changed).await;
         let why = why.err().unwrap_or(CodexSocketError::Closed);
         for open in self.open.into_open() {
             if let Err(error) = self.servers.prompts.disconnect(open.row).await {
@@ -168,17 +168,17 @@ impl AppServerFollower<'_> {
     async fn run(
         &mut self,
         socket: &mut CodexSocket,
-        heard: &mut watch::Receiver<()>,
+        hooks_changed: &mut watch::Receiver<()>,
     ) -> Result<(), CodexSocketError> {
         socket.send(&self.protocol.begin(env!("CARGO_PKG_VERSION"))).await?;
         let mut check = interval_at(Instant::now() + limits::PID_CHECK, limits::PID_CHECK);
-        let mut line = None;
+        let mut connection = None;
         let mut listed = Instant::now();
         loop {
             let pause = if self.protocol.has_missing() { LIST_SOON } else { LIST };
             let due = self.open.next_due();
-            if line.is_none() && self.protocol.is_ready() {
-                line = Some(self.servers.lines.hold(self.process));
+            if connection.is_none() && self.protocol.is_ready() {
+                connection = Some(self.servers.connections.hold(self.process));
             }
             tokio::select! {
                 frame = socket.next() => {
@@ -199,8 +199,8 @@ impl AppServerFollower<'_> {
                     let taken = self.open.taken(Instant::now());
                     close(self.servers, taken).await;
                 }
-                Some(order) = next_order(line.as_mut()) => self.obey(socket, order).await?,
-                _ = heard.changed() => {
+                Some(order) = next_order(connection.as_mut()) => self.obey(socket, order).await?,
+                _ = hooks_changed.changed() => {
                     socket.send(&self.protocol.list_threads()).await?;
                     listed = Instant::now();
                 }
@@ -234,10 +234,10 @@ impl AppServerFollower<'_> {
     async fn obey(
         &mut self,
         socket: &mut CodexSocket,
-        order: LineOrder,
+        order: AppServerOrder,
     ) -> Result<(), CodexSocketError> {
         match order {
-            LineOrder::Deliver { thread, message, text, joins_turn, taken } => {
+            AppServerOrder::Deliver { thread, message, text, joins_turn, taken } => {
                 let frame = if joins_turn {
                     self.protocol.deliver(&thread, &message, &text)
                 } else {
@@ -246,7 +246,7 @@ impl AppServerFollower<'_> {
                 self.taken.insert(message, taken);
                 socket.send(&frame).await
             }
-            LineOrder::Find { thread, message, found } => {
+            AppServerOrder::Find { thread, message, found } => {
                 let frame = self.protocol.find(&thread, &message);
                 self.found.entry(message).or_default().push(found);
                 socket.send(&frame).await
@@ -272,11 +272,11 @@ impl AppServerFollower<'_> {
                 let ended = match state {
                     RecordedState::Idle => self.open.turn_over(&thread),
                     RecordedState::Busy | RecordedState::Waiting(_) => {
-                        self.servers.lines.set_paused(self.process, &thread, false);
+                        self.servers.connections.set_paused(self.process, &thread, false);
                         Vec::new()
                     }
                 };
-                team.hear_app_server(&thread, self.process, state).await?;
+                team.note_app_server(&thread, self.process, state).await?;
                 ended
             }
             CodexObservation::Asked { thread, request, prompt, item } => {
@@ -293,7 +293,7 @@ impl AppServerFollower<'_> {
                 left.into_iter().map(|id| (id, PromptEnd::Answered)).collect()
             }
             CodexObservation::Interrupted { thread } => {
-                self.servers.lines.set_paused(self.process, &thread, true);
+                self.servers.connections.set_paused(self.process, &thread, true);
                 return Ok(());
             }
             CodexObservation::Failed { thread, why } => {
@@ -367,9 +367,9 @@ impl AppServerFollower<'_> {
     }
 }
 
-async fn next_order(line: Option<&mut LineHold>) -> Option<LineOrder> {
-    match line {
-        Some(line) => line.orders.recv().await,
+async fn next_order(connection: Option<&mut AppServerRegistration>) -> Option<AppServerOrder> {
+    match connection {
+        Some(connection) => connection.orders.recv().await,
         None => std::future::pending().await,
     }
 }

@@ -34,16 +34,22 @@ pub struct AppServers {
     team: Team,
     prompts: Prompts,
     attended: AttendedPrompts,
-    lines: Arc<AppServerLines>,
+    connections: Arc<AppServerConnections>,
 }
 
 impl AppServers {
     pub(super) fn new(core: Core, team: Team, prompts: Prompts) -> Self {
-        Self { core, team, prompts, attended: AttendedPrompts::default(), lines: Arc::default() }
+        Self {
+            core,
+            team,
+            prompts,
+            attended: AttendedPrompts::default(),
+            connections: Arc::default(),
+        }
     }
 
-    pub(super) fn lines(&self) -> Arc<AppServerLines> {
-        Arc::clone(&self.lines)
+    pub(super) fn connections(&self) -> Arc<AppServerConnections> {
+        Arc::clone(&self.connections)
     }
 
     pub(super) fn set_policy(&mut self, attended: AttendedPrompts) {
@@ -88,7 +94,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const WAITING: usize = 64;
 
 #[derive(Debug)]
-enum LineOrder {
+enum AppServerOrder {
     Deliver {
         thread: String,
         message: String,
@@ -105,55 +111,55 @@ enum LineOrder {
 
 /// The connections by process, to which other services send orders.
 #[derive(Debug, Default)]
-pub(super) struct AppServerLines(Mutex<AppServerLineTable>);
+pub(super) struct AppServerConnections(Mutex<AppServerConnectionTable>);
 
-type AppServerLineTable = HashMap<ProcessIdentity, AppServerLine>;
+type AppServerConnectionTable = HashMap<ProcessIdentity, AppServerConnection>;
 
 #[derive(Debug)]
-struct AppServerLine {
-    orders: mpsc::Sender<LineOrder>,
+struct AppServerConnection {
+    orders: mpsc::Sender<AppServerOrder>,
     /// Threads whose queues wait for the person's next prompt.
     paused: HashSet<String>,
 }
 
-/// A connection's entry in [`AppServerLines`], until it is dropped.
+/// A connection's entry in [`AppServerConnections`], until it is dropped.
 #[derive(Debug)]
-struct LineHold {
-    lines: Arc<AppServerLines>,
+struct AppServerRegistration {
+    connections: Arc<AppServerConnections>,
     process: ProcessIdentity,
-    orders: mpsc::Receiver<LineOrder>,
+    orders: mpsc::Receiver<AppServerOrder>,
 }
 
-impl Drop for LineHold {
+impl Drop for AppServerRegistration {
     fn drop(&mut self) {
-        self.lines.lock().remove(&self.process);
+        self.connections.lock().remove(&self.process);
     }
 }
 
-impl AppServerLines {
-    fn lock(&self) -> MutexGuard<'_, AppServerLineTable> {
+impl AppServerConnections {
+    fn lock(&self) -> MutexGuard<'_, AppServerConnectionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold(self: &Arc<Self>, process: &ProcessIdentity) -> LineHold {
+    fn hold(self: &Arc<Self>, process: &ProcessIdentity) -> AppServerRegistration {
         let (sender, orders) = mpsc::channel(WAITING);
-        let line = AppServerLine { orders: sender, paused: HashSet::new() };
-        self.lock().insert(process.clone(), line);
-        LineHold { lines: Arc::clone(self), process: process.clone(), orders }
+        let connection = AppServerConnection { orders: sender, paused: HashSet::new() };
+        self.lock().insert(process.clone(), connection);
+        AppServerRegistration { connections: Arc::clone(self), process: process.clone(), orders }
     }
 
     /// Whether a process is connected and would begin a turn of the thread if it got a text.
     pub(super) fn is_open(&self, process: &ProcessIdentity, thread: &str) -> bool {
-        self.lock().get(process).is_some_and(|line| !line.paused.contains(thread))
+        self.lock().get(process).is_some_and(|connection| !connection.paused.contains(thread))
     }
 
     fn set_paused(&self, process: &ProcessIdentity, thread: &str, is_paused: bool) {
         let mut table = self.lock();
-        let Some(line) = table.get_mut(process) else { return };
+        let Some(connection) = table.get_mut(process) else { return };
         if is_paused {
-            line.paused.insert(thread.to_owned());
+            connection.paused.insert(thread.to_owned());
         } else {
-            line.paused.remove(thread);
+            connection.paused.remove(thread);
         }
     }
 
@@ -167,7 +173,7 @@ impl AppServerLines {
         (text, joins_turn): (&str, bool),
     ) -> bool {
         let (taken, answer) = oneshot::channel();
-        let order = LineOrder::Deliver {
+        let order = AppServerOrder::Deliver {
             thread: thread.to_owned(),
             message: message.to_owned(),
             text: text.to_owned(),
@@ -186,14 +192,14 @@ impl AppServerLines {
     ) -> Option<MessagePlace> {
         let (found, answer) = oneshot::channel();
         let (thread, message) = (thread.to_owned(), message.to_owned());
-        if !self.order(process, LineOrder::Find { thread, message, found }) {
+        if !self.order(process, AppServerOrder::Find { thread, message, found }) {
             return None;
         }
         timeout(TIMEOUT, answer).await.ok()?.ok()?
     }
 
-    fn order(&self, process: &ProcessIdentity, order: LineOrder) -> bool {
-        let orders = self.lock().get(process).map(|line| line.orders.clone());
+    fn order(&self, process: &ProcessIdentity, order: AppServerOrder) -> bool {
+        let orders = self.lock().get(process).map(|connection| connection.orders.clone());
         orders.is_some_and(|orders| orders.try_send(order).is_ok())
     }
 }

@@ -32,7 +32,7 @@ use self::{
 };
 use super::{
     Error, ResourceKind,
-    codex::AppServerLines,
+    codex::AppServerConnections,
     core::Core,
     team::{advance, ids_of},
 };
@@ -51,7 +51,7 @@ pub struct Handovers {
 }
 
 impl Handovers {
-    pub(super) fn new(core: Core, app_servers: Arc<AppServerLines>) -> Self {
+    pub(super) fn new(core: Core, app_servers: Arc<AppServerConnections>) -> Self {
         let plugins = Arc::<PluginConnections>::default();
         let ways = Arc::new([
             NativeWay::Plugin(Arc::clone(&plugins)),
@@ -127,8 +127,8 @@ impl Handovers {
         Ok(reach.unwrap_or_default())
     }
 
-    /// Opens the line on which the plugin of the caller's process gets texts. It replaces an
-    /// earlier line.
+    /// Opens the connection on which the plugin of the caller's process gets texts. It replaces an
+    /// earlier connection.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if the connection does not show that the caller is a client's process.

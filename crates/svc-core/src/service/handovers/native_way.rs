@@ -23,7 +23,7 @@ use svc_sys::{
 use tokio::{io::AsyncWriteExt as _, task::spawn_blocking, time::timeout};
 
 use super::plugin::{PluginConnections, PluginReport, PluginWord};
-use crate::service::codex::AppServerLines;
+use crate::service::codex::AppServerConnections;
 
 /// A session in a client's process.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ pub(super) enum NativeWay {
     /// the thread is idle. The turn under way takes a text, too, which its model reads after the
     /// next tool. After a person has interrupted a turn, the queue waits for the person's next
     /// prompt. The app-server's own record shows what waits there and what was read.
-    AppServer(Arc<AppServerLines>),
+    AppServer(Arc<AppServerConnections>),
 }
 
 impl NativeWay {
@@ -126,7 +126,9 @@ impl NativeWay {
         match self {
             Self::Plugin(plugins) => plugins.is_held(session.owner.as_ref()),
             Self::ClaudeInbox => inbox_of(session).await.is_some(),
-            Self::AppServer(lines) => lines.is_open(&session.process, &session.session_id),
+            Self::AppServer(connections) => {
+                connections.is_open(&session.process, &session.session_id)
+            }
         }
     }
 
@@ -154,10 +156,10 @@ impl NativeWay {
                 let line = inbox_line(&uuid_of(text.id.as_str()), &text.text);
                 write_to_inbox(&inbox, session, &line).await
             }
-            Self::AppServer(lines) => {
+            Self::AppServer(connections) => {
                 let NativeSession { process, session_id, .. } = session;
                 let (id, words) = (text.id.as_str(), (text.text.as_str(), text.joins_turn));
-                lines.deliver(process, session_id, id, words).await
+                connections.deliver(process, session_id, id, words).await
             }
         }
     }
@@ -172,7 +174,7 @@ impl NativeWay {
         match self {
             Self::ClaudeInbox => transcript_shows(session, question).await,
             Self::Plugin(plugins) => plugin_shows(plugins, session, question).await,
-            Self::AppServer(lines) => app_server_shows(lines, session, question).await,
+            Self::AppServer(connections) => app_server_shows(connections, session, question).await,
         }
     }
 }
@@ -195,12 +197,12 @@ async fn plugin_shows(
 }
 
 async fn app_server_shows(
-    lines: &AppServerLines,
+    connections: &AppServerConnections,
     session: Option<&NativeSession>,
     question: &NativeQuestion,
 ) -> Option<ShownMessages> {
     let NativeSession { process, session_id, .. } = session?;
-    let place = lines.find(process, session_id, question.id.as_str()).await?;
+    let place = connections.find(process, session_id, question.id.as_str()).await?;
     let all = question.marks.iter().map(|(id, _)| id.clone()).collect();
     Some(match place {
         MessagePlace::Conversation => Shown { read: all, ..nothing_shown() },

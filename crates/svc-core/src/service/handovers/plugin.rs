@@ -1,4 +1,4 @@
-//! The plugin of opencode, which keeps one line to the daemon for all sessions of its process.
+//! The plugin of opencode, which keeps one connection for all sessions of its process.
 
 use std::{
     collections::HashMap,
@@ -62,22 +62,22 @@ pub enum PluginReport {
     Unreadable,
 }
 
-/// The lines of plugins, one for each principal.
+/// The connections of plugins, one for each principal.
 #[derive(Debug, Default)]
 pub(super) struct PluginConnections {
-    lines: Mutex<HashMap<Principal, PluginLine>>,
+    connections: Mutex<HashMap<Principal, PluginConnection>>,
     count: AtomicU64,
 }
 
 #[derive(Debug)]
-struct PluginLine {
+struct PluginConnection {
     number: u64,
     words: mpsc::Sender<PluginWord>,
     /// What the plugin has not answered.
     open: HashMap<HandoverId, oneshot::Sender<PluginReport>>,
 }
 
-/// A plugin's end of its line, until it is dropped or a later one takes its place.
+/// A plugin's end of its connection, until it is dropped or a later one takes its place.
 #[derive(Debug)]
 pub struct PluginHold {
     connections: Arc<PluginConnections>,
@@ -87,7 +87,7 @@ pub struct PluginHold {
 }
 
 impl PluginHold {
-    /// The next word; `None` if a later line took the place of this one.
+    /// The next word; `None` if a later connection took the place of this one.
     pub async fn next(&mut self) -> Option<PluginWord> {
         self.words.recv().await
     }
@@ -95,23 +95,26 @@ impl PluginHold {
 
 impl Drop for PluginHold {
     fn drop(&mut self) {
-        let mut lines = self.connections.lock();
-        if lines.get(&self.principal).is_some_and(|line| line.number == self.number) {
-            lines.remove(&self.principal);
+        let mut connections = self.connections.lock();
+        if connections
+            .get(&self.principal)
+            .is_some_and(|connection| connection.number == self.number)
+        {
+            connections.remove(&self.principal);
         }
     }
 }
 
 impl PluginConnections {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, PluginLine>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, PluginConnection>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn hold(self: &Arc<Self>, principal: Principal) -> PluginHold {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (sender, words) = mpsc::channel(WORDS);
-        let line = PluginLine { number, words: sender, open: HashMap::new() };
-        self.lock().insert(principal.clone(), line);
+        let connection = PluginConnection { number, words: sender, open: HashMap::new() };
+        self.lock().insert(principal.clone(), connection);
         PluginHold { connections: Arc::clone(self), principal, number, words }
     }
 
@@ -122,7 +125,8 @@ impl PluginConnections {
         id: &HandoverId,
         report: PluginReport,
     ) -> bool {
-        let waits = self.lock().get_mut(principal).and_then(|line| line.open.remove(id));
+        let waits =
+            self.lock().get_mut(principal).and_then(|connection| connection.open.remove(id));
         waits.is_some_and(|waits| waits.send(report).is_ok())
     }
 
@@ -148,12 +152,12 @@ impl PluginConnections {
         principal: Option<&Principal>,
         word: PluginWord,
     ) -> Option<oneshot::Receiver<PluginReport>> {
-        let mut lines = self.lock();
-        let line = lines.get_mut(principal?)?;
+        let mut connections = self.lock();
+        let connection = connections.get_mut(principal?)?;
         let (sender, report) = oneshot::channel();
         let id = word.handover().clone();
-        line.words.try_send(word).ok()?;
-        line.open.insert(id, sender);
+        connection.words.try_send(word).ok()?;
+        connection.open.insert(id, sender);
         Some(report)
     }
 }
@@ -168,28 +172,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_later_line_takes_the_place_of_an_earlier_one() {
-        let lines = Arc::new(PluginConnections::default());
+        let connections = Arc::new(PluginConnections::default());
         let own = Principal::Session("p".into());
-        let mut first = lines.hold(own.clone());
+        let mut first = connections.hold(own.clone());
         let id = HandoverId::from("ho_1".to_owned());
         let look = || PluginWord::Look {
             handover_id: id.clone(),
             session_id: "s".to_owned(),
             marks: Vec::new(),
         };
-        let report = lines.say(Some(&own), look()).expect("it is held");
+        let report = connections.say(Some(&own), look()).expect("it is held");
         assert_eq!(first.next().await, Some(look()));
-        assert!(!lines.report(&Principal::Operator, &id, PluginReport::Taken), "of another");
-        assert!(lines.report(&own, &id, PluginReport::Taken));
-        assert!(!lines.report(&own, &id, PluginReport::Taken), "once");
+        assert!(!connections.report(&Principal::Operator, &id, PluginReport::Taken), "of another");
+        assert!(connections.report(&own, &id, PluginReport::Taken));
+        assert!(!connections.report(&own, &id, PluginReport::Taken), "once");
         assert_eq!(reported(report).await, Some(PluginReport::Taken));
-        let second = lines.hold(own.clone());
+        let second = connections.hold(own.clone());
         assert_eq!(first.next().await, None);
         drop(first);
-        assert!(lines.is_held(Some(&own)));
-        let report = lines.say(Some(&own), look()).expect("it is held");
+        assert!(connections.is_held(Some(&own)));
+        let report = connections.say(Some(&own), look()).expect("it is held");
         drop(second);
-        assert!(!lines.is_held(Some(&own)) && lines.say(Some(&own), look()).is_none());
+        assert!(!connections.is_held(Some(&own)) && connections.say(Some(&own), look()).is_none());
         assert_eq!(reported(report).await, None, "nobody answers any more");
     }
 }

@@ -15,7 +15,7 @@ use svc_model::{
 
 /// For each session whose turn continued with a message: the text that was reported last.
 #[derive(Debug, Default)]
-pub(super) struct EarlierWords(Mutex<HashMap<(Principal, String), ToldWords>>);
+pub(super) struct EarlierTexts(Mutex<HashMap<(Principal, String), ReportedText>>);
 
 /// Above this number of sessions the table is cleared; an answer may then begin with text from
 /// before the message.
@@ -25,12 +25,12 @@ const NO_WORDS: &str = "[no response text]";
 
 /// Length and hash of a reported text; the text is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ToldWords {
+pub(super) struct ReportedText {
     bytes: usize,
     hash: u64,
 }
 
-impl ToldWords {
+impl ReportedText {
     fn from_text(words: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         words.hash(&mut hasher);
@@ -45,8 +45,8 @@ impl ToldWords {
     }
 }
 
-impl EarlierWords {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Principal, String), ToldWords>> {
+impl EarlierTexts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Principal, String), ReportedText>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +56,7 @@ impl EarlierWords {
         &self,
         principal: &Principal,
         event: &mut HookEvent,
-    ) -> Option<ToldWords> {
+    ) -> Option<ReportedText> {
         let HookMoment::Stop { words: Some(words), .. } = &mut event.moment else { return None };
         if event.client != HookClient::Gemini {
             return None;
@@ -64,7 +64,7 @@ impl EarlierWords {
         if words == NO_WORDS {
             words.clear();
         }
-        let told = ToldWords::from_text(words);
+        let told = ReportedText::from_text(words);
         let earlier = self.lock().get(&(principal.clone(), event.session_id.clone())).copied();
         if let Some(rest) = earlier.and_then(|earlier| earlier.rest_of(words)) {
             *words = rest.to_owned();
@@ -73,7 +73,7 @@ impl EarlierWords {
     }
 
     /// Stores the text that was reported when the turn of a session continued with a message.
-    pub(super) fn note(&self, principal: &Principal, session: &str, told: ToldWords) {
+    pub(super) fn note(&self, principal: &Principal, session: &str, told: ReportedText) {
         let mut earlier = self.lock();
         if earlier.len() >= SESSIONS {
             earlier.clear();
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_words_of_a_turn_that_went_on_are_those_that_follow() {
-        let earlier = EarlierWords::default();
+        let earlier = EarlierTexts::default();
         let own = Principal::Operator;
         let said = |client, words: &str| {
             let mut event = stop(client, words);

@@ -17,7 +17,7 @@ use svc_store::PeerRow;
 use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
-    earlier_output::ToldWords,
+    earlier_output::ReportedText,
     lost_replies,
     state::Hooks,
     write_job::{HookJobResult, HookWriteJob},
@@ -94,7 +94,7 @@ impl Hooks {
             };
             is_own = self.team.owns(caller, &event.session_id).await?;
         }
-        let told = self.earlier_words.take_off(&caller.principal(), &mut event);
+        let told = self.earlier_texts.take_off(&caller.principal(), &mut event);
         let known = self.recognise(&event, is_own).await?;
         let caller = &self.in_its_project(caller, &event, &known, call.is_from_hook).await?;
         let is_small = call.lost.is_empty() && known.is_own;
@@ -169,17 +169,17 @@ impl Hooks {
         &self,
         caller: &Caller,
         event: &HookEvent,
-        (timing, told): (HookTiming, Option<ToldWords>),
+        (timing, told): (HookTiming, Option<ReportedText>),
         writes: &HookJobResult,
     ) {
         let (principal, session) = (caller.principal(), &event.session_id);
         match (&event.moment, told) {
             (HookMoment::Stop { .. }, Some(told)) if writes.mail.is_some() => {
-                self.earlier_words.note(&principal, session, told);
+                self.earlier_texts.note(&principal, session, told);
             }
             // A message with which the turn continues is reported as a prompt, too.
             (HookMoment::Prompt { .. }, _) if timing.is_live() && writes.headline.is_none() => {
-                self.earlier_words.forget(&principal, session);
+                self.earlier_texts.forget(&principal, session);
             }
             _ => {}
         }

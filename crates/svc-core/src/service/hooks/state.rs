@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use svc_model::{McpSessionId, hook::HookPolicy, limits};
 
-use super::{announced_calls::AnnouncedCalls, earlier_output::EarlierWords, waiters::MailWaiters};
+use super::{announced_calls::AnnouncedCalls, earlier_output::EarlierTexts, waiters::MailWaiters};
 use crate::service::{
     Error, access::Access, core::Core, handovers::Handovers, journal::Journal, team::Team,
 };
@@ -20,7 +20,7 @@ pub struct Hooks {
     /// Finds the session in which an MCP tool is called.
     pub ties: Arc<AnnouncedCalls>,
     pub(super) waiters: Arc<MailWaiters>,
-    pub(super) earlier_words: Arc<EarlierWords>,
+    pub(super) earlier_texts: Arc<EarlierTexts>,
     pub(super) policy: HookPolicy,
 }
 
@@ -40,7 +40,7 @@ impl Hooks {
             handovers,
             ties: Arc::default(),
             waiters: Arc::default(),
-            earlier_words: Arc::default(),
+            earlier_texts: Arc::default(),
             policy: HookPolicy::default(),
         }
     }

@@ -5,7 +5,7 @@
 
 use svc_model::{
     ClientRecord, DeliveryState, OpenCalls, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity,
-    RecordWord, RecordedState, StatusEvidence, Timestamp, WaitingFor,
+    RecordRelation, RecordedState, StatusEvidence, Timestamp, WaitingFor,
     hook::{HookClient, UsageLimit},
     is_agent_key, limits,
 };
@@ -61,8 +61,8 @@ impl Team {
             let is_silent = now.since(row.peer.last_seen) >= limits::PEER_TIMEOUT;
             let registry = StatusEvidence::Registry;
             match record.map(|record| (record.word_on(&row.peer, now), record)) {
-                Some((RecordWord::Nothing, record)) if !(is_silent && record.is_in_turn()) => {}
-                Some((RecordWord::Lags, _)) | None => {
+                Some((RecordRelation::Nothing, record)) if !(is_silent && record.is_in_turn()) => {}
+                Some((RecordRelation::Lags, _)) | None => {
                     self.lose(row.peer, registry, "no record").await?;
                 }
                 Some((_, record)) => {
@@ -107,7 +107,7 @@ impl Team {
     }
 
     /// Stores the state that an app-server reports of a session.
-    pub(in crate::service) async fn hear_app_server(
+    pub(in crate::service) async fn note_app_server(
         &self,
         session: &str,
         process: &ProcessIdentity,
@@ -200,13 +200,13 @@ async fn apply(
     let Some(mut row) = tx.peers().get(id).await? else { return Ok(()) };
     let now = tx.now();
     let corrected = match record.word_on(&row.peer, now) {
-        RecordWord::Corrects(state) => Some(state),
-        RecordWord::Confirms(state) => {
+        RecordRelation::Corrects(state) => Some(state),
+        RecordRelation::Confirms(state) => {
             let state = PeerState { evidence, ..state };
             set_state(tx, &mut row.peer, state, evidence.as_str()).await?;
             None
         }
-        RecordWord::Nothing | RecordWord::Lags => None,
+        RecordRelation::Nothing | RecordRelation::Lags => None,
     };
     if record.is_in_turn() {
         row.peer.last_seen = row.peer.last_seen.max(now);

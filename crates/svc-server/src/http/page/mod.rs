@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use svc_core::service::access::{LoginCode, LoginTicket, SignInKey};
 use svc_model::{Caller, Timestamp, TokenId, limits};
-use svc_sys::connection_owner::OtherEnd;
+use svc_sys::connection_owner::ConnectionOwner;
 
 use super::{
     App, Code, EntryRules, Problem,
@@ -207,8 +207,8 @@ async fn sign_in(app: App, request: Request) -> Result<Response, Problem> {
 
 /// Refuses programs of other users. A ticket was in the arguments of a process, which every user of
 /// the machine can read, so it is not valid through a proxy or from another machine either.
-fn check_sender(end: Option<OtherEnd>, key: &SignInKey<'_>) -> Result<(), Problem> {
-    let end = end.unwrap_or(OtherEnd::Refused("it came by no connection"));
+fn check_sender(end: Option<ConnectionOwner>, key: &SignInKey<'_>) -> Result<(), Problem> {
+    let end = end.unwrap_or(ConnectionOwner::Refused("it came by no connection"));
     let why = match key {
         SignInKey::Ticket(_) if !end.is_this_user() => {
             end.refusal().or(Some("a ticket is for a browser on the daemon's machine"))
