@@ -27,7 +27,7 @@ const CRATES: [(&str, &[&str]); 10] = [
 
 /// Folders of one crate from the lowest up: a folder may use those before its own group, and none
 /// within it.
-const ROOMS: [(&str, &[&[&str]]); 3] = [
+const LAYERS: [(&str, &[&[&str]]); 3] = [
     ("svc-core", &[&["service"], &["tools"]]),
     ("svc-server", &[&["web"], &["http", "mcp"], &["daemon"]]),
     ("svc-host", &[&["runner"], &["host"]]),
@@ -90,15 +90,15 @@ fn crates_depend_only_on_crates_before_them() {
 
 #[test]
 fn folders_use_only_folders_below_them() {
-    let room = |file: &str| file.split(['/', '.']).next().unwrap_or_default().to_owned();
+    let folder_of = |file: &str| file.split(['/', '.']).next().unwrap_or_default().to_owned();
     let mut strays = Vec::new();
-    for (package, groups) in ROOMS {
-        let place = |room: &str| groups.iter().position(|group| group.contains(&room));
+    for (package, groups) in LAYERS {
+        let layer_of = |folder: &str| groups.iter().position(|group| group.contains(&folder));
         let arrows = Crate::read(&src_of(package)).arrows();
         assert!(arrows.len() > 50, "imports of {package} are seen: {}", arrows.len());
         for arrow in &arrows {
-            let (from, to) = (room(&arrow.from), room(&arrow.to));
-            if from != to && place(&to) >= place(&from) {
+            let (from, to) = (folder_of(&arrow.from), folder_of(&arrow.to));
+            if from != to && layer_of(&to) >= layer_of(&from) {
                 strays.push(describe(package, arrow));
             }
         }
@@ -205,8 +205,8 @@ fn services_use_each_other_through_mod_rs() {
     for arrow in Crate::read(&src_of("svc-core")).arrows() {
         let inner = |file: &str| {
             let mut parts = file.strip_prefix("service/")?.split('/');
-            let room = parts.next()?.to_owned();
-            parts.next().map(|_| room)
+            let folder = parts.next()?.to_owned();
+            parts.next().map(|_| folder)
         };
         if let (Some(from), Some(to)) = (inner(&arrow.from), inner(&arrow.to))
             && from != to
