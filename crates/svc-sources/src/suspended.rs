@@ -84,10 +84,10 @@ impl OngoingCall {
         match (signal, present) {
             (ToolSignal::Ask(questions, reply), _) => self.ask(questions, reply),
             (ToolSignal::Note(note), Some(call)) => call.note(note).await,
-            (ToolSignal::HangUp, Some(call)) => call.close_response().await,
+            (ToolSignal::CloseResponse, Some(call)) => call.close_response().await,
             (ToolSignal::Detach(reply), Some(call)) => drop(reply.send(call.detach().await)),
             (ToolSignal::Detach(reply), None) => drop(reply.send(Ok(()))),
-            (ToolSignal::Note(_) | ToolSignal::HangUp, None) => {}
+            (ToolSignal::Note(_) | ToolSignal::CloseResponse, None) => {}
         }
     }
 }

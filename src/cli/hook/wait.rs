@@ -177,7 +177,7 @@ impl Waiter<'_> {
         let mut unanswered = delivery::unprinted(&self.context.paths.home, self.session);
         let path = self.path();
         let (mut failures, mut renewals) = (0, 0);
-        let mut revival = DaemonRevival::default();
+        let mut restarter = DaemonRestarter::default();
         loop {
             let id = request.borrow().clone();
             let body = json!({ "waiter": id, "lost": unanswered });
@@ -191,7 +191,7 @@ impl Waiter<'_> {
                 Ok(WaitAnswer::Nothing) => {
                     failures = 0;
                     unanswered.clear();
-                    revival.is_there();
+                    restarter.note_present();
                     continue;
                 }
                 Ok(WaitAnswer::Retired | WaitAnswer::Over) => return Ok(None),
@@ -210,7 +210,7 @@ impl Waiter<'_> {
                 return Err(error.to_string());
             }
             if let ClientError::NotRunning { .. } = error {
-                revival.is_away(self.context, self.log).await;
+                restarter.note_away(self.context, self.log).await;
             }
             sleep(backoff(failures, error.retry_after())).await;
             failures += 1;
@@ -236,18 +236,18 @@ const STARTS_WINDOW: Duration = Duration::from_mins(1);
 
 /// When one waiter first noticed that the daemon is away.
 #[derive(Debug, Default)]
-struct DaemonRevival {
+struct DaemonRestarter {
     away_since: Option<Instant>,
 }
 
-impl DaemonRevival {
-    pub(super) fn is_there(&mut self) {
+impl DaemonRestarter {
+    pub(super) fn note_present(&mut self) {
         self.away_since = None;
     }
 
     /// Notes that no daemon runs. Starts one if the last was killed at least [`GRACE`] ago and
     /// nobody else starts it.
-    pub(super) async fn is_away(&mut self, context: &Context, log: &HookLog) {
+    pub(super) async fn note_away(&mut self, context: &Context, log: &HookLog) {
         // A daemon at a URL may be on another machine.
         let is_local = context.agent_discovery().is_ok_and(|discovery| discovery.fixed().is_none());
         if !is_local || !was_killed(&context.paths) || stays_stopped(&context.paths) {
@@ -337,19 +337,19 @@ mod tests {
         let flags = GlobalFlags { home: Some(folder.path().to_owned()), ..GlobalFlags::default() };
         let context = Context::new(flags).expect("a context");
         let log = HookLog::new(&context);
-        let mut revival = DaemonRevival::default();
-        revival.is_away(&context, &log).await;
-        assert_eq!(revival.away_since, None, "there never was one");
+        let mut restarter = DaemonRestarter::default();
+        restarter.note_away(&context, &log).await;
+        assert_eq!(restarter.away_since, None, "there never was one");
         let file =
             r#"{"pid":1,"url":"http://127.0.0.1:1","version":"0","boot_id":"b","started_at":"t"}"#;
         std::fs::write(&context.paths.daemon_json, file).expect("writes");
-        revival.is_away(&context, &log).await;
-        let since = revival.away_since.expect("it was killed");
-        revival.is_away(&context, &log).await;
-        assert_eq!(revival.away_since, Some(since), "others have time to start it");
+        restarter.note_away(&context, &log).await;
+        let since = restarter.away_since.expect("it was killed");
+        restarter.note_away(&context, &log).await;
+        assert_eq!(restarter.away_since, Some(since), "others have time to start it");
         svc_server::daemon::forget_killed(&context.paths);
-        revival.is_away(&context, &log).await;
-        assert_eq!(revival.away_since, None, "somebody stopped it");
+        restarter.note_away(&context, &log).await;
+        assert_eq!(restarter.away_since, None, "somebody stopped it");
         assert!(!folder.path().join("revival.lock").exists(), "nothing was started");
     }
 

@@ -123,7 +123,7 @@ impl Call {
 
     /// Closes the connection that waits for the response; the client reconnects for it (SEP-1699).
     pub async fn close_response(&self) {
-        self.send(ToolSignal::HangUp).await;
+        self.send(ToolSignal::CloseResponse).await;
     }
 
     async fn send(&self, signal: ToolSignal) {
@@ -201,7 +201,7 @@ pub enum ToolSignal {
     /// See [`Call::detach`].
     Detach(oneshot::Sender<Result<(), Failure>>),
     /// See [`Call::close_response`].
-    HangUp,
+    CloseResponse,
 }
 
 pub type QuestionReply = oneshot::Sender<Result<ClientAnswers, Failure>>;

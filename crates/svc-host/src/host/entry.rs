@@ -284,7 +284,7 @@ async fn run(
         let deadline = agent.deadline();
         tokio::select! {
             biased;
-            Some(command) = commands.recv() => obey(&mut agent, command, &mut stops),
+            Some(command) = commands.recv() => execute(&mut agent, command, &mut stops),
             ended = &mut exit => break ended,
             block = stdout.next(), if stdout.is_open => stdout.take(block, &mut agent, true),
             block = stderr.next(), if stderr.is_open => stderr.take(block, &mut agent, false),
@@ -331,7 +331,7 @@ async fn linger_on(
         tokio::select! {
             Some(command) = commands.recv() => {
                 let mut stops = VecDeque::new();
-                obey(&mut agent, command, &mut stops);
+                execute(&mut agent, command, &mut stops);
                 end = most.min(Instant::now() + linger);
             }
             () = until(Some(end)) => return,
@@ -366,7 +366,7 @@ async fn perform(
     }
 }
 
-fn obey(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<StopWaiter>) {
+fn execute(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<StopWaiter>) {
     let now = Instant::now();
     // The command is carried out even if its sender is gone.
     match command {

@@ -97,7 +97,7 @@ fn supervise() -> io::Result<()> {
     let agent: Agent = Arc::new(Mutex::new(Some(agent_pid)));
     let commands = io::BufReader::new(control.try_clone()?);
     let shared = Arc::clone(&agent);
-    thread::spawn(move || obey(commands, &shared));
+    thread::spawn(move || execute(commands, &shared));
     report(&mut control, &ReaperReport::Started { pid })?;
     let exit = wait_for(agent_pid, &agent)?;
     end_leftovers();
@@ -152,7 +152,7 @@ fn report(control: &mut StdUnixStream, report: &ReaperReport) -> io::Result<()> 
 }
 
 /// Obeys the host until the socket ends, then kills all processes and ends this one.
-fn obey(commands: io::BufReader<StdUnixStream>, agent: &Agent) {
+fn execute(commands: io::BufReader<StdUnixStream>, agent: &Agent) {
     for line in commands.lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
             Ok(ReaperCommand::Signal(number)) => signal_group(agent, number),

@@ -69,7 +69,7 @@ pub struct McpServerState {
     pub(crate) sessions: McpSessions,
     pub(crate) running: RunningCalls,
     pub(crate) questions: OpenQuestions,
-    pub(crate) seal: RequestStateSigner,
+    pub(crate) state_signer: RequestStateSigner,
     pub(crate) keep_alive: KeepAlive,
     /// Counts changes of the list of resources; changes within a few seconds count once.
     pub(crate) resources_changed: watch::Sender<u64>,
@@ -107,7 +107,7 @@ impl McpServer {
             exposure: parts.exposure,
             running: RunningCalls::default(),
             questions: OpenQuestions::default(),
-            seal: RequestStateSigner::new(key),
+            state_signer: RequestStateSigner::new(key),
             keep_alive: parts.keep_alive,
             resources_changed: watch::Sender::new(0),
             tasks_changed: watch::Sender::new(0),

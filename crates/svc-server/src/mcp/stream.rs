@@ -275,7 +275,7 @@ pub(crate) struct CallLog {
     call: CallId,
     session: Arc<McpSession>,
     /// Requests of the tool to close the connection, so that the client resumes.
-    hang_ups: Option<watch::Receiver<u64>>,
+    close_requests: Option<watch::Receiver<u64>>,
 }
 
 /// The id of an event: the stream, and how far the client has read it.
@@ -324,10 +324,10 @@ impl CallLog {
         after: Seq,
     ) -> Result<Self, service::Error> {
         let follow = server.services.log.follow(stream, after).await?;
-        let mut hang_ups = server.running.get(&call).map(|running| running.hang_ups);
+        let mut close_requests = server.running.get(&call).map(|running| running.close_requests);
         // Requests before this connection were for earlier connections.
-        hang_ups.iter_mut().for_each(watch::Receiver::mark_unchanged);
-        Ok(Self { follow, call, session, hang_ups })
+        close_requests.iter_mut().for_each(watch::Receiver::mark_unchanged);
+        Ok(Self { follow, call, session, close_requests })
     }
 
     pub(crate) fn response(self, server: &McpServer) -> Response {
@@ -358,11 +358,11 @@ struct CallLogSource {
 
 impl MessageSource for CallLogSource {
     async fn next(&mut self) -> Result<Option<String>, service::Error> {
-        let hung_up = self.log.hang_ups.as_mut().map(watch::Receiver::changed);
+        let close_request = self.log.close_requests.as_mut().map(watch::Receiver::changed);
         let events = tokio::select! {
             biased;
             events = self.log.follow.next() => events?,
-            Some(Ok(())) = OptionFuture::from(hung_up) => None,
+            Some(Ok(())) = OptionFuture::from(close_request) => None,
         };
         let Some(events) = events else { return Ok(None) };
         let mut text = String::new();

@@ -361,36 +361,37 @@ mod tests {
 
     #[test]
     fn file_with_a_hard_link_outside_is_refused() {
-        let desk = Desk::new();
+        let tools = FileTools::new();
         let outside =
-            tempfile::tempdir_in(desk.folder.path().parent().expect("has one")).expect("a folder");
+            tempfile::tempdir_in(tools.folder.path().parent().expect("has one")).expect("a folder");
         let secret = outside.path().join("token");
         fs::write(&secret, "secret").expect("is written");
-        desk.put("a", b"1");
-        for (first, second) in [(secret.clone(), "x"), (desk.folder.path().join("a"), "b")] {
-            fs::hard_link(first, desk.folder.path().join(second)).expect("is linked");
+        tools.put("a", b"1");
+        for (first, second) in [(secret.clone(), "x"), (tools.folder.path().join("a"), "b")] {
+            fs::hard_link(first, tools.folder.path().join(second)).expect("is linked");
         }
         for refused in [
-            desk.read(json!({ "path": "x" })).map(drop),
-            desk.edit("s", json!({ "path": "x", "old_string": "secret", "new_string": "my" }))
+            tools.read(json!({ "path": "x" })).map(drop),
+            tools
+                .edit("s", json!({ "path": "x", "old_string": "secret", "new_string": "my" }))
                 .map(drop),
-            desk.write(json!({ "path": "x", "content": "mine" })).map(drop),
+            tools.write(json!({ "path": "x", "content": "mine" })).map(drop),
         ] {
             let error = refused.expect_err("has a name outside");
             assert_eq!(error.kind, ErrorType::Forbidden, "{error:?}");
             assert!(error.message.contains("2 names (hard links)"), "{error:?}");
         }
         assert_eq!(fs::read(&secret).expect("is there"), b"secret");
-        desk.read(json!({ "path": "b" })).expect("both names are inside");
+        tools.read(json!({ "path": "b" })).expect("both names are inside");
     }
 
-    struct Desk {
+    struct FileTools {
         folder: tempfile::TempDir,
         bounds: FolderBounds,
         seen: ReadFiles,
     }
 
-    impl Desk {
+    impl FileTools {
         fn new() -> Self {
             let folder = tempfile::tempdir().expect("a folder");
             let bounds = FolderBounds::new(Some(folder.path()), &[], &[]).expect("bounds");
@@ -427,8 +428,8 @@ mod tests {
 
     #[test]
     fn lines_by_table() {
-        let desk = Desk::new();
-        desk.put("a", b"one\r\ntwo\nthree");
+        let tools = FileTools::new();
+        tools.put("a", b"one\r\ntwo\nthree");
         for (input, content, start, end) in [
             (json!({}), "one\r\ntwo\nthree", 1, 3),
             (json!({ "line_start": 2 }), "two\nthree", 2, 3),
@@ -438,7 +439,7 @@ mod tests {
         ] {
             let mut input = input;
             input["path"] = json!("a");
-            let read = desk.read(input.clone()).expect("is read");
+            let read = tools.read(input.clone()).expect("is read");
             assert_eq!(
                 (&read["content"], &read["total_lines"]),
                 (&json!(content), &json!(3)),
@@ -451,68 +452,68 @@ mod tests {
             );
             assert_eq!(read["truncated"], Value::Null);
         }
-        desk.put("long", "x\n".repeat(3000).as_bytes());
-        let read = desk.read(json!({ "path": "long" })).expect("is read");
+        tools.put("long", "x\n".repeat(3000).as_bytes());
+        let read = tools.read(json!({ "path": "long" })).expect("is read");
         assert_eq!((&read["line_end"], &read["truncated"]), (&json!(2000), &json!(true)));
-        let read = desk.read(json!({ "path": "long", "line_end": 3000 })).expect("is read");
+        let read = tools.read(json!({ "path": "long", "line_end": 3000 })).expect("is read");
         assert_eq!((&read["line_end"], &read["truncated"]), (&json!(3000), &Value::Null));
-        desk.put("image", b"\x89PNG\r\n\x1a\nrest");
+        tools.put("image", b"\x89PNG\r\n\x1a\nrest");
         assert_eq!(
-            desk.read(json!({ "path": "image" })).expect("is read")["mimeType"],
+            tools.read(json!({ "path": "image" })).expect("is read")["mimeType"],
             "image/png"
         );
-        desk.put("binary", b"\0\x01");
+        tools.put("binary", b"\0\x01");
         for (input, kind) in [
             (json!({ "path": "binary" }), ErrorType::ValidationError),
             (json!({ "path": "." }), ErrorType::ValidationError),
             (json!({ "path": "none" }), ErrorType::NotFound),
             (json!({ "path": "a", "line_start": 3, "line_end": 2 }), ErrorType::ValidationError),
         ] {
-            assert_eq!(desk.read(input.clone()).expect_err("is refused").kind, kind, "{input}");
+            assert_eq!(tools.read(input.clone()).expect_err("is refused").kind, kind, "{input}");
         }
     }
 
     #[test]
     fn edit_requires_the_content_that_the_session_has_seen() {
-        let desk = Desk::new();
-        desk.put("a", b"one two one");
+        let tools = FileTools::new();
+        tools.put("a", b"one two one");
         let one = json!({ "path": "a", "old_string": "two", "new_string": "2" });
-        assert_eq!(desk.edit("s", one.clone()).expect_err("not read").kind, ErrorType::Conflict);
-        desk.read(json!({ "path": "a" })).expect("is read");
+        assert_eq!(tools.edit("s", one.clone()).expect_err("not read").kind, ErrorType::Conflict);
+        tools.read(json!({ "path": "a" })).expect("is read");
         assert_eq!(
-            desk.edit("other", one.clone()).expect_err("not read").kind,
+            tools.edit("other", one.clone()).expect_err("not read").kind,
             ErrorType::Conflict
         );
-        desk.put("a", b"one TWO one");
-        let error = desk.edit("s", one).expect_err("has changed");
+        tools.put("a", b"one TWO one");
+        let error = tools.edit("s", one).expect_err("has changed");
         assert!(error.message.contains("changed"), "{error:?}");
-        desk.read(json!({ "path": "a" })).expect("is read");
+        tools.read(json!({ "path": "a" })).expect("is read");
         let ones = json!({ "path": "a", "old_string": "one", "new_string": "1" });
-        let error = desk.edit("s", ones.clone()).expect_err("is there twice");
+        let error = tools.edit("s", ones.clone()).expect_err("is there twice");
         assert_eq!((error.have, error.kind), (Some(2), ErrorType::Conflict));
         let none = json!({ "path": "a", "old_string": "none", "new_string": "1" });
-        assert_eq!(desk.edit("s", none).expect_err("is not there").kind, ErrorType::NotFound);
-        assert_eq!(desk.get("a"), b"one TWO one");
+        assert_eq!(tools.edit("s", none).expect_err("is not there").kind, ErrorType::NotFound);
+        assert_eq!(tools.get("a"), b"one TWO one");
         let mut all = ones;
         all["replace_all"] = json!(true);
-        assert_eq!(desk.edit("s", all).expect("is edited"), 2);
+        assert_eq!(tools.edit("s", all).expect("is edited"), 2);
         // A session has seen what it wrote.
         let again = json!({ "path": "a", "old_string": "TWO", "new_string": "2" });
-        assert_eq!(desk.edit("s", again).expect("is edited"), 1);
-        assert_eq!(desk.get("a"), b"1 2 1");
+        assert_eq!(tools.edit("s", again).expect("is edited"), 1);
+        assert_eq!(tools.get("a"), b"1 2 1");
     }
 
     #[test]
     fn edit_keeps_line_ends_mode_and_all_other_bytes() {
         use std::os::unix::fs::PermissionsExt as _;
-        let desk = Desk::new();
-        desk.put("a", b"\xff one\r\ntwo\r\n");
-        let path = desk.folder.path().join("a");
+        let tools = FileTools::new();
+        tools.put("a", b"\xff one\r\ntwo\r\n");
+        let path = tools.folder.path().join("a");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).expect("is set");
-        desk.read(json!({ "path": "a" })).expect("is read");
+        tools.read(json!({ "path": "a" })).expect("is read");
         let lines = json!({ "path": "a", "old_string": "one\ntwo", "new_string": "1\n2\n3" });
-        assert_eq!(desk.edit("s", lines).expect("is edited"), 1);
-        assert_eq!(desk.get("a"), b"\xff 1\r\n2\r\n3\r\n");
+        assert_eq!(tools.edit("s", lines).expect("is edited"), 1);
+        assert_eq!(tools.get("a"), b"\xff 1\r\n2\r\n3\r\n");
         let mode = fs::metadata(&path).expect("is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o751);
     }
@@ -520,21 +521,22 @@ mod tests {
     #[test]
     fn writes_by_table() {
         use std::os::unix::fs::PermissionsExt as _;
-        let desk = Desk::new();
-        let done = desk
+        let tools = FileTools::new();
+        let done = tools
             .write(json!({ "path": "a", "content": "x\r\ny", "mode": "0640" }))
             .expect("is written");
         assert!(done.created && done.bytes == 4);
-        assert_eq!(desk.get("a"), b"x\r\ny");
+        assert_eq!(tools.get("a"), b"x\r\ny");
         let mode = |name: &str| {
-            fs::metadata(desk.folder.path().join(name)).expect("is there").permissions().mode()
+            fs::metadata(tools.folder.path().join(name)).expect("is there").permissions().mode()
                 & 0o777
         };
         assert_eq!(mode("a"), 0o640);
         let done =
-            desk.write(json!({ "path": "a", "content": "", "mode": "0600" })).expect("is written");
+            tools.write(json!({ "path": "a", "content": "", "mode": "0600" })).expect("is written");
         assert!(!done.created && mode("a") == 0o640);
-        desk.write(json!({ "path": "b/c", "content": "", "create_parents": true }))
+        tools
+            .write(json!({ "path": "b/c", "content": "", "create_parents": true }))
             .expect("is written");
         for (input, kind) in [
             (json!({ "path": "a", "content": "", "must_not_exist": true }), ErrorType::Conflict),
@@ -544,15 +546,15 @@ mod tests {
             (json!({ "path": "x", "content": "", "mode": "rw" }), ErrorType::ValidationError),
             (json!({ "path": "x", "content": "", "mode": "7777" }), ErrorType::ValidationError),
         ] {
-            assert_eq!(desk.write(input.clone()).expect_err("is refused").kind, kind, "{input}");
+            assert_eq!(tools.write(input.clone()).expect_err("is refused").kind, kind, "{input}");
         }
     }
 
     /// A dangling link stays a link, and its target has to be inside.
     #[test]
     fn write_through_a_dangling_link_creates_its_target() {
-        let desk = Desk::new();
-        let at = |name: &str| desk.folder.path().join(name);
+        let tools = FileTools::new();
+        let at = |name: &str| tools.folder.path().join(name);
         let outside = tempfile::tempdir().expect("a folder");
         for (target, link) in [
             ("made".into(), "near"),
@@ -562,11 +564,11 @@ mod tests {
         ] {
             symlink::<PathBuf, _>(target, at(link)).expect("is linked");
         }
-        desk.write(json!({ "path": "far", "content": "one" })).expect("is written");
-        assert_eq!(desk.get("made"), b"one");
+        tools.write(json!({ "path": "far", "content": "one" })).expect("is written");
+        assert_eq!(tools.get("made"), b"one");
         assert!(at("far").is_symlink() && at("near").is_symlink());
         for link in ["out", "ring"] {
-            let refused = desk.write(json!({ "path": link, "content": "" }));
+            let refused = tools.write(json!({ "path": link, "content": "" }));
             assert_eq!(refused.expect_err(link).kind, ErrorType::Forbidden);
         }
         assert!(!outside.path().join("x").exists());

@@ -199,7 +199,7 @@ impl AppServerFollower<'_> {
                     let taken = self.open.taken(Instant::now());
                     close(self.servers, taken).await;
                 }
-                Some(order) = next_order(connection.as_mut()) => self.obey(socket, order).await?,
+                Some(order) = next_order(connection.as_mut()) => self.execute(socket, order).await?,
                 _ = hooks_changed.changed() => {
                     socket.send(&self.protocol.list_threads()).await?;
                     listed = Instant::now();
@@ -231,7 +231,7 @@ impl AppServerFollower<'_> {
         Ok(())
     }
 
-    async fn obey(
+    async fn execute(
         &mut self,
         socket: &mut CodexSocket,
         order: AppServerOrder,

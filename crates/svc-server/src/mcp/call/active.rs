@@ -103,7 +103,7 @@ pub(crate) struct ActiveCall {
     pub(super) cancel: CancellationToken,
     pub(super) cancel_reason: CancelReason,
     /// Counts requests of the tool to close the connection that waits.
-    pub(crate) hang_ups: watch::Receiver<u64>,
+    pub(crate) close_requests: watch::Receiver<u64>,
     pub(super) given: mpsc::Sender<GivenAnswers>,
 }
 
@@ -238,15 +238,15 @@ impl RequestStateSigner {
     }
 
     /// The signed state as text, valid for this call only.
-    pub(crate) fn close(&self, state: RequestState, bound_to: String, now: Timestamp) -> String {
+    pub(crate) fn sign(&self, state: RequestState, bound_to: String, now: Timestamp) -> String {
         let expires_at = now.plus(limits::MCP_STATE_TTL).as_millis();
-        let sealed = SignedState { state, expires_at, bound_to };
-        let body = serde_json::to_vec(&sealed).expect("a state has a JSON form");
+        let signed = SignedState { state, expires_at, bound_to };
+        let body = serde_json::to_vec(&signed).expect("a state has a JSON form");
         let tag = self.mac(&body).finalize().into_bytes();
         format!("{}.{}", BASE64.encode(body), BASE64.encode(tag))
     }
 
-    pub(crate) fn open(
+    pub(crate) fn verify(
         &self,
         text: &str,
         bound_to: &str,
@@ -258,11 +258,11 @@ impl RequestStateSigner {
         let body = BASE64.decode(body).map_err(|_| refused())?;
         let tag = BASE64.decode(tag).map_err(|_| refused())?;
         self.mac(&body).verify_slice(&tag).map_err(|_| refused())?;
-        let sealed: SignedState = serde_json::from_slice(&body).map_err(|_| refused())?;
-        if sealed.expires_at < now.as_millis() || sealed.bound_to != bound_to {
+        let signed: SignedState = serde_json::from_slice(&body).map_err(|_| refused())?;
+        if signed.expires_at < now.as_millis() || signed.bound_to != bound_to {
             return Err(refused());
         }
-        Ok(sealed.state)
+        Ok(signed.state)
     }
 
     fn mac(&self, body: &[u8]) -> Hmac<Sha256> {
@@ -290,30 +290,30 @@ mod tests {
 
     #[test]
     fn a_state_is_valid_for_its_call_and_for_its_time() {
-        let seal = RequestStateSigner::new(vec![7; 32]);
+        let signer = RequestStateSigner::new(vec![7; 32]);
         let arguments = json!({"a": 1});
         let of_session =
             |principal, session| state_binding(principal, session, "tools/call", "t", &arguments);
         let binding = |principal| of_session(principal, "one");
         let state = RequestState { answers: Map::new(), kept: Some(json!("half way")) };
         let now = Timestamp::from_millis(1_000_000);
-        let text = seal.close(state.clone(), binding("operator"), now);
-        assert_eq!(seal.open(&text, &binding("operator"), now).unwrap(), state);
+        let text = signer.sign(state.clone(), binding("operator"), now);
+        assert_eq!(signer.verify(&text, &binding("operator"), now).unwrap(), state);
         let later = now.plus(limits::MCP_STATE_TTL).plus(std::time::Duration::from_millis(1));
-        seal.open(&text, &binding("operator"), later).unwrap_err();
-        seal.open(&text, &binding("session:x"), now).unwrap_err();
-        seal.open(&text, &of_session("operator", "two"), now).unwrap_err();
-        RequestStateSigner::new(vec![8; 32]).open(&text, &binding("operator"), now).unwrap_err();
+        signer.verify(&text, &binding("operator"), later).unwrap_err();
+        signer.verify(&text, &binding("session:x"), now).unwrap_err();
+        signer.verify(&text, &of_session("operator", "two"), now).unwrap_err();
+        RequestStateSigner::new(vec![8; 32]).verify(&text, &binding("operator"), now).unwrap_err();
         for index in 0..text.len() {
             let mut other = text.clone().into_bytes();
             other[index] = if other[index] == b'A' { b'B' } else { b'A' };
             let other = String::from_utf8(other).unwrap();
             if other != text {
-                seal.open(&other, &binding("operator"), now).unwrap_err();
+                signer.verify(&other, &binding("operator"), now).unwrap_err();
             }
         }
         for text in ["", ".", "a.b", "ä.ö"] {
-            seal.open(text, &binding("operator"), now).unwrap_err();
+            signer.verify(text, &binding("operator"), now).unwrap_err();
         }
     }
 }

@@ -511,7 +511,7 @@ impl Round {
         let has_state = kept.is_some() || !self.answers.is_empty();
         let request_state = has_state.then(|| {
             let state = RequestState { answers: self.answers.clone(), kept };
-            server.seal.close(state, binding(caller, record), server.services.now())
+            server.state_signer.sign(state, binding(caller, record), server.services.now())
         });
         let members = InputRequired { input_requests: self.input_requests(), request_state };
         EraResult::stateless(ResultType::InputRequired, members, None)
@@ -533,7 +533,7 @@ pub(super) fn open_round(
         None | Some(Value::Null) => {}
         Some(Value::String(text)) => {
             let binding = binding(caller, record);
-            let state = server.seal.open(text, &binding, server.services.now())?;
+            let state = server.state_signer.verify(text, &binding, server.services.now())?;
             kept = state.kept;
             for (key, answer) in state.answers {
                 answers.entry(key).or_insert(answer);

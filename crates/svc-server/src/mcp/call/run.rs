@@ -71,7 +71,7 @@ pub(crate) struct CallRun {
 struct CallControl {
     cancel: CancellationToken,
     given: mpsc::Receiver<GivenAnswers>,
-    hang_ups: watch::Sender<u64>,
+    close_requests: watch::Sender<u64>,
 }
 
 enum RunEvent<T> {
@@ -163,15 +163,15 @@ impl CallRun {
     /// Registers a recorded call by its id, and by its request in a session.
     pub(super) fn register(&mut self, id: CallId, request: Option<RequestKey>) {
         let (given, receiver) = mpsc::channel(GIVEN);
-        let (cancel, hang_ups) = (CancellationToken::new(), watch::Sender::new(0));
+        let (cancel, close_requests) = (CancellationToken::new(), watch::Sender::new(0));
         let active = ActiveCall {
             record: Arc::clone(&self.record),
             cancel: cancel.clone(),
             cancel_reason: self.call().cancel_reason(),
-            hang_ups: hang_ups.subscribe(),
+            close_requests: close_requests.subscribe(),
             given,
         };
-        self.control = Some(CallControl { cancel, given: receiver, hang_ups });
+        self.control = Some(CallControl { cancel, given: receiver, close_requests });
         self.server.running.insert(id, request, active);
     }
 
@@ -290,9 +290,9 @@ impl CallRun {
             ToolSignal::Detach(reply) => {
                 reply.send(self.become_task().await.map_err(Failure::from)).ok();
             }
-            ToolSignal::HangUp => {
+            ToolSignal::CloseResponse => {
                 if let Some(control) = &self.control {
-                    control.hang_ups.send_modify(|count| *count += 1);
+                    control.close_requests.send_modify(|count| *count += 1);
                 }
             }
         }
