@@ -45,7 +45,7 @@
 //!    (`svc-sys/session_secret.rs`); no call returns that secret.
 //! 4. A process below a host speaks as the host's agent (`service/access/client_process.rs`).
 //! 5. A call that waited checks its credential's row again before it answers
-//!    (`service/access/mod.rs`). A stream ends with its credential (`Access::until_over`).
+//!    (`service/access/credentials.rs`). A stream ends with its credential (`Access::until_over`).
 //!
 //! # Codex asks its person
 //!
