@@ -26,7 +26,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::Query,
+    request::Query,
 };
 use crate::web::{Accept, KeepAliveTimer};
 

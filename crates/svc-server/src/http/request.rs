@@ -1,0 +1,352 @@
+//! What handlers share (services, tools, metrics of requests), and what they take of a request: this
+//! state, its caller, JSON bodies and query strings, bounded, with errors that name the field. And
+//! responses of JSON.
+
+use std::{convert::Infallible, fmt, marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, FromRequestParts},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts as RequestHead};
+use http_body::Body as _;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use svc_core::{
+    service::{Page, Services},
+    tools::Catalogue,
+};
+use svc_model::{Caller, PageQuery, Timestamp};
+use svc_sources::SourceManager;
+use tokio_util::sync::CancellationToken;
+
+use super::{Code, Doctor, Problem, entry};
+pub(super) use crate::web::text_of;
+use crate::web::{self, KeepAlive};
+
+pub(super) const PREFIX: &str = "svc";
+
+/// The state that handlers share. Each request clones it several times.
+#[derive(Debug, Clone)]
+pub struct App(Arc<Parts>);
+
+#[derive(Debug)]
+pub struct Parts {
+    pub services: Services,
+    pub tools: Arc<Catalogue>,
+    /// Child MCP servers; `None` if there are none.
+    pub sources: Option<SourceManager>,
+    /// Runs `svc doctor`; `None` if the program does not exist.
+    pub doctor: Option<Doctor>,
+    pub metrics: Metrics,
+    pub identity: Identity,
+    /// Timer for the comments of idle streams.
+    pub beat: KeepAlive,
+    pub stop: CancellationToken,
+}
+
+#[derive(Debug)]
+pub struct Identity {
+    /// Changes with each start.
+    pub boot_id: String,
+    pub pid: u32,
+    pub started_at: Timestamp,
+}
+
+impl App {
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl FromRequestParts<App> for App {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut RequestHead, app: &App) -> Result<Self, Infallible> {
+        Ok(app.clone())
+    }
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut RequestHead, _: &App) -> Result<Self, Problem> {
+        // The edge adds the extension for every route that needs a token.
+        let caller = head.extensions.get::<Self>().cloned();
+        caller.ok_or_else(|| Problem::new(Code::Unauthorized, "a valid token is needed"))
+    }
+}
+
+/// Metrics of requests, in the registry that other adapters share.
+#[derive(Debug)]
+pub struct Metrics {
+    /// For registrations by others, before the first request.
+    pub registry: Registry,
+    requests: Family<RouteAnswer, Counter>,
+    seconds: Family<Route, Histogram, fn() -> Histogram>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteAnswer {
+    method: &'static str,
+    route: &'static str,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    route: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix(PREFIX);
+        let requests = Family::default();
+        let seconds = Family::new_with_constructor(histogram as fn() -> Histogram);
+        registry.register("http_requests", "Requests answered", requests.clone());
+        registry.register_with_unit(
+            "http_request_duration",
+            "Time to the head of the answer",
+            Unit::Seconds,
+            seconds.clone(),
+        );
+        Self { registry, requests, seconds }
+    }
+}
+
+fn histogram() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0])
+}
+
+impl Metrics {
+    /// Counts a response. `route` is the pattern and not the path.
+    pub(super) fn observe(
+        &self,
+        method: &Method,
+        route: &'static str,
+        status: StatusCode,
+        elapsed: Duration,
+    ) {
+        let method = match *method {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::DELETE => "DELETE",
+            _ => "other",
+        };
+        let status = status.as_u16();
+        self.requests.get_or_create(&RouteAnswer { method, route, status }).inc();
+        self.seconds.get_or_create(&Route { route }).observe(elapsed.as_secs_f64());
+    }
+}
+
+pub(super) struct Json<T>(pub(super) T);
+
+pub(super) type JsonResult<T> = Result<Json<T>, Problem>;
+pub(super) type PageResult<T> = JsonResult<Page<T>>;
+
+pub(super) struct MaybeJson<T>(pub(super) Option<T>);
+
+pub(super) struct Query<T>(pub(super) T);
+
+pub(super) struct ListRequest<F> {
+    pub(super) filter: F,
+    pub(super) page: PageQuery,
+}
+
+pub(super) struct JsonBytes(pub(super) Bytes);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self.0).expect("a value of ours has a JSON form");
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], body).into_response()
+    }
+}
+
+/// A response of lines of JSON, each made when the connection has room for it.
+pub(super) fn json_lines(lines: impl Stream<Item = String> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(lines.map(Ok::<_, Infallible>)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+impl FromRequest<App> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        web::require_json(&parts.headers)?;
+        let is_known = parts.extensions.get::<Caller>().is_some();
+        let limit = entry::body_bytes(parts.uri.path(), is_known);
+        web::read(body, limit, app.services.tuning().body_stall).await.map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
+        web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for MaybeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        if request.body().is_end_stream() {
+            return Ok(Self(None));
+        }
+        let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self(None));
+        }
+        web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Some).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+        serde_path_to_error::deserialize(pairs)
+            .map(Self)
+            .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
+    }
+}
+
+impl<F: DeserializeOwned + Send> FromRequestParts<App> for ListRequest<F> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut RequestHead, app: &App) -> Result<Self, Problem> {
+        let Query(filter) = Query::from_request_parts(parts, app).await?;
+        let Query(page) = Query::from_request_parts(parts, app).await?;
+        Ok(Self { filter, page })
+    }
+}
+
+/// A value that must be an object in JSON: serde reads a struct from an array, too.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        source.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
+    }
+}
+
+pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
+    if text.trim_ascii_start().starts_with('{') {
+        return parse(text);
+    }
+    parse::<serde::de::IgnoredAny>(text)?;
+    Err(Problem::invalid("", "must be a JSON object"))
+}
+
+/// Parses JSON. The error says where the text is no JSON (400) or has the wrong form (422).
+pub(super) fn parse<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
+    serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
+}
+
+fn explain<'de, T: Deserialize<'de>>(text: &'de str, error: &serde_json::Error) -> Problem {
+    if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
+        return Problem::malformed(format!("the body is not JSON: {error}"));
+    }
+    // A second, slower parse, only to name the field of an error.
+    let mut source = serde_json::Deserializer::from_str(text);
+    match serde_path_to_error::deserialize::<_, T>(&mut source) {
+        Err(error) => Problem::invalid(field_of(&error), plain(error.inner())),
+        Ok(_) => Problem::invalid("", plain(error)),
+    }
+}
+
+fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
+    let path = error.path().to_string();
+    if path != "." {
+        return path;
+    }
+    // serde names the missing field only in the text of its error. To get the name from
+    // `de::Error::missing_field` would need an adapter for all methods of `Deserializer`, so this
+    // parses the text; the test below fails if serde changes it.
+    let text = error.inner().to_string();
+    match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
+        Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
+        None => String::new(),
+    }
+}
+
+/// The message without " at line 1 column 2", which does not help the author of a program.
+fn plain(error: &serde_json::Error) -> String {
+    let (mut text, position) =
+        (error.to_string(), format!(" at line {} column {}", error.line(), error.column()));
+    text.truncate(text.strip_suffix(&position).map_or(text.len(), str::len));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::RegisterInput;
+
+    use super::*;
+
+    #[test]
+    fn parse_error_names_the_field() {
+        for (body, field) in [
+            (r#"{"display_name":1,"backend":"b"}"#, Some("display_name")),
+            (r#"{"display_name":"a"}"#, Some("backend")),
+            (r#"{"display_name":"a","backend":"b","role":"king"}"#, Some("role")),
+            (r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#, Some("metadata.k")),
+            (r#"{"display_name":"a","backend":"b","pid":-1}"#, Some("pid")),
+            ("[]", None),
+            ("3", None),
+        ] {
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
+            let rendered = format!("{problem:?}");
+            assert!(rendered.contains("status: 422"), "{body}: {rendered}");
+            if let Some(field) = field {
+                let named = format!("field: Some({field:?})");
+                assert!(rendered.contains(&named), "{body}: {rendered}");
+            }
+        }
+        for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
+            assert!(format!("{problem:?}").contains("status: 400"), "{body}");
+        }
+    }
+}
