@@ -18,10 +18,11 @@ use svc_wire::mcp::meta;
 use super::{
     McpServer,
     call::log_stream_of,
-    era::{self, ModernClient},
     methods::CallerResources,
     notices::{NoticeFilter, NoticeQueue},
-    request::{SESSION_ID, no_session, session_of},
+    request::{
+        ModernClient, SESSION_ID, check_legacy_revision, names_modern, no_session, session_of,
+    },
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
     stream::{
@@ -77,7 +78,7 @@ pub(super) async fn close(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<StatusCode, Response> {
-    if !headers.contains_key(&SESSION_ID) && !era::names_modern(&headers, None) {
+    if !headers.contains_key(&SESSION_ID) && !names_modern(&headers, None) {
         let why = "Mcp-Session-Id: is missing; it names the session to end";
         return Err(Problem::malformed(why).into_response());
     }
@@ -91,10 +92,10 @@ async fn required_session(
     caller: &Caller,
     headers: &HeaderMap,
 ) -> Result<Arc<McpSession>, Response> {
-    if era::names_modern(headers, None) {
+    if names_modern(headers, None) {
         return Err(only_post());
     }
-    if let Err(error) = era::check_legacy_revision(headers) {
+    if let Err(error) = check_legacy_revision(headers) {
         return Err(Problem::malformed(error.message).into_response());
     }
     let problem = match session_of(server, caller, headers).await {

@@ -61,8 +61,7 @@ pub(super) use self::{
 };
 use super::{
     McpServer,
-    era::{self, ModernClient},
-    request::{RequestContext, RequestOrigin, SessionSearch},
+    request::{ModernClient, RequestContext, RequestOrigin, SessionSearch, check_argument_headers},
     rpc::{AnswerEra, ClientRequest, RpcError, notification_message, object_or_empty, shortened},
     server::{McpSession, RequestMeter},
 };
@@ -152,7 +151,7 @@ impl McpServer {
         };
         meter.name = tool.name().into();
         if let RequestOrigin::Modern(_) = origin {
-            era::check_argument_headers(headers, &tool, &request.params)?;
+            check_argument_headers(headers, &tool, &request.params)?;
         }
         let delegated = self.catalogue.called_by(caller, &tool, &request.params);
         let Some(DelegatedCall { tool, arguments }) = delegated else { return Ok(Ok(tool)) };

@@ -21,8 +21,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     super::{
         McpServer,
-        era::ModernClient,
-        request::RequestOrigin,
+        request::{ModernClient, RequestOrigin},
         rpc::{AnswerEra, RpcError, notification_message},
         server::{RequestEra, RequestMeter, RequestOutcome},
     },
