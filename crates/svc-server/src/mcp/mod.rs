@@ -42,6 +42,7 @@ use axum::{
     Router,
     routing::{get, post},
 };
+use futures_util::FutureExt as _;
 use svc_core::service;
 
 use self::call::recover_calls;
@@ -74,8 +75,8 @@ impl McpServer {
     pub async fn start(parts: McpServerParts) -> Result<Self, service::Error> {
         let server = Self::assemble(parts).await?;
         recover_calls(&server).await?;
-        server.background.spawn(watch_new_streams(server.clone()));
-        server.background.spawn(watch_servers(server.clone()));
+        server.background.spawn(watch_new_streams(server.clone()).boxed());
+        server.background.spawn(watch_servers(server.clone()).boxed());
         Ok(server)
     }
 

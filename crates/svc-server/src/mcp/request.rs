@@ -25,6 +25,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 use svc_core::{
@@ -474,12 +475,13 @@ impl SessionSearch<'_> {
         }
         let (server, id) = (self.server.clone(), session.id.clone());
         let client_session = Arc::clone(client_session);
-        self.server.background.spawn(async move {
+        let keep = async move {
             if let Err(error) = server.services.hooks.tie_mcp_session(&id, &client_session).await {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "cannot note whose a connection is");
             }
-        });
+        };
+        self.server.background.spawn(keep.boxed());
     }
 
     /// The session that the client's process works for, if `svc stdio` names the process.

@@ -201,7 +201,7 @@ impl McpServer {
                 let run = tokio::spawn(run.run_tool(tool, arguments));
                 async move { run.await.ok().flatten().unwrap_or_else(lost) }.boxed()
             }
-            _ => async move { run.run_tool(tool, arguments).await.unwrap_or_else(lost) }.boxed(),
+            _ => run.run_tool(tool, arguments).map(|answer| answer.unwrap_or_else(lost)).boxed(),
         };
         Ok(PendingAnswer { answer, messages, is_repeatable })
     }
