@@ -257,9 +257,13 @@ impl SourceConnection {
         request.answer_to(None).await
     }
 
-    pub(super) async fn notify(&self, method: &str, params: &Value) -> Result<(), RequestLoss> {
+    pub(super) fn notify(
+        &self,
+        method: &str,
+        params: &Value,
+    ) -> impl Future<Output = Result<(), RequestLoss>> {
         let text = notification_text(method, &params.to_string());
-        self.send(ChildMessage::Note(text)).await
+        self.send(ChildMessage::Note(text))
     }
 
     async fn send(&self, message: ChildMessage) -> Result<(), RequestLoss> {

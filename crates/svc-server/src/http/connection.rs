@@ -277,8 +277,8 @@ impl ClientConnection {
         }
     }
 
-    pub(super) async fn closed(&self) {
-        self.closed.notified().await;
+    pub(super) fn closed(&self) -> impl Future<Output = ()> {
+        self.closed.notified()
     }
 
     /// Whether the connection is still to be closed, once the bytes that had arrived have been

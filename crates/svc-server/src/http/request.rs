@@ -175,10 +175,14 @@ pub(super) struct JsonBytes(pub(super) Bytes);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        let body = serde_json::to_vec(&self.0).expect("a value of ours has a JSON form");
-        let json = HeaderValue::from_static("application/json");
-        ([(header::CONTENT_TYPE, json)], body).into_response()
+        json_response(serde_json::to_vec(&self.0).expect("a value of ours has a JSON form"))
     }
+}
+
+/// Apart, so that it exists once in the program and not for each type of value.
+fn json_response(body: Vec<u8>) -> Response {
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], body).into_response()
 }
 
 /// A response of lines of JSON, each made when the connection has room for it.
@@ -230,22 +234,23 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
-        let query = parts.uri.query().unwrap_or_default();
-        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
-        serde_path_to_error::deserialize(pairs)
-            .map(Self)
-            .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
+        parse_query(parts).map(Self)
     }
 }
 
 impl<F: DeserializeOwned + Send> FromRequestParts<App> for ListRequest<F> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut RequestHead, app: &App) -> Result<Self, Problem> {
-        let Query(filter) = Query::from_request_parts(parts, app).await?;
-        let Query(page) = Query::from_request_parts(parts, app).await?;
-        Ok(Self { filter, page })
+    async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
+        Ok(Self { filter: parse_query(parts)?, page: parse_query(parts)? })
     }
+}
+
+fn parse_query<T: DeserializeOwned>(head: &RequestHead) -> Result<T, Problem> {
+    let query = head.uri.query().unwrap_or_default();
+    let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+    serde_path_to_error::deserialize(pairs)
+        .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
 }
 
 /// A value that must be an object in JSON: serde reads a struct from an array, too.

@@ -26,7 +26,7 @@ use super::{
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
     stream::{
-        CallLog, LogCursor, McpResponseBody, MessageSource, event, standalone_response,
+        CallLog, LogCursor, McpResponseBody, MessageSource, NextPart, event, standalone_response,
         standalone_stream_of,
     },
 };
@@ -212,8 +212,10 @@ struct ListenSource {
 }
 
 impl MessageSource for ListenSource {
-    async fn next(&mut self) -> Result<Option<String>, Error> {
-        let notice = self.notices.next().await?;
-        Ok(Some(event(&notice.message(Some(&self.request)))))
+    fn next(&mut self) -> NextPart<'_> {
+        Box::pin(async move {
+            let notice = self.notices.next().await?;
+            Ok(Some(event(&notice.message(Some(&self.request)))))
+        })
     }
 }

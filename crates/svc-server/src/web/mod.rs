@@ -13,7 +13,7 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 use svc_model::{NUL_REFUSED, json_has_nul, json_weight, limits};
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::{Semaphore, oneshot, watch},
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::ReusableBoxFuture;
@@ -279,10 +279,16 @@ pub(crate) async fn parse_body<T: Send + 'static>(
     if body.len() <= limits::BODY_AT_ONCE_BYTES {
         return parse(&body);
     }
+    let (sender, mut parsed) = oneshot::channel();
+    run_in_turn(Box::new(move || drop(sender.send(parse(&body))))).await;
+    parsed.try_recv().expect("the parser has run")
+}
+
+/// Apart and with a boxed parser, so that it exists once in the program and not for each type.
+async fn run_in_turn(parse: Box<dyn FnOnce() + Send>) {
     let _turn = LARGE_BODIES.acquire().await.expect("is never closed");
-    match tokio::task::spawn_blocking(move || parse(&body)).await {
-        Ok(parsed) => parsed,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    if let Err(error) = tokio::task::spawn_blocking(parse).await {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
 
