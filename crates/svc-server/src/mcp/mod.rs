@@ -20,9 +20,9 @@
 //! 4. `call/answer.rs` makes the answer from the outcome, and `stream` the response: the whole
 //!    answer, or a stream of events.
 //!
-//! `introduction` is how a client begins, `methods` are all methods that have one answer, `notices` what clients are told without a
-//! request, `streams` the streams that clients open, `legacy_sse` the transport of 2024-11-05.
-//! `prompts` and `resources` are what the server offers beside tools.
+//! `introduction` is how a client begins, `methods` are all methods that have one answer, `notices`
+//! what clients are told without a request, `streams` the streams that clients open, `legacy_sse`
+//! the transport of 2024-11-05. `prompts` and `resources` are what the server offers beside tools.
 
 mod call;
 mod introduction;

@@ -1,5 +1,5 @@
-//! `POST /mcp`: one message, or a batch as in the revisions before 2025-06-18. How a body is read, a
-//! request refused, and a message taken that wants no answer.
+//! `POST /mcp`: one message, or a batch as in the revisions before 2025-06-18. How a body is read,
+//! how a request is refused, and what becomes of messages that want no answer.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A request: its era and the checks that the era demands, its MCP session, the session that its call
-//! acts in, and the tools that the caller is shown.
+//! A request: its era and the checks that the era demands, its MCP session, the session that its
+//! call acts in, and the tools that the caller is shown.
 //!
 //! The order of the checks: the era and its revision, `_meta`, the standard headers, the arguments
 //! that headers repeat. Modern requests (stateless, from 2026-07-28 on) are checked as that
