@@ -8,7 +8,6 @@
 
 use std::{
     io::{self, IoSlice},
-    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -18,7 +17,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::Extensions;
 use rustix::{
     net::sockopt,
     process::{Resource, getrlimit},
@@ -48,45 +46,20 @@ pub enum Listener {
 /// One type for both sockets: hyper's code and ours for a connection exist once in the program.
 pub(super) type ClientSocket = Either<TcpStream, UnixStream>;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    Tcp {
-        to: SocketAddr,
-        from: SocketAddr,
-    },
-    /// The Unix socket, from this process.
-    Local(LocalProcess),
-}
-
-impl Transport {
-    /// Adds [`RequestSender`], and on the Unix socket [`LocalProcess`], for handlers.
-    pub(super) fn describe(self, extensions: &mut Extensions) {
-        match self {
-            Self::Tcp { to, from } => {
-                extensions.insert(RequestSender::Tcp { from, to });
-            }
-            Self::Local(process) => {
-                extensions.insert(RequestSender::Local(process.pid));
-                extensions.insert(process);
-            }
-        }
-    }
-}
-
 impl Listener {
-    pub(super) async fn next(&self) -> io::Result<(ClientSocket, Transport)> {
+    pub(super) async fn next(&self) -> io::Result<(ClientSocket, RequestSender)> {
         match self {
             Self::Tcp(listener) => loop {
                 let (stream, from) = listener.accept().await?;
                 // A client that has disconnected has no address.
                 let Ok(to) = stream.local_addr() else { continue };
                 set_options(&stream);
-                return Ok((Either::Left(stream), Transport::Tcp { to, from }));
+                return Ok((Either::Left(stream), RequestSender::Tcp { from, to }));
             },
             Self::Local(listener) => loop {
                 let (stream, _) = listener.accept().await?;
                 if let Some(process) = own_process(&stream) {
-                    return Ok((Either::Right(stream), Transport::Local(process)));
+                    return Ok((Either::Right(stream), RequestSender::Local(process)));
                 }
             },
         }

@@ -37,6 +37,7 @@ use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body::Body as _;
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use svc_core::service::process::RequestSender;
 use svc_model::{NUL_REFUSED, limits};
 use svc_sys::telemetry;
 use tokio::{sync::SetOnce, time::timeout};
@@ -54,7 +55,7 @@ use tracing::Span;
 use super::{
     App, Code, EntryRules, Problem,
     admission::{Admission, UnreadAnswers},
-    connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener, Transport},
+    connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener},
     entry::{self, identify},
     routes,
 };
@@ -106,10 +107,10 @@ pub async fn serve(
         loop {
             let slot = bounds.slot().await;
             match listener.next().await {
-                Ok((socket, transport)) => {
+                Ok((socket, sender)) => {
                     let (client, edge, stop) = (bounds.connection(), edge.clone(), stop.clone());
                     connections.spawn(async move {
-                        connection(socket, transport, client, edge, stop).await;
+                        connection(socket, sender, client, edge, stop).await;
                         drop(slot);
                     });
                 }
@@ -132,7 +133,7 @@ pub async fn serve(
 /// a closed connection would not say whether the request arrived.
 async fn connection(
     socket: ClientSocket,
-    transport: Transport,
+    sender: RequestSender,
     client: Arc<ClientConnection>,
     edge: Edge,
     stop: CancellationToken,
@@ -146,8 +147,12 @@ async fn connection(
         // Boxed, so that an idle connection does not hold the memory of a request's future.
         Box::pin(async move {
             client.flows().await;
-            transport.describe(request.extensions_mut());
-            request.extensions_mut().insert(client);
+            let extensions = request.extensions_mut();
+            extensions.insert(sender);
+            if let RequestSender::Local(process) = sender {
+                extensions.insert(process);
+            }
+            extensions.insert(client);
             let mut response = edge.answer(request.map(Body::new)).await;
             if edge.0.draining.load(Relaxed) {
                 let close = HeaderValue::from_static("close");

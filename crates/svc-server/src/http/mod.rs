@@ -28,7 +28,7 @@ mod tasks;
 mod tests;
 
 pub use crate::web::{Code, Problem};
-pub use connection::{ConnectionBounds, Listener, Transport};
+pub use connection::{ConnectionBounds, Listener};
 pub use doctor::Doctor;
 pub use edge::{Edge, serve};
 pub use entry::EntryRules;

@@ -1,6 +1,6 @@
-//! What handlers share (services, tools, metrics of requests), and what they take of a request: this
-//! state, its caller, JSON bodies and query strings, bounded, with errors that name the field. And
-//! responses of JSON.
+//! What handlers share (services, tools, metrics of requests), and what they take of a request:
+//! this state, its caller, JSON bodies and query strings, bounded, with errors that name the field.
+//! And responses of JSON.
 
 use std::{convert::Infallible, fmt, marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
 
