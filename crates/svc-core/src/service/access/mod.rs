@@ -2,11 +2,10 @@
 //! sessions, and processes that the Unix socket identifies.
 //!
 //! `credentials` makes a caller of a token, and checks a credential again after a long wait.
-//! `client_process` finds the client that a process on the socket belongs to, and `process_tokens`
-//! its subject. `tokens` and `browser` make credentials and take them back.
+//! `process_tokens` finds the client that a process on the socket belongs to, and its subject.
+//! `tokens` and `browser` make credentials and take them back.
 
 mod browser;
-mod client_process;
 mod credentials;
 mod process_tokens;
 mod tokens;
