@@ -100,19 +100,19 @@ impl FromRequestParts<App> for Caller {
 pub struct Metrics {
     /// For registrations by others, before the first request.
     pub registry: Registry,
-    requests: Family<RouteAnswer, Counter>,
-    seconds: Family<Route, Histogram, fn() -> Histogram>,
+    requests: Family<HttpRequestLabels, Counter>,
+    seconds: Family<HttpRouteLabels, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteAnswer {
+struct HttpRequestLabels {
     method: &'static str,
     route: &'static str,
     status: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Route {
+struct HttpRouteLabels {
     route: &'static str,
 }
 
@@ -152,8 +152,8 @@ impl Metrics {
             _ => "other",
         };
         let status = status.as_u16();
-        self.requests.get_or_create(&RouteAnswer { method, route, status }).inc();
-        self.seconds.get_or_create(&Route { route }).observe(elapsed.as_secs_f64());
+        self.requests.get_or_create(&HttpRequestLabels { method, route, status }).inc();
+        self.seconds.get_or_create(&HttpRouteLabels { route }).observe(elapsed.as_secs_f64());
     }
 }
 
