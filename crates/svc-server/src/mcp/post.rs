@@ -330,7 +330,7 @@ pub(super) fn refusal(id: Option<&RawValue>, error: &RpcError, forms: AnswerForm
 }
 
 /// Repeats a request's header on its response.
-pub(super) fn echo(response: &mut Response, name: &HeaderName, value: &str) {
+fn echo(response: &mut Response, name: &HeaderName, value: &str) {
     let value = mcp::encode_value(value);
     // Clients limit the length of a response's head, and no name of the daemon's own is longer.
     let is_short = value.len() <= limits::SHORT_TEXT_BYTES;

@@ -237,7 +237,7 @@ pub(crate) fn subject_name(
 const CAPABILITIES: [&str; 4] = ["elicitation", "roots", "sampling", "tasks"];
 
 /// The capabilities that the server may use. A large one is kept as an empty object.
-fn known_capabilities(capabilities: &Map<String, Value>) -> Map<String, Value> {
+pub(super) fn known_capabilities(capabilities: &Map<String, Value>) -> Map<String, Value> {
     let bounded = |capability: &Value| {
         let is_small = capability.to_string().len() <= limits::MCP_CAPABILITY_BYTES;
         if is_small { capability.clone() } else { json!({}) }
