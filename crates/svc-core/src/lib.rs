@@ -33,7 +33,7 @@
 //! # A client proves who it is
 //!
 //! 1. `svc stdio` connects to the Unix socket and asks for a token, without a credential. The
-//!    kernel names the process. `service/access/client_process.rs` walks up its ancestors to the
+//!    kernel names the process. `service/access/process_tokens.rs` walks up its ancestors to the
 //!    client, in the system's list of processes. If a process between the two is a client itself,
 //!    the request is refused.
 //! 2. `service/access/process_tokens.rs` gives each process one subject, by its id and start time,
@@ -43,9 +43,9 @@
 //!    rule, and `service/team/ownership.rs` applies it in the write job of the change. A session
 //!    whose owner is gone passes to the owner of a hook that presents the session's secret
 //!    (`svc-sys/session_secret.rs`); no call returns that secret.
-//! 4. A process below a host speaks as the host's agent (`service/access/client_process.rs`).
+//! 4. A process below a host speaks as the host's agent (`service/access/process_tokens.rs`).
 //! 5. A call that waited checks its credential's row again before it answers
-//!    (`service/access/mod.rs`). A stream ends with its credential (`Access::until_over`).
+//!    (`service/access/credentials.rs`). A stream ends with its credential (`Access::until_over`).
 //!
 //! # Codex asks its person
 //!

@@ -6,8 +6,8 @@
 //!
 //! # A request comes in
 //!
-//! 1. `http/connection.rs` accepts the connection within the bounds of `http/listener.rs`: at most
-//!    64 connections wait for a client without a valid credential, and one more closes the one that
+//! 1. `http/edge.rs` accepts the connection within the bounds of `http/connection.rs`: at most 64
+//!    connections wait for a client without a valid credential, and one more closes the one that
 //!    has been idle longest.
 //! 2. hyper reads the request, and `http/edge.rs` passes it through its layers. Its top comment
 //!    lists them.

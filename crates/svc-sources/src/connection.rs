@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::tools::{
     Call, CancelReason, ClientNote, ClientQuestion, ErrorType, Failure, LogLevel, RequestTrace,
@@ -256,9 +257,13 @@ impl SourceConnection {
         request.answer_to(None).await
     }
 
-    pub(super) async fn notify(&self, method: &str, params: &Value) -> Result<(), RequestLoss> {
+    pub(super) fn notify(
+        &self,
+        method: &str,
+        params: &Value,
+    ) -> impl Future<Output = Result<(), RequestLoss>> {
         let text = notification_text(method, &params.to_string());
-        self.send(ChildMessage::Note(text)).await
+        self.send(ChildMessage::Note(text))
     }
 
     async fn send(&self, message: ChildMessage) -> Result<(), RequestLoss> {
@@ -269,8 +274,8 @@ impl SourceConnection {
         }
     }
 
-    pub(super) async fn take(self: &Arc<Self>, text: &str) {
-        self.take_from(text, None).await;
+    pub(super) fn take(self: &Arc<Self>, text: &str) -> impl Future<Output = ()> {
+        self.take_from(text, None)
     }
 
     /// Handles a message, which may have come on the stream of a request. Such a stream carries the
@@ -447,7 +452,7 @@ impl SourceConnection {
         };
         let connection = Arc::clone(self);
         // A person may take long, and the server's other messages must not wait.
-        tokio::spawn(async move {
+        let asking = async move {
             let mut params = Value::Object(params);
             quote::unimitated_value(&mut params);
             let question = ClientQuestion { key: "answer".to_owned(), method, params };
@@ -463,7 +468,8 @@ impl SourceConnection {
                     connection.reply(&id, Err((INTERNAL_ERROR, &refusal(method, failure))));
                 }
             }
-        });
+        };
+        tokio::spawn(asking.boxed());
     }
 
     /// Answers the questions in a result (`input_required`), for the session of the call.

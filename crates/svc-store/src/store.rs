@@ -190,22 +190,22 @@ impl Store {
 
     /// A write of the daemon's own, see [`PrincipalWrites::write`]. Writes of a caller use
     /// [`Self::on_behalf_of`].
-    pub async fn write<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn write<T, E, F>(&self, work: F) -> impl Future<Output = Result<T, E>>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.writes_in(WriteQueueKey::DAEMON).write(work).await
+        self.writes_in(WriteQueueKey::DAEMON).write(work)
     }
 
     /// An append of the daemon's own, see [`PrincipalWrites::append`].
-    pub async fn append(
+    pub fn append(
         &self,
         stream: StreamName,
         events: Vec<NewEvent>,
-    ) -> Result<AppendedSeqs, StoreError> {
-        self.writes_in(WriteQueueKey::DAEMON).append(stream, events).await
+    ) -> impl Future<Output = Result<AppendedSeqs, StoreError>> {
+        self.writes_in(WriteQueueKey::DAEMON).append(stream, events)
     }
 
     /// Yields to other tasks once the budget is used up: a read on the caller's thread never waits
@@ -278,15 +278,24 @@ impl PrincipalWrites<'_> {
     ///
     /// The job runs to its end even if the caller's future is dropped. If the job fails, all its
     /// changes are rolled back; other jobs of the same commit are unaffected.
-    pub async fn write<T, E, F>(self, work: F) -> Result<T, E>
+    pub fn write<T, E, F>(self, work: F) -> impl Future<Output = Result<T, E>>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = ClosureJob { work: Some(work), outcome: None, reply };
-        self.store.jobs.send(&self.queue_key, WriterJob::Run(Box::new(job))).await?;
+        let job = WriterJob::Run(Box::new(ClosureJob { work: Some(work), outcome: None, reply }));
+        self.run(job, answer)
+    }
+
+    /// Apart, so that it exists once for each type of an outcome and not for each job.
+    async fn run<T, E: From<StoreError>>(
+        self,
+        job: WriterJob,
+        answer: oneshot::Receiver<Result<T, E>>,
+    ) -> Result<T, E> {
+        self.store.jobs.send(&self.queue_key, job).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use svc_core::service::{Services, Tokens, Tuning};
 use svc_core::tools::Catalogue;
 use svc_model::{Clock, Ids, SystemClock, Timestamp, limits};
-use svc_server::http::{self, App, AppState, Edge, EntryRules, Identity, Metrics};
+use svc_server::http::{self, App, AppState, Edge, EntryRules, Identity, Listener, Metrics};
 use svc_server::mcp::{self, McpMetrics, McpServer, McpServerParts};
 use svc_server::web::KeepAlive;
 use svc_store::{OpenOptions, Store};
@@ -44,7 +44,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     // The suite has no token.
     let access = EntryRules { listen: vec![address], no_auth: true, ..EntryRules::default() };
     let edge = Edge::new(access, "conformance");
-    let bounds = http::ConnectionBounds::of_tcp();
+    let (listener, bounds) = (Listener::Tcp(listener), http::ConnectionBounds::of_tcp());
     let connections = TaskTracker::new();
     tokio::spawn(http::serve(listener, bounds, edge.clone(), stop.clone(), connections));
     let handle = Arc::new(OnceLock::new());

@@ -105,23 +105,28 @@ impl<T: Listed> JsonSchema for Page<T> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "object",
-            "properties": {
-                T::NAME: generator.subschema_for::<Vec<T>>(),
-                "count": {
-                    "description": "How many are on this page.",
-                    "type": "integer",
-                    "minimum": 0,
-                },
-                "next_cursor": {
-                    "description": "There is more: goes into `cursor`.",
-                    "type": ["string", "null"],
-                },
-            },
-            "required": [T::NAME, "count"],
-        })
+        page_schema(T::NAME, &generator.subschema_for::<Vec<T>>())
     }
+}
+
+/// Apart, so that it exists once in the program and not for each kind of item.
+fn page_schema(name: &str, items: &Schema) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {
+            name: items,
+            "count": {
+                "description": "How many are on this page.",
+                "type": "integer",
+                "minimum": 0,
+            },
+            "next_cursor": {
+                "description": "There is more: goes into `cursor`.",
+                "type": ["string", "null"],
+            },
+        },
+        "required": [name, "count"],
+    })
 }
 
 /// Peers, with the time that their states are of.

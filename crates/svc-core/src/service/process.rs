@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use svc_model::ProcessIdentity;
+use svc_model::{LocalProcess, ProcessIdentity};
 use svc_sys::{
     connection_owner,
     process_list::{self, ProcessEntry},
@@ -13,7 +13,7 @@ use svc_sys::{
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RequestSender {
     /// The Unix socket identifies the process.
-    Local(Option<u32>),
+    Local(LocalProcess),
     /// A connection over TCP: the system's list of sockets has the process.
     Tcp { from: SocketAddr, to: SocketAddr },
     /// No connection: the call was composed here, or is run again.
@@ -25,7 +25,7 @@ impl RequestSender {
     /// The sender's process id; `None` if the process is of another machine or user.
     pub(super) async fn process(self) -> Option<u32> {
         match self {
-            Self::Local(pid) => pid,
+            Self::Local(process) => process.pid,
             Self::Tcp { from, to } => {
                 let find = move || connection_owner::process_of_connection(from, to);
                 tokio::task::spawn_blocking(find).await.ok().flatten()

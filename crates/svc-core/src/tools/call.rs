@@ -77,18 +77,18 @@ impl Call {
         bound.saturating_sub(self.services.now().since(self.started_at))
     }
 
-    pub async fn progress(&self, progress: ToolProgress) {
-        self.note(ClientNote::Progress(progress.into_params())).await;
+    pub fn progress(&self, progress: ToolProgress) -> impl Future<Output = ()> {
+        self.note(ClientNote::Progress(progress.into_params()))
     }
 
     /// Sends a log message to a client that wants messages of this level.
-    pub async fn log(&self, level: LogLevel, mut data: Value) {
+    pub fn log(&self, level: LogLevel, mut data: Value) -> impl Future<Output = ()> {
         quote::value(&mut data);
-        self.note(ClientNote::log(level, data)).await;
+        self.note(ClientNote::log(level, data))
     }
 
-    pub async fn note(&self, note: ClientNote) {
-        self.send(ToolSignal::Note(note)).await;
+    pub fn note(&self, note: ClientNote) -> impl Future<Output = ()> {
+        self.send(ToolSignal::Note(note))
     }
 
     /// Asks the client (a person, a model, a list of roots). Returns its answers by the keys of the
@@ -122,8 +122,8 @@ impl Call {
     }
 
     /// Closes the connection that waits for the response; the client reconnects for it (SEP-1699).
-    pub async fn close_response(&self) {
-        self.send(ToolSignal::CloseResponse).await;
+    pub fn close_response(&self) -> impl Future<Output = ()> {
+        self.send(ToolSignal::CloseResponse)
     }
 
     async fn send(&self, signal: ToolSignal) {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use svc_model::{Caller, SHORT_LIST, ToolExposure, source::matches_glob};
 use tokio::{
@@ -13,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Annotations, Tool, ToolError};
+use super::{Annotations, ErrorType, Tool, ToolError, call::TOOL_CALL};
 use crate::service::Listed;
 
 const SHORT_LIST_MAX: usize = 10;
@@ -42,6 +43,13 @@ pub trait ChildTools: fmt::Debug + Send + Sync {
     fn all(&self) -> Vec<Arc<Tool>>;
 }
 
+/// The call of another tool that a call of `ToolCall` requests.
+#[derive(Debug)]
+pub struct DelegatedCall {
+    pub tool: Arc<Tool>,
+    pub arguments: Map<String, Value>,
+}
+
 /// A tool, as search and lists outside the protocol show it.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Descriptor {
@@ -60,10 +68,10 @@ pub struct Descriptor {
     /// What a client may assume of it.
     pub annotations: Annotations,
     /// The JSON schema of its arguments.
-    pub input_schema: serde_json::Value,
+    pub input_schema: Value,
     /// The JSON schema of its result.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_schema: Option<serde_json::Value>,
+    pub output_schema: Option<Value>,
 }
 
 impl Listed for Descriptor {
@@ -142,6 +150,61 @@ impl Catalogue {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => return None,
             }
+        }
+    }
+
+    /// The call that a call of `tool` with these parameters requests; `None` if `tool` is not
+    /// `ToolCall`, or if its arguments are wrong, which its own run reports.
+    pub fn called_by(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+    ) -> Option<DelegatedCall> {
+        let arguments = params.get("arguments").and_then(Value::as_object);
+        let arguments = arguments.filter(|_| tool.name() == TOOL_CALL)?;
+        let is_known = |name: &String| matches!(name.as_str(), "name" | "arguments");
+        if !arguments.keys().all(is_known) {
+            return None;
+        }
+        self.delegated(caller, arguments).ok()
+    }
+
+    /// The call that these arguments of `ToolCall` request.
+    pub(super) fn delegated(
+        &self,
+        caller: &Caller,
+        arguments: &Map<String, Value>,
+    ) -> Result<DelegatedCall, ToolError> {
+        let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
+        if name == TOOL_CALL {
+            return Err(ToolError::invalid("name", "name: ToolCall calls other tools"));
+        }
+        let unknown = || {
+            let shown: String = name.chars().take(80).collect();
+            let message = format!(
+                "name: there is no tool {shown:?} that you may call: ToolSearch finds tools"
+            );
+            ToolError {
+                field: Some("name".to_owned()),
+                ..ToolError::new(ErrorType::NotFound, message)
+            }
+        };
+        let missing = || self.absence(caller, name).unwrap_or_else(unknown);
+        let tool = self.find(caller, name).ok_or_else(missing)?;
+        if !self.is_in_tool_call(caller, name) {
+            let message = format!(
+                "{name} is not among the tools that ToolCall reaches: a person adds it to tool_call under [sources] in \
+                 config.toml, or to `listed` of its server"
+            );
+            return Err(ToolError::new(ErrorType::Forbidden, message));
+        }
+        match arguments.get("arguments") {
+            None | Some(Value::Null) => Ok(DelegatedCall { tool, arguments: Map::new() }),
+            Some(Value::Object(arguments)) => {
+                Ok(DelegatedCall { tool, arguments: arguments.clone() })
+            }
+            Some(_) => Err(ToolError::invalid("arguments", "arguments: must be an object")),
         }
     }
 

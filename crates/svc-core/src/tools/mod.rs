@@ -37,11 +37,10 @@ pub use call::{
     Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, LogLevel, QuestionReply,
     RequestTrace, ToolClient, ToolProgress, ToolSignal,
 };
-pub use catalogue::{Catalogue, ChildTools, Descriptor};
+pub use catalogue::{Catalogue, ChildTools, DelegatedCall, Descriptor};
 pub use error::{ErrorType, Failure, Output, ToolError};
 pub use hooks::HOOK_EVENT;
 pub use schema::{HeaderParam, ParamKind};
-pub use search::DelegatedCall;
 pub use tool::{Annotations, ForeignDeclaration, ForeignEntry, Pace, Tool};
 
 /// All tools: the built-in ones, `ToolSearch` and `ToolCall`.

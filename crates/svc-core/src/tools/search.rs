@@ -14,9 +14,11 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json, value::RawValue};
-use svc_model::{Caller, NOT_BLANK, source::BUILTIN_CORE};
+use svc_model::{NOT_BLANK, source::BUILTIN_CORE};
 
-use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, call::TOOL_CALL};
+use super::{
+    Call, Catalogue, ErrorType, Failure, Tool, ToolError, call::TOOL_CALL, catalogue::DelegatedCall,
+};
 
 const SEARCH: &str = "\
 Finds tools by purpose, including those that your client does not list.
@@ -417,13 +419,6 @@ Calls a tool that ToolSearch found and your client does not list.
 
 Give its name, and arguments as its input_schema says. You get its result. Allowing ToolCall allows all that it reaches.";
 
-/// The call of another tool that a call of `ToolCall` requests.
-#[derive(Debug)]
-pub struct DelegatedCall {
-    pub tool: Arc<Tool>,
-    pub arguments: Map<String, Value>,
-}
-
 pub(super) fn tool_call(catalogue: Weak<Catalogue>) -> Tool {
     let input = json!({
         "type": "object",
@@ -436,7 +431,7 @@ pub(super) fn tool_call(catalogue: Weak<Catalogue>) -> Tool {
     });
     Tool::raw(TOOL_CALL, CALL, input, move |call, arguments| {
         let target =
-            catalogue.upgrade().map(|catalogue| target(&catalogue, &call.caller, &arguments));
+            catalogue.upgrade().map(|catalogue| catalogue.delegated(&call.caller, &arguments));
         async move {
             let closing = || ToolError::new(ErrorType::Unavailable, "the daemon is about to end");
             let DelegatedCall { tool, arguments } = target.ok_or_else(closing)??;
@@ -449,56 +444,6 @@ pub(super) fn tool_call(catalogue: Weak<Catalogue>) -> Tool {
     .destructive()
     // The called tool has quoted its result already.
     .quotes_itself()
-}
-
-impl Catalogue {
-    /// The call that a call of `tool` with these parameters requests; `None` if `tool` is not
-    /// `ToolCall`, or if its arguments are wrong, which its own run reports.
-    pub fn called_by(
-        &self,
-        caller: &Caller,
-        tool: &Tool,
-        params: &Map<String, Value>,
-    ) -> Option<DelegatedCall> {
-        let arguments = params.get("arguments").and_then(Value::as_object);
-        let arguments = arguments.filter(|_| tool.name() == TOOL_CALL)?;
-        let is_known = |name: &String| matches!(name.as_str(), "name" | "arguments");
-        if !arguments.keys().all(is_known) {
-            return None;
-        }
-        target(self, caller, arguments).ok()
-    }
-}
-
-fn target(
-    catalogue: &Catalogue,
-    caller: &Caller,
-    arguments: &Map<String, Value>,
-) -> Result<DelegatedCall, ToolError> {
-    let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
-    if name == TOOL_CALL {
-        return Err(ToolError::invalid("name", "name: ToolCall calls other tools"));
-    }
-    let unknown = || {
-        let shown: String = name.chars().take(80).collect();
-        let message =
-            format!("name: there is no tool {shown:?} that you may call: ToolSearch finds tools");
-        ToolError { field: Some("name".to_owned()), ..ToolError::new(ErrorType::NotFound, message) }
-    };
-    let missing = || catalogue.absence(caller, name).unwrap_or_else(unknown);
-    let tool = catalogue.find(caller, name).ok_or_else(missing)?;
-    if !catalogue.is_in_tool_call(caller, name) {
-        let message = format!(
-            "{name} is not among the tools that ToolCall reaches: a person adds it to tool_call under [sources] in \
-             config.toml, or to `listed` of its server"
-        );
-        return Err(ToolError::new(ErrorType::Forbidden, message));
-    }
-    match arguments.get("arguments") {
-        None | Some(Value::Null) => Ok(DelegatedCall { tool, arguments: Map::new() }),
-        Some(Value::Object(arguments)) => Ok(DelegatedCall { tool, arguments: arguments.clone() }),
-        Some(_) => Err(ToolError::invalid("arguments", "arguments: must be an object")),
-    }
 }
 
 #[cfg(test)]

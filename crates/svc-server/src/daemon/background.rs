@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::OptionFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use serde_json::{Map, Value};
 use svc_core::{
     service::{Error, Services},
@@ -68,6 +68,11 @@ impl Lifecycle {
     /// Runs `work` until the drain. If `work` ends earlier or panics, the daemon shuts down:
     /// clients detect a stopped daemon, but not one that lacks a part.
     pub(super) fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.supervise(name, Box::pin(work));
+    }
+
+    /// Takes all works as one type: what spawns and supervises them exists once in the program.
+    fn supervise(&self, name: &'static str, work: BoxFuture<'static, ()>) {
         let soft = self.soft.clone();
         self.background.spawn(async move {
             let worker = tokio::spawn(work);

@@ -35,7 +35,7 @@ use tokio::net::TcpListener;
 
 use self::background::{Lifecycle, start_sweeps};
 use crate::http::{
-    self, App, AppState, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics,
+    self, App, AppState, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Listener, Metrics,
 };
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::web::KeepAlive;
@@ -285,6 +285,7 @@ async fn listen(
     let bounds = ConnectionBounds::of_tcp();
     for listener in listeners {
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
+        let listener = Listener::Tcp(listener);
         let serve = http::serve(listener, bounds.clone(), edge.clone(), soft, connections);
         lifecycle.run("listener", serve);
     }
@@ -311,7 +312,7 @@ fn listen_local(lifecycle: &Lifecycle, config: &Config, edge: &Edge) -> anyhow::
     let (listener, socket) = local_socket::listen(path)
         .with_context(|| format!("cannot listen on {}", path.display()))?;
     let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-    let bounds = ConnectionBounds::none();
+    let (listener, bounds) = (Listener::Local(listener), ConnectionBounds::none());
     lifecycle.run("socket", http::serve(listener, bounds, edge.clone(), soft, connections));
     Ok(socket)
 }

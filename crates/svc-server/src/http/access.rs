@@ -14,8 +14,8 @@ use svc_model::{
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, PageResult, Query},
     entry::{DAEMON_PROOF, OwnAuthority},
+    request::{Json, JsonResult, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {

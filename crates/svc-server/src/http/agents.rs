@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, json_lines},
+    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query, json_lines},
 };
 use crate::web::KeepAliveTimer;
 

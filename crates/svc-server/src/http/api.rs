@@ -6,7 +6,7 @@ use axum::{
     body::Body,
     handler::Handler,
     response::Response,
-    routing::{MethodFilter, on},
+    routing::{MethodFilter, MethodRouter, on},
 };
 use futures_util::future::BoxFuture;
 use http::Request;
@@ -95,15 +95,26 @@ impl Api {
     }
 
     fn add<T: 'static>(
-        mut self,
+        self,
         path: &'static str,
         filter: MethodFilter,
         method: &str,
         operation: Operation,
         handler: impl Handler<T, App>,
     ) -> Self {
+        self.add_route(path, method, operation, on(filter, handler))
+    }
+
+    /// Apart, so that it exists once in the program and not for each handler.
+    fn add_route(
+        mut self,
+        path: &'static str,
+        method: &str,
+        operation: Operation,
+        route: MethodRouter<App>,
+    ) -> Self {
         self.describe(path, method, operation);
-        self.router = self.router.route(path, on(filter, handler).layer(RouteName::layer(path)));
+        self.router = self.router.route(path, route.layer(RouteName::layer(path)));
         self
     }
 }

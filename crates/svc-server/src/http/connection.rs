@@ -1,171 +1,301 @@
-//! Accepts connections and serves each with hyper, streams included. Not with `axum::serve`, which
-//! allows neither this shutdown nor the bounds of connections.
+//! Connections: listeners on TCP and on the Unix socket in the data folder; the state of a client's
+//! connection, and its socket; and the bound on connections whose client has shown no credential.
+//!
+//! A connection that waits for a client without a valid credential is on a list of at most 64. One
+//! more closes the one that is idle longest, even if that client has sent half a head or nothing at
+//! all. Connections whose credential is being checked wait for the daemon and are not closed.
+//! Connections over TCP leave file descriptors for the Unix socket, files and processes.
 
 use std::{
-    convert::Infallible,
     io::{self, IoSlice},
-    pin::{Pin, pin},
-    sync::Arc,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use axum::body::Body;
-use futures_util::FutureExt as _;
-use http::{HeaderValue, Request, header};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use svc_model::limits;
-use svc_sys::telemetry;
+use rustix::{
+    net::sockopt,
+    process::{Resource, getrlimit},
+};
+use svc_core::service::process::RequestSender;
+use svc_model::{LocalProcess, limits};
+use svc_sys::{process_list::ProcessEntry, telemetry};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::Sleep,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
-use super::{
-    edge::Edge,
-    listener::{ClientConnection, ConnectionBounds, Listener, Transport},
+use tokio_util::{
+    either::Either,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-/// During shutdown, a connection is closed when it has had no request and has written no byte for
-/// this long.
-const HALF_A_HEAD: Duration = Duration::from_secs(1);
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(TcpListener),
+    /// The Unix socket in the data folder.
+    Local(UnixListener),
+}
 
-/// Serves until `stop`; then accepts no more connections and lets open ones finish their requests.
-/// `connections` tracks when the last one has ended.
-pub async fn serve(
-    mut listener: impl Listener,
-    bounds: ConnectionBounds,
-    edge: Edge,
-    stop: CancellationToken,
-    connections: TaskTracker,
-) {
-    let accept = async {
-        loop {
-            let slot = bounds.slot().await;
-            match listener.next().await {
-                Ok((stream, transport)) => {
-                    let (client, edge, stop) = (bounds.connection(), edge.clone(), stop.clone());
-                    connections.spawn(async move {
-                        connection(stream, transport, client, edge, stop).await;
-                        drop(slot);
-                    });
+/// One type for both sockets: hyper's code and ours for a connection exist once in the program.
+pub(super) type ClientSocket = Either<TcpStream, UnixStream>;
+
+impl Listener {
+    pub(super) async fn next(&self) -> io::Result<(ClientSocket, RequestSender)> {
+        match self {
+            Self::Tcp(listener) => loop {
+                let (stream, from) = listener.accept().await?;
+                // A client that has disconnected has no address.
+                let Ok(to) = stream.local_addr() else { continue };
+                set_options(&stream);
+                return Ok((Either::Left(stream), RequestSender::Tcp { from, to }));
+            },
+            Self::Local(listener) => loop {
+                let (stream, _) = listener.accept().await?;
+                if let Some(process) = own_process(&stream) {
+                    return Ok((Either::Right(stream), RequestSender::Local(process)));
                 }
-                Err(error) => {
-                    // Most likely out of file descriptors: a pause lets others close.
-                    tracing::warn!(error = telemetry::chain(&error), "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
+            },
         }
-    };
-    tokio::select! {
-        () = accept => {}
-        () = stop.cancelled() => {}
     }
 }
 
-/// Serves a connection to its end. During shutdown an idle connection stays open until every
-/// request on any connection has its response: a request on it then gets a 503 with a retry, while
-/// a closed connection would not say whether the request arrived.
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    transport: Transport,
-    client: Arc<ClientConnection>,
-    edge: Edge,
-    stop: CancellationToken,
-) {
-    let io = ClientIo::new(stream, Arc::clone(&client), edge.body_stall());
-    let requests = Arc::clone(&client);
-    let draining = edge.clone();
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        let (edge, client) = (edge.clone(), Arc::clone(&requests));
-        let under_way = (client.begin(), edge.begin());
-        // Boxed, so that an idle connection does not hold the memory of a request's future.
-        Box::pin(async move {
-            client.flows().await;
-            transport.describe(request.extensions_mut());
-            request.extensions_mut().insert(client);
-            let mut response = edge.answer(request.map(Body::new)).await;
-            if edge.is_draining() {
-                let close = HeaderValue::from_static("close");
-                response.headers_mut().insert(header::CONNECTION, close);
-            }
-            drop(under_way);
-            Ok::<_, Infallible>(response)
+fn set_options(stream: &TcpStream) {
+    // With Nagle's algorithm a small response would wait for the client's acknowledgement.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
+    }
+    // By default the system buffers megabytes, so a stalled client would be noticed late.
+    let bytes = limits::SEND_BUFFER_BYTES;
+    if let Err(error) = sockopt::set_socket_send_buffer_size(stream, bytes) {
+        tracing::debug!(error = telemetry::chain(&error), "cannot set SO_SNDBUF");
+    }
+}
+
+/// The process at the other end, if it is the daemon's own user's. Connections of others are closed
+/// without a response.
+fn own_process(stream: &UnixStream) -> Option<LocalProcess> {
+    let user = rustix::process::geteuid().as_raw();
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == user => {
+            let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+            // Read now: by the first request the pid may belong to another process.
+            let started = pid.and_then(ProcessEntry::read).map(|entry| entry.started);
+            return Some(LocalProcess { uid: user, pid, started });
+        }
+        Ok(peer) => {
+            tracing::warn!(uid = peer.uid(), pid = peer.pid(), "another user's process");
+        }
+        Err(error) => tracing::warn!(error = telemetry::chain(&error), "an unknown process"),
+    }
+    None
+}
+
+/// The bounds that all listeners share.
+#[derive(Debug, Clone)]
+pub struct ConnectionBounds(Option<Arc<TcpBounds>>);
+
+#[derive(Debug)]
+struct TcpBounds {
+    slots: Arc<Semaphore>,
+    newcomers: UnauthenticatedConnections,
+}
+
+/// Connections that wait for a client without a valid credential.
+#[derive(Debug)]
+struct UnauthenticatedConnections {
+    most: usize,
+    waiting: Mutex<Vec<Arc<ClientConnection>>>,
+}
+
+/// The state of a connection that its socket, its requests and the listener share.
+#[derive(Debug, Default)]
+pub(super) struct ClientConnection {
+    bounds: Option<Arc<TcpBounds>>,
+    /// A request came with a valid credential, or the client is on the Unix socket.
+    is_good: AtomicBool,
+    is_listed: AtomicBool,
+    checks: TaskTracker,
+    /// When the client last sent something, in milliseconds since the first call of `uptime`.
+    active_at: AtomicU64,
+    /// The connection was chosen to be closed, and its client has sent nothing since.
+    is_to_go: AtomicBool,
+    closed: Notify,
+    under_way: TaskTracker,
+    writes: AtomicU64,
+    is_stalled: AtomicBool,
+    flows: Notify,
+}
+
+fn uptime() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let start = START.get_or_init(Instant::now);
+    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl ConnectionBounds {
+    /// Bounds for TCP listeners, derived from the limit of file descriptors of this process.
+    pub fn of_tcp() -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self::of_descriptors(usize::try_from(descriptors).unwrap_or(usize::MAX))
+    }
+
+    /// No bounds, for the Unix socket: it accepts only connections of this user's processes.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    fn of_descriptors(descriptors: usize) -> Self {
+        let reserve = limits::RESERVED_DESCRIPTORS.max(descriptors / 4);
+        let most = descriptors.saturating_sub(reserve);
+        let most = most.clamp(limits::LEAST_CONNECTIONS, Semaphore::MAX_PERMITS);
+        Self(Some(Arc::new(TcpBounds {
+            slots: Arc::new(Semaphore::new(most)),
+            newcomers: UnauthenticatedConnections {
+                most: limits::UNAUTHENTICATED_CONNECTIONS.min(most / 2),
+                waiting: Mutex::default(),
+            },
+        })))
+    }
+
+    /// Waits for a slot. If none is free, the unauthenticated connection that has been idle longest
+    /// is closed.
+    pub(super) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let bounds = self.0.as_ref()?;
+        if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
+            return Some(slot);
+        }
+        UnauthenticatedConnections::close_longest_idle(&mut bounds.newcomers.lock());
+        Arc::clone(&bounds.slots).acquire_owned().await.ok()
+    }
+
+    pub(super) fn connection(&self) -> Arc<ClientConnection> {
+        Arc::new(ClientConnection {
+            bounds: self.0.clone(),
+            is_good: AtomicBool::new(self.0.is_none()),
+            active_at: AtomicU64::new(uptime()),
+            ..ClientConnection::default()
         })
-    });
-    let mut served = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits::HEAD_TIMEOUT)
-            .max_buf_size(limits::CONNECTION_BUFFER_BYTES)
-            .serve_connection(TokioIo::new(io), service)
-    );
-    let ended = tokio::select! {
-        ended = serve_until_closed(served.as_mut(), &client) => Some(ended),
-        () = stop.cancelled() => {
-            draining.drain();
-            tokio::select! {
-                ended = served.as_mut() => Some(ended),
-                () = draining.is_drained() => None,
-            }
-        }
-    };
-    let ended = if let Some(ended) = ended {
-        ended
-    } else {
-        served.as_mut().graceful_shutdown();
-        finish(served.as_mut(), &client).await
-    };
-    client.leave();
-    if let Err(error) = ended {
-        // The client disconnected, or does not speak HTTP.
-        tracing::debug!(error = telemetry::chain(&error), "a connection ended early");
     }
 }
 
-async fn finish<F: Future<Output = Result<(), hyper::Error>>>(
-    mut served: Pin<&mut F>,
-    client: &ClientConnection,
-) -> Result<(), hyper::Error> {
-    loop {
-        let writes = client.writes();
-        tokio::select! {
-            ended = served.as_mut() => return ended,
-            () = tokio::time::sleep(HALF_A_HEAD) => {}
-        }
-        if !client.is_at_work() && client.writes() == writes {
-            // The client has sent half of a request head, or does not read its response.
-            return Ok(());
-        }
+impl UnauthenticatedConnections {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ClientConnection>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, client: &Arc<ClientConnection>) {
+        let mut waiting = self.lock();
+        waiting.push(Arc::clone(client));
+        while waiting.len() > self.most && Self::close_longest_idle(&mut waiting) {}
+    }
+
+    fn remove(&self, client: &ClientConnection) {
+        self.lock().retain(|waiting| !std::ptr::eq(&raw const **waiting, client));
+    }
+
+    fn close_longest_idle(waiting: &mut Vec<Arc<ClientConnection>>) -> bool {
+        let idle = waiting.iter().enumerate();
+        let idle = idle.filter(|(_, client)| client.checks.is_empty());
+        let longest = idle.min_by_key(|(_, client)| client.active_at.load(Relaxed));
+        let Some(index) = longest.map(|(index, _)| index) else { return false };
+        let client = waiting.remove(index);
+        client.is_to_go.store(true, Relaxed);
+        client.is_listed.store(false, Relaxed);
+        client.closed.notify_one();
+        true
     }
 }
 
-async fn serve_until_closed<F: Future<Output = Result<(), hyper::Error>>>(
-    mut served: Pin<&mut F>,
-    client: &ClientConnection,
-) -> Result<(), hyper::Error> {
-    loop {
-        tokio::select! {
-            ended = served.as_mut() => return ended,
-            () = client.closed() => {}
+impl ClientConnection {
+    /// Marks that all bytes of the client have been read, so the daemon waits for the client.
+    pub(super) fn waits_for_client(self: &Arc<Self>) {
+        if self.is_good.load(Relaxed) || self.is_listed.swap(true, Relaxed) {
+            return;
         }
-        // On a busy machine the client's request may have arrived unread.
-        tokio::task::yield_now().await;
-        if let Some(ended) = served.as_mut().now_or_never() {
-            return ended;
+        if let Some(bounds) = &self.bounds {
+            bounds.newcomers.add(self);
         }
-        if client.is_to_go() {
-            return Ok(());
+    }
+
+    pub(super) fn note_activity(&self) {
+        if !self.is_good.load(Relaxed) {
+            self.active_at.store(uptime(), Relaxed);
+            self.is_to_go.store(false, Relaxed);
+        }
+    }
+
+    /// Counts a check of a credential until the token is dropped.
+    pub(super) fn check(&self) -> Option<TaskTrackerToken> {
+        (!self.is_good.load(Relaxed)).then(|| self.checks.token())
+    }
+
+    pub(super) fn is_known(&self) {
+        if !self.is_good.swap(true, Relaxed) {
+            self.leave();
+        }
+    }
+
+    pub(super) fn leave(&self) {
+        if self.is_listed.load(Relaxed)
+            && let Some(bounds) = &self.bounds
+        {
+            bounds.newcomers.remove(self);
+        }
+    }
+
+    pub(super) fn closed(&self) -> impl Future<Output = ()> {
+        self.closed.notified()
+    }
+
+    /// Whether the connection is still to be closed, once the bytes that had arrived have been
+    /// read.
+    pub(super) fn is_to_go(&self) -> bool {
+        self.is_to_go.load(Relaxed) && !self.is_good.load(Relaxed)
+    }
+
+    /// Counts a request until the token is dropped.
+    pub(super) fn begin(&self) -> TaskTrackerToken {
+        self.under_way.token()
+    }
+
+    pub(super) fn is_at_work(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    pub(super) fn wrote(&self) {
+        self.writes.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Relaxed)
+    }
+
+    pub(super) fn set_stalled(&self, is_stalled: bool) {
+        self.is_stalled.store(is_stalled, Relaxed);
+        if !is_stalled {
+            self.flows.notify_waiters();
+        }
+    }
+
+    /// Waits while bytes wait for the client: more responses would only queue behind them.
+    pub(super) async fn flows(&self) {
+        while self.is_stalled.load(Relaxed) {
+            // One task polls the socket and the requests, so no wake-up is lost in between.
+            self.flows.notified().await;
         }
     }
 }
 
 /// The socket of a client, as hyper reads and writes it. The connection ends if the client takes no
 /// byte for too long while bytes wait for it.
-struct ClientIo<S> {
+pub(super) struct ClientIo<S> {
     socket: S,
     client: Arc<ClientConnection>,
     max_wait: Duration,
@@ -174,7 +304,7 @@ struct ClientIo<S> {
 }
 
 impl<S> ClientIo<S> {
-    fn new(socket: S, client: Arc<ClientConnection>, max_wait: Duration) -> Self {
+    pub(super) fn new(socket: S, client: Arc<ClientConnection>, max_wait: Duration) -> Self {
         Self { socket, client, max_wait, stalled: None }
     }
 
@@ -257,9 +387,67 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     use super::*;
+
+    fn is_closed(client: &ClientConnection) -> bool {
+        client.closed().now_or_never().is_some()
+    }
+
+    fn waiting(bounds: &ConnectionBounds, active_at: u64) -> Arc<ClientConnection> {
+        let client = bounds.connection();
+        client.active_at.store(active_at, Relaxed);
+        client.waits_for_client();
+        client
+    }
+
+    #[test]
+    fn excess_unauthenticated_connection_closes_the_longest_idle() {
+        let bounds = ConnectionBounds::of_descriptors(1024);
+        let (looked_at, known, oldest) =
+            (waiting(&bounds, 1), waiting(&bounds, 2), waiting(&bounds, 3));
+        let check = looked_at.check();
+        known.is_known();
+        let others: Vec<_> = (0..62).map(|n| waiting(&bounds, 10 + n)).collect();
+        assert!(!is_closed(&oldest), "64 wait");
+        let newest = waiting(&bounds, 100);
+        assert!(is_closed(&oldest));
+        assert!(!is_closed(&looked_at) && !is_closed(&known) && !is_closed(&newest));
+        drop(check);
+        others[0].leave();
+        let last = waiting(&bounds, 101);
+        assert!(!is_closed(&looked_at), "one has left");
+        waiting(&bounds, 102);
+        assert!(is_closed(&looked_at) && !is_closed(&last));
+    }
+
+    #[test]
+    fn unix_socket_connection_is_never_closed_for_capacity() {
+        let client = ConnectionBounds::none().connection();
+        client.waits_for_client();
+        assert!(client.check().is_none() && !is_closed(&client));
+    }
+
+    #[tokio::test]
+    async fn tcp_connections_leave_file_descriptors_for_others() {
+        for (descriptors, most) in [(64, 16), (256, 160), (1024, 768), (1 << 20, 3 << 18)] {
+            let bounds = ConnectionBounds::of_descriptors(descriptors);
+            let slots = &bounds.0.as_ref().unwrap().slots;
+            assert_eq!(slots.available_permits(), most, "{descriptors}");
+        }
+        let bounds = ConnectionBounds::of_descriptors(64);
+        let mut slots = Vec::new();
+        for _ in 0..16 {
+            slots.push(bounds.slot().await);
+        }
+        let idle = waiting(&bounds, 1);
+        assert!(bounds.slot().now_or_never().is_none());
+        assert!(is_closed(&idle), "it makes room");
+        slots.pop();
+        assert!(bounds.slot().now_or_never().is_some());
+    }
 
     #[tokio::test]
     async fn write_times_out_for_a_stalled_client_but_not_a_slow_one() {

@@ -1,6 +1,8 @@
-//! The edge: the layers that every request passes before its route, and every response after it.
+//! The edge: accepts connections, serves each with hyper, streams included, and passes every
+//! request and every response through its layers. Not with `axum::serve`, which allows neither this
+//! shutdown nor the bounds of connections.
 //!
-//! From the outside in:
+//! The layers, from the outside in:
 //!
 //! 1. a request id, which the client may give (`X-Request-Id`), and its `traceparent`; the response
 //!    has both;
@@ -17,6 +19,7 @@
 use std::{
     any::Any,
     convert::Infallible,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -29,11 +32,16 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
+use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body::Body as _;
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use svc_core::service::process::RequestSender;
 use svc_model::{NUL_REFUSED, limits};
+use svc_sys::telemetry;
 use tokio::{sync::SetOnce, time::timeout};
-use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_http::{
     catch_panic::CatchPanicLayer,
@@ -47,8 +55,8 @@ use tracing::Span;
 use super::{
     App, Code, EntryRules, Problem,
     admission::{Admission, UnreadAnswers},
+    connection::{ClientConnection, ClientIo, ClientSocket, ConnectionBounds, Listener},
     entry::{self, identify},
-    listener::ClientConnection,
     routes,
 };
 use crate::web::{GivenRequestId, RouteName};
@@ -81,6 +89,145 @@ static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Longest request id, and longest `traceparent`, that is accepted from a client, in bytes.
 const TAKEN_ID_BYTES: usize = 128;
+
+/// During shutdown, a connection is closed when it has had no request and has written no byte for
+/// this long.
+const HALF_A_HEAD: Duration = Duration::from_secs(1);
+
+/// Serves until `stop`; then accepts no more connections and lets open ones finish their requests.
+/// `connections` tracks when the last one has ended.
+pub async fn serve(
+    listener: Listener,
+    bounds: ConnectionBounds,
+    edge: Edge,
+    stop: CancellationToken,
+    connections: TaskTracker,
+) {
+    let accept = async {
+        loop {
+            let slot = bounds.slot().await;
+            match listener.next().await {
+                Ok((socket, sender)) => {
+                    let (client, edge, stop) = (bounds.connection(), edge.clone(), stop.clone());
+                    connections.spawn(async move {
+                        connection(socket, sender, client, edge, stop).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    // Most likely out of file descriptors: a pause lets others close.
+                    tracing::warn!(error = telemetry::chain(&error), "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// Serves a connection to its end. During shutdown an idle connection stays open until every
+/// request on any connection has its response: a request on it then gets a 503 with a retry, while
+/// a closed connection would not say whether the request arrived.
+async fn connection(
+    socket: ClientSocket,
+    sender: RequestSender,
+    client: Arc<ClientConnection>,
+    edge: Edge,
+    stop: CancellationToken,
+) {
+    let io = ClientIo::new(socket, Arc::clone(&client), edge.body_stall());
+    let requests = Arc::clone(&client);
+    let draining = edge.clone();
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        let (edge, client) = (edge.clone(), Arc::clone(&requests));
+        let under_way = (client.begin(), edge.0.under_way.token());
+        // Boxed, so that an idle connection does not hold the memory of a request's future.
+        Box::pin(async move {
+            client.flows().await;
+            let extensions = request.extensions_mut();
+            extensions.insert(sender);
+            if let RequestSender::Local(process) = sender {
+                extensions.insert(process);
+            }
+            extensions.insert(client);
+            let mut response = edge.answer(request.map(Body::new)).await;
+            if edge.0.draining.load(Relaxed) {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            drop(under_way);
+            Ok::<_, Infallible>(response)
+        })
+    });
+    let mut served = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits::HEAD_TIMEOUT)
+            .max_buf_size(limits::CONNECTION_BUFFER_BYTES)
+            .serve_connection(TokioIo::new(io), service)
+    );
+    let ended = tokio::select! {
+        ended = serve_until_closed(served.as_mut(), &client) => Some(ended),
+        () = stop.cancelled() => {
+            draining.drain();
+            tokio::select! {
+                ended = served.as_mut() => Some(ended),
+                () = draining.0.under_way.wait() => None,
+            }
+        }
+    };
+    let ended = if let Some(ended) = ended {
+        ended
+    } else {
+        served.as_mut().graceful_shutdown();
+        finish(served.as_mut(), &client).await
+    };
+    client.leave();
+    if let Err(error) = ended {
+        // The client disconnected, or does not speak HTTP.
+        tracing::debug!(error = telemetry::chain(&error), "a connection ended early");
+    }
+}
+
+async fn finish<F: Future<Output = Result<(), hyper::Error>>>(
+    mut served: Pin<&mut F>,
+    client: &ClientConnection,
+) -> Result<(), hyper::Error> {
+    loop {
+        let writes = client.writes();
+        tokio::select! {
+            ended = served.as_mut() => return ended,
+            () = tokio::time::sleep(HALF_A_HEAD) => {}
+        }
+        if !client.is_at_work() && client.writes() == writes {
+            // The client has sent half of a request head, or does not read its response.
+            return Ok(());
+        }
+    }
+}
+
+async fn serve_until_closed<F: Future<Output = Result<(), hyper::Error>>>(
+    mut served: Pin<&mut F>,
+    client: &ClientConnection,
+) -> Result<(), hyper::Error> {
+    loop {
+        tokio::select! {
+            ended = served.as_mut() => return ended,
+            () = client.closed() => {}
+        }
+        // On a busy machine the client's request may have arrived unread.
+        tokio::task::yield_now().await;
+        if let Some(ended) = served.as_mut().now_or_never() {
+            return ended;
+        }
+        if client.is_to_go() {
+            return Ok(());
+        }
+    }
+}
 
 impl Edge {
     /// Responds with 503 until [`Self::ready`]. `boot` makes request ids unique to this process.
@@ -119,20 +266,7 @@ impl Edge {
         self.0.under_way.close();
     }
 
-    pub(super) fn is_draining(&self) -> bool {
-        self.0.draining.load(Relaxed)
-    }
-
-    pub(super) fn begin(&self) -> TaskTrackerToken {
-        self.0.under_way.token()
-    }
-
-    /// Waits until no request is under way. Call [`Self::drain`] first.
-    pub(super) async fn is_drained(&self) {
-        self.0.under_way.wait().await;
-    }
-
-    pub(super) fn body_stall(&self) -> Duration {
+    fn body_stall(&self) -> Duration {
         let serving = self.0.serving.get();
         serving.map_or(limits::BODY_STALL, |it| it.app.services.tuning().body_stall)
     }
@@ -199,8 +333,9 @@ impl SharedEdge {
         response
     }
 
-    async fn respond_by_route(&self, request: Request<Body>) -> Response {
-        self.route(request).await.unwrap_or_else(Problem::into_response)
+    /// Boxed, since it is large and has two callers: so it exists once in the program.
+    fn respond_by_route(&self, request: Request<Body>) -> BoxFuture<'_, Response> {
+        Box::pin(async move { self.route(request).await.unwrap_or_else(Problem::into_response) })
     }
 
     async fn route(&self, mut request: Request<Body>) -> Result<Response, Problem> {
@@ -213,7 +348,7 @@ impl SharedEdge {
         let (mut parts, body) = request.into_parts();
         let client = parts.extensions.remove::<Arc<ClientConnection>>();
         let check = client.as_ref().and_then(|client| client.check());
-        let identified = identify(&self.rules, app, &parts).await?;
+        let identified = identify(&self.rules, &app.services.access, &parts).await?;
         if let (Some(_), Some(client)) = (&identified.caller, client) {
             client.is_known();
         }

@@ -10,11 +10,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, header, request::Parts, uri::Authority};
-use svc_core::service::{Credential, process::RequestSender};
+use svc_core::service::{Credential, access::Access, process::RequestSender};
 use svc_model::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, TokenId, limits};
 use svc_sys::connection_owner::{ConnectionOwner, is_own_address};
 
-use super::{App, Code, Problem};
+use super::{Code, Problem};
 
 const SIGN_IN: &str = "/login";
 /// The route of the daemon's proof, which clients request before they send a token.
@@ -231,7 +231,7 @@ impl Identified {
 /// Identifies the sender of a request: the one place where a request becomes a caller.
 pub(super) async fn identify(
     rules: &EntryRules,
-    app: &App,
+    access: &Access,
     request: &Parts,
 ) -> Result<Identified, Problem> {
     let (path, is_post) = (request.uri.path(), request.method == Method::POST);
@@ -242,7 +242,6 @@ pub(super) async fn identify(
     if rules.no_auth {
         rules.check_site(&request.headers)?;
     }
-    let access = &app.services.access;
     let local = request.extensions.get::<LocalProcess>();
     let has_token = request.headers.contains_key(header::AUTHORIZATION);
     if let Some(process) = local.filter(|_| !has_token) {
@@ -279,7 +278,7 @@ pub(super) async fn identify(
     if local.is_none() && !has_token {
         let secrets = browser_secrets(request);
         if !secrets.is_empty() {
-            return identify_browser(app, rules, request, &secrets).await;
+            return identify_browser(access, rules, request, &secrets).await;
         }
     }
     let refused = || {
@@ -323,7 +322,7 @@ fn check_process(rules: &EntryRules, request: &Parts, caller: &Caller) -> Result
 
 /// The operator, who signed this browser in, if the request is the page's own.
 async fn identify_browser(
-    app: &App,
+    access: &Access,
     rules: &EntryRules,
     request: &Parts,
     secrets: &[&str],
@@ -331,7 +330,7 @@ async fn identify_browser(
     EntryRules::check_page(request)?;
     let mut signed_in = None;
     for secret in secrets {
-        signed_in = app.services.access.authenticate_browser(secret).await?;
+        signed_in = access.authenticate_browser(secret).await?;
         if signed_in.is_some() {
             break;
         }

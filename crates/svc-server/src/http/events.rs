@@ -26,7 +26,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::Query,
+    request::Query,
 };
 use crate::web::{Accept, KeepAliveTimer};
 
@@ -166,6 +166,7 @@ pub(super) fn sse_response(
     // The connection pulls chunks: nothing is read for a client that takes nothing.
     let chunks = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
+        feed.timer.restart();
         Some((Ok::<_, Infallible>(chunk), feed))
     });
     let mut response = Response::new(Body::from_stream(chunks));
@@ -208,12 +209,6 @@ struct SseFeed {
 
 impl SseFeed {
     async fn next(&mut self) -> Option<Bytes> {
-        let chunk = self.chunk().await;
-        self.timer.restart();
-        chunk
-    }
-
-    async fn chunk(&mut self) -> Option<Bytes> {
         if !self.begun {
             self.begun = true;
             let retry = limits::SSE_RETRY_MS;

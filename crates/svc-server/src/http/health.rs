@@ -25,8 +25,8 @@ use tokio::time::timeout;
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult},
-    state::{DoctorReport, PREFIX},
+    doctor::DoctorReport,
+    request::{Json, JsonResult, PREFIX},
 };
 use crate::web::Accept;
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, json_lines},
+    request::{Json, JsonResult, json_lines},
 };
 
 pub(super) fn routes(api: Api) -> Api {

@@ -24,7 +24,7 @@ use svc_store::{SearchFilter, VerdictWeek};
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
+    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {

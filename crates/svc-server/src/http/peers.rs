@@ -19,7 +19,7 @@ use svc_store::ListedMessage;
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
+    request::{Json, JsonResult, ListRequest, MaybeJson, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {

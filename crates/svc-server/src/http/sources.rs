@@ -20,7 +20,7 @@ use svc_sources::{FolderSources, LoginOutcome, OpenLogin, SourceChange, SourceMa
 use super::{
     App, Code, Problem,
     api::{Api, Operation},
-    body::{Json, JsonResult, ListRequest, PageResult, Query},
+    request::{Json, JsonResult, ListRequest, PageResult, Query},
 };
 
 pub(super) fn routes(api: Api) -> Api {

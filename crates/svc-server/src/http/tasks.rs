@@ -19,11 +19,11 @@ use svc_model::{
 use super::{
     App, Problem,
     api::{Api, Operation},
-    body::{
+    events::{last_event_id, sse_response},
+    request::{
         Json, JsonBytes, JsonResult, ListRequest, Object, PageResult, Query, parse, parse_object,
         text_of,
     },
-    events::{last_event_id, sse_response},
 };
 use crate::web;
 

@@ -18,12 +18,10 @@ use svc_wire::mcp::Revision;
 use super::{
     McpServer,
     call::{CallReply, PendingAnswer},
-    era::{self, client_name, initialize_result, introduction},
+    introduction::{client_name, initialize_result, introduction},
     methods::MethodCall,
-    request::{
-        RequestContext, RequestOrigin, handle_one_way, meter_of, parse_messages, parts_of,
-        read_body, refusal, sender_of,
-    },
+    post::{handle_one_way, meter_of, parse_messages, parts_of, read_body, refusal, sender_of},
+    request::{RequestContext, RequestOrigin, subject_name},
     rpc::{
         ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
         result_message,
@@ -132,7 +130,7 @@ impl LegacyPost<'_> {
     async fn answer(self, request: ClientRequest) -> Option<String> {
         let Self { server, headers, .. } = self;
         let id = request.id.clone();
-        let name = era::subject_name(headers, &request.method, &request.params);
+        let name = subject_name(headers, &request.method, &request.params);
         let mut meter = meter_of(server, &request.method, name.as_deref(), RequestEra::Legacy);
         let answer = match self.answer_request(request, &mut meter).await {
             // The call is on record, and is counted when it ends.

@@ -11,8 +11,8 @@
 //!
 //! # A tool is called
 //!
-//! 1. `post.rs` reads the body (`rpc`). `request` finds the era of the request (`era`), its MCP
-//!    session (`server`), the agent's session that the call acts in, and with it the project.
+//! 1. `post.rs` reads the body (`rpc`). `request` finds the era of the request, its MCP session
+//!    (`server`), the agent's session that the call acts in, and with it the project.
 //! 2. `call/mod.rs` finds the tool, and chooses how its call runs: its top comment draws that. A
 //!    slow call in a session is stored first.
 //! 3. `call/run.rs` polls the tool, and meanwhile handles the tool's messages and questions for the
@@ -20,12 +20,12 @@
 //! 4. `call/answer.rs` makes the answer from the outcome, and `stream` the response: the whole
 //!    answer, or a stream of events.
 //!
-//! `methods` are all methods that have one answer, `notices` what clients are told without a
-//! request, `streams` the streams that clients open, `legacy_sse` the transport of 2024-11-05.
-//! `prompts` and `resources` are what the server offers beside tools.
+//! `introduction` is how a client begins, `methods` are all methods that have one answer, `notices`
+//! what clients are told without a request, `streams` the streams that clients open, `legacy_sse`
+//! the transport of 2024-11-05. `prompts` and `resources` are what the server offers beside tools.
 
 mod call;
-mod era;
+mod introduction;
 mod legacy_sse;
 mod methods;
 mod notices;
@@ -42,6 +42,7 @@ use axum::{
     Router,
     routing::{get, post},
 };
+use futures_util::FutureExt as _;
 use svc_core::service;
 
 use self::call::recover_calls;
@@ -74,8 +75,8 @@ impl McpServer {
     pub async fn start(parts: McpServerParts) -> Result<Self, service::Error> {
         let server = Self::assemble(parts).await?;
         recover_calls(&server).await?;
-        server.background.spawn(watch_new_streams(server.clone()));
-        server.background.spawn(watch_servers(server.clone()));
+        server.background.spawn(watch_new_streams(server.clone()).boxed());
+        server.background.spawn(watch_servers(server.clone()).boxed());
         Ok(server)
     }
 

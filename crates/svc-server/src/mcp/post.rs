@@ -1,40 +1,46 @@
-//! `POST /mcp`: one message, or a batch as in the revisions before 2025-06-18.
+//! `POST /mcp`: one message, or a batch as in the revisions before 2025-06-18. How a body is read,
+//! how a request is refused, and what becomes of messages that want no answer.
 
 use std::sync::Arc;
 
 use axum::{
     Extension,
+    body::Body,
     extract::{Request as HttpRequest, State},
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::value::RawValue;
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, request::Parts,
+};
+use serde_json::{Value, value::RawValue};
 use svc_core::service::process::RequestSender;
-use svc_model::Caller;
+use svc_model::{Caller, limits};
 use svc_store::McpTransport;
-use svc_wire::mcp::Revision;
+use svc_wire::mcp::{self, Revision};
 use tracing::Instrument as _;
 
 use super::{
     McpServer,
-    call::{CallAnswer, CallReply, PendingAnswer, RecordedCall},
-    era::{self, client_name, initialize_result, introduction},
+    call::{CallAnswer, CallReply, PendingAnswer, RecordedCall, RequestKey},
+    introduction::{client_name, initialize_result, introduction},
     methods::MethodCall,
     request::{
-        METHOD, NAME, RequestContext, RequestOrigin, SESSION_ID, SessionSearch, echo,
-        handle_one_way, meter_of, parse_messages, parts_of, read_body, refusal, request_origin,
-        sender_of, session_of,
+        self, RequestContext, RequestOrigin, SESSION_ID, SessionSearch, request_origin, session_of,
     },
     rpc::{
-        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, RpcError, UnreadableMessage,
-        error_message, result_message,
+        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RpcError,
+        UnreadableMessage, error_message, parse_body, result_message,
     },
     server::{McpSession, RequestEra, RequestMeter, RequestOutcome},
     stream::{AnswerForms, CallLog, pending_response, whole_response},
     streams::listen,
 };
-use crate::web::{self, Problem};
+use crate::web::{self, GivenRequestId, Problem};
+
+static METHOD: HeaderName = HeaderName::from_static(mcp::METHOD);
+static NAME: HeaderName = HeaderName::from_static(mcp::NAME);
 
 pub(super) async fn post_message(
     State(server): State<McpServer>,
@@ -69,7 +75,7 @@ impl PostedMessages<'_> {
     async fn answer_request(self, request: ClientRequest) -> Response {
         let Self { server, headers, forms, .. } = self;
         let method = request.method.clone();
-        let name = era::subject_name(headers, &method, &request.params);
+        let name = request::subject_name(headers, &method, &request.params);
         let mut meter = meter_of(server, &method, name.as_deref(), RequestEra::Bare);
         let span = tracing::debug_span!(
             "mcp",
@@ -209,10 +215,10 @@ impl PostedMessages<'_> {
     async fn session_of_batch(self) -> Result<Option<Arc<McpSession>>, RpcError> {
         let Self { server, caller, headers, .. } = self;
         let none = || RpcError::new(INVALID_REQUEST, "this revision has no batches").status(400);
-        if era::names_modern(headers, None) {
+        if request::names_modern(headers, None) {
             return Err(none());
         }
-        let version = era::check_legacy_revision(headers)?;
+        let version = request::check_legacy_revision(headers)?;
         let session = session_of(server, caller, headers).await?;
         let revision = session.as_ref().map(|session| session.client().revision).or(version);
         let has_batches = revision.is_none_or(|revision| revision < Revision::V2025_06_18);
@@ -252,7 +258,7 @@ impl PostedMessages<'_> {
             ClientMessage::Notification { method, params } => (Some(method.clone()), Some(params)),
             ClientMessage::Request(_) | ClientMessage::Response { .. } => (None, None),
         };
-        let session = if era::names_modern(headers, params) {
+        let session = if request::names_modern(headers, params) {
             if params.is_none() {
                 let error = RpcError::new(INVALID_REQUEST, "nothing was asked that this answers");
                 return refusal(None, &error.status(400), forms);
@@ -260,7 +266,7 @@ impl PostedMessages<'_> {
             // A modern message has no session, even if it names one.
             Ok(None)
         } else {
-            match era::check_legacy_revision(headers) {
+            match request::check_legacy_revision(headers) {
                 Ok(_) => session_of(server, caller, headers).await,
                 Err(error) => Err(error),
             }
@@ -279,4 +285,93 @@ impl PostedMessages<'_> {
 
 fn was_cancelled() -> RpcError {
     RpcError::new(INVALID_REQUEST, "the call was cancelled")
+}
+
+/// A request's head and body. A request id that the daemon made is removed: it is for the daemon's
+/// log only.
+pub(super) fn parts_of(request: Request<Body>) -> (Parts, Body) {
+    let (mut parts, body) = request.into_parts();
+    if parts.extensions.get::<GivenRequestId>().is_none() {
+        parts.headers.remove("x-request-id");
+    }
+    (parts, body)
+}
+
+pub(super) fn sender_of(extensions: &Extensions) -> RequestSender {
+    extensions.get().copied().unwrap_or_default()
+}
+
+pub(super) async fn read_body(
+    server: &McpServer,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Bytes, Problem> {
+    web::require_json(headers)?;
+    web::read(body, limits::BODY_BYTES, server.services.tuning().body_stall).await
+}
+
+pub(super) fn parse_messages(body: &[u8]) -> Result<ClientBody, UnreadableMessage> {
+    let Ok(text) = std::str::from_utf8(body) else {
+        let error = RpcError::new(PARSE_ERROR, "the body is not UTF-8").status(400);
+        return Err(UnreadableMessage { id: None, error });
+    };
+    if web::is_too_heavy(text) {
+        return Err(UnreadableMessage { id: None, error: RpcError::too_large(web::TOO_HEAVY) });
+    }
+    parse_body(text)
+}
+
+pub(super) fn refusal(id: Option<&RawValue>, error: &RpcError, forms: AnswerForms) -> Response {
+    let mut response = whole_response(error_message(id, error), error.status, forms);
+    if let 429 | 503 = error.status {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// Repeats a request's header on its response.
+fn echo(response: &mut Response, name: &HeaderName, value: &str) {
+    let value = mcp::encode_value(value);
+    // Clients limit the length of a response's head, and no name of the daemon's own is longer.
+    let is_short = value.len() <= limits::SHORT_TEXT_BYTES;
+    if let Some(value) = HeaderValue::from_str(&value).ok().filter(|_| is_short) {
+        response.headers_mut().insert(name.clone(), value);
+    }
+}
+
+/// Starts to measure a request. The call of a tool sets the tool's name.
+pub(super) fn meter_of(
+    server: &McpServer,
+    method: &str,
+    name: Option<&str>,
+    era: RequestEra,
+) -> RequestMeter {
+    let is_prompt = |name: &&str| server.prompts.borrow().iter().any(|it| it.is_called(name));
+    let known = name.filter(|name| method == "prompts/get" && is_prompt(name));
+    RequestMeter::start(method, known.unwrap_or_default(), era)
+}
+
+/// Handles a notification, or an answer to a question of the daemon's. Without a session it has no
+/// effect.
+pub(super) async fn handle_one_way(
+    server: &McpServer,
+    session: Option<&McpSession>,
+    message: ClientMessage,
+) {
+    let Some(session) = session else { return };
+    match message {
+        ClientMessage::Response { id, outcome } => {
+            server.questions.answer(&session.id, &id, outcome);
+        }
+        ClientMessage::Notification { method, params } if method == "notifications/cancelled" => {
+            // Clients send this for calls that have ended, too; then it has no effect.
+            if let Some(id) = params.get("requestId") {
+                // A recorded call is registered when its recording ends.
+                drop(session.recording.lock().await);
+                let why = params.get("reason").and_then(Value::as_str);
+                server.running.cancel(&RequestKey::new(&session.id, id), why);
+            }
+        }
+        ClientMessage::Request(_) | ClientMessage::Notification { .. } => {}
+    }
 }

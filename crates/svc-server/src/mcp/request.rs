@@ -1,6 +1,10 @@
-//! A request over HTTP: its body and its messages, the caller, the era, the tools that the caller
-//! is shown, and the session that a call acts in; how a request is refused; and messages that want
-//! no answer.
+//! A request: its era and the checks that the era demands, its MCP session, the session that its
+//! call acts in, and the tools that the caller is shown.
+//!
+//! The order of the checks: the era and its revision, `_meta`, the standard headers, the arguments
+//! that headers repeat. Modern requests (stateless, from 2026-07-28 on) are checked as that
+//! revision demands. For all others `Mcp-Method` and `Mcp-Name` are optional: the body wins, and a
+//! disagreement is logged.
 //!
 //! An MCP session is a connection. What a person calls a session (a conversation, with its hooks,
 //! its peer and its journal) is the client's own, and one connection may serve several. Clients
@@ -19,93 +23,241 @@
 //! operator may act in any session; a connection with the operator's credential keeps the session
 //! that was found, also over a restart, until another is found.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use axum::{body::Body, response::Response};
-use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header, request::Parts};
-use serde_json::{Map, Value, value::RawValue};
+use futures_util::FutureExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Map, Value, json};
 use svc_core::{
     service::{Error, process::RequestSender, team::NewSession},
-    tools::{HOOK_EVENT, RequestTrace},
+    tools::{HOOK_EVENT, HeaderParam, LogLevel, ParamKind, RequestTrace, Tool},
 };
 use svc_model::{Caller, SessionStanding, ToolExposure, is_daemons_session_id, limits};
 use svc_store::McpTransport;
 use svc_sys::telemetry;
-use svc_wire::mcp::{self, CLIENT_PROCESS, EXPOSE};
+use svc_wire::mcp::{self, CLIENT_PROCESS, EXPOSE, Revision, TASKS_EXTENSION, meta};
 
 use super::{
     McpServer,
-    call::{CallRecord, RequestKey},
-    era::{self, ModernClient},
-    rpc::{
-        AnswerEra, ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR,
-        RpcError, SESSION_NOT_FOUND, UnreadableMessage, error_message, parse_body,
-    },
-    server::{McpSession, RequestEra, RequestMeter},
-    stream::{AnswerForms, whole_response},
+    rpc::{AnswerEra, ClientRequest, INVALID_REQUEST, RpcError, SESSION_NOT_FOUND},
+    server::{McpSession, RequestEra},
 };
-use crate::web::{self, GivenRequestId, Problem};
 
-pub(crate) static METHOD: HeaderName = HeaderName::from_static(mcp::METHOD);
-pub(crate) static NAME: HeaderName = HeaderName::from_static(mcp::NAME);
 pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static(mcp::SESSION_ID);
 
-/// A request's head and body. A request id that the daemon made is removed: it is for the daemon's
-/// log only.
-pub(crate) fn parts_of(request: Request<Body>) -> (Parts, Body) {
-    let (mut parts, body) = request.into_parts();
-    if parts.extensions.get::<GivenRequestId>().is_none() {
-        parts.headers.remove("x-request-id");
+/// The client of a modern request, as the request itself describes it.
+#[derive(Debug, Clone)]
+pub(crate) struct ModernClient {
+    pub(crate) revision: Revision,
+    pub(crate) capabilities: Arc<Map<String, Value>>,
+    pub(crate) log_level: Option<LogLevel>,
+}
+
+impl ModernClient {
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.capabilities.get("extensions").is_some_and(|all| all.get(TASKS_EXTENSION).is_some())
     }
-    (parts, body)
 }
 
-pub(crate) fn sender_of(extensions: &Extensions) -> RequestSender {
-    extensions.get().copied().unwrap_or_default()
-}
-
-pub(crate) async fn read_body(
-    server: &McpServer,
+/// The client of a modern request, whose `_meta` is checked; `None` for a request of an older era.
+pub(crate) fn modern_client(
     headers: &HeaderMap,
-    body: Body,
-) -> Result<Bytes, Problem> {
-    web::require_json(headers)?;
-    web::read(body, limits::BODY_BYTES, server.services.tuning().body_stall).await
-}
-
-pub(crate) fn parse_messages(body: &[u8]) -> Result<ClientBody, UnreadableMessage> {
-    let Ok(text) = std::str::from_utf8(body) else {
-        let error = RpcError::new(PARSE_ERROR, "the body is not UTF-8").status(400);
-        return Err(UnreadableMessage { id: None, error });
+    method: &str,
+    params: &Map<String, Value>,
+) -> Result<Option<ModernClient>, RpcError> {
+    let meta = params.get("_meta").and_then(Value::as_object);
+    let named = meta.and_then(|meta| meta.get(meta::PROTOCOL_VERSION));
+    let malformed = |key: &str, what: &str| {
+        RpcError::invalid_params(format!("params._meta[{key:?}]: {what}")).status(400)
     };
-    if web::is_too_heavy(text) {
-        return Err(UnreadableMessage { id: None, error: RpcError::too_large(web::TOO_HEAVY) });
+    let Some(named) = named else {
+        let in_session = headers.contains_key(mcp::SESSION_ID);
+        if names_modern(headers, None) || (method == "server/discover" && !in_session) {
+            return Err(malformed(meta::PROTOCOL_VERSION, "is missing"));
+        }
+        return Ok(None);
+    };
+    let Some(named) = named.as_str() else {
+        return Err(malformed(meta::PROTOCOL_VERSION, "must be a string"));
+    };
+    let why = match literal(headers, mcp::PROTOCOL_VERSION)? {
+        Some(header) if header == named => None,
+        Some(_) => Some("MCP-Protocol-Version and params._meta disagree"),
+        None => Some("MCP-Protocol-Version: the header is missing"),
+    };
+    if let Some(why) = why {
+        return Err(RpcError::header_mismatch(why));
     }
-    parse_body(text)
+    let revision = Revision::parse(named).filter(|revision| revision.is_modern());
+    let Some(revision) = revision else { return Err(RpcError::unsupported_version(named)) };
+    let meta = meta.map(Cow::Borrowed).unwrap_or_default();
+    let Some(capabilities) = meta.get(meta::CLIENT_CAPABILITIES).and_then(Value::as_object) else {
+        return Err(malformed(meta::CLIENT_CAPABILITIES, "must be an object"));
+    };
+    let log_level = meta.get(meta::LOG_LEVEL).cloned().map(serde_json::from_value).transpose();
+    let log_level = log_level.map_err(|_| malformed(meta::LOG_LEVEL, "is no log level"))?;
+    let capabilities = known_capabilities(capabilities).into();
+    Ok(Some(ModernClient { revision, capabilities, log_level }))
 }
 
-pub(crate) fn refusal(id: Option<&RawValue>, error: &RpcError, forms: AnswerForms) -> Response {
-    let mut response = whole_response(error_message(id, error), error.status, forms);
-    if let 429 | 503 = error.status {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+/// Whether the headers of a message or its `_meta` name a modern revision, known or not.
+pub(crate) fn names_modern(headers: &HeaderMap, params: Option<&Map<String, Value>>) -> bool {
+    let meta = params.and_then(|params| params.get("_meta"));
+    meta.is_some_and(|meta| meta.get(meta::PROTOCOL_VERSION).is_some())
+        || literal(headers, mcp::PROTOCOL_VERSION)
+            .is_ok_and(|version| version.is_some_and(Revision::names_modern))
+}
+
+/// The revision that a message of an older era names. The error has no code of the modern era: by
+/// such a code a client that knows both eras would take this server for a modern one.
+pub(crate) fn check_legacy_revision(headers: &HeaderMap) -> Result<Option<Revision>, RpcError> {
+    let unknown = || {
+        RpcError::new(INVALID_REQUEST, "MCP-Protocol-Version: is none that this server knows")
+            .status(400)
+    };
+    match literal(headers, mcp::PROTOCOL_VERSION) {
+        Ok(None) => Ok(None),
+        Ok(Some(version)) => Revision::parse(version).map(Some).ok_or_else(unknown),
+        Err(_) => Err(unknown()),
     }
-    response
+}
+
+/// Checks the standard headers of a modern request (SEP-2243).
+pub(crate) fn check_standard_headers(
+    headers: &HeaderMap,
+    request: &ClientRequest,
+) -> Result<(), RpcError> {
+    let method = literal(headers, mcp::METHOD)?
+        .ok_or_else(|| RpcError::header_mismatch("Mcp-Method: the header is missing"))?;
+    if method != request.method {
+        return Err(RpcError::header_mismatch("Mcp-Method and the body's method disagree"));
+    }
+    let Some(member) = mcp::name_member(&request.method) else { return Ok(()) };
+    let Some(name) = request.params.get(member).and_then(Value::as_str) else { return Ok(()) };
+    match decoded(headers, mcp::NAME)? {
+        None => Err(RpcError::header_mismatch("Mcp-Name: the header is missing")),
+        Some(header) if header == name => Ok(()),
+        Some(_) => Err(RpcError::header_mismatch(format!("Mcp-Name and params.{member} disagree"))),
+    }
+}
+
+pub(crate) fn check_argument_headers(
+    headers: &HeaderMap,
+    tool: &Tool,
+    params: &Map<String, Value>,
+) -> Result<(), RpcError> {
+    for param in tool.header_params() {
+        let mut value = params.get("arguments");
+        for step in &param.path {
+            value = value.and_then(|value| value.get(step));
+        }
+        let value = value.filter(|value| !value.is_null());
+        let name = format!("{}{}", mcp::PARAM_PREFIX, param.header.to_ascii_lowercase());
+        let Ok(name) = HeaderName::try_from(name) else { continue };
+        let header = decoded(headers, name.as_str())?;
+        let mismatch =
+            |why: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {why}", param.header));
+        match (value, header) {
+            (Some(_), None) => return Err(mismatch("the header is missing")),
+            (Some(value), Some(header)) if !agrees(param, value, &header) => {
+                return Err(mismatch("the header and the argument disagree"));
+            }
+            (None, _) | (Some(_), Some(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+fn agrees(param: &HeaderParam, value: &Value, header: &str) -> bool {
+    match param.kind {
+        // The tool's schema refuses a value of another type.
+        ParamKind::String => value.as_str().is_none_or(|value| value == header),
+        ParamKind::Boolean => value.as_bool().is_none_or(|value| value.to_string() == header),
+        ParamKind::Integer => {
+            let Some(value) = value.as_f64() else { return true };
+            value.to_string() == header
+                || header.parse::<f64>().is_ok_and(|header| (header - value).abs() < f64::EPSILON)
+        }
+    }
+}
+
+/// The decoded value of a header that may occur once.
+fn decoded(headers: &HeaderMap, name: &str) -> Result<Option<String>, RpcError> {
+    let Some(value) = single(headers, name)? else { return Ok(None) };
+    let value = mcp::decode_value(value.as_bytes()).ok_or_else(|| unreadable(name))?;
+    Ok(Some(value.into_owned()))
+}
+
+/// The value of a header that may occur once and is never encoded.
+fn literal<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, RpcError> {
+    let Some(value) = single(headers, name)? else { return Ok(None) };
+    value.to_str().map(|value| Some(value.trim())).map_err(|_| unreadable(name))
+}
+
+fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, RpcError> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next();
+    if values.next().is_some() {
+        return Err(RpcError::header_mismatch(format!("{name}: the header is there twice")));
+    }
+    Ok(value)
+}
+
+fn unreadable(name: &str) -> RpcError {
+    RpcError::header_mismatch(format!("{name}: the header's value cannot be read"))
+}
+
+/// The name of what a request is about (a tool, a prompt, a URI, a task), for spans, metrics and
+/// the response's headers. The body wins over the headers.
+pub(crate) fn subject_name(
+    headers: &HeaderMap,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Option<String> {
+    let header = literal(headers, mcp::METHOD).ok().flatten();
+    if header.is_some_and(|header| header != method) {
+        let text = "Mcp-Method disagrees with the body (SEP-2243): the body counts";
+        tracing::warn!(mcp.method = method, "{text}");
+    }
+    let member = mcp::name_member(method)?;
+    let named = params.get(member).and_then(Value::as_str).filter(|name| !name.is_empty());
+    let header = decoded(headers, mcp::NAME).ok().flatten();
+    match (named, header) {
+        (Some(named), Some(header)) if named != header => {
+            let text = "Mcp-Name disagrees with the body (SEP-2243): the body counts";
+            tracing::warn!(mcp.method = method, "{text}");
+            Some(named.to_owned())
+        }
+        (Some(named), _) => Some(named.to_owned()),
+        (None, header) => header,
+    }
+}
+
+/// The capabilities of clients that the protocol names, without extensions.
+const CAPABILITIES: [&str; 4] = ["elicitation", "roots", "sampling", "tasks"];
+
+/// The capabilities that the server may use. A large one is kept as an empty object.
+pub(super) fn known_capabilities(capabilities: &Map<String, Value>) -> Map<String, Value> {
+    let bounded = |capability: &Value| {
+        let is_small = capability.to_string().len() <= limits::MCP_CAPABILITY_BYTES;
+        if is_small { capability.clone() } else { json!({}) }
+    };
+    let mut known = Map::new();
+    for name in CAPABILITIES {
+        if let Some(capability) = capabilities.get(name) {
+            known.insert(name.to_owned(), bounded(capability));
+        }
+    }
+    let extensions = capabilities.get("extensions");
+    if let Some(tasks) = extensions.and_then(|all| all.get(TASKS_EXTENSION)) {
+        known.insert("extensions".to_owned(), json!({ TASKS_EXTENSION: bounded(tasks) }));
+    }
+    known
 }
 
 pub(crate) fn no_session() -> RpcError {
     // 404 makes a client start a new session, 400 would not.
     RpcError::new(SESSION_NOT_FOUND, "there is no such session: begin with initialize").status(404)
-}
-
-/// Repeats a request's header on its response.
-pub(crate) fn echo(response: &mut Response, name: &HeaderName, value: &str) {
-    let value = mcp::encode_value(value);
-    // Clients limit the length of a response's head, and no name of the daemon's own is longer.
-    let is_short = value.len() <= limits::SHORT_TEXT_BYTES;
-    if let Some(value) = HeaderValue::from_str(&value).ok().filter(|_| is_short) {
-        response.headers_mut().insert(name.clone(), value);
-    }
 }
 
 pub(crate) async fn request_origin(
@@ -114,11 +266,11 @@ pub(crate) async fn request_origin(
     headers: &HeaderMap,
     request: &ClientRequest,
 ) -> Result<RequestOrigin, RpcError> {
-    if let Some(client) = era::modern_client(headers, &request.method, &request.params)? {
-        era::check_standard_headers(headers, request)?;
+    if let Some(client) = modern_client(headers, &request.method, &request.params)? {
+        check_standard_headers(headers, request)?;
         return Ok(RequestOrigin::Modern(client));
     }
-    era::check_legacy_revision(headers)?;
+    check_legacy_revision(headers)?;
     if request.method == "initialize" {
         return Ok(RequestOrigin::Bare);
     }
@@ -139,43 +291,6 @@ pub(crate) async fn session_of(
         .filter(|session| session.transport == McpTransport::Http)
         .map(Some)
         .ok_or_else(no_session)
-}
-
-/// Starts to measure a request. The call of a tool sets the tool's name.
-pub(crate) fn meter_of(
-    server: &McpServer,
-    method: &str,
-    name: Option<&str>,
-    era: RequestEra,
-) -> RequestMeter {
-    let is_prompt = |name: &&str| server.prompts.borrow().iter().any(|it| it.is_called(name));
-    let known = name.filter(|name| method == "prompts/get" && is_prompt(name));
-    RequestMeter::start(method, known.unwrap_or_default(), era)
-}
-
-/// Handles a notification, or an answer to a question of the daemon's. Without a session it has no
-/// effect.
-pub(crate) async fn handle_one_way(
-    server: &McpServer,
-    session: Option<&McpSession>,
-    message: ClientMessage,
-) {
-    let Some(session) = session else { return };
-    match message {
-        ClientMessage::Response { id, outcome } => {
-            server.questions.answer(&session.id, &id, outcome);
-        }
-        ClientMessage::Notification { method, params } if method == "notifications/cancelled" => {
-            // Clients send this for calls that have ended, too; then it has no effect.
-            if let Some(id) = params.get("requestId") {
-                // A recorded call is registered when its recording ends.
-                drop(session.recording.lock().await);
-                let why = params.get("reason").and_then(Value::as_str);
-                server.running.cancel(&RequestKey::new(&session.id, id), why);
-            }
-        }
-        ClientMessage::Request(_) | ClientMessage::Notification { .. } => {}
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -214,28 +329,6 @@ impl RequestContext {
         let (request_id, parent) = (text("x-request-id"), text("traceparent"));
         let trace = RequestTrace { request_id, parent, sender };
         Ok(Self { caller: caller.clone(), origin, acting_session, exposure, trace })
-    }
-
-    /// The record of a request that asks its client nothing.
-    pub(crate) fn record(
-        &self,
-        server: &McpServer,
-        request: &ClientRequest,
-        method: &'static str,
-        name: &str,
-    ) -> CallRecord {
-        CallRecord {
-            rpc_id: request.id.clone(),
-            method,
-            name: name.to_owned(),
-            params: request.params.clone(),
-            raw_params: request.raw_params.clone(),
-            trace: self.trace.clone(),
-            acting_session: self.acting_session.clone(),
-            credential: server.services.access.credential_name(&self.caller),
-            started_at: server.services.now(),
-            hold: None,
-        }
     }
 }
 
@@ -382,12 +475,13 @@ impl SessionSearch<'_> {
         }
         let (server, id) = (self.server.clone(), session.id.clone());
         let client_session = Arc::clone(client_session);
-        self.server.background.spawn(async move {
+        let keep = async move {
             if let Err(error) = server.services.hooks.tie_mcp_session(&id, &client_session).await {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "cannot note whose a connection is");
             }
-        });
+        };
+        self.server.background.spawn(keep.boxed());
     }
 
     /// The session that the client's process works for, if `svc stdio` names the process.
@@ -437,5 +531,120 @@ fn exposure_of(
         Some(asked) => asked.ok().and_then(|asked| asked.parse().ok()).ok_or_else(|| {
             RpcError::invalid_params("Svc-Expose: must be search or all").status(400)
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        headers
+    }
+
+    fn meta(version: &str) -> Value {
+        json!({"_meta": {"io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {}}})
+    }
+
+    #[test]
+    fn eras_by_table() {
+        let new = "2026-07-28";
+        for (header, params, expected) in [
+            (None, json!({}), Ok(false)),
+            (Some("2025-06-18"), json!({}), Ok(false)),
+            (Some("nonsense"), json!({}), Ok(false)),
+            (Some(new), meta(new), Ok(true)),
+            (Some("  2026-07-28 "), meta(new), Ok(true)),
+            (Some(new), json!({}), Err(-32602)),
+            (Some("2031-01-01"), json!({}), Err(-32602)),
+            (
+                Some(new),
+                json!({"_meta": {"io.modelcontextprotocol/protocolVersion": new}}),
+                Err(-32602),
+            ),
+            (
+                Some(new),
+                json!({"_meta": {"io.modelcontextprotocol/protocolVersion": 3}}),
+                Err(-32602),
+            ),
+            (None, meta(new), Err(-32020)),
+            (Some("2025-11-25"), meta(new), Err(-32020)),
+            (Some("2031-01-01"), meta("2031-01-01"), Err(-32022)),
+            (Some("2025-11-25"), meta("2025-11-25"), Err(-32022)),
+        ] {
+            let list: Vec<_> =
+                header.into_iter().map(|value| ("mcp-protocol-version", value)).collect();
+            let Value::Object(params) = params else { panic!("an object") };
+            let client = modern_client(&headers(&list), "tools/list", &params);
+            let is_modern = client.map(|client| client.is_some()).map_err(|error| {
+                assert_eq!(error.status, 400);
+                error.code
+            });
+            assert_eq!(is_modern, expected, "{header:?} {params:?}");
+        }
+    }
+
+    #[test]
+    fn standard_headers_by_table() {
+        let request = |method: &str, params: Value| ClientRequest {
+            id: serde_json::value::to_raw_value(&1).unwrap(),
+            method: method.to_owned(),
+            params: params.as_object().unwrap().clone(),
+            raw_params: None,
+        };
+        let call = request("tools/call", json!({"name": "wörk"}));
+        for (request, list, fine) in [
+            (&request("tools/list", json!({})), vec![("mcp-method", "tools/list")], true),
+            (&request("tools/list", json!({})), vec![("mcp-method", "  tools/list ")], true),
+            (&request("tools/list", json!({})), vec![("mcp-method", "TOOLS/LIST")], false),
+            (&request("tools/list", json!({})), vec![], false),
+            (&call, vec![("mcp-method", "tools/call")], false),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "=?base64?d8O2cms=?=")], true),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "=?base64?d8O2cms?=")], false),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "work")], false),
+            (
+                &call,
+                vec![("mcp-method", "tools/call"), ("mcp-name", "a"), ("mcp-name", "a")],
+                false,
+            ),
+        ] {
+            let checked = check_standard_headers(&headers(&list), request);
+            assert_eq!(checked.is_ok(), fine, "{list:?}");
+            assert!(checked.err().is_none_or(|error| error.code == -32020 && error.status == 400));
+        }
+    }
+
+    #[test]
+    fn repeated_arguments_by_table() {
+        let schema = json!({"type": "object", "properties": {
+            "text": {"type": "string", "x-mcp-header": "Text"},
+            "count": {"type": "integer", "x-mcp-header": "Count"},
+            "inner": {"type": "object", "properties": {"on": {"type": "boolean", "x-mcp-header": "On"}}},
+        }});
+        let tool = Tool::raw("t", "a tool", schema, |_, _| async {
+            Ok(svc_core::tools::Output::text(""))
+        });
+        for (arguments, list, fine) in [
+            (json!({}), vec![], true),
+            (json!({"text": null}), vec![], true),
+            (json!({"text": "a"}), vec![("mcp-param-text", "a")], true),
+            (json!({"text": "a"}), vec![("mcp-param-text", "=?base64?YQ==?=")], true),
+            (json!({"text": "a"}), vec![], false),
+            (json!({"text": "a"}), vec![("mcp-param-text", "A")], false),
+            (json!({"count": 42}), vec![("mcp-param-count", "42.0")], true),
+            (json!({"count": 42}), vec![("mcp-param-count", "43")], false),
+            (json!({"inner": {"on": true}}), vec![("mcp-param-on", "true")], true),
+            (json!({"inner": {"on": true}}), vec![("mcp-param-on", "false")], false),
+        ] {
+            let params = json!({"name": "t", "arguments": arguments});
+            let checked =
+                check_argument_headers(&headers(&list), &tool, params.as_object().unwrap());
+            assert_eq!(checked.is_ok(), fine, "{params} {list:?}");
+        }
     }
 }

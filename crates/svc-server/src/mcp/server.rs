@@ -11,6 +11,7 @@ use std::{
     time::Instant,
 };
 
+use futures_util::FutureExt as _;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -177,12 +178,13 @@ impl McpSessions {
             return;
         }
         let (services, session) = (self.services.clone(), Arc::clone(session));
-        self.background.spawn(async move {
+        let touch = async move {
             if let Err(error) = services.mcp.touch_mcp_session(&session.id).await {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "cannot note that a session is alive");
             }
-        });
+        };
+        self.background.spawn(touch.boxed());
     }
 
     /// Records the client's description from `initialize`, in a session that was opened before.

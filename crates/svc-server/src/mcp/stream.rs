@@ -12,7 +12,11 @@ use std::{convert::Infallible, sync::Arc};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use futures_util::{FutureExt as _, future::OptionFuture, stream};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, OptionFuture},
+    stream,
+};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -62,9 +66,12 @@ impl AnswerForms {
     }
 }
 
-pub(crate) trait MessageSource: Send + 'static {
-    /// Waits for the next part of the body; `None` at the end. Cancel safe.
-    fn next(&mut self) -> impl Future<Output = Result<Option<String>, service::Error>> + Send;
+/// The next part of a body; `None` at the end.
+pub(crate) type NextPart<'a> = BoxFuture<'a, Result<Option<String>, service::Error>>;
+
+pub(crate) trait MessageSource: Send {
+    /// Waits for the next part of the body. Cancel safe.
+    fn next(&mut self) -> NextPart<'_>;
 
     /// The last part of the body when the server stops.
     fn last_words(&mut self) -> Option<String> {
@@ -76,9 +83,10 @@ pub(crate) trait MessageSource: Send + 'static {
     }
 }
 
-/// A body whose parts come from a source.
-pub(crate) struct McpResponseBody<S> {
-    source: S,
+/// A body whose parts come from a source. One type for all sources, so that it exists once in the
+/// program.
+pub(crate) struct McpResponseBody {
+    source: Box<dyn MessageSource>,
     /// Sent before the source's parts.
     first: Option<String>,
     /// Cancelled when the session that the stream belongs to is closed.
@@ -88,10 +96,14 @@ pub(crate) struct McpResponseBody<S> {
     is_over: bool,
 }
 
-impl<S: MessageSource> McpResponseBody<S> {
-    pub(crate) fn new(server: &McpServer, first: Option<String>, source: S) -> Self {
+impl McpResponseBody {
+    pub(crate) fn new(
+        server: &McpServer,
+        first: Option<String>,
+        source: impl MessageSource + 'static,
+    ) -> Self {
         Self {
-            source,
+            source: Box::new(source),
             first,
             closed: CancellationToken::new(),
             stop: server.stop.clone(),
@@ -244,18 +256,20 @@ impl AnswerSource {
 }
 
 impl MessageSource for AnswerSource {
-    async fn next(&mut self) -> Result<Option<String>, service::Error> {
-        let Some(pending) = &mut self.pending else { return Ok(None) };
-        let next = pending.messages.as_mut().map(mpsc::UnboundedReceiver::recv);
-        let answer = tokio::select! {
-            biased;
-            Some(Some(message)) = OptionFuture::from(next) => {
-                let part = if self.events { event(&message) } else { JSON_KEEP_ALIVE.to_owned() };
-                return Ok(Some(part));
-            }
-            answer = &mut pending.answer => answer,
-        };
-        Ok(Some(self.finish(answer)))
+    fn next(&mut self) -> NextPart<'_> {
+        Box::pin(async move {
+            let Some(pending) = &mut self.pending else { return Ok(None) };
+            let next = pending.messages.as_mut().map(mpsc::UnboundedReceiver::recv);
+            let answer = tokio::select! {
+                biased;
+                Some(Some(message)) = OptionFuture::from(next) => {
+                    let keep_alive = || JSON_KEEP_ALIVE.to_owned();
+                    return Ok(Some(if self.events { event(&message) } else { keep_alive() }));
+                }
+                answer = &mut pending.answer => answer,
+            };
+            Ok(Some(self.finish(answer)))
+        })
     }
 
     fn last_words(&mut self) -> Option<String> {
@@ -357,22 +371,24 @@ struct CallLogSource {
 }
 
 impl MessageSource for CallLogSource {
-    async fn next(&mut self) -> Result<Option<String>, service::Error> {
-        let close_request = self.log.close_requests.as_mut().map(watch::Receiver::changed);
-        let events = tokio::select! {
-            biased;
-            events = self.log.follow.next() => events?,
-            Some(Ok(())) = OptionFuture::from(close_request) => None,
-        };
-        let Some(events) = events else { return Ok(None) };
-        let mut text = String::new();
-        for event in &events {
-            if !std::mem::replace(&mut self.retry_given, true) {
-                text = format!("retry: {}\n", limits::MCP_RETRY_MS);
+    fn next(&mut self) -> NextPart<'_> {
+        Box::pin(async move {
+            let close_request = self.log.close_requests.as_mut().map(watch::Receiver::changed);
+            let events = tokio::select! {
+                biased;
+                events = self.log.follow.next() => events?,
+                Some(Ok(())) = OptionFuture::from(close_request) => None,
+            };
+            let Some(events) = events else { return Ok(None) };
+            let mut text = String::new();
+            for event in &events {
+                if !std::mem::replace(&mut self.retry_given, true) {
+                    text = format!("retry: {}\n", limits::MCP_RETRY_MS);
+                }
+                push_event(&mut text, self.log.call.as_str(), event);
             }
-            push_event(&mut text, self.log.call.as_str(), event);
-        }
-        Ok(Some(text))
+            Ok(Some(text))
+        })
     }
 }
 
@@ -490,21 +506,23 @@ struct StandaloneSource {
 }
 
 impl MessageSource for StandaloneSource {
-    async fn next(&mut self) -> Result<Option<String>, service::Error> {
-        let number = self.number;
-        let notice = tokio::select! {
-            biased;
-            // A message goes to the latest stream only, since the connections of earlier ones may
-            // be dead. The session holds the sender, so the wait does not fail.
-            _ = self.latest.wait_for(|latest| *latest != number) => return Ok(None),
-            notice = self.notices.next() => notice?,
-        };
-        let mut text = event(&notice.message(None));
-        if let Notice::ResourceUpdated { position: Some(position), .. } = notice {
-            let stream = standalone_stream_of(&self.notices.session);
-            text.insert_str(0, &format!("id: {stream}.{position}\n"));
-        }
-        Ok(Some(text))
+    fn next(&mut self) -> NextPart<'_> {
+        Box::pin(async move {
+            let number = self.number;
+            let notice = tokio::select! {
+                biased;
+                // A message goes to the latest stream only, since the connections of earlier ones
+                // may be dead. The session holds the sender, so the wait does not fail.
+                _ = self.latest.wait_for(|latest| *latest != number) => return Ok(None),
+                notice = self.notices.next() => notice?,
+            };
+            let mut text = event(&notice.message(None));
+            if let Notice::ResourceUpdated { position: Some(position), .. } = notice {
+                let stream = standalone_stream_of(&self.notices.session);
+                text.insert_str(0, &format!("id: {stream}.{position}\n"));
+            }
+            Ok(Some(text))
+        })
     }
 
     fn keep_alive(&mut self) -> &'static str {
@@ -532,19 +550,21 @@ struct SseStreamSource {
 }
 
 impl MessageSource for SseStreamSource {
-    async fn next(&mut self) -> Result<Option<String>, service::Error> {
-        tokio::select! {
-            biased;
-            events = self.follow.next() => {
-                let Some(events) = events? else { return Ok(None) };
-                let mut text = String::new();
-                for event in &events {
-                    push_event(&mut text, self.notices.session.id.as_str(), event);
+    fn next(&mut self) -> NextPart<'_> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                events = self.follow.next() => {
+                    let Some(events) = events? else { return Ok(None) };
+                    let mut text = String::new();
+                    for event in &events {
+                        push_event(&mut text, self.notices.session.id.as_str(), event);
+                    }
+                    Ok(Some(text))
                 }
-                Ok(Some(text))
+                notice = self.notices.next() => Ok(Some(event(&notice?.message(None)))),
             }
-            notice = self.notices.next() => Ok(Some(event(&notice?.message(None)))),
-        }
+        })
     }
 
     fn keep_alive(&mut self) -> &'static str {

@@ -18,14 +18,15 @@ use svc_wire::mcp::meta;
 use super::{
     McpServer,
     call::log_stream_of,
-    era::{self, ModernClient},
     methods::CallerResources,
     notices::{NoticeFilter, NoticeQueue},
-    request::{SESSION_ID, no_session, session_of},
+    request::{
+        ModernClient, SESSION_ID, check_legacy_revision, names_modern, no_session, session_of,
+    },
     rpc::{ClientRequest, RpcError, notification_message},
     server::McpSession,
     stream::{
-        CallLog, LogCursor, McpResponseBody, MessageSource, event, standalone_response,
+        CallLog, LogCursor, McpResponseBody, MessageSource, NextPart, event, standalone_response,
         standalone_stream_of,
     },
 };
@@ -77,7 +78,7 @@ pub(super) async fn close(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<StatusCode, Response> {
-    if !headers.contains_key(&SESSION_ID) && !era::names_modern(&headers, None) {
+    if !headers.contains_key(&SESSION_ID) && !names_modern(&headers, None) {
         let why = "Mcp-Session-Id: is missing; it names the session to end";
         return Err(Problem::malformed(why).into_response());
     }
@@ -91,10 +92,10 @@ async fn required_session(
     caller: &Caller,
     headers: &HeaderMap,
 ) -> Result<Arc<McpSession>, Response> {
-    if era::names_modern(headers, None) {
+    if names_modern(headers, None) {
         return Err(only_post());
     }
-    if let Err(error) = era::check_legacy_revision(headers) {
+    if let Err(error) = check_legacy_revision(headers) {
         return Err(Problem::malformed(error.message).into_response());
     }
     let problem = match session_of(server, caller, headers).await {
@@ -211,8 +212,10 @@ struct ListenSource {
 }
 
 impl MessageSource for ListenSource {
-    async fn next(&mut self) -> Result<Option<String>, Error> {
-        let notice = self.notices.next().await?;
-        Ok(Some(event(&notice.message(Some(&self.request)))))
+    fn next(&mut self) -> NextPart<'_> {
+        Box::pin(async move {
+            let notice = self.notices.next().await?;
+            Ok(Some(event(&notice.message(Some(&self.request)))))
+        })
     }
 }

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use svc_core::service::sources::SourceStatus;
 use svc_model::{
     StreamName,
@@ -57,7 +58,7 @@ impl Instance {
             stop: stop.clone(),
         };
         let keeper = Supervisor { starter, status: sender, wake: Arc::clone(&wake) };
-        let task = Mutex::new(Some(tokio::spawn(keeper.run())));
+        let task = Mutex::new(Some(tokio::spawn(keeper.run().boxed())));
         let used = Mutex::new(Instant::now());
         Arc::new(Self { spec, status, log, wake, stop, task, used, watched })
     }

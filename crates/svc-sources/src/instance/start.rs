@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use serde_json::json;
 use svc_core::service::{Services, sources::SourceStatus};
 use svc_model::{StreamName, Timestamp, new_secret};
@@ -255,8 +256,9 @@ impl ServerStarter {
         }
         let (connection, messages) = SourceConnection::new(redactor, parts.root.clone());
         let watched = Arc::clone(&self.watched);
-        tokio::spawn(report_moves(Arc::clone(&connection), watched, parts.moved.clone()));
-        tokio::spawn(write(Arc::clone(&connection), messages, pipes.stdin));
+        let moves = report_moves(Arc::clone(&connection), watched, parts.moved.clone());
+        tokio::spawn(moves.boxed());
+        tokio::spawn(write(Arc::clone(&connection), messages, pipes.stdin).boxed());
         let reader = read(Arc::clone(&connection), pipes.stdout);
         let closing = Arc::clone(&connection);
         let reading = tokio::spawn(async move {
@@ -265,7 +267,7 @@ impl ServerStarter {
             end
         });
         let (log, lines) = (Arc::clone(&self.log), parts.said.clone());
-        tokio::spawn(read_log(Arc::clone(&connection), pipes.stderr, log, lines));
+        tokio::spawn(read_log(Arc::clone(&connection), pipes.stderr, log, lines).boxed());
         Ok((ProcessLink { process, reading }, connection))
     }
 

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::FutureExt as _;
 use svc_core::{
     service::sources::{CallEvent, SourceKey, SourceStatus},
     tools::{Call, ChildTools, ErrorType, Failure, Tool, ToolError},
@@ -144,7 +145,7 @@ impl SourceManager {
             wanted.get(key).is_none_or(|spec| **spec != *instance.spec)
         });
         for (_, instance) in gone {
-            self.0.ending.spawn(async move { instance.end().await });
+            self.0.ending.spawn(async move { instance.end().await }.boxed());
         }
         for (key, spec) in state.wanted.clone().iter().filter(|(_, spec)| !spec.is_builtin()) {
             let learner = (key.clone(), String::new());

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::{FutureExt as _, future::join_all};
 use serde_json::json;
 use svc_core::{
     service::{
@@ -106,24 +107,27 @@ impl SourceManager {
         }
         for mark in orphaned_marks {
             let this = manager.clone();
-            manager.0.ending.spawn(async move {
+            let ending = async move {
                 end_leftovers(&mark).await;
                 Containers::new(this.home()).end(&mark).await;
                 if let Err(error) = this.0.services.sources.forget_process(mark).await {
                     tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
                 }
-            });
+            };
+            manager.0.ending.spawn(ending.boxed());
         }
+        // Of one type, so that the code that runs a task exists once and not for each.
         let background = [
-            tokio::spawn(learn(manager.clone(), lessons)),
-            tokio::spawn(write_lines(manager.clone(), lines)),
-            tokio::spawn(write_calls(manager.services().clone(), calls)),
-            tokio::spawn(write_moves(manager.services().clone(), moves)),
-            tokio::spawn(sweep_files(manager.clone())),
-            tokio::spawn(end_idle_instances(manager.clone())),
-            tokio::spawn(manager.clone().watch_files()),
-            tokio::spawn(end_with_sessions(manager.clone())),
+            learn(manager.clone(), lessons).boxed(),
+            write_lines(manager.clone(), lines).boxed(),
+            write_calls(manager.services().clone(), calls).boxed(),
+            write_moves(manager.services().clone(), moves).boxed(),
+            sweep_files(manager.clone()).boxed(),
+            end_idle_instances(manager.clone()).boxed(),
+            manager.clone().watch_files().boxed(),
+            end_with_sessions(manager.clone()).boxed(),
         ];
+        let background = background.map(tokio::spawn);
         let stop = manager.0.stop.clone();
         tokio::spawn(async move {
             stop.cancelled().await;
@@ -137,7 +141,7 @@ impl SourceManager {
     pub async fn finish(&self) {
         let instances: Vec<_> =
             self.state().instances.drain().map(|(_, instance)| instance).collect();
-        futures_util::future::join_all(instances.iter().map(|instance| instance.end())).await;
+        join_all(instances.iter().map(|instance| instance.end())).await;
         self.0.core.finish().await;
         self.0.ending.close();
         self.0.ending.wait().await;
@@ -249,7 +253,7 @@ fn end_instances(manager: &SourceManager, is_over: impl Fn(&str, &Instance) -> b
     let mut state = manager.state();
     let over = state.instances.extract_if(|(_, serves), instance| is_over(serves, instance));
     for (_, instance) in over {
-        manager.0.ending.spawn(async move { instance.end().await });
+        manager.0.ending.spawn(async move { instance.end().await }.boxed());
     }
 }
 

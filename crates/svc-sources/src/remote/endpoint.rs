@@ -56,8 +56,11 @@ enum SentCredential {
 }
 
 impl RemoteEndpoint {
-    pub(super) async fn send(&self, request: &McpRequest) -> Result<Response, RequestLoss> {
-        self.send_to(&self.url, request).await
+    pub(super) fn send(
+        &self,
+        request: &McpRequest,
+    ) -> impl Future<Output = Result<Response, RequestLoss>> {
+        self.send_to(&self.url, request)
     }
 
     /// Sends a request to a URL of the server. A refused credential is renewed once.

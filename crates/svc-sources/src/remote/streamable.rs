@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use reqwest::{Response, StatusCode, header::HeaderValue};
 use serde_json::{Value, json};
 use svc_core::tools::RequestTrace;
@@ -98,20 +99,20 @@ impl StreamableTransport {
                 let cancelled = CancellationToken::new();
                 lock(&self.in_flight).insert(id, cancelled.clone());
                 let request = HttpExchange { id, body: Bytes::from(text), is_first, traits, trace };
-                self.tasks.spawn(async move { this.exchange(request, cancelled).await });
+                self.tasks.spawn(async move { this.exchange(request, cancelled).await }.boxed());
             }
             // Later requests wait until the server has it.
             ChildMessage::Note(text) if text.contains("\"notifications/initialized\"") => {
                 this.post_note(text).await;
             }
             ChildMessage::Note(text) => {
-                self.tasks.spawn(async move { this.post_note(text).await });
+                self.tasks.spawn(async move { this.post_note(text).await }.boxed());
             }
             ChildMessage::Cancel { id, text } => {
                 self.end_exchange(id);
                 // Without sessions the end of the stream cancels the request.
                 if !self.connection().is_modern() {
-                    self.tasks.spawn(async move { this.post_note(text).await });
+                    self.tasks.spawn(async move { this.post_note(text).await }.boxed());
                 }
             }
         }

@@ -1,4 +1,6 @@
-//! The credentials in memory: the operator's token, and a cache of sessions' tokens.
+//! Credentials: the caller that a token stands for, and whether a credential is still good. Tokens
+//! alone decide who a caller is: the operator's, in a file, and those of sessions, in the database,
+//! with a cache in memory.
 
 use std::{
     collections::HashMap,
@@ -13,13 +15,234 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use svc_model::{
-    Caller, ProcessIdentity, Timestamp, TokenHash, TokenId, WeakSecret, check_secret, limits,
-    new_secret, token_hash,
+    Caller, Principal, ProcessIdentity, Scope, Timestamp, TokenHash, TokenId, WeakSecret,
+    check_secret, is_reserved_name, limits, new_secret, token_hash,
 };
-use svc_sys::private_file;
+use svc_store::TokenRow;
+use svc_sys::{private_file, telemetry};
 use tokio_util::sync::CancellationToken;
 
-pub(super) const OPERATOR_PREFIX: &str = "operator:";
+use crate::service::{Error, core::Core};
+
+const OPERATOR_PREFIX: &str = "operator:";
+
+/// Who made a call on record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordedCaller {
+    Good(Caller),
+    Revoked,
+    /// The row names a credential that the principal does not have.
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+pub struct Access {
+    pub(super) core: Core,
+    pub(super) tokens: Tokens,
+}
+
+impl Access {
+    pub(in crate::service) fn new(core: Core, tokens: Tokens) -> Self {
+        Self { core, tokens }
+    }
+
+    /// Evicts these tokens, whose rows are revoked already, and ends the streams that use them.
+    pub(in crate::service) fn forget(&self, ids: &[TokenId]) {
+        self.tokens.forget(ids, self.core.now());
+    }
+
+    pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
+        let hash = token_hash(token);
+        if self.tokens.is_operator(&hash) {
+            return Ok(Some((Caller::Operator, Credential::Operator(hash))));
+        }
+        let now = self.core.now();
+        let mut seen =
+            self.tokens.seen().by_hash.get(&hash).filter(|seen| seen.is_fresh(now)).cloned();
+        if seen.is_none() {
+            // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
+            seen = Box::pin(self.look_up(&hash)).await?;
+        }
+        let Some(seen) = seen.filter(|seen| seen.expires_at > now) else { return Ok(None) };
+        self.record_use(&seen, now).await;
+        Ok(Some((seen.caller.clone(), seen.credential())))
+    }
+
+    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>, Error> {
+        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
+        let Some(row) = self.core.store.tokens().by_hash(hash).await? else { return Ok(None) };
+        // A token for a reserved name is older than the reservation. A browser's secret is valid as
+        // a cookie only.
+        let is_browser = row.operator_credential.is_some();
+        let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
+        if row.revoked_at.is_some() || is_browser || is_reserved {
+            return Ok(None);
+        }
+        let seen = self.cached(row, read_at).await?;
+        self.tokens.cache(revocations, &seen, |known| {
+            known.by_hash.insert(*hash, seen.clone());
+        });
+        Ok(Some(seen))
+    }
+
+    pub(super) async fn cached(
+        &self,
+        row: TokenRow,
+        read_at: Timestamp,
+    ) -> Result<CachedToken, Error> {
+        let root = match &row.project {
+            Some(project) => self.core.projects.root(project, row.cwd.as_deref()).await?,
+            None => None,
+        };
+        Ok(CachedToken::from_row(row, root, read_at))
+    }
+
+    /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
+    pub(super) async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
+        if seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION) {
+            return;
+        }
+        self.tokens.seen().note_use(&seen.id, now);
+        let id = seen.id.clone();
+        let write = self
+            .core
+            .store
+            .write(move |tx| Box::pin(async move { tx.tokens().note_use(&id).await }));
+        // Authentication does not depend on this record.
+        if let Err(error) = Box::pin(write).await {
+            let error = telemetry::chain(&error);
+            tracing::warn!(error, "cannot record the use of a token");
+        }
+    }
+
+    /// Whether a credential is revoked or expired, according to memory alone.
+    pub fn is_over(&self, credential: &Credential) -> bool {
+        match credential {
+            Credential::Operator(hash) => !self.tokens.is_operator(hash),
+            Credential::Session { id, expires_at } => {
+                *expires_at <= self.core.now() || self.tokens.seen().has_ended(id)
+            }
+        }
+    }
+
+    pub async fn is_good(&self, credential: &Credential) -> bool {
+        !self.is_over(credential)
+            && match credential {
+                Credential::Operator(_) => true,
+                Credential::Session { id, .. } => self.is_token_good(id).await,
+            }
+    }
+
+    /// A future that completes when this credential is rotated, revoked or expires; `None` if it
+    /// has ended already.
+    ///
+    /// An idle stream ends at once, and no other stream wakes.
+    pub async fn until_over(
+        &self,
+        credential: &Credential,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let watch = self.tokens.watch(credential);
+        if !Box::pin(self.is_good(credential)).await {
+            return None;
+        }
+        let left = match credential {
+            Credential::Operator(_) => None,
+            Credential::Session { expires_at, .. } => Some(expires_at.since(self.core.now())),
+        };
+        Some(async move {
+            match left {
+                Some(left) => drop(tokio::time::timeout(left, watch.over()).await),
+                None => watch.over().await,
+            }
+        })
+    }
+
+    /// Names the credential of a caller, so that it can be checked later, also by another process.
+    pub fn credential_name(&self, caller: &Caller) -> String {
+        match caller.token() {
+            None => self.tokens.operator_fingerprint(),
+            Some(token) => token.as_str().to_owned(),
+        }
+    }
+
+    /// Whether the credential of this name is still valid.
+    ///
+    /// # Errors
+    /// [`Error::Unauthorized`] if it is not, or cannot be checked.
+    pub async fn check_credential(&self, caller: &Caller, name: &str) -> Result<(), Error> {
+        let is_good = match caller.token() {
+            None => name == self.tokens.operator_fingerprint(),
+            Some(_) => match TokenId::parse(name) {
+                Some(id) => self.is_token_good(&id).await,
+                None => false,
+            },
+        };
+        if is_good { Ok(()) } else { Err(Error::Unauthorized) }
+    }
+
+    /// The caller that made a call on record, with the present scopes and project of the token.
+    pub async fn caller_of_record(
+        &self,
+        principal: &Principal,
+        credential: Option<&str>,
+    ) -> Result<RecordedCaller, Error> {
+        let key = match principal {
+            Principal::Operator => return Ok(self.operator_of_record(credential)),
+            Principal::Session(key) => key,
+        };
+        let now = self.core.now();
+        let row = match credential.and_then(TokenId::parse) {
+            Some(id) => self.core.store.tokens().get(&id).await?,
+            None => None,
+        };
+        Ok(match row.filter(|row| *row.session == **key) {
+            None => RecordedCaller::Unknown,
+            Some(row) if row.revoked_at.is_none() && row.expires_at > now => {
+                RecordedCaller::Good(self.cached(row, now).await?.caller)
+            }
+            Some(_) => RecordedCaller::Revoked,
+        })
+    }
+
+    fn operator_of_record(&self, credential: Option<&str>) -> RecordedCaller {
+        // Older rows do not name the credential.
+        if credential.is_none_or(|name| name == self.tokens.operator_fingerprint()) {
+            return RecordedCaller::Good(Caller::Operator);
+        }
+        let is_operators = credential.is_some_and(|name| name.starts_with(OPERATOR_PREFIX));
+        if is_operators { RecordedCaller::Revoked } else { RecordedCaller::Unknown }
+    }
+
+    /// Whether the row of a token is valid. A failed read counts as invalid.
+    async fn is_token_good(&self, id: &TokenId) -> bool {
+        let now = self.core.now();
+        {
+            let seen = self.tokens.seen();
+            if seen.has_ended(id) {
+                return false;
+            }
+            if seen.good.get(id).is_some_and(|at| now.since(*at) < limits::TOKEN_CACHE) {
+                return true;
+            }
+        }
+        let revocations = self.tokens.revocations();
+        let row = match self.core.store.tokens().get(id).await {
+            Ok(row) => row,
+            Err(error) => {
+                let error = telemetry::chain(&error);
+                tracing::warn!(error, "cannot check a token again");
+                return false;
+            }
+        };
+        let is_good = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now);
+        let mut seen = self.tokens.seen();
+        if is_good && self.tokens.revocations() == revocations {
+            seen.evict();
+            seen.good.insert(id.clone(), now);
+        }
+        is_good && !seen.has_ended(id)
+    }
+}
 
 /// The operator's token and a cache of the others. Cheap to clone.
 ///
@@ -140,6 +363,29 @@ impl TokenCache {
 impl CachedToken {
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         now.since(self.read_at) < limits::TOKEN_CACHE
+    }
+
+    /// `root` is that of the row's project on this machine.
+    pub(super) fn from_row(row: TokenRow, root: Option<String>, read_at: Timestamp) -> Self {
+        Self {
+            caller: Caller::Session {
+                key: row.session.into(),
+                token: row.token_id.clone(),
+                scopes: row.scopes.into_iter().map(Scope).collect(),
+                project: row.project.map(Arc::from),
+                process: row.process.map(Arc::new),
+                root: root.map(Arc::from),
+                folder: row.cwd.map(Arc::from),
+            },
+            id: row.token_id,
+            expires_at: row.expires_at,
+            used_at: row.last_used_at,
+            read_at,
+        }
+    }
+
+    pub(super) fn credential(&self) -> Credential {
+        Credential::Session { id: self.id.clone(), expires_at: self.expires_at }
     }
 }
 

@@ -1,21 +1,17 @@
-//! Tokens: the operator's, in a file, and those of sessions, in the database. They alone decide who
-//! a caller is.
+//! Tokens of sessions: made, listed and taken back; and the exchange of the operator's.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, IdReference, Ids, OWN_SCOPES, PeerReference, READ_ALL, Scope, Timestamp,
-    TokenFingerprint, TokenHash, TokenId, is_agent_key, is_daemons_session_id, is_reserved_name,
-    limits, new_secret, token_hash,
+    Caller, IdReference, Ids, OWN_SCOPES, PeerReference, READ_ALL, Timestamp, TokenFingerprint,
+    TokenHash, TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
+    token_hash,
 };
 use svc_store::{PeerRow, TokenRow};
 
-use super::{
-    Access,
-    credentials::{CachedToken, Credential},
-};
+use super::Access;
 use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
 
 fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), Error> {
@@ -112,23 +108,6 @@ pub enum TokenKind {
 }
 
 impl Access {
-    pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
-        let hash = token_hash(token);
-        if self.tokens.is_operator(&hash) {
-            return Ok(Some((Caller::Operator, Credential::Operator(hash))));
-        }
-        let now = self.core.now();
-        let mut seen =
-            self.tokens.seen().by_hash.get(&hash).filter(|seen| seen.is_fresh(now)).cloned();
-        if seen.is_none() {
-            // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
-            seen = Box::pin(self.look_up(&hash)).await?;
-        }
-        let Some(seen) = seen.filter(|seen| seen.expires_at > now) else { return Ok(None) };
-        self.record_use(&seen, now).await;
-        Ok(Some((seen.caller.clone(), seen.credential())))
-    }
-
     /// The hash of the token with this fingerprint, if it is valid.
     pub async fn good_token(
         &self,
@@ -140,53 +119,6 @@ impl Access {
         }
         let (least, greatest) = fingerprint.range();
         Ok(self.core.store.tokens().good_between(&least, &greatest, self.core.now()).await?)
-    }
-
-    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<CachedToken>, Error> {
-        let (revocations, read_at) = (self.tokens.revocations(), self.core.now());
-        let Some(row) = self.core.store.tokens().by_hash(hash).await? else { return Ok(None) };
-        // A token for a reserved name is older than the reservation. A browser's secret is valid as
-        // a cookie only.
-        let is_browser = row.operator_credential.is_some();
-        let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
-        if row.revoked_at.is_some() || is_browser || is_reserved {
-            return Ok(None);
-        }
-        let seen = self.cached(row, read_at).await?;
-        self.tokens.cache(revocations, &seen, |known| {
-            known.by_hash.insert(*hash, seen.clone());
-        });
-        Ok(Some(seen))
-    }
-
-    pub(super) async fn cached(
-        &self,
-        row: TokenRow,
-        read_at: Timestamp,
-    ) -> Result<CachedToken, Error> {
-        let root = match &row.project {
-            Some(project) => self.core.projects.root(project, row.cwd.as_deref()).await?,
-            None => None,
-        };
-        Ok(CachedToken::from_row(row, root, read_at))
-    }
-
-    /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
-    pub(super) async fn record_use(&self, seen: &CachedToken, now: Timestamp) {
-        if seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION) {
-            return;
-        }
-        self.tokens.seen().note_use(&seen.id, now);
-        let id = seen.id.clone();
-        let write = self
-            .core
-            .store
-            .write(move |tx| Box::pin(async move { tx.tokens().note_use(&id).await }));
-        // Authentication does not depend on this record.
-        if let Err(error) = Box::pin(write).await {
-            let error = svc_sys::telemetry::chain(&error);
-            tracing::warn!(error, "cannot record the use of a token");
-        }
     }
 
     /// Makes a session token. Only the operator may. Its scopes must be the daemon's own, or of
@@ -345,31 +277,6 @@ fn candidate(row: &TokenRow) -> Candidate {
     let state = if row.revoked_at.is_some() { "revoked" } else { "good" };
     let about = format!("{state}, of {}, since {}", row.session, row.created_at);
     Candidate { id: row.token_id.as_str().to_owned(), about }
-}
-
-impl CachedToken {
-    /// `root` is that of the row's project on this machine.
-    pub(super) fn from_row(row: TokenRow, root: Option<String>, read_at: Timestamp) -> Self {
-        Self {
-            caller: Caller::Session {
-                key: row.session.into(),
-                token: row.token_id.clone(),
-                scopes: row.scopes.into_iter().map(Scope).collect(),
-                project: row.project.map(Arc::from),
-                process: row.process.map(Arc::new),
-                root: root.map(Arc::from),
-                folder: row.cwd.map(Arc::from),
-            },
-            id: row.token_id,
-            expires_at: row.expires_at,
-            used_at: row.last_used_at,
-            read_at,
-        }
-    }
-
-    pub(super) fn credential(&self) -> Credential {
-        Credential::Session { id: self.id.clone(), expires_at: self.expires_at }
-    }
 }
 
 impl From<TokenRow> for TokenInfo {

@@ -8,7 +8,7 @@ use svc_model::{
     hook::{self, HookClient, HookTiming},
 };
 
-use super::{event::HookCall, state::Hooks};
+use super::event::{HookCall, Hooks};
 use crate::service::{
     Error,
     codex::{OpenedThread, ThreadRegistry},

@@ -1,13 +1,14 @@
-//! Handles one event: recognises the session, writes the effects in one commit, and composes the
-//! reply.
+//! The service of hooks. It handles one event: recognises the session, writes the effects in one
+//! commit, and composes the reply.
 
 use std::{path::Path, sync::Arc};
 
 use svc_model::{
-    Caller, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash, client_session_id,
+    Caller, McpSessionId, OpenCalls, Peer, PeerStatus, ProcessIdentity, Timestamp, TokenHash,
+    client_session_id,
     hook::{
-        self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookPrompt,
-        HookReply, HookTiming, ReplyParts,
+        self, ClientPrompt, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookPolicy,
+        HookPrompt, HookReply, HookTiming, ReplyParts,
     },
     journal::{Session, SessionSource},
     limits,
@@ -17,14 +18,107 @@ use svc_store::PeerRow;
 use svc_sys::{client_records, session_secret::SessionSecrets, telemetry};
 
 use super::{
-    earlier_output::ReportedText,
-    lost_replies,
-    state::Hooks,
-    write_job::{HookJobResult, HookWriteJob},
+    announced_calls::AnnouncedCalls,
+    earlier_output::{EarlierTexts, ReportedText},
+    waiters::MailWaiters,
+    write_job::{self, HookJobResult, HookWriteJob},
 };
 use crate::service::{
-    Error, check, journal::ContextQuery, process, projects::project_root, team::ActingSession,
+    Error,
+    access::Access,
+    check,
+    core::Core,
+    handovers::Handovers,
+    journal::{ContextQuery, Journal},
+    process,
+    projects::project_root,
+    team::{ActingSession, Team},
 };
+
+/// The service of hooks: what coding agents' events change, and the replies to them.
+#[derive(Debug, Clone)]
+pub struct Hooks {
+    pub(super) core: Core,
+    pub(super) access: Access,
+    pub(super) team: Team,
+    pub(super) journal: Journal,
+    pub(super) handovers: Handovers,
+    /// Finds the session in which an MCP tool is called.
+    pub ties: Arc<AnnouncedCalls>,
+    pub(super) waiters: Arc<MailWaiters>,
+    pub(super) earlier_texts: Arc<EarlierTexts>,
+    pub(super) policy: HookPolicy,
+}
+
+impl Hooks {
+    pub(in crate::service) fn new(
+        core: Core,
+        access: Access,
+        team: Team,
+        journal: Journal,
+        handovers: Handovers,
+    ) -> Self {
+        Self {
+            core,
+            access,
+            team,
+            journal,
+            handovers,
+            ties: Arc::default(),
+            waiters: Arc::default(),
+            earlier_texts: Arc::default(),
+            policy: HookPolicy::default(),
+        }
+    }
+
+    pub(in crate::service) fn set_policy(&mut self, policy: HookPolicy) {
+        self.policy = policy;
+    }
+
+    /// The session of a client's process, as reported by hooks with the operator's credential.
+    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
+        Ok(self.core.store.peers().session_of_process(pid).await?)
+    }
+
+    /// Stores that an MCP connection belongs to this session.
+    pub async fn tie_mcp_session(&self, id: &McpSessionId, session: &str) -> Result<(), Error> {
+        let (id, session) = (id.clone(), session.to_owned());
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move { Ok(tx.mcp().tie_session(&id, &session).await?) })
+            })
+            .await
+    }
+
+    /// Removes ids of events that will not be sent again, and what was noted as given to sessions
+    /// that are silent for long.
+    pub async fn sweep_hooks(&self) -> Result<(), Error> {
+        let now = self.core.now();
+        self.core.store.sweeps().forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
+        self.core.store.sweeps().forget_seen_by_silent(now.minus(limits::SEEN_KEPT)).await?;
+        Ok(())
+    }
+
+    /// Takes back what the replies to these events gave to a session.
+    pub async fn take_back(
+        &self,
+        caller: &Caller,
+        session: String,
+        events: Vec<String>,
+    ) -> Result<(), Error> {
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    write_job::take_back(tx, (&caller, &budget), &session, &events).await
+                })
+            })
+            .await
+    }
+}
 
 /// What comes with an event, besides the client's own payload.
 #[derive(Debug, Clone, Default)]
@@ -489,7 +583,7 @@ fn check_call(event: &HookEvent, call: &HookCall) -> Result<(), Error> {
     for (field, text) in [("id", &call.id), ("tmux_pane", &call.tmux_pane)] {
         check::short(field, text.as_deref())?;
     }
-    lost_replies::check_lost(&call.lost)?;
+    write_job::check_lost(&call.lost)?;
     check::key("cwd", event.cwd.as_deref())
 }
 

@@ -9,7 +9,7 @@ use svc_model::{
 };
 use svc_store::PeerRow;
 
-use super::{lost_replies, state::Hooks};
+use super::{event::Hooks, write_job};
 use crate::service::{
     Error, ResourceKind, check,
     core::Core,
@@ -82,7 +82,7 @@ impl Hooks {
             standing => return Err(team::refusal(caller, session_id, standing)),
         }
         let credential = self.access.credential_name(caller);
-        lost_replies::check_lost(&waiter.lost)?;
+        write_job::check_lost(&waiter.lost)?;
         if !waiter.lost.is_empty() {
             self.take_back(caller, session_id.to_owned(), waiter.lost).await?;
         }

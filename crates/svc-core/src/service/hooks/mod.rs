@@ -2,10 +2,10 @@
 //!
 //! `event` takes an event through its phases: recognise the session, write, compose the reply.
 //! `write_job` has all that one event writes, in one commit; [`domain::hook`](svc_model::hook)
-//! decides what is written, and `handovers` which messages the reply has. `lost_replies` takes back
-//! what a hook did not print. `mail_wait` waits for messages on behalf of an idle session, and
-//! `waiters` knows which process waits for which session. `sending` reports to a sender when its
-//! message arrives. `announced_calls` finds the session in which an MCP tool is called.
+//! decides what is written, and `handovers` which messages the reply has. `mail_wait` waits for
+//! messages on behalf of an idle session, and `waiters` knows which process waits for which
+//! session. `sending` reports to a sender when its message arrives. `announced_calls` finds the
+//! session in which an MCP tool is called.
 //! `earlier_output` removes text that a turn reported before it continued with messages.
 //! `codex_threads` makes sessions of threads that no hook has reported yet.
 
@@ -13,13 +13,10 @@ mod announced_calls;
 mod codex_threads;
 mod earlier_output;
 mod event;
-mod lost_replies;
 mod mail_wait;
 mod sending;
-mod state;
 mod waiters;
 mod write_job;
 
-pub use event::HookCall;
+pub use event::{HookCall, Hooks};
 pub use mail_wait::{MailWait, MailWaiter};
-pub use state::Hooks;

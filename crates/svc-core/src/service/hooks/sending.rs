@@ -6,7 +6,7 @@ use svc_model::{
 };
 use svc_store::StoreError;
 
-use super::{mail_wait::is_gone, state::Hooks};
+use super::{event::Hooks, mail_wait::is_gone};
 use crate::service::{Error, ResourceKind};
 
 impl Hooks {

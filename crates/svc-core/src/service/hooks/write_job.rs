@@ -1,4 +1,9 @@
-//! Everything that one event writes, in one commit.
+//! Everything that one event writes, in one commit. That begins with what earlier replies gave and
+//! nobody saw: it is taken back, and given again.
+//!
+//! Each call of a hook has an id, and everything that its reply gives is stored with that id. A
+//! hook that could not print its reply notes the id in a file, which the session's next hook or the
+//! daemon reads.
 
 use std::sync::Arc;
 
@@ -16,10 +21,10 @@ use svc_model::{
 use svc_store::{PeerRow, SessionStart, StoreError, WriteTx};
 use svc_sys::session_secret::SessionSecrets;
 
-use super::lost_replies;
 use crate::service::{
     Error, assignments,
     budget::Budget,
+    check,
     core::Core,
     handovers::{self, MailGiver, ShownHandover, TurnOfMail},
     journal::{NewOutcome, put_outcome},
@@ -179,7 +184,7 @@ impl HookWriteJob {
     /// counts as seen; and stores the event's id.
     async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, Error> {
         let session_id = &self.event.session_id;
-        lost_replies::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
+        take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
         let history = match &self.id {
             Some(id) if !tx.hooks().remember(id).await? => HookIdHistory::Repeated,
             Some(id) if tx.hooks().is_lost(id).await? => HookIdHistory::GivenUp,
@@ -189,13 +194,8 @@ impl HookWriteJob {
         if let (HookReception::Repeated { first_reply_unseen: true }, Some(id)) =
             (reception, &self.id)
         {
-            lost_replies::take_back(
-                tx,
-                (&self.caller, &self.budget),
-                session_id,
-                std::slice::from_ref(id),
-            )
-            .await?;
+            take_back(tx, (&self.caller, &self.budget), session_id, std::slice::from_ref(id))
+                .await?;
         }
         Ok(reception)
     }
@@ -494,4 +494,42 @@ impl HookWriteJob {
         }
         Ok((Some(mail.text), headlines(&woken_by, mail.others)))
     }
+}
+
+/// Checks the ids of events whose replies were not seen.
+pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
+    if ids.len() > limits::HOOKS_LOST {
+        return Err(Error::invalid("lost", format!("at most {} ids", limits::HOOKS_LOST)));
+    }
+    ids.iter().try_for_each(|id| check::short("lost", Some(id)))
+}
+
+/// Takes back what the replies to these events gave to a session: messages, context, reminders, and
+/// offers of open records.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the caller has reported as many ids as it may.
+pub(super) async fn take_back(
+    tx: &mut WriteTx,
+    (caller, budget): (&Caller, &Budget),
+    session_id: &str,
+    events: &[String],
+) -> Result<(), Error> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    // An event may arrive after its id was reported as lost, so the ids are stored.
+    let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
+    budget.check_rows(tx, caller, count).await?;
+    tx.hooks().remember_lost(events, &caller.principal()).await?;
+    tx.seen().take_back(session_id, events).await?;
+    tx.seen().take_back_orphan_offers(session_id, events).await?;
+    tx.hooks().take_back_reminders(session_id, events).await?;
+    let Some(row) = tx.peers().of_session(session_id).await? else { return Ok(()) };
+    let unseen = tx.inboxes().take_back(&row.peer.peer_id, events).await?;
+    // No turn began with these messages, so the end of a turn does not answer the questions among
+    // them.
+    let ids: Vec<_> = unseen.iter().map(|message| message.id.clone()).collect();
+    tx.messages().note_turn(&ids, false).await?;
+    Ok(team::note_unseen(tx, &row.peer.peer_id, &unseen).await?)
 }

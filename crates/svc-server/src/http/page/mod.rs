@@ -24,8 +24,8 @@ use svc_sys::connection_owner::ConnectionOwner;
 use super::{
     App, Code, EntryRules, Problem,
     api::{Api, Operation},
-    body::Json,
     entry::{BrowserToken, cookie_name},
+    request::Json,
 };
 
 /// A file, plain and compressed. The build script makes the list of them.

@@ -11,6 +11,7 @@ use http::{Method, Request, header, request::Builder};
 use serde_json::{Value, json};
 use svc_core::service::{
     Tuning,
+    process::RequestSender,
     team::{ActingSession, NewSession, Team},
 };
 use svc_model::{
@@ -21,7 +22,6 @@ use svc_model::{
 use svc_sys::process_list::ProcessEntry;
 
 use super::{Exchange, Script, TestServer};
-use crate::http::Transport;
 
 /// Every script by the name of its snapshot.
 async fn scripts() -> Vec<(&'static str, Script)> {
@@ -539,7 +539,7 @@ async fn daemon_proof() -> Script {
         let request = json_post("/v1/daemon_proof", host);
         let mut request = request.body(Body::from(body.to_string())).unwrap();
         let address = "127.0.0.1:6334".parse().unwrap();
-        Transport::Tcp { to: address, from: address }.describe(request.extensions_mut());
+        request.extensions_mut().insert(RequestSender::Tcp { from: address, to: address });
         script.send(request, shown).await
     };
     let host = "127.0.0.1:6334";

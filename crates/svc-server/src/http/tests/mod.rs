@@ -35,7 +35,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    http::{App, AppState, Edge, EntryRules, Identity, Metrics, Transport},
+    http::{App, AppState, Edge, EntryRules, Identity, Metrics},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
     web::KeepAlive,
 };
@@ -176,7 +176,7 @@ impl TestServer {
                 Some(RequestSender::Tcp { to, .. }) => *to,
                 _ => to,
             };
-            Transport::Tcp { to, from }.describe(extensions);
+            extensions.insert(RequestSender::Tcp { from, to });
         }
         self.edge.answer(request).await
     }

@@ -61,8 +61,7 @@ pub(super) use self::{
 };
 use super::{
     McpServer,
-    era::{self, ModernClient},
-    request::{RequestContext, RequestOrigin, SessionSearch},
+    request::{ModernClient, RequestContext, RequestOrigin, SessionSearch, check_argument_headers},
     rpc::{AnswerEra, ClientRequest, RpcError, notification_message, object_or_empty, shortened},
     server::{McpSession, RequestMeter},
 };
@@ -152,7 +151,7 @@ impl McpServer {
         };
         meter.name = tool.name().into();
         if let RequestOrigin::Modern(_) = origin {
-            era::check_argument_headers(headers, &tool, &request.params)?;
+            check_argument_headers(headers, &tool, &request.params)?;
         }
         let delegated = self.catalogue.called_by(caller, &tool, &request.params);
         let Some(DelegatedCall { tool, arguments }) = delegated else { return Ok(Ok(tool)) };
@@ -202,7 +201,7 @@ impl McpServer {
                 let run = tokio::spawn(run.run_tool(tool, arguments));
                 async move { run.await.ok().flatten().unwrap_or_else(lost) }.boxed()
             }
-            _ => async move { run.run_tool(tool, arguments).await.unwrap_or_else(lost) }.boxed(),
+            _ => run.run_tool(tool, arguments).map(|answer| answer.unwrap_or_else(lost)).boxed(),
         };
         Ok(PendingAnswer { answer, messages, is_repeatable })
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::OptionFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use serde_json::{Map, Value};
 use svc_core::{
     service::{self, mcp::NewCall},
@@ -21,8 +21,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     super::{
         McpServer,
-        era::ModernClient,
-        request::RequestOrigin,
+        request::{ModernClient, RequestOrigin},
         rpc::{AnswerEra, RpcError, notification_message},
         server::{RequestEra, RequestMeter, RequestOutcome},
     },
@@ -74,8 +73,8 @@ struct CallControl {
     close_requests: watch::Sender<u64>,
 }
 
-enum RunEvent<T> {
-    End(WorkEnd<T>),
+enum RunEvent {
+    End(WorkEnd<()>),
     Signal(ToolSignal),
     Given(GivenAnswers),
     /// The call has taken so long that it becomes a task.
@@ -176,68 +175,86 @@ impl CallRun {
     }
 
     /// Runs a tool to its end. Returns the answer if the caller of this function waits for it.
-    pub(super) async fn run_tool(
+    /// Boxed, since it is large, and spawned and awaited in several places.
+    pub(super) fn run_tool(
         mut self,
         tool: Arc<Tool>,
         arguments: Map<String, Value>,
-    ) -> Option<CallAnswer> {
-        let is_slow = tool.pace() == Pace::Slow;
-        // Any other call is counted with its request.
-        let meter = matches!(self.mode, CallMode::Logged(..))
-            .then(|| RequestMeter::start("tools/call", &self.record.name, RequestEra::Legacy));
-        let work = tool.call(self.call(), arguments);
-        let end = match self.drive(is_slow, work).await {
-            // The token is not checked after a fast tool: the tool may have ended its own session.
-            WorkEnd::Outcome(outcome) if is_slow => {
-                WorkEnd::Outcome(self.still_permitted().await.and(outcome))
-            }
-            end => end,
-        };
-        let (mode, server) = (self.mode.clone(), self.server.clone());
-        match (mode, end) {
-            // A task's cancellation is recorded by `cancel_call`.
-            (_, WorkEnd::Left)
-            | (CallMode::Attached(_) | CallMode::Task(_), WorkEnd::Cancelled) => None,
-            (CallMode::Attached(_), WorkEnd::Outcome(outcome)) => {
-                let answer = self.answer(outcome);
-                let Some(reply) = self.reply.take() else { return Some(answer) };
-                // The response may just have been dropped.
-                reply.send(RunReply::Answer(answer)).ok();
-                None
-            }
-            (CallMode::Logged(id, stream), end) => {
-                let (end, outcome) = match end {
-                    WorkEnd::Outcome(outcome) => self.answer(outcome).into_end(),
-                    _ => (cancelled(), RequestOutcome::Cancelled),
-                };
-                if let Some(meter) = meter {
-                    meter.count(&server.metrics, outcome);
+    ) -> BoxFuture<'static, Option<CallAnswer>> {
+        Box::pin(async move {
+            let is_slow = tool.pace() == Pace::Slow;
+            // Any other call is counted with its request.
+            let meter = matches!(self.mode, CallMode::Logged(..))
+                .then(|| RequestMeter::start("tools/call", &self.record.name, RequestEra::Legacy));
+            let work = tool.call(self.call(), arguments);
+            let end = match self.drive(is_slow, work).await {
+                // The token is not checked after a fast tool: the tool may have ended its own
+                // session.
+                WorkEnd::Outcome(outcome) if is_slow => {
+                    WorkEnd::Outcome(self.still_permitted().await.and(outcome))
                 }
-                end_call(&server, &id, &stream, end).await;
-                None
+                end => end,
+            };
+            let (mode, server) = (self.mode.clone(), self.server.clone());
+            match (mode, end) {
+                // A task's cancellation is recorded by `cancel_call`.
+                (_, WorkEnd::Left)
+                | (CallMode::Attached(_) | CallMode::Task(_), WorkEnd::Cancelled) => None,
+                (CallMode::Attached(_), WorkEnd::Outcome(outcome)) => {
+                    let answer = self.answer(outcome);
+                    let Some(reply) = self.reply.take() else { return Some(answer) };
+                    // The response may just have been dropped.
+                    reply.send(RunReply::Answer(answer)).ok();
+                    None
+                }
+                (CallMode::Logged(id, stream), end) => {
+                    let (end, outcome) = match end {
+                        WorkEnd::Outcome(outcome) => self.answer(outcome).into_end(),
+                        _ => (cancelled(), RequestOutcome::Cancelled),
+                    };
+                    if let Some(meter) = meter {
+                        meter.count(&server.metrics, outcome);
+                    }
+                    end_call(&server, &id, &stream, end).await;
+                    None
+                }
+                (CallMode::Task(id), WorkEnd::Outcome(outcome)) => {
+                    let stream = StreamName::new("mcp", &id);
+                    end_call(&server, &id, &stream, task_end(outcome)).await;
+                    None
+                }
             }
-            (CallMode::Task(id), WorkEnd::Outcome(outcome)) => {
-                let stream = StreamName::new("mcp", &id);
-                end_call(&server, &id, &stream, task_end(outcome)).await;
-                None
-            }
-        }
+        })
     }
 
     /// Fails if the caller's token was revoked while the tool waited.
-    pub(crate) async fn still_permitted(&self) -> Result<(), Failure> {
-        still_permitted(&self.server, &self.caller, &self.record.credential).await
+    pub(crate) fn still_permitted(&self) -> impl Future<Output = Result<(), Failure>> {
+        still_permitted(&self.server, &self.caller, &self.record.credential)
     }
 
     /// Polls `work` to its end, and meanwhile handles the tool's messages and questions for its
     /// client. A call that `is_slow` reports progress, and becomes a task if it takes long and its
     /// client supports tasks.
-    pub(crate) async fn drive<T>(
+    pub(crate) async fn drive<T: Send>(
         &mut self,
         is_slow: bool,
-        work: impl Future<Output = Result<T, Failure>>,
+        work: impl Future<Output = Result<T, Failure>> + Send,
     ) -> WorkEnd<T> {
-        let mut work = std::pin::pin!(work);
+        let mut outcome = None;
+        let work = Box::pin(async {
+            outcome = Some(work.await);
+        });
+        let end = self.poll_to_end(is_slow, work).await;
+        match (end, outcome) {
+            (WorkEnd::Outcome(_), Some(outcome)) => WorkEnd::Outcome(outcome),
+            (WorkEnd::Cancelled, _) => WorkEnd::Cancelled,
+            (WorkEnd::Left, _) | (WorkEnd::Outcome(_), None) => WorkEnd::Left,
+        }
+    }
+
+    /// The loop of [`Self::drive`], which knows nothing of the outcome: so it exists once in the
+    /// program and not for each kind of work.
+    async fn poll_to_end(&mut self, is_slow: bool, mut work: BoxFuture<'_, ()>) -> WorkEnd<()> {
         let (started, mut timer) = (Instant::now(), self.server.keep_alive.timer());
         let reports_alive = is_slow && self.client.is_some();
         let task_after = self.server.services.tuning().mcp_task_after;
@@ -253,7 +270,7 @@ impl CallRun {
                 end = interruption(server, origin, reply.as_mut(), cancel) => RunEvent::End(end),
                 Some(Some(signal)) = OptionFuture::from(signal) => RunEvent::Signal(signal),
                 Some(Some(given)) = OptionFuture::from(given) => RunEvent::Given(given),
-                outcome = &mut work => RunEvent::End(WorkEnd::Outcome(outcome)),
+                () = &mut work => RunEvent::End(WorkEnd::Outcome(Ok(()))),
                 Some(()) = OptionFuture::from(task_due.map(sleep_until)) => RunEvent::TaskDue,
                 () = timer.due(), if reports_alive => RunEvent::KeepAliveTimer,
             };
@@ -416,12 +433,12 @@ impl CallRun {
 
 /// Waits for an interruption: a recorded call ends by cancellation, with its session or at the
 /// daemon's stop; any other call ends with its response.
-async fn interruption<T>(
+async fn interruption(
     server: &McpServer,
     origin: &RequestOrigin,
     reply: Option<&mut oneshot::Sender<RunReply>>,
     cancel: Option<&CancellationToken>,
-) -> WorkEnd<T> {
+) -> WorkEnd<()> {
     let Some(cancel) = cancel else {
         match reply {
             Some(reply) => reply.closed().await,

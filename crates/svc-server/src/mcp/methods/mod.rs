@@ -18,9 +18,12 @@ use tokio::sync::mpsc;
 
 use super::{
     McpServer,
-    call::{CallAnswer, CallRun, McpTaskView, PendingAnswer, WorkEnd, cancel_call, rpc_error_of},
-    era::{ModernClient, client_name, discovery},
-    request::{RequestContext, RequestOrigin},
+    call::{
+        CallAnswer, CallRecord, CallRun, McpTaskView, PendingAnswer, WorkEnd, cancel_call,
+        rpc_error_of,
+    },
+    introduction::{client_name, discovery},
+    request::{ModernClient, RequestContext, RequestOrigin},
     rpc::{
         AnswerEra, CacheHint, CacheScope, ClientRequest, Empty, EraResult, INVALID_PARAMS,
         OneMember, RESOURCE_NOT_FOUND, RpcError, object_or_empty, raw_json, refuse_cursor,
@@ -214,7 +217,7 @@ impl MethodCall<'_> {
         });
         let Some(target) = target else { return Ok(None) };
         let subject = request.params.get(subject).and_then(Value::as_str).unwrap_or_default();
-        let mut record = context.record(server, request, method, subject);
+        let mut record = self.record(method, subject);
         let own = || context.caller.session().map(Arc::from);
         record.acting_session = record.acting_session.or_else(own);
         let (sender, messages) = mpsc::unbounded_channel();
@@ -238,6 +241,23 @@ impl MethodCall<'_> {
         };
         let (answer, messages) = (answer.boxed(), Some(messages));
         Ok(Some(PendingAnswer { answer, messages, is_repeatable: true }))
+    }
+
+    /// The record of a request that asks its client nothing.
+    fn record(self, method: &'static str, name: &str) -> CallRecord {
+        let Self { server, context, request } = self;
+        CallRecord {
+            rpc_id: request.id.clone(),
+            method,
+            name: name.to_owned(),
+            params: request.params.clone(),
+            raw_params: request.raw_params.clone(),
+            trace: context.trace.clone(),
+            acting_session: context.acting_session.clone(),
+            credential: server.services.access.credential_name(&context.caller),
+            started_at: server.services.now(),
+            hold: None,
+        }
     }
 
     fn list_prompts(self) -> Result<OneMember<Vec<Box<RawValue>>>, RpcError> {
@@ -267,7 +287,7 @@ impl MethodCall<'_> {
             RequestOrigin::Legacy(_) => RequestOrigin::Bare,
             other => other.clone(),
         };
-        let record = context.record(server, request, "prompts/get", prompt.name);
+        let record = self.record("prompts/get", prompt.name);
         let caller = context.caller.clone();
         let mut run = CallRun::attached(server, caller, origin, record, None)?;
         let call = Call { params: None, ..run.call() };

@@ -1,7 +1,8 @@
-//! Extractors for JSON bodies and query strings, bounded, with errors that name the field; and
-//! responses of JSON.
+//! What handlers share (services, tools, metrics of requests), and what they take of a request:
+//! this state, its caller, JSON bodies and query strings, bounded, with errors that name the field.
+//! And responses of JSON.
 
-use std::{convert::Infallible, fmt, marker::PhantomData};
+use std::{convert::Infallible, fmt, marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -10,18 +11,151 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use http::{HeaderValue, Request, header, request::Parts};
+use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts as RequestHead};
 use http_body::Body as _;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::{Registry, Unit},
+};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
-use svc_core::service::Page;
-use svc_model::{Caller, PageQuery};
+use svc_core::{
+    service::{Page, Services},
+    tools::Catalogue,
+};
+use svc_model::{Caller, PageQuery, Timestamp};
+use svc_sources::SourceManager;
+use tokio_util::sync::CancellationToken;
 
-use super::{App, Problem, entry};
-use crate::web;
+use super::{Code, Doctor, Problem, entry};
 pub(super) use crate::web::text_of;
+use crate::web::{self, KeepAlive};
+
+pub(super) const PREFIX: &str = "svc";
+
+/// The state that handlers share. Each request clones it several times.
+#[derive(Debug, Clone)]
+pub struct App(Arc<AppState>);
+
+#[derive(Debug)]
+pub struct AppState {
+    pub services: Services,
+    pub tools: Arc<Catalogue>,
+    /// Child MCP servers; `None` if there are none.
+    pub sources: Option<SourceManager>,
+    /// Runs `svc doctor`; `None` if the program does not exist.
+    pub doctor: Option<Doctor>,
+    pub metrics: Metrics,
+    pub identity: Identity,
+    /// Timer for the comments of idle streams.
+    pub keep_alive: KeepAlive,
+    pub stop: CancellationToken,
+}
+
+#[derive(Debug)]
+pub struct Identity {
+    /// Changes with each start.
+    pub boot_id: String,
+    pub pid: u32,
+    pub started_at: Timestamp,
+}
+
+impl App {
+    pub fn new(parts: AppState) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for App {
+    type Target = AppState;
+
+    fn deref(&self) -> &AppState {
+        &self.0
+    }
+}
+
+impl FromRequestParts<App> for App {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut RequestHead, app: &App) -> Result<Self, Infallible> {
+        Ok(app.clone())
+    }
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut RequestHead, _: &App) -> Result<Self, Problem> {
+        // The edge adds the extension for every route that needs a token.
+        let caller = head.extensions.get::<Self>().cloned();
+        caller.ok_or_else(|| Problem::new(Code::Unauthorized, "a valid token is needed"))
+    }
+}
+
+/// Metrics of requests, in the registry that other adapters share.
+#[derive(Debug)]
+pub struct Metrics {
+    /// For registrations by others, before the first request.
+    pub registry: Registry,
+    requests: Family<HttpRequestLabels, Counter>,
+    seconds: Family<HttpRouteLabels, Histogram, fn() -> Histogram>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HttpRequestLabels {
+    method: &'static str,
+    route: &'static str,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HttpRouteLabels {
+    route: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix(PREFIX);
+        let requests = Family::default();
+        let seconds = Family::new_with_constructor(histogram as fn() -> Histogram);
+        registry.register("http_requests", "Requests answered", requests.clone());
+        registry.register_with_unit(
+            "http_request_duration",
+            "Time to the head of the answer",
+            Unit::Seconds,
+            seconds.clone(),
+        );
+        Self { registry, requests, seconds }
+    }
+}
+
+fn histogram() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0])
+}
+
+impl Metrics {
+    /// Counts a response. `route` is the pattern and not the path.
+    pub(super) fn observe(
+        &self,
+        method: &Method,
+        route: &'static str,
+        status: StatusCode,
+        elapsed: Duration,
+    ) {
+        let method = match *method {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::DELETE => "DELETE",
+            _ => "other",
+        };
+        let status = status.as_u16();
+        self.requests.get_or_create(&HttpRequestLabels { method, route, status }).inc();
+        self.seconds.get_or_create(&HttpRouteLabels { route }).observe(elapsed.as_secs_f64());
+    }
+}
 
 pub(super) struct Json<T>(pub(super) T);
 
@@ -41,10 +175,14 @@ pub(super) struct JsonBytes(pub(super) Bytes);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        let body = serde_json::to_vec(&self.0).expect("a value of ours has a JSON form");
-        let json = HeaderValue::from_static("application/json");
-        ([(header::CONTENT_TYPE, json)], body).into_response()
+        json_response(serde_json::to_vec(&self.0).expect("a value of ours has a JSON form"))
     }
+}
+
+/// Apart, so that it exists once in the program and not for each type of value.
+fn json_response(body: Vec<u8>) -> Response {
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], body).into_response()
 }
 
 /// A response of lines of JSON, each made when the connection has room for it.
@@ -95,23 +233,24 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for MaybeJson<T> {
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        let query = parts.uri.query().unwrap_or_default();
-        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
-        serde_path_to_error::deserialize(pairs)
-            .map(Self)
-            .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
+    async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
+        parse_query(parts).map(Self)
     }
 }
 
 impl<F: DeserializeOwned + Send> FromRequestParts<App> for ListRequest<F> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let Query(filter) = Query::from_request_parts(parts, app).await?;
-        let Query(page) = Query::from_request_parts(parts, app).await?;
-        Ok(Self { filter, page })
+    async fn from_request_parts(parts: &mut RequestHead, _: &App) -> Result<Self, Problem> {
+        Ok(Self { filter: parse_query(parts)?, page: parse_query(parts)? })
     }
+}
+
+fn parse_query<T: DeserializeOwned>(head: &RequestHead) -> Result<T, Problem> {
+    let query = head.uri.query().unwrap_or_default();
+    let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+    serde_path_to_error::deserialize(pairs)
+        .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
 }
 
 /// A value that must be an object in JSON: serde reads a struct from an array, too.

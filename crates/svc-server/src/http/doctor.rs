@@ -1,0 +1,67 @@
+//! `svc doctor` for `GET /v1/doctor`.
+
+use std::{path::PathBuf, process::Stdio};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::{io::AsyncReadExt as _, process::Command, sync::Mutex};
+
+const DOCTOR_BYTES: u64 = 1024 * 1024;
+
+/// Runs `svc doctor` as a process of its own, which checks this daemon from outside.
+#[derive(Debug)]
+pub struct Doctor {
+    program: PathBuf,
+    home: Option<PathBuf>,
+    /// One run at a time; concurrent requests wait.
+    turn: Mutex<()>,
+}
+
+impl Doctor {
+    /// `home` is the data folder, if it is not the one that the environment gives.
+    pub fn new(program: PathBuf, home: Option<PathBuf>) -> Self {
+        Self { program, home, turn: Mutex::new(()) }
+    }
+
+    /// Runs the checks. Fails if the program prints no report.
+    pub(super) async fn run(&self) -> std::io::Result<DoctorReport> {
+        let _turn = self.turn.lock().await;
+        let mut child = Command::new(&self.program)
+            .args(["doctor", "--json"])
+            .envs(self.home.as_ref().map(|home| ("SVC_HOME", home)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut answer = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(DOCTOR_BYTES).read_to_end(&mut answer).await?;
+        }
+        child.wait().await?;
+        serde_json::from_slice(&answer).map_err(std::io::Error::from)
+    }
+}
+
+/// What the checks found.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(super) struct DoctorReport {
+    /// Whether none failed.
+    ok: bool,
+    /// One for each.
+    checks: Vec<DoctorFinding>,
+}
+
+/// What one check found.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct DoctorFinding {
+    /// What was looked at.
+    check: String,
+    /// `ok`, `warn` or `fail`.
+    level: String,
+    /// What was found.
+    detail: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
