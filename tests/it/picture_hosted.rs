@@ -354,6 +354,10 @@ fn came_to_nothing(d: &Daemon, asker: &Caller, question: &str, why: &str) {
     assert_eq!(states.last().expect("one")["reason"], why, "{shown}");
     let waiting = d.get(&format!("/v1/peers/{}/messages?peek=true", peer_of(d, "s"))).ok(200);
     assert_eq!(waiting["messages"], json!([]), "{waiting}");
+    let listed = d.get("/v1/messages").ok(200);
+    let listed = listed["messages"].as_array().expect("messages");
+    let listed = listed.iter().find(|message| message["id"] == question).expect("is listed");
+    assert_eq!((&listed["open"], &listed["answered"]), (&json!(false), &json!(false)), "{listed}");
 }
 
 #[test]
