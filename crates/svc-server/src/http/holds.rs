@@ -24,7 +24,7 @@ use super::{
 pub(super) fn routes(api: Api) -> Api {
     let on_prompt = Operation::new("Hold a prompt of one's own session, for its hook").answer_with(
         200,
-        "A line each second: open, answer or over; the last two end it",
+        "A line of JSON each second: open while the prompt waits, answer with the answer for the client; over is the last, when the prompt has ended",
         "application/x-ndjson",
     );
     let on_printed = Operation::new("Say that the answer to a held prompt is printed");
