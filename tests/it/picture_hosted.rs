@@ -426,7 +426,7 @@ fn question_to_an_ended_attended_session_is_not_acknowledged() {
     let question = begin_turn(&d, &asker, "claude-code", ("UserPromptSubmit", "Stop"));
     hook(&d, "claude-code", "PostToolUse", &json!({ "tool_name": "Read", "tool_input": {} }));
     hook(&d, "claude-code", "SessionEnd", &json!({ "reason": "exit" }));
-    let why = "the session ended in the turn: what came of it is not known";
+    let why = "the session ended during the turn, and its outcome is unknown";
     came_to_nothing(&d, &asker, &question, why);
 }
 

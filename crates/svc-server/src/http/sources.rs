@@ -323,7 +323,7 @@ async fn reconnect(server: SourceRequest) -> JsonResult<SourceView> {
     let (Json(view), name) = (server.view()?, &server.name);
     if !server.servers()?.reconnect(name) {
         let reason = view.reason.unwrap_or_default();
-        return Err(Problem::new(Code::Conflict, format!("{name} is not to run: {reason}")));
+        return Err(Problem::new(Code::Conflict, format!("{name} may not run: {reason}")));
     }
     server.view()
 }

@@ -110,7 +110,10 @@ impl SourceManager {
                 end_leftovers(&mark).await;
                 Containers::new(this.home()).end(&mark).await;
                 if let Err(error) = this.0.services.sources.forget_process(mark).await {
-                    tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
+                    tracing::warn!(
+                        error = telemetry::chain(&error),
+                        "cannot remove the record of a process"
+                    );
                 }
             });
         }
@@ -310,7 +313,10 @@ async fn write_lines(manager: SourceManager, mut lines: mpsc::Receiver<(Arc<Sour
         }
         for (key, events) in by_key {
             if let Err(error) = manager.services().sources.tell(key, "stderr", events).await {
-                tracing::warn!(error = telemetry::chain(&error), "what a server said is not told");
+                tracing::warn!(
+                    error = telemetry::chain(&error),
+                    "cannot store what a server printed"
+                );
             }
         }
     }
@@ -334,7 +340,7 @@ async fn write_calls(services: Services, mut calls: mpsc::Receiver<(SourceKey, C
         }
         for (key, events) in by_key {
             if let Err(error) = services.sources.tell(key, "call", events).await {
-                tracing::warn!(error = telemetry::chain(&error), "calls are not told");
+                tracing::warn!(error = telemetry::chain(&error), "cannot store events of calls");
             }
         }
     }
@@ -343,7 +349,10 @@ async fn write_calls(services: Services, mut calls: mpsc::Receiver<(SourceKey, C
 async fn write_moves(services: Services, mut moves: mpsc::Receiver<ResourceChange>) {
     while let Some(ResourceChange { stream, uri }) = moves.recv().await {
         if let Err(error) = services.sources.append_resource_update(stream, uri).await {
-            tracing::warn!(error = telemetry::chain(&error), "a change is not told");
+            tracing::warn!(
+                error = telemetry::chain(&error),
+                "cannot store the change of a resource"
+            );
         }
     }
 }

@@ -335,7 +335,7 @@ impl StreamableTransport {
             }
             Err(problem) => {
                 let text =
-                    format!("its session has ended, and no new one was to be had: {problem}");
+                    format!("its session has ended, and a new one cannot be opened: {problem}");
                 Err(self.endpoint.end(ConnectionEnd::Fault(text)))
             }
         }

@@ -426,7 +426,7 @@ impl Hooks {
             // without context.
             Err(error) => {
                 let error = telemetry::chain(&error);
-                tracing::warn!(error, "cannot look for what a prompt brings up");
+                tracing::warn!(error, "cannot find context for a prompt");
                 None
             }
         }
