@@ -35,7 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
         "A line each second, open, and one for each text: give, or look; over ends it",
         "application/x-ndjson",
     );
-    let on_report = Operation::new("Say what became of a text that a plugin was given");
+    let on_report = Operation::new("Report the result of a text that a plugin was given");
     let on_report = on_report.body::<HandoverReport>().answer::<ReportedHandover>(200, "Noted");
     api.post("/v1/prompts/{id}/hold", on_prompt, hold_prompt)
         .post("/v1/prompts/{id}/printed", on_printed.answer::<PrintedPrompt>(200, "Noted"), printed)
@@ -121,7 +121,7 @@ impl Hold for PluginHold {
 /// What a plugin says of a hand-over.
 #[derive(Deserialize, JsonSchema)]
 struct HandoverReport {
-    /// What became of the text, or of the question where it is.
+    /// Result of the hand-over, or the answer to where the messages are.
     state: ReportedState,
     /// Of `shows`: the messages that are in the session.
     #[serde(default)]

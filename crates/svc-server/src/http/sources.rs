@@ -53,7 +53,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_login_wait =
         on_login_wait.body::<LoginWait>().answer::<LoginState>(200, "How far it is");
     let on_logout = change("Forget a login and have its tokens revoked (operator)");
-    let on_logout = on_logout.answer::<LogoutState>(200, "What became of it");
+    let on_logout = on_logout.answer::<LogoutState>(200, "Result of the logout");
     let on_tools = Operation::new("Tools that the caller may call, by name").query::<ToolFilter>();
     api.get("/v1/tools", on_tools.page_of::<Descriptor>("A page of tools"), list_tools)
         .get("/v1/sources", on_list, list)

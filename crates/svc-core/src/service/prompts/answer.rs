@@ -46,7 +46,7 @@ pub struct AnswerRequest {
     pub confirm: Option<bool>,
 }
 
-/// What became of an answer.
+/// Result of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptOutcome {
     Taken(RequestRow),
