@@ -269,7 +269,7 @@ fn message_lines(model: &Model, message: &TeamMessage) -> Vec<Line<'static>> {
         field("id", &message.id),
         Line::default(),
     ];
-    if message.is_open() && model.team.is_away(&message.to_peer) {
+    if message.open && model.team.is_away(&message.to_peer) {
         let note = format!(
             " {} is offline and gets it when it is back; a message that was sent cannot be withdrawn",
             message.to()

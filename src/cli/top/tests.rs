@@ -35,6 +35,7 @@ fn message(id: &str, kind: &str, from: (&str, &str), to: (&str, &str), text: &st
     json!({
         "id": id, "type": kind, "from_peer": from.0, "from_name": from.1, "to_peer": to.0, "to_name": to.1,
         "text": text, "state": "queued", "timestamp": "2026-03-31T11:50:00.000Z", "answered": false,
+        "open": kind == "query",
     })
 }
 

@@ -275,7 +275,7 @@ fn work(model: &Model, task: &OpenTask, wide: bool) -> Vec<CellText> {
 
 fn said(model: &Model, message: &TeamMessage, wide: bool) -> Vec<CellText> {
     let who = format!(" {} → {}", message.from(), message.to());
-    let style = if message.is_open() { Style::Waiting } else { Style::Plain };
+    let style = if message.open { Style::Waiting } else { Style::Plain };
     line(wide.then(|| when(model, message.timestamp)), (who, style), message.line())
 }
 
