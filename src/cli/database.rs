@@ -17,7 +17,7 @@ use svc_store::{
     CopyError, CopyReport, DatabaseLock, LockError, MigrateError, Migrations, PostgresOptions,
     StoreError,
 };
-use svc_sys::config::{Flags, Paths, StoreUrl};
+use svc_sys::config::{ConfigError, Flags, Paths, StoreUrl};
 use svc_sys::private_file;
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
@@ -211,12 +211,26 @@ pub(super) fn migrate(context: &Context, args: &MigrateArgs) -> ExitResult {
 }
 
 fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runtime) -> ExitResult {
-    let url = args.from.as_deref().unwrap_or(to);
+    let (flag, url) = args.from.as_deref().map_or(("--to:", to), |from| ("--from:", from));
     let flags = Flags { store_url: Some(url.to_owned()), ..Flags::default() };
-    let server = PostgresOptions::configured(&context.config(&flags)?)?;
+    let config = context.config(&flags).map_err(|error| match error.downcast() {
+        // The configuration knows the address as that of `svc serve --store-url`.
+        Ok(ConfigError::Invalid { source_name, problem, advice })
+            if source_name == "--store-url:" =>
+        {
+            ConfigError::Invalid { source_name: flag.to_owned(), problem, advice }.into()
+        }
+        Ok(error) => error.into(),
+        Err(error) => error,
+    })?;
+    let server = PostgresOptions::configured(&config)?;
     let server = server.with_context(|| format!("{url} is no address of a database"))?;
     // The copy needs the same schema on both sides: the one of this program.
     let server = PostgresOptions { migrate: true, ..server };
+    let history = &context.paths.db;
+    if args.from.is_none() {
+        anyhow::ensure!(history.exists(), "there is no history at {}", history.display());
+    }
     private_file::prepare_home(&context.paths.home)?;
     let (is_shown, mut last) = (!context.json && io::stderr().is_terminal(), Instant::now());
     let mut progress = |table: &str, rows: u64| {
@@ -227,13 +241,17 @@ fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runti
     };
     let moved = if args.from.is_some() {
         let file = std::path::absolute(to)?;
-        let _lock = lock_file(&file)?;
-        runtime.block_on(CopyReport::to_file(&server, &file, args.dry_run, &mut progress))
+        let lock = lock_file(&file)?;
+        let copy = CopyReport::to_file(&server, &file, args.dry_run, &mut progress);
+        let moved = runtime.block_on(copy);
+        // After a refusal or a trial there is no database to lock.
+        if !file.exists() {
+            lock.remove().ok();
+        }
+        moved
     } else {
         let _lock = lock_database(&context.paths, Some("`svc stop` first"))?;
-        let file = &context.paths.db;
-        anyhow::ensure!(file.exists(), "there is no history at {}", file.display());
-        runtime.block_on(CopyReport::to_server(file, &server, args.dry_run, &mut progress))
+        runtime.block_on(CopyReport::to_server(history, &server, args.dry_run, &mut progress))
     };
     let moved = moved.map_err(|error| match error {
         CopyError::Migrate(MigrateError::InUse(holder)) => DatabaseInUse(holder).into(),

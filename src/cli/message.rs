@@ -202,7 +202,7 @@ async fn name_senders(client: &Client, page: &mut Value) {
 /// In a table the state of a question is `open` or `answered`, which a person wants to know first.
 fn mark_questions(page: &mut Value) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
-        if is_open(message) {
+        if message["open"] == true {
             message["state"] = "open".into();
         } else if message["type"] == "query" && message["answered"] == true {
             message["state"] = "answered".into();
@@ -404,13 +404,6 @@ fn delivery_source(provenance: &Value) -> Option<String> {
     })
 }
 
-/// Whether a message in a list is an unanswered question.
-pub(super) fn is_open(message: &Value) -> bool {
-    message["type"] == "query"
-        && message["answered"] == false
-        && !matches!(&*output::cell(message, "state"), "expired" | "refused" | "undeliverable")
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -457,11 +450,18 @@ mod tests {
     }
 
     #[test]
-    fn question_is_open_until_answered_or_undeliverable() {
-        let message = |kind: &str, answered: bool, state: &str| json!({ "type": kind, "answered": answered, "state": state });
-        assert!(is_open(&message("query", false, "acked")));
-        assert!(!is_open(&message("query", true, "acked")));
-        assert!(!is_open(&message("query", false, "undeliverable")));
-        assert!(!is_open(&message("notification", false, "queued")));
+    fn table_says_of_a_question_whether_it_is_open_or_answered() {
+        let message = |kind: &str, open: bool, answered: bool| json!({ "type": kind, "open": open, "answered": answered, "state": "injected" });
+        let mut page = json!({ "messages": [
+            message("query", true, false), message("query", false, true),
+            // Its receiver has ended.
+            message("query", false, false), message("notification", false, false),
+        ] });
+        mark_questions(&mut page);
+        let states: Vec<String> = output::items(&page, "messages")
+            .iter()
+            .map(|message| output::cell(message, "state"))
+            .collect();
+        assert_eq!(states, ["open", "answered", "injected", "injected"]);
     }
 }

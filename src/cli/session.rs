@@ -296,31 +296,65 @@ fn truncation_note(sessions: usize) -> Option<String> {
         .then(|| format!("the {sessions} heard of last: `svc session list` lists all"))
 }
 
-fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
-    let sessions = output::items(page, "sessions");
-    let mut rows: Vec<Vec<Option<String>>> = Vec::new();
-    let is_known = |key: &str| sessions.iter().any(|it| output::cell(it, "key") == key);
-    let is_root = |session: &&Value| !is_known(&output::cell(session, "parentSessionKey"));
-    let mut open: Vec<(usize, &Value)> =
-        sessions.iter().filter(is_root).rev().map(|root| (0, root)).collect();
-    while let Some((depth, session)) = open.pop() {
-        let key = output::cell(session, "key");
-        let cell = |name: &str| Some(output::cell(session, name)).filter(|text| !text.is_empty());
-        let shown = format!("{}{key}", "  ".repeat(depth));
-        let at = cell("updatedAt");
-        rows.push(vec![Some(shown), cell("state"), cell("label"), cell("kind"), cell("cwd"), at]);
-        let is_child = |it: &&Value| output::cell(it, "parentSessionKey") == key;
-        // Parents form no cycle, so each session is printed once. Deeper levels are left out.
-        if depth < 8 {
-            open.extend(sessions.iter().filter(is_child).rev().map(|child| (depth + 1, child)));
+/// Levels below this one are indented like it, so that keys stay in view.
+const DEEPEST: usize = 8;
+
+/// The sessions, each once: a parent before its children. Each has its level, at most [`DEEPEST`].
+fn tree(sessions: &[Value]) -> Vec<(usize, &Value)> {
+    let texts = |name: &str| -> Vec<String> {
+        sessions.iter().map(|session| output::cell(session, name)).collect()
+    };
+    let (keys, parents) = (texts("key"), texts("parentSessionKey"));
+    let all = 0..sessions.len();
+    let roots = all.clone().filter(|at| !keys.contains(&parents[*at]));
+    let mut is_shown = vec![false; sessions.len()];
+    let mut rows = Vec::new();
+    // Keys of ended agents are used again, so parents can form a cycle, which has no root.
+    for root in roots.chain(all.clone()) {
+        let mut open = vec![(0, root)];
+        while let Some((level, at)) = open.pop() {
+            if std::mem::replace(&mut is_shown[at], true) {
+                continue;
+            }
+            rows.push((level, &sessions[at]));
+            let children = all.clone().rev().filter(|child| parents[*child] == keys[at]);
+            open.extend(children.map(|child| ((level + 1).min(DEEPEST), child)));
         }
     }
+    rows
+}
+
+fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
+    let rows = tree(output::items(page, "sessions")).into_iter().map(|(level, session)| {
+        let cell = |name: &str| Some(output::cell(session, name)).filter(|text| !text.is_empty());
+        let shown = format!("{}{}", "  ".repeat(level), output::cell(session, "key"));
+        let at = cell("updatedAt");
+        vec![Some(shown), cell("state"), cell("label"), cell("kind"), cell("cwd"), at]
+    });
+    let rows: Vec<Vec<Option<String>>> = rows.collect();
     output::table(&context.screen, TREE, &rows, "no sessions; `svc agent start` starts one")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tree_shows_each_session_once_however_deep() {
+        let session = |key: &str, parent: &str| json!({ "key": key, "parentSessionKey": parent });
+        let chain: Vec<Value> =
+            (0..12).map(|n| session(&n.to_string(), &(n - 1).to_string())).rev().collect();
+        let shown = tree(&chain);
+        let keys: Vec<String> = shown.iter().map(|(_, it)| output::cell(it, "key")).collect();
+        assert_eq!(keys, (0..12).map(|n| n.to_string()).collect::<Vec<_>>());
+        let levels: Vec<usize> = shown.iter().map(|(level, _)| *level).collect();
+        assert_eq!(levels, [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8]);
+        // `a` started `b` and ended, and `b` started the present `a`.
+        let cycle = [session("root", ""), session("a", "b"), session("b", "a")];
+        assert_eq!(tree(&cycle), [(0, &cycle[0]), (0, &cycle[1]), (1, &cycle[2])]);
+        let twice = [session("a", ""), session("a", "b"), session("b", "a")];
+        assert_eq!(tree(&twice), [(0, &twice[0]), (1, &twice[2]), (2, &twice[1])]);
+    }
 
     #[test]
     fn truncated_tree_has_a_note() {

@@ -1213,6 +1213,28 @@ fn message_to_an_ended_agent_is_refused() {
     assert_ne!(tell("and you?")["delivery"], "never");
 }
 
+/// Ended agents get no copy, so their copies count for nobody.
+#[test]
+fn broadcast_is_not_charged_for_ended_agents() {
+    let home = Home::new();
+    home.write("config.toml", &config(""));
+    let d = Daemon::with(|plan| plan.home(&home).env("SVC_BUDGET_STORED_BYTES_PER_HOUR", "100000"));
+    for name in ["one", "two", "three"] {
+        let agent = start(&d, name);
+        let stop = format!("/v1/hosts/{}/stop", text(&agent, "id"));
+        d.post(&stop, &json!({ "timeout": 5 })).ok(200);
+        let agent = format!("/v1/hosts/agent:echo:{name}");
+        until(SOON, || d.get(&agent).ok(200)["ended_at"].as_str().map(drop));
+    }
+    let sender = d.session("sender");
+    let own = json!({ "display_name": "sender", "backend": "b", "session_id": "sender" });
+    sender.post("/v1/peers/register", &own).ok(200);
+    // Two copies fit into the hour of the sender, and three do not.
+    let cast = json!({ "text": "x".repeat(40_000) });
+    let reach = sender.post("/v1/peers/broadcast", &cast).ok(200);
+    assert!(reach["delivered_to"].as_u64().is_some_and(|copies| copies <= 2), "{reach}");
+}
+
 #[test]
 fn first_send_of_a_session_to_itself_is_refused() {
     let d = world("");

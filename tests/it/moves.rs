@@ -89,6 +89,30 @@ fn a_history_moves_to_a_server_and_back() {
     assert_eq!(events(&d, &task), after);
 }
 
+#[test]
+fn a_refused_move_names_its_flag_and_leaves_nothing() {
+    let home = Home::new();
+    let file = home.user().join("back.db");
+    let to = file.to_str().expect("a plain name");
+    let nowhere = "postgres://u@127.0.0.1:1/svc";
+    for (args, code, says) in [
+        (&["migrate", "--to", "elsewhere"][..], 2, "--to: is not an address"),
+        (&["migrate", "--from", "elsewhere", "--to", to], 2, "--from: is not an address"),
+        (&["migrate", "--from", "postgres://u:p@db/svc", "--to", to], 2, "--from: has a password"),
+        (&["migrate", "--to", nowhere], 1, "there is no history"),
+        (&["migrate", "--from", nowhere, "--to", to], 1, nowhere),
+    ] {
+        let mut command = home.command(args);
+        command.env_remove("SVC_STORE_URL").env("SVC_STORE_CONNECT_TIMEOUT", "1");
+        let ran = command.output().expect("it runs");
+        let text = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(code), "{args:?}: {text}");
+        assert!(text.contains(says) && !text.contains("--store-url"), "{args:?}: {text}");
+        assert!(!file.with_file_name("back.db.lock").exists(), "{args:?}");
+        assert!(!home.path("svc.db.lock").exists(), "{args:?}");
+    }
+}
+
 fn long_history() -> (Home, String) {
     let mut d = Daemon::start();
     let task = new_task(&d);

@@ -354,6 +354,10 @@ fn came_to_nothing(d: &Daemon, asker: &Caller, question: &str, why: &str) {
     assert_eq!(states.last().expect("one")["reason"], why, "{shown}");
     let waiting = d.get(&format!("/v1/peers/{}/messages?peek=true", peer_of(d, "s"))).ok(200);
     assert_eq!(waiting["messages"], json!([]), "{waiting}");
+    let listed = d.get("/v1/messages").ok(200);
+    let listed = listed["messages"].as_array().expect("messages");
+    let listed = listed.iter().find(|message| message["id"] == question).expect("is listed");
+    assert_eq!((&listed["open"], &listed["answered"]), (&json!(false), &json!(false)), "{listed}");
 }
 
 #[test]
@@ -422,7 +426,7 @@ fn question_to_an_ended_attended_session_is_not_acknowledged() {
     let question = begin_turn(&d, &asker, "claude-code", ("UserPromptSubmit", "Stop"));
     hook(&d, "claude-code", "PostToolUse", &json!({ "tool_name": "Read", "tool_input": {} }));
     hook(&d, "claude-code", "SessionEnd", &json!({ "reason": "exit" }));
-    let why = "the session ended in the turn: what came of it is not known";
+    let why = "the session ended during the turn, and its outcome is unknown";
     came_to_nothing(&d, &asker, &question, why);
 }
 

@@ -138,6 +138,27 @@ fn a_denial_counts_when_the_client_shows_that_it_took_it() {
 }
 
 #[test]
+fn an_empty_answer_is_refused_and_its_question_named() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    asking.record("interactive", "waiting", Some("permission prompt"));
+    let question = json!({ "question": "Size?", "options": [{ "label": "S" }, { "label": "M" }] });
+    let asked =
+        json!({ "tool_name": "AskUserQuestion", "tool_input": { "questions": [question] } });
+    let hook = asking.client.begin_hook(&event("s", "PermissionRequest", &asked));
+    let path = answer_path(&held(&d));
+    let refused = d.post(&path, &json!({ "answers": { "Size?": [] } }));
+    assert_eq!(refused.status(), 422, "{refused:?}");
+    let why = text(&refused.json(), "detail");
+    assert!(why.contains("answers") && why.contains("Size?"), "{why}");
+    assert!(!hook.is_over(), "the prompt is still open");
+    d.post(&path, &json!({ "answers": { "Size?": ["S"] } }));
+    let printed: Value = serde_json::from_str(&hook.output()).expect("JSON");
+    let decision = &printed["hookSpecificOutput"]["decision"];
+    assert_eq!(decision["updatedInput"]["answers"], json!({ "Size?": ["S"] }), "{printed}");
+}
+
+#[test]
 fn what_the_person_answers_first_counts_and_ends_the_hook() {
     let d = Daemon::start();
     let Some((mut asking, hook, _)) = AskingClient::asked(&d) else { return };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use svc_model::PROCESS_HEADER;
 use svc_wire::mcp_request::McpRequest;
+use svc_wire::retry_after;
 use svc_wire::sse::{self, SseEvent, SseParser};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -313,13 +314,6 @@ impl StreamingReply {
 
 fn accept(kind: &'static str) -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(kind))])
-}
-
-/// The delay in a `Retry-After` header, at most a minute. Only seconds are parsed, as no daemon
-/// sends a date.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds.min(60)))
 }
 
 /// Silence after which a stream counts as broken: the daemon sends a comment every 15 s.

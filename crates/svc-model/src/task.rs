@@ -108,7 +108,7 @@ pub struct Task {
     /// to a permission request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What came of it, in the words of the agent that did it.
+    /// Result of the task, in the words of the agent that did it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// When the runner was asked to stop.
@@ -232,7 +232,7 @@ pub enum ReplyKind {
     /// How far it has come.
     #[default]
     Progress,
-    /// What came of it. The task goes on until its runner ends it.
+    /// The result. The task goes on until its runner ends it.
     Result,
     /// A question, or the answer to one.
     Clarification,

@@ -42,6 +42,14 @@ pub struct WriteTx {
     pub(super) machine: MachineId,
 }
 
+/// How much the jobs before this one added to the lists of the current commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JobStart {
+    pending: usize,
+    closing: usize,
+    visibility_changed: usize,
+}
+
 /// Reverts one change of a cached stream state.
 #[derive(Debug)]
 pub(super) enum Undo {
@@ -60,14 +68,20 @@ impl WriteTx {
     }
 
     /// Start of a job, to which [`Self::rewind`] returns if the job fails.
-    pub(super) fn mark(&mut self) -> usize {
+    pub(super) fn mark(&mut self) -> JobStart {
         self.undo.clear();
-        self.pending.len()
+        JobStart {
+            pending: self.pending.len(),
+            closing: self.closing.len(),
+            visibility_changed: self.visibility_changed.len(),
+        }
     }
 
-    /// Reverts in memory the changes since `mark`. The writer rolls back the rows.
-    pub(super) fn rewind(&mut self, mark: usize) {
-        self.pending.truncate(mark);
+    /// Reverts in memory the changes since `start`. The writer rolls back the rows.
+    pub(super) fn rewind(&mut self, start: JobStart) {
+        self.pending.truncate(start.pending);
+        self.closing.truncate(start.closing);
+        self.visibility_changed.truncate(start.visibility_changed);
         while let Some(step) = self.undo.pop() {
             match step {
                 Undo::Restore(name, state) => self.streams.insert(name, state),
@@ -252,9 +266,7 @@ impl WriteTx {
         }
         // A stream may be closed without a last event, and its listeners must not wait for one.
         for name in std::mem::take(&mut self.closing) {
-            if self.streams.get(&name).is_none_or(|state| state.closed) {
-                self.bus.notify_closed(&name);
-            }
+            self.bus.notify_closed(&name);
         }
     }
 

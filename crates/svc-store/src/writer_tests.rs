@@ -7,7 +7,7 @@ use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
 use tokio::sync::oneshot;
 
 use crate::{
-    Store, StoreError, WriteQueueKey, WriteTx,
+    ListenerRead, Store, StoreError, WriteQueueKey, WriteTx,
     testing::{TestStore, append, event},
 };
 
@@ -123,6 +123,27 @@ async fn a_failed_or_panicked_job_rolls_back_only_itself() {
     assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
     let spoilt = store.streams().view(&StreamName::new("task", "spoilt")).await.unwrap();
     assert_eq!(spoilt, None);
+}
+
+#[tokio::test]
+async fn a_rolled_back_job_closes_no_stream_for_its_listeners() {
+    let test = TestStore::open().await;
+    let listener = test.store.bus().listen(&name());
+    let failed: Result<(), StoreError> = test
+        .store
+        .write(|tx| {
+            Box::pin(async move {
+                tx.streams().open(&name(), &StreamVisibility::Team).await?;
+                tx.streams().close(&name()).await?;
+                Err(StoreError::NoStream)
+            })
+        })
+        .await;
+    assert!(matches!(failed, Err(StoreError::NoStream)));
+    // This commit is a later one, so the bus has been told of the first.
+    append(&test.store, &name(), vec![event("frame", "{}")]).await;
+    let heard = listener.hear(1, usize::MAX);
+    assert!(matches!(heard, ListenerRead::Nothing), "{heard:?}");
 }
 
 #[tokio::test]

@@ -14,7 +14,18 @@ pub mod mcp;
 pub mod mcp_request;
 pub mod sse;
 
+use std::time::Duration;
+
+use http::{HeaderMap, header::RETRY_AFTER};
+
 /// Chooses the TLS provider of the process, before clients of other servers are built. Idempotent.
 pub fn choose_tls() {
     rustls::crypto::ring::default_provider().install_default().ok();
+}
+
+/// The delay in a `Retry-After` header, at most a minute. Only seconds are parsed: no daemon sends
+/// a date, and for a date of another server the caller has its own backoff.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(60)))
 }

@@ -215,7 +215,7 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
         lines.push(field("waits", &format!("{wait} ({})", when(model, since))));
         let what = match peer.limit().map(|limit| limit.until) {
             None => " its own terminal shows the prompt, and takes the answer".to_owned(),
-            Some(None) => " its vendor does not say until when".to_owned(),
+            Some(None) => " its vendor does not say when the limit ends".to_owned(),
             Some(Some(until)) => format!(" the limit ends at {until}"),
         };
         lines.push(Line::raw(what));
@@ -269,7 +269,7 @@ fn message_lines(model: &Model, message: &TeamMessage) -> Vec<Line<'static>> {
         field("id", &message.id),
         Line::default(),
     ];
-    if message.is_open() && model.team.is_away(&message.to_peer) {
+    if message.open && model.team.is_away(&message.to_peer) {
         let note = format!(
             " {} is offline and gets it when it is back; a message that was sent cannot be withdrawn",
             message.to()

@@ -96,6 +96,9 @@ pub(super) struct TeamMessage {
     pub(super) timestamp: Option<Timestamp>,
     #[serde(default)]
     pub(super) answered: bool,
+    /// Whether it is a question that waits for its answer.
+    #[serde(default)]
+    pub(super) open: bool,
     /// How many further receivers the broadcast has; their rows are not shown.
     #[serde(skip)]
     copies: usize,
@@ -221,10 +224,6 @@ impl TeamMessage {
             (message.kind.clone(), message.from_peer.clone(), message.text.clone())
         };
         self.kind == "broadcast" && common(self) == common(other)
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.kind == "query" && !self.answered
     }
 }
 

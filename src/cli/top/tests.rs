@@ -35,6 +35,7 @@ fn message(id: &str, kind: &str, from: (&str, &str), to: (&str, &str), text: &st
     json!({
         "id": id, "type": kind, "from_peer": from.0, "from_name": from.1, "to_peer": to.0, "to_name": to.1,
         "text": text, "state": "queued", "timestamp": "2026-03-31T11:50:00.000Z", "answered": false,
+        "open": kind == "query",
     })
 }
 
@@ -615,4 +616,19 @@ fn a_limit_is_no_prompt_and_a_status_says_what_it_rests_on() {
     {
         assert!(shown.contains(words), "{words}: {shown}");
     }
+}
+
+#[test]
+fn a_limit_without_a_known_end_asks_nobody() {
+    let mut model = full();
+    let mut team = model.team.clone();
+    let mut limited = peer("zoe", "codex@zoo", "waiting");
+    limited["waiting_for"] = json!({ "kind": "limit", "since": "2026-03-31T11:59:00.000Z" });
+    team.peers = items(&json!({ "peers": [limited] }), "peers");
+    show(&mut model, team);
+    let narrow = page(&model, 60, 30);
+    assert!(narrow.contains("codex@zoo waits") && !narrow.contains("codex@zoo →"), "{narrow}");
+    press(&mut model, &[Key::Enter]);
+    let shown = page(&model, 120, 30);
+    assert!(shown.contains("its vendor does not say when the limit ends"), "{shown}");
 }

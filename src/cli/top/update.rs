@@ -262,9 +262,7 @@ fn start(model: &mut Model, key: Key) {
         text: String::new(),
     };
     let begun = match (key, row) {
-        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message)))
-            if message.is_open() =>
-        {
+        (Key::Char('a'), Some(Row::Question(message) | Row::Message(message))) if message.open => {
             let (from, to) = (message.from(), message.to());
             // Only the receiver may answer.
             if message.to_peer == PeerId::OPERATOR {

@@ -247,9 +247,13 @@ fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
 
 fn waiting(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let (what, since) = peer.wait().unwrap_or_default();
-    let place = if peer.limit().is_some() { "waits" } else { "waits at its terminal" };
-    let who = format!(" {} {place}", peer.display_name);
-    let who = if wide { who } else { format!(" {} → you?", peer.display_name) };
+    let name = &peer.display_name;
+    let who = match (peer.limit(), wide) {
+        // Nobody can answer it.
+        (Some(_), _) => format!(" {name} waits"),
+        (None, true) => format!(" {name} waits at its terminal"),
+        (None, false) => format!(" {name} → you?"),
+    };
     line(wide.then(|| when(model, since)), (who, Style::Waiting), what)
 }
 
@@ -275,7 +279,7 @@ fn work(model: &Model, task: &OpenTask, wide: bool) -> Vec<CellText> {
 
 fn said(model: &Model, message: &TeamMessage, wide: bool) -> Vec<CellText> {
     let who = format!(" {} → {}", message.from(), message.to());
-    let style = if message.is_open() { Style::Waiting } else { Style::Plain };
+    let style = if message.open { Style::Waiting } else { Style::Plain };
     line(wide.then(|| when(model, message.timestamp)), (who, style), message.line())
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{SOON, call, entry, in_state, said, source, with_servers};
 use crate::crash::{number, seed};
-use crate::daemon::{Home, until};
+use crate::daemon::{Daemon, Home, until};
 
 /// Processes of the test server and its children, by the variable that marks them, and zombies of
 /// this process.
@@ -207,6 +207,31 @@ fn failed_list_does_not_affect_other_lists() {
     };
     told("refuses", &["resources/list", "prompts/list", "-32601"]);
     told("mute", &["prompts/list"]);
+}
+
+/// Neither a restart nor a stop waits for a list that the server does not give.
+#[test]
+fn server_that_hangs_in_a_later_list_ends_at_once() {
+    let home = Home::new();
+    let mut stuck = entry(&home, &["stuck"]);
+    stuck["startup_timeout"] = json!(600_000);
+    let mut d = with_servers(&home, &json!({ "toy": stuck }));
+    let hang = |d: &Daemon| {
+        call(d, "toy__grow", &json!({ "value": "more" }));
+        let heard = || said(&call(d, "toy__heard", &json!({})));
+        until(SOON, || heard().contains("tools/list").then_some(()));
+    };
+    let first = in_state(&d, "toy", "connected");
+    hang(&d);
+    d.post("/v1/sources/toy/reconnect", &json!({})).ok(200);
+    until(SOON, || {
+        let now = source(&d, "toy");
+        (now["state"] == "connected" && now["pid"] != first["pid"]).then_some(())
+    });
+    hang(&d);
+    let took = d.stop();
+    assert!(took < SOON, "{took:?}");
+    assert_eq!(marked(&home), Vec::<String>::new());
 }
 
 #[test]

@@ -134,6 +134,24 @@ fn down_remote_server_is_shown_as_down() {
     }
 }
 
+/// A server that has no room for a stream now is asked for it again.
+#[test]
+fn stream_that_a_busy_remote_server_refuses_is_requested_again() {
+    for era in [ToyEra::Legacy, ToyEra::Modern] {
+        let home = Home::new();
+        let server = ToyHttp::start(era);
+        server.toy.refused_streams.store(2, SeqCst);
+        let d = with_servers(&home, &json!({ "web": entry(&server) }));
+        in_state(&d, "web", "connected");
+        // Nobody hears of a change before the stream is open.
+        until(SOON, || {
+            call(&d, "web__grow", &json!({}));
+            (source(&d, "web")["tools"] == 7).then_some(())
+        });
+        assert_eq!(server.toy.refused_streams.load(SeqCst), 0, "{era:?}");
+    }
+}
+
 #[test]
 fn ended_session_is_reopened_once_and_only_idempotent_calls_repeated() {
     let home = Home::new();

@@ -64,6 +64,8 @@ pub(super) struct Toy {
     pub(super) sick: AtomicU16,
     /// How many further requests of `server/discover` get no response.
     pub(super) unanswered_discoveries: AtomicU32,
+    /// How many further requests for a stream of messages to all are answered with 429.
+    pub(super) refused_streams: AtomicU32,
     pub(super) issuer: Mutex<Issuer>,
     /// A header that each request needs.
     pub(super) wants: Mutex<Option<(String, String)>>,
@@ -117,6 +119,7 @@ impl ToyHttp {
             hangs: AtomicBool::new(false),
             sick: AtomicU16::new(0),
             unanswered_discoveries: AtomicU32::new(0),
+            refused_streams: AtomicU32::new(0),
             issuer: Mutex::default(),
             wants: Mutex::default(),
         });
@@ -262,6 +265,13 @@ async fn answer(
         {
             return challenge(&format!(", error=\"insufficient_scope\", scope=\"{needs}\""));
         }
+    }
+    let asks_for_stream =
+        method == Method::GET || String::from_utf8_lossy(&body).contains("subscriptions/listen");
+    if asks_for_stream
+        && toy.refused_streams.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    {
+        return text_of(429, "too many");
     }
     match (method.as_str(), toy.era) {
         ("GET", ToyEra::Sse) => toy.open_sse(),

@@ -1,7 +1,7 @@
 """A small MCP server on standard input and output that does what tests need of one.
 
 Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `spill`: it prints its environment and crashes; `deaf`: it reads nothing
-after it was introduced; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone; `asks`: it has
+after it was introduced; `stuck`: it does not answer tools/list after `grow`; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone; `asks`: it has
 a tool that asks twice; `looks`: it has two tools that wait for a file, and one of them
 changes nothing; `no:METHOD` and `mute:METHOD`: it refuses a method, or does not answer it).
 """
@@ -234,6 +234,8 @@ def main():
             capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "prompts": {}}
             info = {"name": "toy", "version": "1"}
             answer(ident, {"protocolVersion": message["params"]["protocolVersion"], "capabilities": capabilities, "serverInfo": info})
+        elif method == "tools/list" and "stuck" in WORDS and GROWN:
+            HEARD.append(method)
         elif method == "tools/list":
             names = ["widget_%d" % n for n in range(1100)] if "many" in WORDS else TOOLS + GROWN
             if "tasks" in WORDS:

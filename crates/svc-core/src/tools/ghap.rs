@@ -38,7 +38,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Search what was tried")
             .read_only()
             .heavy(),
-        Tool::new("record_outcome", OUTCOME, record_outcome).title("Record what came of something"),
+        Tool::new("record_outcome", OUTCOME, record_outcome).title("Record a result"),
         Tool::new("ghap_calibration", CALIBRATION, calibrate)
             .title("How true predictions came")
             .read_only()
@@ -523,7 +523,7 @@ async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences,
 }
 
 const OUTCOME: &str = "\
-Records what came of a test run, a build or the like, for a verdict to rest on: pass its outcome_id to resolve_ghap. Clients' \
+Records the result of a test run, a build or the like, for a verdict to rest on: pass its outcome_id to resolve_ghap. Clients' \
 hooks do this by themselves where they see test output.";
 
 #[derive(Deserialize, JsonSchema)]
@@ -531,7 +531,7 @@ struct OutcomeInput {
     /// The command.
     #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]
     command: String,
-    /// What came of it.
+    /// Result of the command.
     verdict: OutcomeVerdict,
     /// A summary of its output; only the beginning is kept.
     summary: Option<String>,

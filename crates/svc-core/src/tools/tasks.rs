@@ -248,7 +248,7 @@ const REPLY: &str = "\
 Says something in the stream of a task that was given to you, for whoever watches it.
 
 Use it while you work on a task: kind `progress` for how far you are, `clarification` for a question or the answer to \
-one, `result` for what came of it, `error` for what went wrong. It does not end the task, whatever the kind: the \
+one, `result` for the result, `error` for what went wrong. It does not end the task, whatever the kind: the \
 runner's exit does. It is refused when the task is over (conflict).";
 
 #[derive(Deserialize, JsonSchema)]

@@ -53,7 +53,7 @@ impl AgentBackend {
     }
 }
 
-/// What becomes of an agent's requests for permission.
+/// How an agent's requests for permission are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionMode {

@@ -95,7 +95,7 @@ words! {
         NoReply = "no_reply",
         /// It met a limit of the target's.
         Timeout = "timeout",
-        /// It came to nothing.
+        /// It failed.
         Error = "error",
     }
 }
@@ -118,7 +118,7 @@ pub enum SendStatus {
     NoReply,
     /// It met a limit of the target's.
     Timeout,
-    /// It was refused, or came to nothing.
+    /// It was refused, or failed.
     Error,
     /// Not for this caller.
     Forbidden,

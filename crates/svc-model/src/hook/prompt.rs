@@ -28,13 +28,15 @@ pub struct PromptAnswer<'a> {
     pub answers: Option<&'a Map<String, Value>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RefusedAnswer {
     /// There is no such option, or none was chosen.
     Option,
     Text,
     /// The answers do not match the questions.
     Answers,
+    /// The answer to this question is empty.
+    Empty(String),
 }
 
 impl<'a> PromptAnswer<'a> {
@@ -53,8 +55,8 @@ impl<'a> PromptAnswer<'a> {
     }
 }
 
-/// A list of texts for each of these questions; fails if `given` answers other questions, or has
-/// other values.
+/// A list of texts for each of these questions; fails if `given` answers other questions, has other
+/// values, or an empty answer.
 pub(super) fn answers_to_all(
     given: &Map<String, Value>,
     questions: &[&str],
@@ -64,8 +66,13 @@ pub(super) fn answers_to_all(
         Value::Array(texts) => texts.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
         _ => None,
     };
-    let all = questions.iter().map(texts).collect::<Option<_>>();
-    all.filter(|_| given.len() == questions.len()).ok_or(RefusedAnswer::Answers)
+    let all: Option<Vec<Vec<String>>> = questions.iter().map(texts).collect();
+    let all = all.filter(|_| given.len() == questions.len()).ok_or(RefusedAnswer::Answers)?;
+    let is_empty = |texts: &Vec<String>| texts.iter().all(|text| text.trim().is_empty());
+    match all.iter().position(is_empty) {
+        Some(at) => Err(RefusedAnswer::Empty(questions[at].to_owned())),
+        None => Ok(all),
+    }
 }
 
 /// What a call of a tool is about, on one line.
@@ -465,6 +472,12 @@ mod tests {
         let answers = PromptAnswer { answers: part.as_object(), ..PromptAnswer::default() };
         assert_eq!(decision(&several, answers), Err(RefusedAnswer::Answers));
         assert_eq!(decision(&several, text), Err(RefusedAnswer::Answers));
+        for nothing in [json!([]), json!(""), json!([" "])] {
+            let all = json!({ "Which colour?": "Red", "Which size?": nothing });
+            let answers = PromptAnswer { answers: all.as_object(), ..PromptAnswer::default() };
+            let refused = RefusedAnswer::Empty("Which size?".to_owned());
+            assert_eq!(decision(&several, answers), Err(refused), "{all}");
+        }
     }
 
     #[test]

@@ -127,7 +127,7 @@ words! {
         Abandoned = "abandoned",
     }
 
-    /// What came of something that was seen to happen.
+    /// Result of something that was seen to happen.
     pub enum OutcomeVerdict {
         /// It went well.
         Pass = "pass",
@@ -201,7 +201,7 @@ pub struct Outcome {
     pub session_id: String,
     /// What was run.
     pub command: String,
-    /// What came of it.
+    /// Result of the command.
     pub verdict: OutcomeVerdict,
     /// What it said, in short.
     pub summary: String,

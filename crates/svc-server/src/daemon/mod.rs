@@ -99,8 +99,9 @@ async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(S
 
 async fn open_database(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<(Store, Writer)> {
     let host = HostIdentity::of_this(config.daemon_name.as_deref());
-    let machine = ThisMachine::open(&config.paths.home, &host)
-        .with_context(|| format!("cannot say which machine {} is", config.paths.home.display()))?;
+    let machine = ThisMachine::open(&config.paths.home, &host).with_context(|| {
+        format!("cannot identify the machine of {}", config.paths.home.display())
+    })?;
     let Some(options) = PostgresOptions::configured(config)? else {
         let options = OpenOptions {
             machine,

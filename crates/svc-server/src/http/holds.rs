@@ -24,7 +24,7 @@ use super::{
 pub(super) fn routes(api: Api) -> Api {
     let on_prompt = Operation::new("Hold a prompt of one's own session, for its hook").answer_with(
         200,
-        "A line each second: open, answer or over; the last two end it",
+        "A line of JSON each second: open while the prompt waits, answer with the answer for the client; over is the last, when the prompt has ended",
         "application/x-ndjson",
     );
     let on_printed = Operation::new("Say that the answer to a held prompt is printed");
@@ -35,7 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
         "A line each second, open, and one for each text: give, or look; over ends it",
         "application/x-ndjson",
     );
-    let on_report = Operation::new("Say what became of a text that a plugin was given");
+    let on_report = Operation::new("Report the result of a text that a plugin was given");
     let on_report = on_report.body::<HandoverReport>().answer::<ReportedHandover>(200, "Noted");
     api.post("/v1/prompts/{id}/hold", on_prompt, hold_prompt)
         .post("/v1/prompts/{id}/printed", on_printed.answer::<PrintedPrompt>(200, "Noted"), printed)
@@ -121,7 +121,7 @@ impl Hold for PluginHold {
 /// What a plugin says of a hand-over.
 #[derive(Deserialize, JsonSchema)]
 struct HandoverReport {
-    /// What became of the text, or of the question where it is.
+    /// Result of the hand-over, or the answer to where the messages are.
     state: ReportedState,
     /// Of `shows`: the messages that are in the session.
     #[serde(default)]

@@ -36,7 +36,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_history = on_history.answer::<SessionHistory>(200, "The texts, the oldest first");
     let on_wait = Operation::new("Wait for a message to the peer of an idle session")
         .body::<WaitQuery>()
-        .answer::<Waited>(200, "What came of it");
+        .answer::<Waited>(200, "Result of the wait");
     let on_ghaps =
         Operation::new("Records of attempts, the latest made first").query::<GhapFilter>();
     let on_search = Operation::new("Records that fit a text, the best first").query::<GhapSearch>();

@@ -44,7 +44,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
     let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
     let on_broadcast = on_broadcast.body::<Broadcast>();
-    let on_message = Operation::new("A message and what became of it");
+    let on_message = Operation::new("A message with the states of its delivery");
     let on_broadcast = on_broadcast.answer::<BroadcastReach>(200, "How many took it");
     api.list("/v1/peers", on_list.answer::<PeersAt<Page<Peer>>>(200, "A page of peers"), list)
         .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)

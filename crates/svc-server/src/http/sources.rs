@@ -53,7 +53,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_login_wait =
         on_login_wait.body::<LoginWait>().answer::<LoginState>(200, "How far it is");
     let on_logout = change("Forget a login and have its tokens revoked (operator)");
-    let on_logout = on_logout.answer::<LogoutState>(200, "What became of it");
+    let on_logout = on_logout.answer::<LogoutState>(200, "Result of the logout");
     let on_tools = Operation::new("Tools that the caller may call, by name").query::<ToolFilter>();
     api.get("/v1/tools", on_tools.page_of::<Descriptor>("A page of tools"), list_tools)
         .get("/v1/sources", on_list, list)
@@ -323,7 +323,7 @@ async fn reconnect(server: SourceRequest) -> JsonResult<SourceView> {
     let (Json(view), name) = (server.view()?, &server.name);
     if !server.servers()?.reconnect(name) {
         let reason = view.reason.unwrap_or_default();
-        return Err(Problem::new(Code::Conflict, format!("{name} is not to run: {reason}")));
+        return Err(Problem::new(Code::Conflict, format!("{name} may not run: {reason}")));
     }
     server.view()
 }

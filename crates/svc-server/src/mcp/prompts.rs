@@ -136,7 +136,7 @@ pub fn builtin() -> Vec<PromptTemplate> {
     let id = PromptArgument { name: "task_id", description: "The task", required: true };
     let task = PromptTemplate::new(
         "task",
-        "Wait for a task to end, and report what came of it",
+        "Wait for a task to end, and report its result",
         vec![id],
         async |call: Call, arguments: Map<String, Value>| {
             let id = arguments.get("task_id").and_then(Value::as_str).unwrap_or_default();

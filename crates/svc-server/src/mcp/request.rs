@@ -478,7 +478,7 @@ impl SessionSearch<'_> {
         let keep = async move {
             if let Err(error) = server.services.hooks.tie_mcp_session(&id, &client_session).await {
                 let error = telemetry::chain(&error);
-                tracing::warn!(error, "cannot note whose a connection is");
+                tracing::warn!(error, "cannot store the session of a connection");
             }
         };
         self.server.background.spawn(keep.boxed());

@@ -425,7 +425,7 @@ async fn follow(
     // Kills the command's remaining processes, too.
     let status = process.kill().await.or(status);
     if let Err(error) = services.sources.forget_process(mark).await {
-        tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
+        tracing::warn!(error = telemetry::chain(&error), "cannot remove the record of a process");
     }
     reading.await.ok();
     CommandEnd { status, is_killed }

@@ -28,7 +28,13 @@ use tokio_util::sync::CancellationToken;
 use self::start::{
     Running, ServerStarter, SourceInstanceStatus, StartFailure, WatchedResource, WatchedStreams,
 };
-use super::{connection::SourceConnection, lists::fetch, lock, spec::SourceSpec, stdio::ServerLog};
+use super::{
+    connection::SourceConnection,
+    lists::{FetchedLists, fetch},
+    lock,
+    spec::SourceSpec,
+    stdio::ServerLog,
+};
 
 #[derive(Debug)]
 pub(crate) struct Instance {
@@ -245,10 +251,9 @@ impl Supervisor {
         self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
     }
 
-    /// Fetches the lists of a working server. On failure the old lists stay.
-    async fn refetch(&self, running: &Running) {
-        let bound = self.starter.parts.spec.entry.startup_timeout;
-        match fetch(&running.connection, &running.capabilities, bound).await {
+    /// Takes the lists of a working server that were fetched again. On failure the old lists stay.
+    async fn take_lists(&self, running: &Running, fetched: Result<FetchedLists, String>) {
+        match fetched {
             Ok(lists) => {
                 self.show_problem(running, lists.problem.clone()).await;
                 self.starter.teach(lists).await;
@@ -264,6 +269,7 @@ impl Supervisor {
         // Subscribed first: a caller may change the lists as soon as the status says connected.
         let mut changes = running.changes.clone();
         let learns = self.starter.parts.learned.is_some();
+        let bound = self.starter.parts.spec.entry.startup_timeout;
         let (mut pace, mut refetch_at) = (RefetchBackoff::new(), None);
         self.show(SourceStatus::from_state(SourceState::Connected), Some(&running)).await;
         self.show_problem(&running, running.list_problem.clone()).await;
@@ -282,7 +288,16 @@ impl Supervisor {
                     // These lists contain all changes so far.
                     changes.mark_unchanged();
                     refetch_at = None;
-                    self.refetch(&running).await;
+                    // A server that does not answer must not delay its end.
+                    let fetched = tokio::select! {
+                        () = self.starter.stop.cancelled() => break false,
+                        () = self.wake.notified() => break true,
+                        () = running.link.ended() => break false,
+                        fetched = fetch(&running.connection, &running.capabilities, bound) => {
+                            fetched
+                        }
+                    };
+                    self.take_lists(&running, fetched).await;
                     pace.note(Instant::now());
                 }
             }

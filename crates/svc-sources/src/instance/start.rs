@@ -334,7 +334,10 @@ impl ServerStarter {
         let read = tokio::time::timeout(Duration::from_millis(50), &mut reading).await;
         reading.abort();
         if let Err(error) = self.parts.services.sources.forget_process(mark).await {
-            tracing::warn!(error = telemetry::chain(&error), "a server's process stays on record");
+            tracing::warn!(
+                error = telemetry::chain(&error),
+                "cannot remove the record of a server's process"
+            );
         }
         if let Ok(Ok(Err(fault))) = read {
             return Some(fault);

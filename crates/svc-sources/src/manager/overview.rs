@@ -290,7 +290,7 @@ impl SourceLoginFlow<'_> {
     /// Begins the login. The error is for people.
     pub async fn begin(&self, port: Option<u16>) -> Result<OpenLogin, String> {
         let Self { manager, key } = self;
-        let spec = manager.spec(key).ok_or("it is not to run")?;
+        let spec = manager.spec(key).ok_or("it may not run")?;
         let kept = manager.vault().kept().map_err(|error| error.to_string())?;
         let (secrets, kept_from) = (kept.given_to(&spec.bearer), kept.kept_from(&spec.bearer));
         let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: manager.env() };

@@ -111,7 +111,10 @@ impl SourceManager {
                 end_leftovers(&mark).await;
                 Containers::new(this.home()).end(&mark).await;
                 if let Err(error) = this.0.services.sources.forget_process(mark).await {
-                    tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
+                    tracing::warn!(
+                        error = telemetry::chain(&error),
+                        "cannot remove the record of a process"
+                    );
                 }
             };
             manager.0.ending.spawn(ending.boxed());
@@ -314,7 +317,10 @@ async fn write_lines(manager: SourceManager, mut lines: mpsc::Receiver<(Arc<Sour
         }
         for (key, events) in by_key {
             if let Err(error) = manager.services().sources.tell(key, "stderr", events).await {
-                tracing::warn!(error = telemetry::chain(&error), "what a server said is not told");
+                tracing::warn!(
+                    error = telemetry::chain(&error),
+                    "cannot store what a server printed"
+                );
             }
         }
     }
@@ -338,7 +344,7 @@ async fn write_calls(services: Services, mut calls: mpsc::Receiver<(SourceKey, C
         }
         for (key, events) in by_key {
             if let Err(error) = services.sources.tell(key, "call", events).await {
-                tracing::warn!(error = telemetry::chain(&error), "calls are not told");
+                tracing::warn!(error = telemetry::chain(&error), "cannot store events of calls");
             }
         }
     }
@@ -347,7 +353,10 @@ async fn write_calls(services: Services, mut calls: mpsc::Receiver<(SourceKey, C
 async fn write_moves(services: Services, mut moves: mpsc::Receiver<ResourceChange>) {
     while let Some(ResourceChange { stream, uri }) = moves.recv().await {
         if let Err(error) = services.sources.append_resource_update(stream, uri).await {
-            tracing::warn!(error = telemetry::chain(&error), "a change is not told");
+            tracing::warn!(
+                error = telemetry::chain(&error),
+                "cannot store the change of a resource"
+            );
         }
     }
 }

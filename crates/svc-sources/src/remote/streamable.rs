@@ -16,6 +16,7 @@ use svc_wire::{
     json_rpc::JsonRpcWriter,
     mcp::{Revision, SESSION_ID},
     mcp_request::{self, RequestSetting},
+    retry_after,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -335,7 +336,7 @@ impl StreamableTransport {
             }
             Err(problem) => {
                 let text =
-                    format!("its session has ended, and no new one was to be had: {problem}");
+                    format!("its session has ended, and a new one cannot be opened: {problem}");
                 Err(self.endpoint.end(ConnectionEnd::Fault(text)))
             }
         }
@@ -365,8 +366,7 @@ impl StreamableTransport {
                 let after = Some(last_event_id.as_str()).filter(|id| !id.is_empty());
                 mcp_request::get(setting(&session, None), after)
             };
-            let mut retry = None;
-            match self.endpoint.send(&request).await {
+            let pause = match self.endpoint.send(&request).await {
                 Ok(response) if is_stream(&response) => {
                     let mut reader = EventReader::new(response);
                     tokio::select! {
@@ -387,7 +387,7 @@ impl StreamableTransport {
                     if !cursor.last_event_id.is_empty() {
                         last_event_id = cursor.last_event_id;
                     }
-                    retry = cursor.retry;
+                    reopen_pause(failures, cursor.retry)
                 }
                 Ok(response)
                     if response.status() == StatusCode::NOT_FOUND && session.id.is_some() =>
@@ -400,19 +400,21 @@ impl StreamableTransport {
                     last_event_id.clear();
                     continue;
                 }
-                // The server has no such stream.
-                Ok(response)
-                    if response.status().is_client_error() || response.status().is_success() =>
-                {
-                    return;
+                Ok(response) if is_temporary(response.status()) => {
+                    let least = retry_after(response.headers()).unwrap_or_default();
+                    REOPEN.wait_at_least(failures, least)
                 }
-                Ok(_) | Err(RequestLoss::Unanswered(_) | RequestLoss::Closed) => {}
+                // The server has no such stream.
+                Ok(_) => return,
+                Err(RequestLoss::Unanswered(_) | RequestLoss::Closed) => {
+                    reopen_pause(failures, None)
+                }
                 Err(RequestLoss::NotTaken(_)) => {
                     self.connection().close_if_ended();
                     return;
                 }
-            }
-            tokio::time::sleep(reopen_pause(failures, retry)).await;
+            };
+            tokio::time::sleep(pause).await;
             failures += 1;
         }
     }
@@ -450,6 +452,12 @@ fn setting<'a>(session: &'a RemoteSession, schema: Option<&'a Value>) -> Request
         input_schema: schema,
         ..RequestSetting::default()
     }
+}
+
+/// Whether a server that refuses a stream with this status may give it later.
+fn is_temporary(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
 }
 
 fn reopen_pause(failures: u32, named: Option<Duration>) -> Duration {

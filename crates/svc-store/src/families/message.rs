@@ -52,6 +52,7 @@ direct_row! {
         from_name: Option<String>,
         to_name: Option<String>,
         is_answered: bool,
+        came_to_nothing: bool,
     }
 }
 
@@ -414,7 +415,7 @@ impl MessageReads<'_> {
                 source_tool as "source_tool: SourceTool", source_session, run_id,
                 (select display_name from peer where peer_id = from_peer) as "from_name?: String",
                 (select display_name from peer where peer_id = to_peer) as "to_name?: String",
-                is_answered as "is_answered!: bool"
+                is_answered as "is_answered!: bool", came_to_nothing as "came_to_nothing!: bool"
             from message
             where "#,
                     RawListed, self.store,
@@ -455,7 +456,7 @@ impl MessageReads<'_> {
                     bytes: row.bytes,
                     from_name: row.from_name,
                     to_name: row.to_name,
-                    open: !row.is_answered && message.may_be_answered(),
+                    open: !row.is_answered && !row.came_to_nothing && message.may_be_answered(),
                     answered: row.is_answered,
                     message,
                 })

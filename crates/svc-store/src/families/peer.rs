@@ -287,7 +287,7 @@ impl PeerWrites<'_> {
     }
 
     /// The number of peers that a broadcast of `from` reaches, without those that already have a
-    /// message with this key.
+    /// message with this key. Leaves out the same peers as [`Self::ids`].
     pub async fn count_receivers(
         &mut self,
         circle: Option<&str>,
@@ -299,6 +299,12 @@ impl PeerWrites<'_> {
             where (?1 is null or circle = ?1) and peer_id <> ?2
                 and not exists (
                     select 1 from message where from_peer = ?2 and to_peer = peer.peer_id and idempotency_key = ?3
+                )
+                and not (
+                    owner like 'agent:%' and exists (select 1 from agent ended where ended.session_key = owner)
+                    and not exists (
+                        select 1 from agent living where living.session_key = owner and living.ended_at is null
+                    )
                 )"#; circle, from, key);
         Ok(u64::try_from(receivers).unwrap_or(0))
     }

@@ -186,7 +186,7 @@ async fn reach(
         };
         if hosts.len() == 1 && !is_lost(&error) || is_late {
             return Err(MigrateError::Refused(format!(
-                "{} does not take us: {}",
+                "cannot connect to {}: {}",
                 options.url.shown(),
                 plain(&error)
             )));

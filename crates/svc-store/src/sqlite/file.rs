@@ -26,9 +26,9 @@ const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The kernel releases the lock when the process ends for whatever reason, so a lock is never stale.
-/// The file stays: if it were removed, two processes could hold locks on two files of one name.
 #[derive(Debug)]
 pub struct DatabaseLock {
+    path: PathBuf,
     _file: File,
 }
 
@@ -49,24 +49,30 @@ impl DatabaseLock {
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |source| LockError::Io { path: path.display().to_string(), source };
         private_file::check_one_name(path).map_err(|untrusted| failed(untrusted.into()))?;
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-            .open(path)
-            .map_err(failed)?;
-        for attempt in 1.. {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let mut attempt = 1;
+        loop {
+            let file = options.open(path).map_err(failed)?;
             match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) if attempt == TRIES => return Err(LockError::Held),
+                // If the earlier holder removed the file that was opened here, another process may
+                // lock a new file of this name.
+                Ok(()) if is_at(&file, path) || attempt >= TRIES => {
+                    return Ok(Self { path: path.to_owned(), _file: file });
+                }
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if attempt >= TRIES => return Err(LockError::Held),
                 Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
             }
+            attempt += 1;
         }
-        Ok(Self { _file: file })
+    }
+
+    /// Releases the lock and removes its file. Only where there is no database.
+    pub fn remove(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
     }
 
     /// Whether process `pid` holds the lock at `path`.
@@ -86,6 +92,14 @@ impl DatabaseLock {
 fn existing(path: &Path) -> Option<File> {
     let mut options = File::options();
     options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).ok()
+}
+
+/// Whether `path` names this open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else {
+        return false;
+    };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
 fn is_locked(file: &File) -> bool {
@@ -219,6 +233,19 @@ fn failed(error: io::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_whose_file_is_removed_is_taken_on_a_new_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("svc.db.lock");
+        let lock = DatabaseLock::acquire(&path).expect("is free");
+        // Opened before the file is removed, as by a process that waits for the lock.
+        let old = existing(&path).expect("is there");
+        lock.remove().expect("can be removed");
+        assert!(!path.exists() && !is_at(&old, &path));
+        let _lock = DatabaseLock::acquire(&path).expect("is free");
+        assert!(DatabaseLock::is_held(&path) && !is_at(&old, &path));
+    }
 
     #[test]
     fn is_held_by_recognises_only_the_holding_process() {

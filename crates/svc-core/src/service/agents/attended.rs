@@ -128,7 +128,7 @@ pub(super) async fn end_unanswered(core: &Core) -> Result<(), Error> {
             if error.is_of_daemon() {
                 return Err(error);
             }
-            tracing::warn!(%task, %error, "a task stays as it is");
+            tracing::warn!(%task, %error, "cannot end the task of a message without an answer");
         }
     }
     Ok(())

@@ -87,11 +87,11 @@ impl AgentFollower {
                     Ok(true) => break,
                     Ok(false) => {
                         if failures > 3 && !std::mem::replace(&mut is_told, true) {
-                            tracing::warn!(agent = %id, error = %why, "a host is not reached");
+                            tracing::warn!(agent = %id, error = %why, "cannot reach a host");
                         }
                     }
                     Err(error) => {
-                        tracing::error!(agent = %id, %error, "cannot read what a host left");
+                        tracing::error!(agent = %id, %error, "cannot read the spool of a host");
                     }
                 },
                 Err(error) => tracing::error!(agent = %id, %error, "cannot take over events"),
@@ -194,7 +194,7 @@ impl AgentFollower {
         let Self { agents, id } = self;
         let seqs = agents.core.store.append(stream_of(id), events).await?;
         if seqs.first != head + 1 {
-            tracing::error!(agent = %id, head, first = seqs.first, "the numbers of a stream disagree");
+            tracing::error!(agent = %id, head, first = seqs.first, "a stream and its host number events differently");
         }
         Ok(())
     }

@@ -326,7 +326,7 @@ impl PlannedAgent {
             Err(reason) => follower.end_without_host(reason).await,
         };
         if let Err(error) = recorded {
-            tracing::error!(agent = %id, %error, "cannot store what came of a start");
+            tracing::error!(agent = %id, %error, "cannot store the result of a start");
         }
         if started.is_ok() {
             // A daemon that is shutting down follows no agent; the next daemon follows this one.

@@ -449,7 +449,7 @@ pub(in crate::service) async fn tell(
     match team::deliver(tx, &outgoing, to, kind, terms).await {
         Ok(_) => Ok(()),
         Err(Error::LimitReached(reason)) => {
-            tracing::warn!(reason, "no room for a word about an agent");
+            tracing::warn!(reason, "an inbox has no room for a notice about an agent");
             Ok(())
         }
         Err(error) => Err(error),

@@ -25,10 +25,10 @@ use crate::service::{
 
 /// The errors for the sender of a question to an agent that ended, after or before it had the
 /// question.
-const IN_TURN: &str = "the agent ended in the turn: what came of it is not known";
+const IN_TURN: &str = "the agent ended during the turn, and its outcome is unknown";
 const UNSEEN: &str = "the agent ended before it had the message";
 /// The same error for a session that a person started.
-const SESSION_ENDED: &str = "the session ended in the turn: what came of it is not known";
+const SESSION_ENDED: &str = "the session ended during the turn, and its outcome is unknown";
 
 /// How a turn that a message began ended.
 enum TurnOutput {

@@ -159,7 +159,10 @@ impl AppServerFollower<'_> {
         let why = why.err().unwrap_or(CodexSocketError::Closed);
         for open in self.open.into_open() {
             if let Err(error) = self.servers.prompts.disconnect(open.row).await {
-                tracing::warn!(error = telemetry::chain(&error), "a prompt keeps its options");
+                tracing::warn!(
+                    error = telemetry::chain(&error),
+                    "cannot remove the options of a prompt"
+                );
             }
         }
         why
@@ -257,7 +260,7 @@ impl AppServerFollower<'_> {
     async fn note(&mut self, told: CodexObservation) {
         if let Err(error) = self.store(told).await {
             let error = telemetry::chain(&error);
-            tracing::error!(error, "cannot store what an app-server of Codex told");
+            tracing::error!(error, "cannot store an event of an app-server of Codex");
         }
     }
 

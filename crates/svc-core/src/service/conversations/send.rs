@@ -64,7 +64,7 @@ impl SendToSession {
     }
 }
 
-/// What came of a send.
+/// Result of a send.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionReply {
@@ -84,7 +84,7 @@ pub struct SessionReply {
     /// How far the message is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<SendDelivery>,
-    /// Why it came to nothing.
+    /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The same as a code.

@@ -281,7 +281,7 @@ async fn write_to_inbox(inbox: &Path, session: &NativeSession, line: &str) -> bo
     let mut stream = match connected.await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
-            tracing::warn!(%error, session = session.session_id, "an inbox is not used");
+            tracing::warn!(%error, session = session.session_id, "cannot connect to an inbox");
             return false;
         }
         Err(_) => return false,

@@ -190,6 +190,7 @@ impl Hooks {
         }
         let told = self.earlier_texts.take_off(&caller.principal(), &mut event);
         let known = self.recognise(&event, is_own).await?;
+        let reporter = caller;
         let caller = &self.in_its_project(caller, &event, &known, call.is_from_hook).await?;
         let is_small = call.lost.is_empty() && known.is_own;
         if is_small && self.changes_nothing(&event, &known).await? {
@@ -199,7 +200,16 @@ impl Hooks {
         add_limit_end(&mut event, client_process(caller, &call), known.arrived).await;
         let event = Arc::new(event);
         let (hook_id, timing) = (call.id.clone(), call.timing);
-        let writes = self.write(caller, &event, &known, call).await?;
+        let again = known.session.is_none().then(|| call.clone());
+        let writes = self.write(caller, &event, &known, call).await;
+        if let (Err(Error::NotYours { .. }), Some(call)) = (&writes, again)
+            && self.core.store.sessions().owner(&event.session_id).await?.is_some()
+        {
+            // Another process has begun a session of this id since. It has a row now, so this
+            // happens once for an event.
+            return Box::pin(self.hook(reporter, Arc::unwrap_or_clone(event), call)).await;
+        }
+        let writes = writes?;
         self.access.forget(&writes.ended_tokens);
         let begins = matches!(event.moment, HookMoment::Start { .. } | HookMoment::Prompt { .. });
         if event.client == HookClient::Codex && begins {
@@ -519,7 +529,7 @@ impl Hooks {
             // without context.
             Err(error) => {
                 let error = telemetry::chain(&error);
-                tracing::warn!(error, "cannot look for what a prompt brings up");
+                tracing::warn!(error, "cannot find context for a prompt");
                 None
             }
         }
@@ -596,7 +606,7 @@ mod tests {
     };
 
     use serde_json::json;
-    use svc_model::TokenId;
+    use svc_model::{TokenId, session_id_in_process};
     use svc_store::testing::TestStore;
 
     use super::*;
@@ -634,5 +644,49 @@ mod tests {
             }
         }
         assert!(SessionSecrets::in_home(home.path()).read("s").is_some());
+    }
+
+    /// Both see that the id is free before one of them takes it.
+    #[tokio::test]
+    async fn two_processes_that_begin_one_id_at_once_have_a_session_each() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let processes = [std::process::id(), child.id()].map(process::identity);
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let callers = [0, 1].map(|at: usize| Caller::Session {
+            key: format!("client-{at}").into(),
+            token: TokenId::from(format!("tok_{at}")),
+            scopes: Arc::new([]),
+            project: None,
+            process: Some(Arc::new(processes[at].clone())),
+            root: None,
+            folder: None,
+        });
+        for round in 0..10 {
+            let id = format!("s-{round}");
+            let begin = |at: usize| {
+                let payload = json!({
+                    "session_id": id, "hook_event_name": "SessionStart", "source": "startup",
+                    "cwd": folders[at].path(),
+                });
+                let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+                let call = HookCall { is_from_hook: true, ..HookCall::default() };
+                services.hooks.hook(&callers[at], event, call)
+            };
+            let (one, other) = tokio::join!(begin(0), begin(1));
+            one.unwrap();
+            other.unwrap();
+            let sessions = test.store.sessions();
+            assert!(sessions.get(&id).await.unwrap().is_some());
+            let mut apart = 0;
+            for process in &processes {
+                let own = session_id_in_process(&id, process);
+                apart += usize::from(test.store.sessions().get(&own).await.unwrap().is_some());
+            }
+            assert_eq!(apart, 1, "{id}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

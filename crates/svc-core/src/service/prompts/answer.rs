@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use svc_model::{
     AgentRequestId, Caller, NOT_BLANK, ProcessIdentity,
     agent::RequestOptionKind,
-    hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer},
+    hook::{AttendedPrompts, ClientPrompt, PromptAnswer, RefusedAnswer, one_line},
     limits,
 };
 use svc_store::{RequestAnswerRow, RequestRow, WriteTx};
@@ -46,7 +46,7 @@ pub struct AnswerRequest {
     pub confirm: Option<bool>,
 }
 
-/// What became of an answer.
+/// Result of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptOutcome {
     Taken(RequestRow),
@@ -215,6 +215,9 @@ fn invalid(row: &RequestRow, refused: RefusedAnswer) -> Error {
         RefusedAnswer::Text => Error::invalid("text", "is not taken with this option"),
         RefusedAnswer::Answers => {
             Error::invalid("answers", "must have an answer to each question, and nothing else")
+        }
+        RefusedAnswer::Empty(question) => {
+            Error::invalid("answers", format!("has an empty answer to {:?}", one_line(&question)))
         }
     }
 }

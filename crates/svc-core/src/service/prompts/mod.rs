@@ -151,7 +151,7 @@ impl Drop for HeldPrompt {
         let is_unprinted = matches!(*self.hold.state.borrow(), HeldPromptState::Answered(_));
         tokio::spawn(async move {
             if let Err(error) = prompts.withdraw(&request, is_unprinted).await {
-                tracing::warn!(%error, request = request.as_str(), "a prompt keeps its options");
+                tracing::warn!(%error, request = request.as_str(), "cannot remove the options of a prompt");
             }
         });
     }

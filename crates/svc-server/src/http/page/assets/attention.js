@@ -32,7 +32,7 @@ function hosts(state, found) {
   }
   for (const host of state.hosts?.values() ?? []) {
     if (host.state !== 'limited') continue;
-    const until = host.limited_until ? `goes on ${exact(new Date(host.limited_until).toISOString())}` : 'the vendor does not say until when';
+    const until = host.limited_until ? `goes on ${exact(new Date(host.limited_until).toISOString())}` : 'the vendor does not say when the limit ends';
     found.push({ key: host.id, kind: 'limited', at: host.started_at, text: `${host.instance ?? host.backend}: the vendor refuses for usage`, detail: until, to: path('agents', host.id), label: 'Send a prompt' });
   }
 }
@@ -46,7 +46,7 @@ function prompts(state, found) {
     if ([...asked].some((key) => key === peer.session_id || key?.endsWith(`:${peer.session_id}`))) continue;
     const { kind, since, title, tool, until } = peer.waiting_for ?? {};
     const what = typeof tool === 'string' ? tool : tool?.name;
-    const where = kind === 'limit' ? (until ? `until ${exact(until)}` : 'the vendor does not say until when') : `answer it in its terminal${peer.path ? `, in ${peer.path}` : ''}`;
+    const where = kind === 'limit' ? (until ? `until ${exact(until)}` : 'the vendor does not say when the limit ends') : `answer it in its terminal${peer.path ? `, in ${peer.path}` : ''}`;
     found.push({ key: peer.peer_id, kind: 'waiting', at: since ?? peer.since ?? peer.last_seen, text: `${peer.display_name} ${WAITS_FOR[kind] ?? 'waits at its terminal'}${title || what ? `: ${[...new Set([what, title])].filter(Boolean).join(' ')}` : ''}`, detail: where, to: path('agents', peer.peer_id), label: 'Show session' });
   }
 }
