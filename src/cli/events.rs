@@ -354,9 +354,9 @@ fn other(stream: &str, kind: &str, data: &Value) -> String {
             Some(code) => format!("agent {} has ended (exit code {code})", cell("session_key")),
             None => format!("agent {} has ended", cell("session_key")),
         },
-        "request.opened" => format!("agent {} asks leave", cell("session_key")),
+        "request.opened" => format!("agent {} asks for permission", cell("session_key")),
         "request.closed" => format!("the request of agent {} was answered", cell("session_key")),
-        "request.described" => format!("the prompt of {} has its words now", cell("session_key")),
+        "request.described" => format!("the text of the prompt of {} is known now", cell("session_key")),
         "limit" => match text(data, "until") {
             Some(until) => {
                 format!("{} has reached its usage limit until {until}", cell("display_name"))
@@ -367,7 +367,7 @@ fn other(stream: &str, kind: &str, data: &Value) -> String {
             format!("the request of agent {} can be answered here again", cell("session_key"))
         }
         "request.withdrawn" => {
-            format!("the terminal of {} alone answers its request", cell("session_key"))
+            format!("only the terminal of {} can answer its request", cell("session_key"))
         }
         "run.queued" | "run.began" | "run.ended" => {
             let now = match kind {

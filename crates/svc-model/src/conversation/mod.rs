@@ -53,7 +53,7 @@ words! {
         SessionsSpawn = "sessions_spawn",
         /// The end of a dispatched task.
         SendMessage = "SendMessage",
-        /// What a hosted agent asks leave for.
+        /// What a hosted agent asks permission for.
         AgentRequest = "agent_request",
     }
 }

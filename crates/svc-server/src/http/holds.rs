@@ -32,7 +32,7 @@ pub(super) fn routes(api: Api) -> Api {
         Operation::new("Be given texts for the sessions of one's own process, for a plugin");
     let on_texts = on_texts.answer_with(
         200,
-        "A line each second, open, and one for each text: give, or look; over ends it",
+        "A line of JSON each second: open while the plugin is connected, give with a text to hand over, look with a text whose hand-over the client's record may show; over is the last",
         "application/x-ndjson",
     );
     let on_report = Operation::new("Report the result of a text that a plugin was given");
