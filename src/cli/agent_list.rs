@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, with_object, with_query};
-use svc_model::{AgentFilter, ListQuery, PageQuery};
+use svc_model::{AgentFilter, ListQuery, PageQuery, backend_names};
 use svc_sys::git_repository::project_root;
 
 use super::agent_attach::{entry_text, paragraph};
@@ -43,9 +43,6 @@ const INSTANCES: Listing = Listing {
     empty: "no instances: no agent's program is on the daemon's PATH, and config.toml has no [agents.<instance>]",
     next: None,
 };
-
-/// The backend of attended sessions, and its name in session keys.
-const CLAUDE_CODE: (&str, &str) = ("claude-code", "claude");
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
@@ -131,7 +128,10 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> ExitResult 
 
 pub(super) fn print_hosts(context: &Context, args: &AgentListArgs, agents: &[Value]) -> ExitResult {
     let project = args.project()?;
-    let wanted = json!(args.filter);
+    let mut wanted = json!(args.filter);
+    if let Some(backend) = args.filter.backend.as_deref() {
+        wanted["backend"] = backend_names(backend).1.into();
+    }
     let is_wanted = |agent: &&Value| {
         ["state", "instance", "backend"]
             .iter()
@@ -167,11 +167,13 @@ async fn peers(
     args: &AgentListArgs,
     is_living: bool,
 ) -> Result<Vec<Value>, ClientError> {
-    let backend = args.filter.backend.as_deref();
-    let backend = backend.map(|it| if it == CLAUDE_CODE.1 { CLAUDE_CODE.0 } else { it });
+    let backend = args.filter.backend.as_deref().map(backend_names);
     let path = with_query("/v1/peers", &[("live", is_living.then_some("true"))]);
-    let is_wanted =
-        |peer: &Value| is_hosted(peer) || backend.is_none_or(|backend| peer["backend"] == backend);
+    let is_wanted = |peer: &Value| {
+        is_hosted(peer)
+            || backend
+                .is_none_or(|(name, other)| peer["backend"] == name || peer["backend"] == other)
+    };
     all_items(client, &path, "peers", usize::MAX, is_wanted).await
 }
 
@@ -210,7 +212,7 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
 
 fn attended(peer: &Value) -> Value {
     let backend = output::cell(peer, "backend");
-    let kind = if backend == CLAUDE_CODE.0 { CLAUDE_CODE.1 } else { &backend };
+    let kind = backend_names(&backend).1;
     let session = peer["session_id"].as_str().or(peer["peer_id"].as_str()).unwrap_or_default();
     let (name, status) = (output::cell(peer, "display_name"), output::cell(peer, "status"));
     let mut row = peer.as_object().cloned().unwrap_or_default();

@@ -75,7 +75,7 @@ pub(super) fn backup(context: &Context, args: &BackupArgs) -> ExitResult {
     let copied = private_file::check_above_file(to)
         .map_err(anyhow::Error::from)
         .and_then(|()| Ok(block_on(svc_store::backup(from, to))??));
-    copied.with_context(|| format!("cannot write {}", to.display()))?;
+    copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     let bytes = fs::metadata(to)?.len();
     let path = fs::canonicalize(to)?;
     let last = svc_store::LastBackup { path, bytes, at: SystemClock.now() };

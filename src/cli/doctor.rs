@@ -12,7 +12,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use svc_client::{ClientError, Endpoint, Token, Url, with_query};
 use svc_model::{Clock as _, InstanceStatus, ProcessIdentity, SystemClock, Timestamp};
-use svc_store::{PostgresOptions, ServerReport, ServerSync};
+use svc_store::{
+    MigrateError, PostgresOptions, RestoreError, ServerReport, ServerSync, StoreError,
+};
 use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
@@ -428,7 +430,20 @@ async fn schema(context: &Context) -> Option<Finding> {
             let advice = "remove it with sqlite3, or restore a backup from before";
             warn(CHECK, format!("{}: {difference}", db.display()), advice)
         }
-        Err(error) => warn(CHECK, format!("{}: {error}", db.display()), "see `svc logs`"),
+        Err(error) => {
+            let detail = format!("{}: {error}", db.display());
+            match error {
+                RestoreError::Store(StoreError::Corrupt(_))
+                | RestoreError::Migrate(MigrateError::Store(StoreError::Corrupt(_))) => {
+                    fail(CHECK, detail, "`svc restore` puts a backup in its place")
+                }
+                // The error says which program or which backup to use.
+                RestoreError::Migrate(MigrateError::Newer { .. } | MigrateError::Older { .. }) => {
+                    fail(CHECK, detail, "the daemon does not start before")
+                }
+                _ => warn(CHECK, detail, "see `svc logs`"),
+            }
+        }
     })
 }
 

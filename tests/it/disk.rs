@@ -240,5 +240,12 @@ fn file_that_is_no_database_is_named_and_left_unchanged() {
         assert!(ran.stderr.contains("svc.db") || ran.stderr.contains("database"), "{ran:?}");
         assert!(ran.stderr.contains("svc restore"), "it says what to do: {ran:?}");
     }
+    let copy = home.user().join("copy.db");
+    let backup = svc(&home, &["backup", copy.to_str().expect("UTF-8")]);
+    let (code, named) = (backup.code, backup.stderr.contains("svc.db"));
+    assert!(code == Some(1) && named && !copy.exists(), "it names what is damaged: {backup:?}");
+    let doctor = svc(&home, &["doctor"]);
+    assert_eq!(doctor.code, Some(1), "the daemon does not start: {doctor:?}");
+    assert!(doctor.stdout.contains("svc restore"), "it says what to do: {doctor:?}");
     assert_eq!(home.read("svc.db"), garbage.as_bytes());
 }

@@ -196,13 +196,15 @@ fn ask_prints_only_the_answer_to_its_question() {
     let ann = agent(&d, "ann");
     let bob = agent(&d, "bob");
     let (running, asked) = asks(&d, "ann", "is it green?", &[]);
-    // Neither other messages nor an answer to another question ends the wait.
+    // Neither other messages nor an answer to another question, or of another, ends the wait.
     d.session("bob").post("/v1/peers/operator/messages", &json!({ "text": "hello" })).ok(200);
     answers(&d, "ann", &json!({ "id": "msg_other" }), "to something else");
+    answers(&d, "bob", &asked, "no, says bob");
     answers(&d, "ann", &asked, "yes\nall of it");
     let ran = running.wait(SOON);
     assert_eq!((ran.code, &*ran.stdout), (Some(0), "yes\nall of it\n"), "{ran:?}");
-    assert_eq!(each(&peek(&d, "operator"), "text"), ["hello", "to something else"]);
+    let others = ["hello", "to something else", "no, says bob"];
+    assert_eq!(each(&peek(&d, "operator"), "text"), others);
     assert_eq!(peek(&d, &ann).len(), 0, "answering acknowledges");
 
     // The daemon is killed and restarted, with the answer given in between or later.

@@ -82,6 +82,20 @@ fn send_reaches_a_living_hosted_agent() {
 }
 
 #[test]
+fn agents_of_claude_code_are_asked_for_by_either_name() {
+    let d = with_config(CONFIG);
+    home_start(&d, "echo", "other");
+    home_start(&d, "talker", "worker");
+    for backend in ["claude", "claude-code"] {
+        let hosts = d.get(&format!("/v1/hosts?backend={backend}")).ok(200);
+        assert_eq!(hosts["count"], 1, "{backend}: {hosts}");
+        assert_eq!(hosts["hosts"][0]["session_key"], "agent:talker:worker", "{backend}");
+        let shown = svc(&d.home, &["agent", "list", "--backend", backend, "--json"]).json();
+        assert_eq!(shown["count"], 1, "{backend}: {shown}");
+    }
+}
+
+#[test]
 fn send_to_an_attended_session_prints_its_reply() {
     let d = with_config(CONFIG);
     hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));

@@ -127,6 +127,28 @@ fn schema_check(home: &Home) -> serde_json::Value {
 }
 
 #[test]
+fn doctor_fails_on_a_database_of_a_later_version() {
+    if !is_in_file() {
+        return;
+    }
+    let home = Home::new();
+    svc(&home, &["migrate"]).ok();
+    let file = Connection::open(home.path("svc.db")).expect("opens");
+    let latest = "select max(version) from _sqlx_migrations";
+    let known = one::<i64>(&file, latest);
+    file.execute_batch(&format!(
+        "update _sqlx_migrations set version = 9999 where version = {known}"
+    ))
+    .expect("changes");
+    drop(file);
+    let found = schema_check(&home);
+    assert_eq!(found["level"], "fail", "the daemon does not start: {found}");
+    let detail = found["detail"].as_str().expect("a text");
+    assert!(detail.contains("9999") && detail.contains(&known.to_string()), "{detail}");
+    assert_eq!(svc(&home, &["doctor"]).code, Some(1));
+}
+
+#[test]
 fn migrate_command_keeps_every_row() {
     if !is_in_file() {
         return;

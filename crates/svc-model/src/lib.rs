@@ -98,7 +98,7 @@ pub use message::{
 };
 pub use peer::{
     Peer, PeerRole, PeerSilence, PeerState, PeerStatus, RegisterInput, ReportedStatus,
-    StatusEvidence, WaitingFor, WaitingKind,
+    StatusEvidence, WaitingFor, WaitingKind, backend_names,
 };
 pub use peer_evidence::{ClientRecord, RecordRelation, RecordedState};
 pub use project::{MovedFolder, Project, ProjectFolder, is_remote_name, remote_name};

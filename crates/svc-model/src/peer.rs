@@ -103,6 +103,15 @@ impl Peer {
     }
 }
 
+/// The names of a backend, that of peers first. Claude Code is `claude-code` there, and `claude` in
+/// session keys and of hosted agents; any other backend has one name.
+pub fn backend_names(backend: &str) -> (&str, &str) {
+    match backend {
+        "claude-code" | "claude" => ("claude-code", "claude"),
+        backend => (backend, backend),
+    }
+}
+
 /// What a peer says when it registers. Who registers again keeps what it leaves out.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize, JsonSchema)]
 pub struct RegisterInput {

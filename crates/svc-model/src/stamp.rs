@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::{
-    Message, MessageId, MessageType, Peer, PeerId, PeerRole,
+    Message, MessageId, MessageType, Peer, PeerId, PeerRole, backend_names,
     conversation::{SourceTool, TurnReply},
     quote::{self, ModelText, QuotedLine, SafeForModels, model_text},
 };
@@ -136,10 +136,7 @@ pub fn address(peer: &Peer) -> SessionAddress {
 
 /// The backend of a peer as addresses have it.
 fn channel(peer: &Peer) -> &str {
-    match peer.backend.as_str() {
-        "claude-code" => "claude",
-        backend => backend,
-    }
+    backend_names(&peer.backend).1
 }
 
 /// The lines around a message, by its type and its sender. `answered` is the type of the message

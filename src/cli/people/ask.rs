@@ -210,14 +210,15 @@ impl AnswerWait<'_> {
         }
     }
 
-    /// Whether a message answers the question: it says so, or comes from whom was asked and says
-    /// not what it answers.
+    /// Whether a message answers the question: it comes from whom was asked, and says so or says
+    /// not what it answers. Others can name the question, too, and answer nothing by that.
     fn is_answer(&self, message: &Value) -> bool {
+        if message["from_peer"] != self.question["to_peer"] {
+            return false;
+        }
         match message["correlation_id"].as_str() {
             Some(answered) => self.question["id"] == answered,
-            None => {
-                message["type"] == "response" && message["from_peer"] == self.question["to_peer"]
-            }
+            None => message["type"] == "response",
         }
     }
 

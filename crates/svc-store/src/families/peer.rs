@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use svc_model::{
     MachineId, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, StatusEvidence,
-    Timestamp, is_agent_key,
+    Timestamp, backend_names, is_agent_key,
 };
 
 use super::{PeerReads, PeerWrites};
@@ -428,16 +428,18 @@ impl PeerReads<'_> {
             Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
             None => (-1, "", ""),
         };
+        // A backend has either of its names.
+        let (backend, other) = filter.backend.as_deref().map(backend_names).unzip();
         let rows = peers!(pool_page, self.store,
-            "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
+            "where (?1 is null or status = ?1) and (?2 is null or backend in (?2, ?12)) and (?3 is null or circle = ?3)
                 and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
                 and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
                 and (not ?11 or status <> 'offline' and not exists (
                     select 1 from agent own where own.session_key = peer.owner and own.task_id is not null
                 ))
             order by status_rank, display_name, peer_id limit ?8";
-            filter.status, filter.backend, filter.circle, filter.path, rank, name, id, limit,
-            reader.key(), reader.project(), is_living);
+            filter.status, backend, filter.circle, filter.path, rank, name, id, limit,
+            reader.key(), reader.project(), is_living, other);
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 

@@ -10,7 +10,7 @@ use svc_model::{
     AccessLevel, AgentFilter, AgentId, Caller, Event, FrameKind, LATEST, Reader, StreamName, Task,
     TaskId, Timestamp,
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
-    limits,
+    backend_names, limits,
 };
 use svc_store::{AgentRow, PageSize, StreamView};
 use svc_wire::host_protocol::{
@@ -154,6 +154,7 @@ impl Agents {
         let reader = Reader::from_caller(caller);
         let mut filter = filter.clone();
         filter.project = self.core.projects.named(filter.project.as_deref()).await?;
+        filter.backend = filter.backend.map(|backend| backend_names(&backend).1.to_owned());
         let wanted = filter.state;
         if wanted == Some(AgentState::Unreachable) {
             // `Unreachable` is not in the rows: read all live agents and filter them below.

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use svc_model::{
     AgentId, Caller, InstanceStatus, NewTask, Ownership, PeerId, PeerStatus, RunId, Task,
-    Timestamp, agent::AgentBackend, conversation::SourceTool, hook::HookClient, is_agent_key,
-    limits,
+    Timestamp, agent::AgentBackend, backend_names, conversation::SourceTool, hook::HookClient,
+    is_agent_key, limits,
 };
 use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, WriteTx};
 use svc_sys::config::ResolvedInstance;
@@ -17,7 +17,7 @@ use super::{
     allowance::{StartOverrides, check_depth},
     attended::{attended_for, attended_of_key},
     start::{conversation_of, full, limited},
-    state::may_steer,
+    state::{listed, may_steer},
 };
 use crate::service::{Error, ResourceKind, check, core::Core, tasks, team};
 
@@ -248,7 +248,8 @@ impl<'a> DispatchInput<'a> {
                 }
                 return Ok(of(it));
             }
-            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == named).collect();
+            let backend = backend_names(named).1;
+            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
             return match of_backend[..] {
                 [one] if one.view.callable => Ok(of(one)),
                 [] => self.live_target(named).await,
@@ -448,13 +449,9 @@ impl DispatchRows {
 }
 
 fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
-    let backend = match row.peer.backend.as_str() {
-        "claude-code" => "claude",
-        backend => backend,
-    };
     DispatchTarget {
         instance: named.to_owned(),
-        backend: backend.to_owned(),
+        backend: backend_names(&row.peer.backend).1.to_owned(),
         peer_id: Some(row.peer.peer_id),
         ..DispatchTarget::default()
     }
@@ -487,9 +484,4 @@ fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
 fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
     let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
     Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))
-}
-
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

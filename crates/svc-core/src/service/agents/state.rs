@@ -15,6 +15,7 @@ use svc_model::{
     NewEvent, Ownership, PeerState, PeerStatus, Principal, StatusEvidence, StreamName,
     StreamVisibility, Task, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentBackend, AgentState, RequestKind},
+    backend_names,
     conversation::SourceTool,
     limits,
 };
@@ -138,8 +139,8 @@ impl AgentSettings {
         backend: Option<&str>,
     ) -> Result<AgentInstance, String> {
         let all = self.resolved();
-        let names =
-            || all.iter().map(|it| it.view.instance.as_str()).collect::<Vec<_>>().join(", ");
+        let backend = backend.map(|backend| backend_names(backend).1);
+        let names = || listed(all.iter().map(|it| it.view.instance.as_str()));
         if let Some(name) = instance {
             if !all.iter().any(|it| it.view.instance == name) {
                 return Err(format!("there is no instance {name:?}; there are: {}", names()));
@@ -189,6 +190,11 @@ impl LiveAgents {
     pub(super) fn dispatching(&self) -> MutexGuard<'_, HashSet<AgentId>> {
         self.dispatching.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// Starting, steering and stopping agents need the scope [`AGENTS_SCOPE`].

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use svc_model::{
     Caller, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerStatus,
     ProcessIdentity, Reader, RegisterInput, ReportedStatus, StatusEvidence, StreamName,
-    StreamVisibility, Timestamp, changes_direction, is_agent_key, limits,
+    StreamVisibility, Timestamp, backend_names, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::{process_list, telemetry::chain};
@@ -59,16 +59,7 @@ impl Team {
         let (caller, core) = (caller.clone(), self.core.clone());
         let job = self.core.store.on_behalf_of(&caller).write(move |tx| {
             Box::pin(async move {
-                let known = tx
-                    .peers()
-                    .by_identity(
-                        &input.backend,
-                        input.session_id.as_deref().unwrap_or_default(),
-                        input.path.as_deref().unwrap_or_default(),
-                        input.tmux_pane.as_deref().unwrap_or_default(),
-                        caller.session(),
-                    )
-                    .await?;
+                let known = known_peer(tx, &caller, &input).await?;
                 if let Some(known) = known {
                     let mut peer = update(tx, &caller, known, input, project, process).await?;
                     // A busy or waiting status, which hooks reported, stays.
@@ -332,6 +323,24 @@ impl Team {
         Ok(journal.is_some_and(|it| it.ended_at.is_none() && it.last_seen_at >= stale)
             || self.core.store.mcp().is_session_open(session, connected).await?)
     }
+}
+
+/// The peer with the identity of a registration, whose backend has either of its names.
+async fn known_peer(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    input: &RegisterInput,
+) -> Result<Option<PeerRow>, StoreError> {
+    let names = backend_names(&input.backend);
+    let other = if names.0 == input.backend { names.1 } else { names.0 };
+    let session_id = input.session_id.as_deref().unwrap_or_default();
+    let path = input.path.as_deref().unwrap_or_default();
+    let (pane, owner) = (input.tmux_pane.as_deref().unwrap_or_default(), caller.session());
+    let known = tx.peers().by_identity(&input.backend, session_id, path, pane, owner).await?;
+    if known.is_some() || other == input.backend {
+        return Ok(known);
+    }
+    tx.peers().by_identity(other, session_id, path, pane, owner).await
 }
 
 /// Only the operator registers people, and peers with a reserved name, such as `user`.

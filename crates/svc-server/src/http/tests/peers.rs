@@ -71,6 +71,26 @@ fn empty_strings_count_as_absent_in_an_identity() {
 }
 
 #[test]
+fn claude_code_is_asked_for_by_either_of_its_names() {
+    let d = Client::start();
+    let made = |name: &str, backend: &str, session: &str| {
+        let body = json!({ "display_name": name, "backend": backend, "session_id": session });
+        register(&d, &body)
+    };
+    let ada = made("ada", "claude-code", "s-1");
+    let again = made("ada", "claude", "s-1");
+    assert_eq!(again["peer_id"], ada["peer_id"], "a session is one participant");
+    assert_eq!(again["backend"], "claude-code");
+    let bob = made("bob", "claude", "s-2");
+    assert_eq!(made("bob", "claude-code", "s-2")["peer_id"], bob["peer_id"]);
+    made("eve", "codex", "s-1");
+    for backend in ["claude", "claude-code"] {
+        let listed = page(&d.get(&format!("/v1/peers?backend={backend}")), "peers");
+        assert_eq!(each(&listed, "display_name"), ["ada", "bob"], "{backend}");
+    }
+}
+
+#[test]
 fn registration_fills_defaults_and_keeps_given_members() {
     let d = Client::start();
     let bare = register(&d, &json!({ "display_name": "a", "backend": "claude" }));
