@@ -135,7 +135,14 @@ impl ClaudeProtocol {
         // The text of a sub-agent is the result of the call that started it.
         if message["parent_tool_use_id"].is_null() {
             self.last_text = Some(text.to_owned());
-            effects.push(Effect::Entry(HistoryEntry::text(HistoryRole::Assistant, text)));
+            // What the program says of a call of the model that failed is no word of the agent:
+            // another instance may still take the prompt.
+            let entry = if message["error"].is_string() {
+                HistoryEntry::error(text)
+            } else {
+                HistoryEntry::text(HistoryRole::Assistant, text)
+            };
+            effects.push(Effect::Entry(entry));
         }
     }
 
