@@ -544,6 +544,24 @@ fn work_beyond_the_bound_queues_and_can_be_cancelled() {
     assert!(text(&waits, "reason").contains("rate"), "{waits}");
 }
 
+/// Whoever gave work hears of its end, also if no agent began it.
+#[test]
+fn cancellation_of_queued_work_is_told() {
+    let d = world();
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
+    let [first, second] = ["1", "2"].map(|prompt| {
+        let input = json!({ "agent": "slow", "prompt": prompt });
+        text(&asker.done("SendMessage", &input), "task_id")
+    });
+    let cancelled = d.post(&format!("/v1/tasks/{second}/cancel"), &json!({})).ok(200);
+    assert_eq!(cancelled["status"], "cancelled", "{cancelled}");
+    let inbox = asker.done("peer_inbox", &json!({}));
+    let told = text(&inbox["messages"][0], "text");
+    assert_eq!(told, format!("Task {second} for slow is cancelled."), "{inbox}");
+    d.post(&format!("/v1/tasks/{first}/cancel"), &json!({}));
+    over(&d, &first);
+}
+
 #[test]
 fn prompt_queued_in_an_agent_can_be_cancelled() {
     let d = world();

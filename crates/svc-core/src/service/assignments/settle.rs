@@ -283,6 +283,21 @@ pub(in crate::service) async fn end_answered(
     Ok(())
 }
 
+/// Ends a task by a change that is no outcome of its assignment, and notifies the requester.
+pub(in crate::service) async fn end_otherwise(
+    tx: &mut WriteTx,
+    core: &Core,
+    task: &mut TaskRow,
+    change: &TaskChange,
+) -> Result<(), Error> {
+    let work = tx.assignments().of_task(&task.task.task_id).await?;
+    tasks::apply(tx, task, change, None).await?;
+    match work {
+        Some(work) => notify_requester(tx, core, &work, task).await,
+        None => Ok(()),
+    }
+}
+
 /// Notifies the requester of a task, by a message in the inbox of the requester's peer.
 async fn notify_requester(
     tx: &mut WriteTx,
