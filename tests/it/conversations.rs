@@ -284,6 +284,21 @@ fn waiting_in_a_cycle_is_refused() {
             let took = refusals.min().expect("some");
             assert!(took < Duration::from_secs(1), "nobody waits for it: {took:?}");
         }
+        // Work whose answer is waited for is a wait like any, also for oneself.
+        let worker = d.mint("agent:echo:c", &json!(null), &["agents"]);
+        for (to, path) in [
+            ("agent:echo:a", "agent:echo:c -> agent:echo:a -> agent:echo:b -> agent:echo:c"),
+            ("agent:echo:c", "agent:echo:c -> agent:echo:c"),
+        ] {
+            let work = json!({ "agent": to, "prompt": "and you", "async": false });
+            let refused = error(&worker, "SendMessage", &work);
+            assert_eq!(
+                (&refused["type"], &refused["reason"]),
+                (&json!("conflict"), &json!("wait_cycle")),
+                "{refused}"
+            );
+            assert!(text(&refused, "message").contains(path), "{refused}");
+        }
         // A sender that does not wait adds no edge to the cycle.
         assert_eq!(send(&callers[2], "agent:echo:a", "later", 0)["status"], "accepted");
     });
