@@ -837,6 +837,8 @@ fn end_of_a_child_is_sent_to_its_parent() {
         all["count"] == 1
     };
     eventually(SOON, removed);
+    let unknown = error(&parent, "sessions_spawn", &json!({ "task": "x", "agentId": "nobody" }));
+    assert_eq!(unknown["field"], "agentId", "it is the caller's name of it: {unknown}");
     // At most five live ones, and three levels.
     let mut live = Vec::new();
     for _ in 0..5 {
