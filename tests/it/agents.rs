@@ -722,6 +722,9 @@ fn commands_start_list_send_and_stop() {
     assert_eq!(run(&["agent", "status", &id[..14], "--json"]).json()["id"], started["id"]);
     run(&["agent", "stop", "agent:echo:main"]).ok();
     assert!(run(&["agent", "watch", &id]).ok().contains("got hi"));
+    let nowhere = run(&["agent", "start", "echo", "--name", "far", "--cwd", "/no/such/folder"]);
+    assert!(nowhere.stderr.contains("no folder /no/such/folder"), "{nowhere:?}");
+    assert!(!nowhere.stderr.contains("svc restart"), "config.toml does not matter: {nowhere:?}");
     let sent = run(&["send", "--agent", "hello", "you"]);
     assert!(sent.ok().contains("hello you"), "{sent:?}");
     let late = run(&["agent", "send", &id, "x"]);
