@@ -876,7 +876,11 @@ fn end_of_a_child_is_sent_to_its_parent() {
     let task = format!("/v1/tasks/{}", text(&brief, "taskId"));
     let over =
         until(SOON, || Some(d.get(&task).ok(200)).filter(|task| task["closed_at"].is_string()));
-    assert_eq!(over["status"], "cancelled", "{over}");
+    assert_eq!(
+        (&over["status"], &over["error"]),
+        (&json!("cancelled"), &json!("its time was over")),
+        "{over}"
+    );
 }
 
 /// A session whose first call starts a child has not registered, and still gets the child's result.

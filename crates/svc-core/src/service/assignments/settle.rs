@@ -234,8 +234,13 @@ pub(in crate::service) async fn end(
     core: &Core,
     work: &mut AssignmentRow,
     task: &mut TaskRow,
-    end: TaskEnd,
+    mut end: TaskEnd,
 ) -> Result<(), Error> {
+    let is_late = work.deadline.is_some_and(|deadline| deadline <= tx.now());
+    if is_late && end.outcome == AssignmentOutcome::Cancelled {
+        // Whoever gave the work did not cancel it, and is told why it was.
+        end.report.error = Some("its time was over".to_owned());
+    }
     if work.message_id.is_some() && end.report.error.is_some() {
         work.error.clone_from(&end.report.error);
     }
