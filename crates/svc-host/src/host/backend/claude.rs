@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use svc_model::HARMLESS_TOOLS;
 use svc_model::agent::{
     AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
-    RequestOptionKind,
+    RequestOption, RequestOptionKind,
 };
 
 use super::protocol::{
@@ -189,7 +189,8 @@ impl ClaudeProtocol {
                 let name = "Allow, and do not ask again";
                 options.push(option(ALLOW_ALWAYS, name, RequestOptionKind::AllowAlways));
             }
-            options.push(option(DENY, "Deny", RequestOptionKind::Deny));
+            let deny = option(DENY, "Deny", RequestOptionKind::Deny);
+            options.push(RequestOption { text: true, ..deny });
             VendorRequest {
                 key: key.clone(),
                 kind: RequestKind::Permission,
