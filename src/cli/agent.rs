@@ -294,7 +294,9 @@ pub(super) fn unread(
     instance: Option<&str>,
     error: ClientError,
 ) -> anyhow::Error {
-    let is_missing = error.problem().is_some_and(naming::is_about_a_name);
+    let is_missing = error.problem().is_some_and(|problem| {
+        problem.field.as_deref() == Some("instance") && naming::is_about_a_name(problem)
+    });
     let text =
         private_file::read_settings(&context.paths.config_file).ok().flatten().unwrap_or_default();
     match instance.filter(|name| is_missing && has_instance(&text, name)) {

@@ -108,6 +108,34 @@ fn says(d: &Caller, key: &str, words: &str) {
     });
 }
 
+/// What is allowed from now on is asked once more, as at a session that a person started.
+#[test]
+fn an_option_that_holds_from_now_on_takes_a_confirmation() {
+    let none = r#"\"permission_suggestions\":[]"#;
+    let rule = r#"\"permission_suggestions\":[{\"type\":\"setMode\"}]"#;
+    let d = with_config(&CONFIG.replacen(none, rule, 1));
+    let key = start(&d, "asker", "main");
+    send(&d, &key, "go");
+    let request = asked(&d);
+    let words: Vec<_> = request["options"]
+        .as_array()
+        .expect("options")
+        .iter()
+        .map(|option| (text(option, "option_id"), option["text"] == true))
+        .collect();
+    let expected = [("allow", false), ("allow_always", false), ("deny", true)];
+    assert_eq!(words, expected.map(|(id, takes)| (id.to_owned(), takes)), "{request}");
+    let path = format!("/v1/requests/{}/answer", text(&request, "request_id"));
+    let worded = json!({ "option_id": "allow", "text": "why" });
+    assert_eq!(problem(&d.post(&path, &worded), 422, "invalid_request")["field"], "text");
+    let refused = problem(&d.post(&path, &json!({ "option_id": "allow_always" })), 409, "conflict");
+    assert_eq!(refused["reason"], "confirm", "{refused}");
+    let unconfirmed = svc(&d.home, &["answer", "latest", "allow_always"]);
+    assert!(unconfirmed.stderr.contains("--confirm"), "{unconfirmed:?}");
+    svc(&d.home, &["answer", "latest", "allow_always", "--confirm"]).ok();
+    says(&d, &key, "allowed 1");
+}
+
 #[test]
 fn request_is_a_row_that_is_answered_once() {
     let d = world();

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, eventually, svc, until};
 use crate::expect::{dense, problem, text};
-use crate::wire::{Caller, Reply};
+use crate::wire::{Caller, Reply, tool_call};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -544,6 +545,58 @@ fn work_beyond_the_bound_queues_and_can_be_cancelled() {
     assert!(text(&waits, "reason").contains("rate"), "{waits}");
 }
 
+/// Whoever gave work hears of its end, also if no agent began it.
+#[test]
+fn cancellation_of_queued_work_is_told() {
+    let d = world();
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
+    let [first, second] = ["1", "2"].map(|prompt| {
+        let input = json!({ "agent": "slow", "prompt": prompt });
+        text(&asker.done("SendMessage", &input), "task_id")
+    });
+    let cancelled = d.post(&format!("/v1/tasks/{second}/cancel"), &json!({})).ok(200);
+    assert_eq!(cancelled["status"], "cancelled", "{cancelled}");
+    let inbox = asker.done("peer_inbox", &json!({}));
+    let told = text(&inbox["messages"][0], "text");
+    assert_eq!(told, format!("Task {second} for slow is cancelled."), "{inbox}");
+    d.post(&format!("/v1/tasks/{first}/cancel"), &json!({}));
+    over(&d, &first);
+}
+
+/// The message does not wait as long as the call would have, which is an hour.
+#[test]
+fn answer_of_a_call_that_was_cut_comes_as_a_message() {
+    let mut d = world();
+    let asker = d.mint("s-1", d.home.user(), &["agents"]);
+    let work = json!({ "agent": "slow", "prompt": "go", "async": false });
+    let call = tool_call("SendMessage", &work).to_string();
+    let token = asker.token.as_deref().expect("a token");
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    for is_killed in [false, true] {
+        let mut stream = TcpStream::connect(asker.addr).expect("a connection");
+        stream.write_all(request.as_bytes()).expect("it is taken");
+        let waits =
+            "select count(*) from assignment where waits_until is not null and ended_at is null";
+        eventually(BOUND, || d.home.value(waits) == 1);
+        let task = text(&d.get("/v1/tasks").ok(200)["tasks"][0], "task_id");
+        if is_killed {
+            d.kill9();
+            d.restart();
+        } else {
+            drop(stream);
+        }
+        eventually(BOUND, || d.home.value(waits) == 0);
+        d.post(&format!("/v1/tasks/{task}/cancel"), &json!({}));
+        over(&d, &task);
+        let inbox = asker.done("peer_inbox", &json!({ "peek": true }));
+        assert!(inbox.to_string().contains(&task), "{inbox}");
+    }
+}
+
 #[test]
 fn prompt_queued_in_an_agent_can_be_cancelled() {
     let d = world();
@@ -704,6 +757,9 @@ fn commands_start_list_send_and_stop() {
     assert_eq!(run(&["agent", "status", &id[..14], "--json"]).json()["id"], started["id"]);
     run(&["agent", "stop", "agent:echo:main"]).ok();
     assert!(run(&["agent", "watch", &id]).ok().contains("got hi"));
+    let nowhere = run(&["agent", "start", "echo", "--name", "far", "--cwd", "/no/such/folder"]);
+    assert!(nowhere.stderr.contains("no folder /no/such/folder"), "{nowhere:?}");
+    assert!(!nowhere.stderr.contains("svc restart"), "config.toml does not matter: {nowhere:?}");
     let sent = run(&["send", "--agent", "hello", "you"]);
     assert!(sent.ok().contains("hello you"), "{sent:?}");
     let late = run(&["agent", "send", &id, "x"]);

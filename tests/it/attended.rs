@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::agents::{dispatch, over, with_config};
 use crate::daemon::{Daemon, eventually, hook_payload, until};
 use crate::expect::{self, problem, state, text};
+use crate::identity::{FakeClient, prompt, start};
 use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -118,6 +119,27 @@ fn a_session_that_hooks_made_known_takes_work() {
     let prefer = json!({ "instance": "coder", "prompt": "x", "opts": { "mode": "peer-prefer" } });
     let task = over(&d, &dispatch(&d, prefer));
     assert!(text(&task, "error").contains("please log in"), "{task}");
+}
+
+/// Nobody knows whether a client that is gone had begun what its hook gave it.
+#[test]
+fn a_prompt_that_a_client_was_given_goes_to_nobody_else() {
+    let other = "backend = \"claude\"\nfailover_to = [\"other\"]";
+    let d = with_config(&CONFIG.replacen("backend = \"claude\"", other, 1));
+    let mut client = FakeClient::start(&d.home, "claude", "web", "");
+    client.hook(&start("s"));
+    let work = json!({ "instance": "coder", "prompt": "ONCE", "opts": { "mode": "peer-prefer" } });
+    let task = dispatch(&d, work);
+    question(&d, &peer_of(&d, "s"));
+    let given = client.hook(&prompt("s"));
+    assert!(given.contains("ONCE"), "{given}");
+    drop(client);
+    let failed = over(&d, &task);
+    assert_eq!(
+        (&failed["status"], &failed["error"]),
+        (&json!("failed"), &json!("outcome unknown")),
+        "{failed}"
+    );
 }
 
 #[test]

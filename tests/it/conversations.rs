@@ -284,6 +284,21 @@ fn waiting_in_a_cycle_is_refused() {
             let took = refusals.min().expect("some");
             assert!(took < Duration::from_secs(1), "nobody waits for it: {took:?}");
         }
+        // Work whose answer is waited for is a wait like any, also for oneself.
+        let worker = d.mint("agent:echo:c", &json!(null), &["agents"]);
+        for (to, path) in [
+            ("agent:echo:a", "agent:echo:c -> agent:echo:a -> agent:echo:b -> agent:echo:c"),
+            ("agent:echo:c", "agent:echo:c -> agent:echo:c"),
+        ] {
+            let work = json!({ "agent": to, "prompt": "and you", "async": false });
+            let refused = error(&worker, "SendMessage", &work);
+            assert_eq!(
+                (&refused["type"], &refused["reason"]),
+                (&json!("conflict"), &json!("wait_cycle")),
+                "{refused}"
+            );
+            assert!(text(&refused, "message").contains(path), "{refused}");
+        }
         // A sender that does not wait adds no edge to the cycle.
         assert_eq!(send(&callers[2], "agent:echo:a", "later", 0)["status"], "accepted");
     });
@@ -822,6 +837,8 @@ fn end_of_a_child_is_sent_to_its_parent() {
         all["count"] == 1
     };
     eventually(SOON, removed);
+    let unknown = error(&parent, "sessions_spawn", &json!({ "task": "x", "agentId": "nobody" }));
+    assert_eq!(unknown["field"], "agentId", "it is the caller's name of it: {unknown}");
     // At most five live ones, and three levels.
     let mut live = Vec::new();
     for _ in 0..5 {
@@ -859,7 +876,11 @@ fn end_of_a_child_is_sent_to_its_parent() {
     let task = format!("/v1/tasks/{}", text(&brief, "taskId"));
     let over =
         until(SOON, || Some(d.get(&task).ok(200)).filter(|task| task["closed_at"].is_string()));
-    assert_eq!(over["status"], "cancelled", "{over}");
+    assert_eq!(
+        (&over["status"], &over["error"]),
+        (&json!("cancelled"), &json!("its time was over")),
+        "{over}"
+    );
 }
 
 /// A session whose first call starts a child has not registered, and still gets the child's result.

@@ -1,10 +1,11 @@
 //! The reported state of hosted agents and of their answers is what a person would see there.
 
+use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agents::{dispatch, ended, kill, over, with_config};
+use crate::agents::{dispatch, ended, events, kill, over, with_config};
 use crate::daemon::{Daemon, Home, Running, eventually, hook_payload, svc, until};
 use crate::expect::text;
 use crate::wire::Caller;
@@ -39,6 +40,19 @@ command = ["sh", "-c", '''HELLO; while read prompt; do echo '{"type":"result","s
 [agents.recovers]
 backend = "claude"
 command = ["sh", "-c", '''HELLO; read prompt; echo '{"type":"result","subtype":"error_during_execution","is_error":true,"result":"no credit"}'; read prompt; sleep 600''']
+[agents.limited]
+backend = "claude"
+failover_to = ["task"]
+command = ["sh", "-c", '''HELLO; while read prompt; do
+  until [ -e "$HOME/turn" ]; do sleep 0.05; done
+  if [ -e "$HOME/over" ]; then
+    echo '{"type":"result","subtype":"success","is_error":false,"result":"so be it"}'
+  else
+    echo '{"type":"rate_limit_event","rate_limit_info":{"status":"rejected"}}'
+    echo '{"type":"assistant","error":"rate_limit","message":{"model":"<synthetic>","content":[{"type":"text","text":"no usage left"}]}}'
+    echo '{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"no usage left"}'
+  fi
+done''']
 [agents.task]
 backend = "exec"
 command = ["sh", "-c", "read line; echo did $line"]
@@ -207,6 +221,39 @@ fn error_of_a_turn_is_cleared_by_the_next() {
     d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": "again" })).ok(200);
     eventually(SOON, || shown()["state"] == "running");
     assert_eq!(state(&shown()), ("running".to_owned(), None));
+}
+
+/// Each turn at a usage limit would be refused, and what it was given would be lost.
+#[test]
+fn mail_at_a_usage_limit_waits_for_a_turn_that_is_not_refused() {
+    let d = world();
+    let touch = |name: &str| fs::write(d.home.user().join(name), "").expect("it can be written");
+    let id = text(&start(&d, "limited", Some("one")), "id");
+    let send =
+        |input: &str| d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": input })).ok(200);
+    assert_eq!(send("two")["queued"], true);
+    touch("turn");
+    eventually(SOON, || peer(&d, "limited")["waiting_for"]["kind"] == "limit");
+    let told = svc(&d.home, &["tell", "agent:limited:main", "three"]);
+    assert!(told.ok().contains("when its usage limit is over"), "{told:?}");
+    touch("over");
+    send("four");
+    let turns = || {
+        let events = events(&d, &format!("agent/{id}"));
+        let ended = events.into_iter().map(|event| event["data"]["turn"]["outcome"].clone());
+        ended.filter(|outcome| !outcome.is_null()).collect::<Vec<_>>()
+    };
+    eventually(SOON, || turns().len() == 4);
+    assert_eq!(turns(), ["refused", "completed", "completed", "completed"]);
+}
+
+/// What the client says of a refusal is no word of the agent.
+#[test]
+fn work_that_a_usage_limit_refuses_goes_to_the_next_instance() {
+    let d = world();
+    fs::write(d.home.user().join("turn"), "").expect("it can be written");
+    let task = over(&d, &dispatch(&d, json!({ "instance": "limited", "prompt": "go" })));
+    assert_eq!((&task["status"], &task["result"]), (&json!("done"), &json!("did go")), "{task}");
 }
 
 #[test]

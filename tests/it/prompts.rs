@@ -92,6 +92,9 @@ fn a_prompt_of_claude_code_is_answered_beside_its_dialog() {
     assert_eq!(options, ["allow", "always_1", "deny"]);
     let shown = svc(&d.home, &["inbox"]);
     assert!(shown.ok().contains("touch made") && shown.ok().contains("svc answer"), "{shown:?}");
+    let reply = svc(&d.home, &["reply", "latest", "allow"]);
+    let command = format!("`svc answer {} OPTION`", text(&request, "request_id"));
+    assert!(reply.stderr.contains(&command), "the one that takes a session: {reply:?}");
     assert!(!hook.is_over(), "it holds the prompt");
 
     // What holds from now on is asked once more.
@@ -237,6 +240,22 @@ fn the_inbox_shows_the_whole_call_and_what_the_options_mean() {
     {
         assert!(inbox.contains(shown), "{shown:?}: {inbox}");
     }
+}
+
+#[test]
+fn the_inbox_says_of_a_question_that_it_is_one() {
+    let d = Daemon::start();
+    let Some(mut asking) = AskingClient::start(&d, "interactive") else { return };
+    asking.record("interactive", "waiting", Some("input needed"));
+    let question = json!({
+        "question": "Which colour?", "header": "Colour", "multiSelect": false,
+        "options": [{ "label": "Blue" }, { "label": "Red" }],
+    });
+    let call = json!({ "tool_name": "AskUserQuestion", "tool_input": { "questions": [question] } });
+    let _hook = asking.client.begin_hook(&event("s", "PermissionRequest", &call));
+    held(&d);
+    let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+    assert!(inbox.contains(" asks a question: Which colour?"), "{inbox}");
 }
 
 /// A client that no person looks at waits for its hook with the dialog, or shows none.

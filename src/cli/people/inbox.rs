@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, with_query};
 
-use super::{inbox_path, name_of, open_questions, option_ids, peer, present};
+use super::{inbox_path, name_of, open_questions, option_ids, peer, present, wants};
 use crate::cli::agent_list::is_hosted;
 use crate::cli::peer::{only_at_terminal, waits_at_terminal};
 use crate::cli::{Context, ExitResult, output};
@@ -85,8 +85,9 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
         let asker = waiting.iter().find(|peer| peer["peer_id"] == request["peer_id"]);
         let name = asker.map_or_else(|| output::cell(request, "session_key"), name_of);
         output::block(&format!(
-            "{} needs permission: {} ({since})\n{}  svc answer {} OPTION ({})\n{}\n",
+            "{} {}: {} ({since})\n{}  svc answer {} OPTION ({})\n{}\n",
             output::visible(&name),
+            wants(request),
             cell("title"),
             asked_call(request),
             cell("request_id"),

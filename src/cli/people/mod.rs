@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use super::message::{expected, text_or_input};
 use super::naming::{AdvisedError, all_items, message_found, peer_found};
+use super::peer::only_at_terminal;
 use super::{Context, ExitResult, UsageError, output};
 
 pub(super) use ask::{AskArgs, ask};
@@ -115,20 +116,27 @@ async fn no_open_question(client: &Client) -> AdvisedError {
     };
     let advice = "`svc tell NAME …` says something, and `svc reply ID …` answers another message";
     let page: Value = client.get("/v1/requests?open=true&limit=1").await.unwrap_or_default();
-    let advice = match output::items(&page, "requests").first() {
+    let request = output::items(&page, "requests").first();
+    let advice = match request.filter(|request| !only_at_terminal(request)) {
         None => advice.to_owned(),
         Some(request) => {
             let cell = |key| output::visible(&output::cell(request, key));
-            format!(
-                "{} needs permission ({}), and `svc agent answer {} latest OPTION` answers that ({})",
-                cell("session_key"),
-                cell("title"),
-                cell("session_key"),
-                option_ids(request)
-            )
+            let key = cell("session_key");
+            // The session of a person is no agent of svc.
+            let command = match request["agent_id"].as_str() {
+                Some(_) => format!("svc agent answer {key} latest OPTION"),
+                None => format!("svc answer {} OPTION", cell("request_id")),
+            };
+            let (wants, title, options) = (wants(request), cell("title"), option_ids(request));
+            format!("{key} {wants} ({title}), and `{command}` answers that ({options})")
         }
     };
     AdvisedError::new(ClientError::Problem(Box::new(problem)), &advice)
+}
+
+/// What whoever opened a request wants of a person.
+fn wants(request: &Value) -> &'static str {
+    if request["kind"] == "question" { "asks a question" } else { "needs permission" }
 }
 
 fn option_ids(request: &Value) -> String {

@@ -110,10 +110,11 @@ pub(super) fn choose(
     let scrolled = choice.scrolled.min(sheet.most_scrolled());
     let left = sheet.most_scrolled() - scrolled;
     let more = if left > 0 { format!("─ ↓ {left} more ") } else { String::new() };
-    let block = Block::new()
-        .borders(Borders::TOP)
-        .border_style(bold)
-        .title(format!("─ {} needs permission {more}", choice.name));
+    let block = Block::new().borders(Borders::TOP).border_style(bold).title(format!(
+        "─ {} {} {more}",
+        choice.name,
+        choice.request.wants()
+    ));
     let [above, below] = Layout::vertical([Constraint::Length(sheet.room), Constraint::Min(0)])
         .areas(block.inner(area));
     let options = choice.request.options.iter().enumerate();

@@ -112,6 +112,8 @@ pub(super) struct TeamRequest {
     pub(super) session_key: String,
     #[serde(default, deserialize_with = "harmless")]
     pub(super) peer_id: String,
+    #[serde(default)]
+    kind: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) title: String,
     #[serde(default, deserialize_with = "harmless")]
@@ -140,6 +142,13 @@ pub(super) struct TeamRequestOption {
     pub(super) name: String,
     #[serde(default)]
     kind: String,
+}
+
+impl TeamRequest {
+    /// What whoever opened it wants of a person.
+    pub(super) fn wants(&self) -> &'static str {
+        if self.kind == "question" { "asks a question" } else { "needs permission" }
+    }
 }
 
 impl TeamRequestOption {

@@ -213,7 +213,7 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let request = model.team.request_of(peer);
     // An agent does nothing until it has permission.
     let (tries, doing) = match (request, peer.wait()) {
-        (Some(request), _) => (format!("needs permission: {}", request.title), Style::Waiting),
+        (Some(request), _) => (format!("{}: {}", request.wants(), request.title), Style::Waiting),
         (None, Some((wait, _))) => (wait, Style::Waiting),
         (None, None) => (tries, Style::Plain),
     };
@@ -240,7 +240,8 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
 
 fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
     let name = model.team.asker(request);
-    let who = if wide { format!(" {name} needs permission") } else { format!(" {name} → you?") };
+    let wants = request.wants();
+    let who = if wide { format!(" {name} {wants}") } else { format!(" {name} → you?") };
     let at = wide.then(|| when(model, request.opened_at));
     line(at, (who, Style::Waiting), request.title.clone())
 }

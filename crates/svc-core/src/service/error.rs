@@ -32,6 +32,12 @@ pub enum Error {
     /// An option that stays in force needs a confirmation.
     #[error("{rule:?} holds from now on: it takes `confirm` (`--confirm` on the command line)")]
     Unconfirmed { rule: String },
+    /// The caller would wait for a session that waits for the caller, directly or through others.
+    #[error(
+        "it would never end: {}; end your turn with what you have, or do not wait for the answer",
+        .0.join(" -> ")
+    )]
+    WaitCycle(Vec<String>),
     #[error("this session has no peer yet")]
     SessionWithoutPeer,
     #[error("this session has an active record, {id}")]

@@ -133,6 +133,7 @@ impl From<service::Error> for ToolError {
             }
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
             Error::Unconfirmed { .. } => return because(ErrorType::Conflict, "confirm"),
+            Error::WaitCycle(_) => return because(ErrorType::Conflict, "wait_cycle"),
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
             Error::Unseen(denial) => return because(ErrorType::Forbidden, denial.as_str()),

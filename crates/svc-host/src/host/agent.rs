@@ -9,7 +9,7 @@ use svc_model::agent::{
     AgentEventBody, AgentInfo, AgentInput, AgentState, HistoryEntry, HostSpec, RequestOptionKind,
     TurnOutcome,
 };
-use svc_model::{AgentRequestId, Clock, Ids, MessageId, Timestamp};
+use svc_model::{AgentRequestId, Clock, Ids, MessageId, Timestamp, limits};
 use svc_sys::lines::Line;
 use svc_wire::host_protocol::{
     AnswerAgent, NO_TURN, NOT_THE_DAEMON, SendAnswer, SendInput, SendMode,
@@ -26,6 +26,9 @@ use super::turn::{AgentInputs, AgentRequests, QueuedInput, Turn, settled_by_poli
 use crate::runner::RunExit;
 
 const NOT_RUNNING: &str = "agent is not running";
+
+/// How often the end of a usage limit is looked for. The clock may be set, or the machine sleep.
+const LIMIT_CHECK: Duration = Duration::from_mins(1);
 
 /// An action of the host on the program.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,6 +62,7 @@ pub(super) struct HostedAgent {
     start_deadline: Option<Instant>,
     idle_since: Instant,
     limited_until: Option<i64>,
+    limit_check: Option<Instant>,
     stop: Option<Stop>,
     /// How the program ended; `None` while it runs.
     pub(super) end: Option<AgentEnd>,
@@ -95,6 +99,7 @@ impl HostedAgent {
             recorded: 0,
             stderr: StderrTail::default(),
             limited_until: None,
+            limit_check: None,
             stop: None,
             end: None,
             actions: Vec::new(),
@@ -307,9 +312,7 @@ impl HostedAgent {
             return None;
         }
         let idle = self.idle_deadline();
-        let limited = self
-            .limited_until
-            .map(|until| self.idle_since + Timestamp::from_millis(until).since(self.record.now()));
+        let limited = self.limited_until.and(self.limit_check);
         let stop = self.stop.as_ref().and_then(|stop| stop.kill_at);
         let requests = self.requests.first_deadline();
         [self.start_deadline, self.protocol.deadline(), stop, idle, limited, requests]
@@ -343,11 +346,27 @@ impl HostedAgent {
         if is_due(self.idle_deadline()) {
             self.stop(Some(Duration::from_secs(10)), Some("idle_timeout"), now);
         }
-        if self.limited_until.is_some_and(|until| until <= self.record.now().as_millis()) {
-            self.limited_until = None;
-            if self.record.info.state == AgentState::Limited && self.turn.is_none() {
-                self.record.set_state(AgentState::Idle);
-            }
+        if is_due(self.limited_until.and(self.limit_check)) {
+            self.check_limit(now);
+        }
+    }
+
+    /// Ends a usage limit that has been over for [`limits::AFTER_LIMIT`], and begins the turn that
+    /// waited for that.
+    fn check_limit(&mut self, now: Instant) {
+        let Some(until) = self.limited_until else { return };
+        let end = Timestamp::from_millis(until).plus(limits::AFTER_LIMIT);
+        let left = end.since(self.record.now());
+        if !left.is_zero() || self.turn.is_some() {
+            let pause = if left.is_zero() { LIMIT_CHECK } else { left.min(LIMIT_CHECK) };
+            self.limit_check = Some(now + pause);
+            return;
+        }
+        self.limited_until = None;
+        if self.record.info.state == AgentState::Limited {
+            self.idle_since = now;
+            self.record.set_state(AgentState::Idle);
+            self.next_turn(now);
         }
     }
 
@@ -437,6 +456,7 @@ impl HostedAgent {
             let details = StateDetails { until, ..StateDetails::default() };
             self.record.set_state_with(AgentState::Limited, details);
         }
+        self.check_limit(now);
     }
 
     fn end_turn(&mut self, result: TurnResult, now: Instant) {
@@ -451,7 +471,13 @@ impl HostedAgent {
         };
         let until = self.limited_until;
         self.record.set_state_with(state, StateDetails { until, turn, reason: None });
-        self.next_turn(now);
+        if state == AgentState::Limited {
+            // The next turn would be refused, too, and its input would be lost. It waits for the
+            // end of the limit, or until somebody sends again.
+            self.check_limit(now);
+        } else {
+            self.next_turn(now);
+        }
     }
 
     fn ask(&mut self, request: VendorRequest, now: Instant) {

@@ -235,6 +235,7 @@ impl From<service::Error> for Problem {
             | Error::ActiveGhap { .. }
             | Error::InsufficientData { .. } => Code::Conflict,
             Error::Unconfirmed { .. } => return with_cause(Code::Conflict, "confirm"),
+            Error::WaitCycle(_) => return with_cause(Code::Conflict, "wait_cycle"),
             Error::Forbidden(_) => Code::Forbidden,
             Error::Unseen(denial) => return with_cause(Code::Forbidden, denial.as_str()),
             Error::Unauthorized => Code::Unauthorized,

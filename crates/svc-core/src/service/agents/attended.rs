@@ -163,7 +163,10 @@ impl AttendedQuestion {
                 Some(NoAnswer::Gone("the session did not take the prompt"))
             }
             _ if is_there => None,
-            DeliveryState::Injected | DeliveryState::Acked => Some(NoAnswer::Unknown),
+            // What its client was given it may have begun.
+            DeliveryState::Offered | DeliveryState::Injected | DeliveryState::Acked => {
+                Some(NoAnswer::Unknown)
+            }
             _ => Some(NoAnswer::Gone("the session ended before it took the prompt")),
         })
     }

@@ -6,7 +6,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use svc_model::{
     AgentId, Caller, InstanceStatus, NewTask, Ownership, PeerId, PeerStatus, RunId, Task,
-    Timestamp, agent::AgentBackend, backend_names, conversation::SourceTool, hook::HookClient,
+    Timestamp,
+    agent::AgentBackend,
+    backend_names,
+    conversation::{SourceTool, wait_cycle},
+    hook::HookClient,
     is_agent_key, limits,
 };
 use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkRequirements, WriteTx};
@@ -440,12 +444,32 @@ impl DispatchRows {
         if let (None, Some(key)) = (&row.source_agent, caller.session()) {
             row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
         }
+        if row.waits_until.is_some() {
+            check_wait(tx, &row).await?;
+        }
         row.run_id = RunId::from_task(&task.task_id);
         row.task_id = Some(task.task_id.clone());
         tx.assignments().insert(&row).await?;
         let AssignmentRow { instance, backend, .. } = row;
         Ok(DispatchedTask { task, instance, backend })
     }
+}
+
+/// Refuses a wait of an agent for itself, or for a session that waits for that agent.
+async fn check_wait(tx: &mut WriteTx, row: &AssignmentRow) -> Result<(), Error> {
+    let WorkRequirements { agent_id, peer_id, .. } = &row.requirements;
+    let awaited = match (agent_id, peer_id) {
+        (Some(agent), _) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
+        (None, Some(peer)) => tx.peers().get(peer).await?.and_then(|row| row.session_key()),
+        (None, None) => None,
+    };
+    let waiter = match &row.source_agent {
+        Some(agent) => tx.agents().get(agent).await?.map(|row| row.info.session_key),
+        None => None,
+    };
+    let (Some(awaited), Some(waiter)) = (awaited, waiter) else { return Ok(()) };
+    let waits = tx.assignments().waits_from(&awaited).await?;
+    wait_cycle(&waits, &waiter, &awaited).map_or(Ok(()), |path| Err(Error::WaitCycle(path)))
 }
 
 fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {

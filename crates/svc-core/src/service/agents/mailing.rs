@@ -40,6 +40,28 @@ async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is
     }
 }
 
+/// Waits while an agent is at a usage limit. The vendor would refuse the turn of a message, and the
+/// message would be lost.
+async fn wait_for_end_of_limit(core: &Core, peer: &PeerId) -> Result<(), Error> {
+    if !is_limited(core, peer).await? {
+        return Ok(());
+    }
+    // The limit ends with a change of status, which is an event of the team.
+    let mut team = core.store.bus().listen(&StreamName::fixed(StreamName::TEAM));
+    loop {
+        let head = team.last();
+        if !is_limited(core, peer).await? {
+            return Ok(());
+        }
+        team.wait(head).await;
+    }
+}
+
+async fn is_limited(core: &Core, peer: &PeerId) -> Result<bool, Error> {
+    let own = core.store.peers().get(peer).await?;
+    Ok(own.is_some_and(|own| own.peer.is_limited()))
+}
+
 fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
 }
@@ -76,6 +98,7 @@ async fn hand_over_mail(agents: &Agents, id: &AgentId) -> Result<(), Error> {
     let host = agents.host(id).input();
     let mut mail = AgentMailing { core: core.clone(), peer, host, with_host: HashSet::new() };
     loop {
+        wait_for_end_of_limit(core, &mail.peer).await?;
         let head = listener.last();
         let is_reached = mail.hand_over().await?;
         if !is_reached {

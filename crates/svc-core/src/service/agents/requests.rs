@@ -224,7 +224,7 @@ impl Agents {
         request: RequestRow,
         answer: AnswerRequest,
     ) -> Result<RequestRow, Error> {
-        let AnswerRequest { option_id, text, answers, .. } = answer;
+        let AnswerRequest { option_id, text, answers, confirm } = answer;
         if answers.is_some() {
             let why = "is taken for prompts of attended sessions alone";
             return Err(Error::invalid("answers", why));
@@ -239,6 +239,17 @@ impl Agents {
         if !fits {
             let why = format!("must be one of {}", known.join(", "));
             return Err(Error::invalid("option_id", why));
+        }
+        let chosen = request.options.iter().find(|it| Some(&*it.option_id) == option_id.as_deref());
+        if let Some(option) = chosen
+            && matches!(option.kind, RequestOptionKind::AllowOnce | RequestOptionKind::AllowAlways)
+        {
+            if text.is_some() && !option.text {
+                return Err(Error::invalid("text", "is not taken with this option"));
+            }
+            if option.kind == RequestOptionKind::AllowAlways && confirm != Some(true) {
+                return Err(Error::Unconfirmed { rule: option.name.clone() });
+            }
         }
         let by = caller.principal().to_string();
         let sent = AnswerAgent {

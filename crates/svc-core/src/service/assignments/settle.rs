@@ -234,8 +234,13 @@ pub(in crate::service) async fn end(
     core: &Core,
     work: &mut AssignmentRow,
     task: &mut TaskRow,
-    end: TaskEnd,
+    mut end: TaskEnd,
 ) -> Result<(), Error> {
+    let is_late = work.deadline.is_some_and(|deadline| deadline <= tx.now());
+    if is_late && end.outcome == AssignmentOutcome::Cancelled {
+        // Whoever gave the work did not cancel it, and is told why it was.
+        end.report.error = Some("its time was over".to_owned());
+    }
     if work.message_id.is_some() && end.report.error.is_some() {
         work.error.clone_from(&end.report.error);
     }
@@ -281,6 +286,21 @@ pub(in crate::service) async fn end_answered(
         note_returned(tx, work).await?;
     }
     Ok(())
+}
+
+/// Ends a task by a change that is no outcome of its assignment, and notifies the requester.
+pub(in crate::service) async fn end_otherwise(
+    tx: &mut WriteTx,
+    core: &Core,
+    task: &mut TaskRow,
+    change: &TaskChange,
+) -> Result<(), Error> {
+    let work = tx.assignments().of_task(&task.task.task_id).await?;
+    tasks::apply(tx, task, change, None).await?;
+    match work {
+        Some(work) => notify_requester(tx, core, &work, task).await,
+        None => Ok(()),
+    }
 }
 
 /// Notifies the requester of a task, by a message in the inbox of the requester's peer.

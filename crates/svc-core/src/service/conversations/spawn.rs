@@ -70,6 +70,18 @@ pub struct SpawnedSession {
     pub pid: u32,
 }
 
+/// A dispatch names its own fields: the caller knows them by other names.
+fn of_spawn(error: Error) -> Error {
+    let Error::Invalid { field, why } = error else { return error };
+    let field = match field.as_str() {
+        "agent" => "agentId".to_owned(),
+        "prompt" => "task".to_owned(),
+        "idempotency_key" => "idempotencyKey".to_owned(),
+        _ => field,
+    };
+    Error::Invalid { field, why }
+}
+
 impl Conversations {
     /// Starts a session for a task. Returns when the agent has taken the task.
     ///
@@ -102,7 +114,7 @@ impl Conversations {
             is_at_once: true,
             ..Default::default()
         };
-        let dispatched = self.agents.dispatch(caller, dispatch).await?;
+        let dispatched = self.agents.dispatch(caller, dispatch).await.map_err(of_spawn)?;
         let id = dispatched.task.task_id;
         let (child_session_key, pid) = self.running(&id).await?;
         let run_id = RunId::from_task(&id);

@@ -14,7 +14,8 @@ use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, Wri
 
 use super::{OwnedTask, Tasks, apply, stream_of};
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, check, core::Core, team::may_act_for,
+    Candidate, Error, Page, PageBounds, ResourceKind, assignments::end_otherwise, check,
+    core::Core, team::may_act_for,
 };
 
 #[derive(Debug)]
@@ -166,6 +167,7 @@ impl Tasks {
     /// Requests the end of a task. A task that no runner has begun ends at once.
     pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
         let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
+        let core = self.core.clone();
         let write = self.core.store.on_behalf_of(&caller).write(move |tx| {
             Box::pin(async move {
                 let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
@@ -184,7 +186,7 @@ impl Tasks {
                 };
                 if at_once {
                     let change = TaskChange::to(TaskStatus::Cancelled, None);
-                    apply(tx, &mut row, &change, None).await?;
+                    end_otherwise(tx, &core, &mut row, &change).await?;
                 } else if row.task.cancel_requested_at.is_none() {
                     row.task.cancel_requested_at = Some(tx.now());
                     let change = TaskChange::to(row.task.status, None);

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use svc_model::HARMLESS_TOOLS;
 use svc_model::agent::{
     AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
-    RequestOptionKind,
+    RequestOption, RequestOptionKind,
 };
 
 use super::protocol::{
@@ -135,7 +135,14 @@ impl ClaudeProtocol {
         // The text of a sub-agent is the result of the call that started it.
         if message["parent_tool_use_id"].is_null() {
             self.last_text = Some(text.to_owned());
-            effects.push(Effect::Entry(HistoryEntry::text(HistoryRole::Assistant, text)));
+            // What the program says of a call of the model that failed is no word of the agent:
+            // another instance may still take the prompt.
+            let entry = if message["error"].is_string() {
+                HistoryEntry::error(text)
+            } else {
+                HistoryEntry::text(HistoryRole::Assistant, text)
+            };
+            effects.push(Effect::Entry(entry));
         }
     }
 
@@ -182,7 +189,8 @@ impl ClaudeProtocol {
                 let name = "Allow, and do not ask again";
                 options.push(option(ALLOW_ALWAYS, name, RequestOptionKind::AllowAlways));
             }
-            options.push(option(DENY, "Deny", RequestOptionKind::Deny));
+            let deny = option(DENY, "Deny", RequestOptionKind::Deny);
+            options.push(RequestOption { text: true, ..deny });
             VendorRequest {
                 key: key.clone(),
                 kind: RequestKind::Permission,

@@ -146,6 +146,9 @@ fn usage_limit_is_reported_with_its_end_if_known() {
             .rev()
             .find(|effect| matches!(effect, Effect::Limited { .. } | Effect::Working));
         assert!(matches!(last_state, Some(Effect::Limited { .. })), "{backend}: {effects:?}");
+        let mut entries = all!(Entry, effects);
+        let has_words = entries.any(|entry| entry.role == HistoryRole::Assistant);
+        assert!(!has_words, "{backend}: another instance may take the prompt: {effects:?}");
     }
 }
 
