@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use svc_client::{ClientError, with_query};
+use svc_client::{ClientError, with_object};
 use svc_sys::private_file;
 use svc_wire::host_protocol::{HistoryQuery, SendMode, StopAgent};
 
 use super::agent_attach::host;
+use super::agent_away::{find_answering, input_of};
 use super::agent_list::{AgentListArgs, print_agent, print_history, print_sent, print_stopped};
 use super::context::members;
 use super::naming::{self, AdvisedError};
@@ -167,17 +168,21 @@ async fn via_hosts(context: &Context, command: AgentCommand, away: anyhow::Error
         AgentCommand::List(args) => agent_away::list(context, &args, away).await,
         AgentCommand::Status { agent } => agent_away::status(context, &agent, away).await,
         AgentCommand::Send { agent, input, steer } => {
+            let (host, _) = find_answering(context, &agent, away).await?;
             let mode = if steer { SendMode::Steer } else { SendMode::Queue };
-            agent_away::send(context, &agent, (input, mode), away).await
+            let sent = host.send(&input_of(input, mode)).await?;
+            print_sent(context, &serde_json::to_value(sent)?, steer)
         }
         AgentCommand::Stop { agent, force, timeout, reason } => {
+            let (host, _) = find_answering(context, &agent, away).await?;
             let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
-            agent_away::stop(context, &agent, &stop, away).await
+            let stopped = host.stop(&stop).await?;
+            print_stopped(context, &agent, &serde_json::to_value(stopped)?)
         }
         AgentCommand::History { agent, limit, no_tools } => {
-            let include_tools = no_tools.then_some(false);
-            let query = HistoryQuery { limit, before: None, include_tools };
-            agent_away::history(context, &agent, &query, away).await
+            let (host, _) = find_answering(context, &agent, away).await?;
+            let page = host.history(&history_query(limit, no_tools)).await?;
+            print_history(context, &serde_json::to_value(page)?)
         }
         AgentCommand::Attach { agent } => agent_away::attach(context, &agent, away).await,
         _ => Err(away),
@@ -207,26 +212,21 @@ async fn via_daemon(context: &Context, command: AgentCommand) -> ExitResult {
             print_agent(context, view)
         }
         AgentCommand::Stop { agent, force, timeout, reason } => {
-            let mut body = json!({ "force": force });
-            if let Some(timeout) = timeout {
-                body["timeout"] = timeout.into();
-            }
-            if let Some(reason) = reason {
-                body["reason"] = reason.into();
-            }
-            let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &body).await?;
+            let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
+            let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &stop).await?;
             print_stopped(context, &agent, &stopped)
         }
         AgentCommand::History { agent, limit, no_tools } => {
-            let limit = limit.to_string();
-            let tools = no_tools.then_some("false");
-            let query = [("limit", Some(limit.as_str())), ("include_tools", tools)];
-            let path = with_query(&host(&agent, "/history"), &query);
+            let path = with_object(&host(&agent, "/history"), &history_query(limit, no_tools));
             print_history(context, &context.client()?.get(&path).await?)
         }
         AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
         AgentCommand::Attach { agent } => agent_attach::attach(context, &agent).await,
     }
+}
+
+fn history_query(limit: u64, no_tools: bool) -> HistoryQuery {
+    HistoryQuery { limit, before: None, include_tools: no_tools.then_some(false) }
 }
 
 async fn status(context: &Context, agent: &str) -> ExitResult {

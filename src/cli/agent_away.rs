@@ -8,13 +8,11 @@ use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, HostNews};
 use svc_model::agent::{AgentInfo, AgentState};
 use svc_model::{AgentId, LATEST};
-use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode, StopAgent};
+use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode};
 use tokio::task::JoinSet;
 
 use super::agent_attach::{Printer, end_of, entry_text, note_failure, paragraph, typed_lines};
-use super::agent_list::{
-    self, AgentListArgs, print_agent, print_history, print_sent, print_stopped,
-};
+use super::agent_list::{self, AgentListArgs, print_agent};
 use super::{Context, ExitResult, output};
 
 const NEEDS_A_DAEMON: &str =
@@ -43,39 +41,6 @@ const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as
 pub(super) async fn status(context: &Context, named: &str, away: anyhow::Error) -> ExitResult {
     let found = find(context, named, away).await?;
     print_agent(context, view(&found))
-}
-
-pub(super) async fn send(
-    context: &Context,
-    named: &str,
-    (input, mode): (String, SendMode),
-    away: anyhow::Error,
-) -> ExitResult {
-    let (host, _) = find_answering(context, named, away).await?;
-    let sent = host.send(&input_of(input, mode)).await?;
-    print_sent(context, &serde_json::to_value(sent)?, mode == SendMode::Steer)
-}
-
-pub(super) async fn stop(
-    context: &Context,
-    named: &str,
-    stop: &StopAgent,
-    away: anyhow::Error,
-) -> ExitResult {
-    let (host, _) = find_answering(context, named, away).await?;
-    let stopped = host.stop(stop).await?;
-    print_stopped(context, named, &serde_json::to_value(stopped)?)
-}
-
-pub(super) async fn history(
-    context: &Context,
-    named: &str,
-    query: &HistoryQuery,
-    away: anyhow::Error,
-) -> ExitResult {
-    let (host, _) = find_answering(context, named, away).await?;
-    let page = host.history(query).await?;
-    print_history(context, &serde_json::to_value(page)?)
 }
 
 /// Sends lines of standard input to an agent until the input or the agent ends.
@@ -150,7 +115,7 @@ pub(super) async fn attach(context: &Context, named: &str, away: anyhow::Error) 
     }
 }
 
-const fn input_of(input: String, mode: SendMode) -> SendInput {
+pub(super) const fn input_of(input: String, mode: SendMode) -> SendInput {
     SendInput { input, idempotency_key: None, mode, message_id: None, from: None }
 }
 
@@ -170,7 +135,7 @@ fn view(found: &FoundHost) -> Value {
     }
 }
 
-async fn find_answering(
+pub(super) async fn find_answering(
     context: &Context,
     named: &str,
     away: anyhow::Error,

@@ -322,7 +322,7 @@ pub(super) fn dispatch(cli: Cli) -> ExitResult {
                 // terminal to lose.
                 let _ = rustix::process::setsid();
             }
-            serve::run(&context.config(&args.flags())?, &context.env)
+            serve::run(&context.config(&args.flags)?, &context.env)
         }
         Command::Migrate(args) => database::migrate(&context, &args),
         Command::Backup(args) => database::backup(&context, &args),

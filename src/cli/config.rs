@@ -29,7 +29,7 @@ pub(super) enum ConfigCommand {
 
 pub(super) fn run(context: &Context, command: ConfigCommand) -> ExitResult {
     match command {
-        ConfigCommand::Show(args) => show(context, &args.flags()),
+        ConfigCommand::Show(args) => show(context, &args.flags),
         ConfigCommand::Check { file } => check(context, file),
     }
 }

@@ -125,20 +125,24 @@ impl Context {
         Ok(Client::new(self.discovery()?.target()?))
     }
 
+    /// Prints a document: with `--json` as it is, else by `shown`.
+    pub(super) fn print(
+        &self,
+        document: &impl Serialize,
+        shown: impl FnOnce() -> anyhow::Result<()>,
+    ) -> ExitResult {
+        let printed = if self.json { output::json(document) } else { shown() };
+        printed.map(|()| ExitCode::SUCCESS)
+    }
+
     /// Prints a document: with `--json` as it is, else as this line.
     pub(super) fn print_line(&self, document: &impl Serialize, line: &str) -> ExitResult {
-        let printed = if self.json { output::json(document) } else { output::line(line) };
-        printed.map(|()| ExitCode::SUCCESS)
+        self.print(document, || output::line(line))
     }
 
     /// Prints an object: with `--json` as it is, else a line for each member, those of `first`
     /// first.
     pub(super) fn print_object(&self, object: &Value, first: &[&str]) -> ExitResult {
-        let printed = if self.json {
-            output::json(object)
-        } else {
-            output::object(&self.screen, object, first)
-        };
-        printed.map(|()| ExitCode::SUCCESS)
+        self.print(object, || output::object(&self.screen, object, first))
     }
 }

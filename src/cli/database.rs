@@ -103,16 +103,13 @@ pub(super) fn restore(context: &Context, args: &RestoreArgs) -> ExitResult {
         .with_context(|| format!("{} was not restored, and nothing was changed", from.display()))?;
     let kept = put_aside(to)?;
     private_file::persist_new(prepared, to)?;
-    if context.json {
-        output::json(&json!({ "restored": from, "db": to, "previous": kept }))?;
-    } else {
+    context.print(&json!({ "restored": from, "db": to, "previous": kept }), || {
         output::line(&format!("restored {} to {}", from.display(), to.display()))?;
-        if let Some(kept) = kept {
+        if let Some(kept) = &kept {
             output::line(&format!("the previous database is {}", kept.display()))?;
         }
-        output::line("earlier session tokens are invalid; `svc mcp-config` mints new ones")?;
-    }
-    Ok(ExitCode::SUCCESS)
+        output::line("earlier session tokens are invalid; `svc mcp-config` mints new ones")
+    })
 }
 
 /// Refuses to copy or replace a file that the daemon does not use.

@@ -81,20 +81,15 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
     match command {
         ToolsCommand::List { family } => {
             let tools = fetch(&context.client()?, family.as_deref()).await?;
-            let printed = if context.json {
-                output::json(&json!({ "count": tools.len(), "tools": tools }))
-            } else {
-                let rows: Vec<_> = tools.iter().map(row).collect();
-                let empty = "no tools; `svc tools list` shows all families";
+            let rows: Vec<_> = tools.iter().map(row).collect();
+            let empty = "no tools; `svc tools list` shows all families";
+            context.print(&json!({ "count": tools.len(), "tools": tools }), || {
                 output::table(&context.screen, TOOLS, &rows, empty)
-            };
-            printed.map(|()| ExitCode::SUCCESS)
+            })
         }
         ToolsCommand::Show { name } => {
             let tool = find(&context.client()?, &name).await?;
-            let printed =
-                if context.json { output::json(&tool) } else { show(&context.screen, &tool) };
-            printed.map(|()| ExitCode::SUCCESS)
+            context.print(&tool, || show(&context.screen, &tool))
         }
         ToolsCommand::Call(args) => call(context, &context.client()?, *args).await,
     }

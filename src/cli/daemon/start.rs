@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use svc_client::{DaemonFile, Endpoint, Url};
 use svc_model::agent::AGENT_MARK;
 use svc_server::daemon;
-use svc_sys::config::{Config, Origin};
+use svc_sys::config::{Config, Flags, Origin};
 use svc_sys::process_list::is_running;
 use svc_sys::{bounded_file, private_file};
 use tokio::time::{Instant, sleep};
 
 use super::super::agent_away::living_hosts;
-use super::super::serve::NO_AUTH;
+use super::super::serve::{NO_AUTH, arguments_of, input_of};
 use super::super::{ALREADY_RUNNING, Context, ExitResult, ServeArgs, output};
 use super::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
 
@@ -40,7 +40,7 @@ pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
 /// output. Returns the daemon, and whether this call started it.
 async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFile, bool)> {
     // A mistake in the configuration is reported here and not in the log.
-    let config = context.config(&args.flags())?;
+    let config = context.config(&args.flags)?;
     match find_settled_daemon(context, PATIENCE).await {
         DaemonProbe::Running(daemon, _) => return Ok((daemon, false)),
         DaemonProbe::NotReady(pid) => bail!("{}", not_ready(pid)),
@@ -56,7 +56,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFi
     if config.no_auth.value {
         output::note(&format!("warning: {NO_AUTH}"));
     }
-    let log = args.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
+    let log = args.flags.log_file.as_deref().unwrap_or(&context.paths.log).to_path_buf();
     let mut daemon = StartingDaemon::spawn(context, &config, args, log)?;
     let ensured = daemon.wait(context, &config.listen).await;
     let is_at =
@@ -80,7 +80,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFi
 
 pub(crate) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
     let args = ServeArgs::default();
-    let config = context.config(&args.flags())?;
+    let config = context.config(&args.flags)?;
     private_file::prepare_home(&context.paths.home)?;
     let log = context.paths.log.clone();
     Ok(StartingDaemon::spawn(context, &config, &args, log)?.child)
@@ -141,13 +141,13 @@ impl StartingDaemon {
         // A relative path would mean another file in the data folder, where the daemon runs.
         let token = &config.token_file;
         let token_file = (token.origin <= Origin::Env).then(|| token.value.clone());
-        let args = ServeArgs { token_file, ..args.clone() };
+        let flags = Flags { token_file, ..args.flags.clone() };
         let mut command = Command::new(&program);
-        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(args.to_arguments());
+        command.args(["serve", "--detached", "--log-file"]).arg(&log).args(arguments_of(&flags));
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
-        let input = args.to_input();
+        let input = input_of(&flags);
         let mut child = command
             .current_dir(&context.paths.home)
             .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
@@ -329,7 +329,7 @@ pub(crate) async fn agents_that_go_on(context: &Context) -> Option<String> {
 
 pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
     // A bad flag is reported before the running daemon is stopped.
-    context.config(&args.flags())?;
+    context.config(&args.flags)?;
     stop_running(context).await?;
     start(context, args).await
 }

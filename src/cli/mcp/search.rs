@@ -192,26 +192,15 @@ mod tests {
 
     #[test]
     fn entries_by_table() {
-        for (entry, name, start) in [
-            (
-                json!({ "server": { "name": "a/b", "packages": [{ "registryType": "npm", "identifier": "p", "version": "1" }] } }),
-                "a/b",
-                "npx -y p@1",
-            ),
-            (
-                json!({ "name": "a/b", "packages": [{ "registry_type": "pypi", "identifier": "p" }] }),
-                "a/b",
-                "uvx p",
-            ),
-            (
-                json!({ "server": { "name": "a/b", "packages": [{ "registryType": "mcpb", "identifier": "p" }], "remotes": [{ "type": "sse", "url": "https://h" }] } }),
-                "a/b",
-                "https://h",
-            ),
-            (json!({ "server": { "name": "a/b" } }), "a/b", ""),
-        ] {
-            let server = RegisteredServer::parse(&entry).expect("is one");
-            assert_eq!((server.name.as_str(), server.start.as_str()), (name, start), "{entry}");
+        let cases = json!([
+            [{ "server": { "name": "a/b", "packages": [{ "registryType": "npm", "identifier": "p", "version": "1" }] } }, "npx -y p@1"],
+            [{ "name": "a/b", "packages": [{ "registry_type": "pypi", "identifier": "p" }] }, "uvx p"],
+            [{ "server": { "name": "a/b", "packages": [{ "registryType": "mcpb", "identifier": "p" }], "remotes": [{ "type": "sse", "url": "https://h" }] } }, "https://h"],
+            [{ "server": { "name": "a/b" } }, ""],
+        ]);
+        for case in cases.as_array().expect("a list") {
+            let server = RegisteredServer::parse(&case[0]).expect("is one");
+            assert_eq!((json!(server.name), json!(server.start)), (json!("a/b"), case[1].clone()));
         }
         assert_eq!(RegisteredServer::parse(&json!({ "server": {} })), None);
     }

@@ -99,16 +99,12 @@ pub(super) async fn get(context: &Context, name: &str) -> ExitResult {
     if let Some(planned) = planned {
         source["entry"] = masked(planned.written);
     }
-    if context.json {
-        output::json(&source)?;
-    } else {
-        let entry = source.as_object_mut().and_then(|source| source.remove("entry"));
-        output::object(&context.screen, &source, &["name", "state", "reason", "next_action"])?;
-        if let Some(entry) = entry {
-            output::fields(&[("entry", entry.to_string())])?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    context.print(&source, || {
+        let mut shown = source.clone();
+        let entry = shown.as_object_mut().and_then(|source| source.remove("entry"));
+        output::object(&context.screen, &shown, &["name", "state", "reason", "next_action"])?;
+        entry.map_or(Ok(()), |entry| output::fields(&[("entry", entry.to_string())]))
+    })
 }
 
 /// Masks values of an entry that may be secrets: literals in `env` and `headers`, but not names of
@@ -147,14 +143,8 @@ pub(super) async fn reconnect(context: &Context, name: &str) -> ExitResult {
 pub(super) async fn logs(context: &Context, name: &str) -> ExitResult {
     let name = &known_name(context, name).await?;
     let log: Value = context.client()?.get(&path_of(name, "/log")?).await?;
-    if context.json {
-        output::json(&log)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for line in log["log"].as_str().unwrap_or_default().lines() {
-        output::line(line)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let mut lines = log["log"].as_str().unwrap_or_default().lines();
+    context.print(&log, || lines.try_for_each(output::line))
 }
 
 pub(super) async fn call(

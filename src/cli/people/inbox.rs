@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, with_query};
+use svc_client::{Client, ClientError, with_object};
 
 use super::{inbox_path, name_of, open_questions, option_ids, peer, present};
 use crate::cli::agent_list::is_hosted;
@@ -34,13 +34,9 @@ pub(crate) struct InboxArgs {
 pub(crate) async fn inbox(context: &Context, args: InboxArgs) -> ExitResult {
     let client = context.client()?;
     present(&client).await?;
-    let limit = args.limit.map(|limit| limit.to_string());
-    let query = [
-        ("peek", (!args.take).then_some("true")),
-        ("limit", limit.as_deref()),
-        ("cursor", args.cursor.as_deref()),
-    ];
-    let mut page: Value = client.get(&with_query(&inbox_path("/messages"), &query)).await?;
+    let peek = (!args.take).then_some(true);
+    let query = json!({ "peek": peek, "limit": args.limit, "cursor": args.cursor });
+    let mut page: Value = client.get(&with_object(&inbox_path("/messages"), &query)).await?;
     let waiting = waiting_at_terminals(&client).await?;
     if context.json {
         page["waiting"] = waiting.into();

@@ -167,20 +167,16 @@ async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
 
 fn would_install(context: &Context, unit: &Unit, change: &str) -> ExitResult {
     let commands: Vec<_> = unit.enable(true).iter().map(|words| words.join(" ")).collect();
-    if context.json {
-        output::json(&json!({
-            "manager": unit.manager.as_str(), "path": unit.path, "unit": change,
-            "text": unit.text, "commands": commands,
-        }))?;
-    } else {
+    let document = json!({
+        "manager": unit.manager.as_str(), "path": unit.path, "unit": change,
+        "text": unit.text, "commands": commands,
+    });
+    context.print(&document, || {
         output::exact(unit.text.as_bytes())?;
-        output::note(&format!(
-            "this would be {} ({change}), then: {}",
-            unit.path.display(),
-            commands.join("; ")
-        ));
-    }
-    Ok(ExitCode::SUCCESS)
+        let (path, commands) = (unit.path.display(), commands.join("; "));
+        output::note(&format!("this would be {path} ({change}), then: {commands}"));
+        Ok(())
+    })
 }
 
 async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {

@@ -18,7 +18,7 @@ use crossterm::{cursor, execute};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_query};
+use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_object, with_query};
 use svc_model::{Clock as _, SystemClock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
@@ -123,14 +123,9 @@ async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> 
     let client = context.client()?;
     let task: Value = client.get(&format!("/v1/tasks/{}", encode(id))).await?;
     let after = task["last_id"].as_u64().unwrap_or(0).saturating_sub(LAST_LINES);
-    let (stream, after, limit) = (format!("task/{id}"), after.to_string(), LAST_LINES.to_string());
-    let query = [
-        ("stream", Some(stream.as_str())),
-        ("kind", Some("frame")),
-        ("after", Some(after.as_str())),
-        ("limit", Some(limit.as_str())),
-    ];
-    let page: Value = client.get(&with_query("/v1/events", &query)).await?;
+    let stream = format!("task/{id}");
+    let query = json!({ "stream": stream, "kind": "frame", "after": after, "limit": LAST_LINES });
+    let page: Value = client.get(&with_object("/v1/events", &query)).await?;
     let events = page["items"].as_array().or(page["events"].as_array());
     let lines = events.into_iter().flatten().filter_map(|event| event["data"]["line"].as_str());
     Ok(lines.map(|line| terminal::line(line).into_owned()).collect())
@@ -138,11 +133,7 @@ async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> 
 
 /// The last texts of a session, each with its role and its first lines.
 async fn session_lines(context: &Context, peer: &str) -> anyhow::Result<Vec<String>> {
-    let limit = LAST_LINES.to_string();
-    let path = with_query(
-        &format!("/v1/sessions/{}/history", encode(peer)),
-        &[("limit", Some(limit.as_str()))],
-    );
+    let path = format!("/v1/sessions/{}/history?limit={LAST_LINES}", encode(peer));
     let history: Value = context.client()?.get(&path).await?;
     let texts = history["messages"].as_array().into_iter().flatten();
     let lines = texts.flat_map(|text| {
