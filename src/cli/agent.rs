@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Error, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use svc_client::{ClientError, with_object};
@@ -150,7 +150,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult 
         }
         other => other,
     };
-    let is_away = |error: &anyhow::Error| {
+    let is_away = |error: &Error| {
         matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
     };
     match via_daemon(context, command.clone()).await {
@@ -163,7 +163,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> ExitResult 
     }
 }
 
-async fn via_hosts(context: &Context, command: AgentCommand, away: anyhow::Error) -> ExitResult {
+async fn via_hosts(context: &Context, command: AgentCommand, away: Error) -> ExitResult {
     match command {
         AgentCommand::List(args) => agent_away::list(context, &args, away).await,
         AgentCommand::Status { agent } => agent_away::status(context, &agent, away).await,
@@ -289,11 +289,7 @@ async fn start(context: &Context, args: StartArgs) -> ExitResult {
 
 /// The error for an instance that the daemon does not know. If config.toml has it by now, a restart
 /// of the daemon is needed.
-pub(super) fn unread(
-    context: &Context,
-    instance: Option<&str>,
-    error: ClientError,
-) -> anyhow::Error {
+pub(super) fn unread(context: &Context, instance: Option<&str>, error: ClientError) -> Error {
     let is_missing = error.problem().is_some_and(naming::is_about_a_name);
     let text =
         private_file::read_settings(&context.paths.config_file).ok().flatten().unwrap_or_default();
@@ -314,7 +310,7 @@ fn has_instance(config: &str, name: &str) -> bool {
     })
 }
 
-pub(super) fn text(given: String) -> anyhow::Result<String> {
+pub(super) fn text(given: String) -> Result<String> {
     if given != "-" {
         return Ok(given);
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Error, Result, bail};
 use serde_json::{Value, json};
 use svc_client::hosts::{HostClient, HostError, HostNews};
 use svc_model::agent::{AgentInfo, AgentState};
@@ -19,11 +19,7 @@ const NEEDS_A_DAEMON: &str =
     "svc: answering needs a daemon: `svc start`, then `svc agent answer` or attach again";
 
 /// Lists the agents whose hosts respond. Fails with `away` (no daemon runs) if there are none.
-pub(super) async fn list(
-    context: &Context,
-    args: &AgentListArgs,
-    away: anyhow::Error,
-) -> ExitResult {
+pub(super) async fn list(context: &Context, args: &AgentListArgs, away: Error) -> ExitResult {
     let found = living_hosts(context).await;
     if found.is_empty() || args.instances {
         return Err(away);
@@ -38,13 +34,13 @@ pub(super) async fn list(
 
 const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as their hosts tell; `svc start` shows all who take part";
 
-pub(super) async fn status(context: &Context, named: &str, away: anyhow::Error) -> ExitResult {
+pub(super) async fn status(context: &Context, named: &str, away: Error) -> ExitResult {
     let found = find(context, named, away).await?;
     print_agent(context, view(&found))
 }
 
 /// Sends lines of standard input to an agent until the input or the agent ends.
-pub(super) async fn attach(context: &Context, named: &str, away: anyhow::Error) -> ExitResult {
+pub(super) async fn attach(context: &Context, named: &str, away: Error) -> ExitResult {
     let (host, status) = find_answering(context, named, away).await?;
     let info = status.agent;
     let history = host.history(&HistoryQuery { limit: 10, ..HistoryQuery::default() }).await?;
@@ -138,8 +134,8 @@ fn view(found: &FoundHost) -> Value {
 pub(super) async fn find_answering(
     context: &Context,
     named: &str,
-    away: anyhow::Error,
-) -> anyhow::Result<(HostClient, HostStatus)> {
+    away: Error,
+) -> Result<(HostClient, HostStatus)> {
     let found = find(context, named, away).await?;
     match found.said {
         Ok(status) => Ok((found.client, status)),
@@ -149,7 +145,7 @@ pub(super) async fn find_answering(
 
 /// The living host that `named` identifies: by the agent's id, a prefix of the id, or its session
 /// key, with or without `agent:` and `:main`. Without a name: the host that was started last.
-async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Result<FoundHost> {
+async fn find(context: &Context, named: &str, away: Error) -> Result<FoundHost> {
     let mut found = living_hosts(context).await;
     if found.is_empty() {
         return Err(away);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 use svc_model::{Clock as _, SystemClock};
@@ -33,7 +33,7 @@ const NOTE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Takes the lock. If another process holds it, the error names that process and ends with
 /// `advice`.
-pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> anyhow::Result<DatabaseLock> {
+pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> Result<DatabaseLock> {
     match DatabaseLock::acquire(&paths.lock) {
         Ok(lock) => return Ok(lock),
         Err(LockError::Held) => {}
@@ -113,7 +113,7 @@ pub(super) fn restore(context: &Context, args: &RestoreArgs) -> ExitResult {
 }
 
 /// Refuses to copy or replace a file that the daemon does not use.
-fn refuse_server(context: &Context) -> anyhow::Result<()> {
+fn refuse_server(context: &Context) -> Result<()> {
     let Ok(config) = context.config(&Flags::default()) else { return Ok(()) };
     let Some(url) = config.store.url.value else { return Ok(()) };
     Err(UsageError(format!(
@@ -126,7 +126,7 @@ fn refuse_server(context: &Context) -> anyhow::Result<()> {
 }
 
 /// Copies the file before the check, so that the file which was checked is the file which is used.
-fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTempFile> {
+fn prepare(from: &Path, mut source: File, to: &Path) -> Result<NamedTempFile> {
     private_file::check_source(from, &source.metadata()?)?;
     private_file::check_above_file(from)?;
     let mut copy = private_file::temporary_beside(to)?;
@@ -139,7 +139,7 @@ fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTemp
 /// Renames the database and its side files, which find each other by name. A write-ahead log
 /// without its database is renamed, too: the engine would replay it into the next file of that
 /// name.
-fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
+fn put_aside(db: &Path) -> Result<Option<PathBuf>> {
     let was_there = db.exists();
     let with = |suffix: &str| {
         let mut name: OsString = db.as_os_str().to_owned();
@@ -156,7 +156,7 @@ fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok(was_there.then(|| with(&format!(".before-{stamp}"))))
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work))
 }
 
@@ -241,7 +241,7 @@ fn move_history(context: &Context, args: &MigrateArgs, to: &str, runtime: &Runti
 }
 
 /// The lock of a file that need not be the one of this data folder.
-fn lock_file(file: &Path) -> anyhow::Result<DatabaseLock> {
+fn lock_file(file: &Path) -> Result<DatabaseLock> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     match DatabaseLock::acquire(&PathBuf::from(name)) {
@@ -259,7 +259,7 @@ fn report_move(
     server: &PostgresOptions,
     to: &str,
     moved: &CopyReport,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let rows: u64 = moved.tables.iter().map(|(_, rows)| rows).sum();
     if context.json {
         let tables: serde_json::Map<_, _> =
@@ -305,7 +305,7 @@ pub(super) fn with_advice(error: anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!("{error:#}; {advice}")
 }
 
-fn report_migrations(context: &Context, migrations: &Migrations, verb: &str) -> anyhow::Result<()> {
+fn report_migrations(context: &Context, migrations: &Migrations, verb: &str) -> Result<()> {
     if context.json {
         let config = context.config(&Flags::default())?;
         let url = config.store.url.value.as_ref().map(StoreUrl::shown);

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use svc_client::{Client, encode, with_object};
@@ -236,7 +236,7 @@ async fn reached(client: &Client, answer: &Value) -> String {
 }
 
 impl Compose {
-    fn body(self, circle: Option<String>) -> anyhow::Result<Value> {
+    fn body(self, circle: Option<String>) -> Result<Value> {
         let body = members([
             ("text", Some(text_or_input(self.text)?)),
             ("from_peer", self.from),
@@ -249,7 +249,7 @@ impl Compose {
     }
 }
 
-pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
+pub(super) fn text_or_input(text: String) -> Result<String> {
     if text != "-" {
         return Ok(text);
     }
@@ -261,7 +261,7 @@ pub(super) fn text_or_input(text: String) -> anyhow::Result<String> {
     Ok(text.trim_end_matches('\n').to_owned())
 }
 
-async fn show(context: &Context, client: &Client, message: &Value) -> anyhow::Result<()> {
+async fn show(context: &Context, client: &Client, message: &Value) -> Result<()> {
     if context.json {
         return output::json(message);
     }

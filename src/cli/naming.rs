@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use anyhow::Result;
 use http::StatusCode;
 use serde_json::Value;
 use strsim::levenshtein;
@@ -61,7 +62,7 @@ pub(super) async fn peer_found<T>(
     client: &Client,
     name: &str,
     result: Result<T, ClientError>,
-) -> anyhow::Result<T> {
+) -> Result<T> {
     let error = match result {
         Ok(found) => return Ok(found),
         Err(error) => error,
@@ -103,7 +104,7 @@ pub(super) async fn message_found<T>(
     client: &Client,
     name: &str,
     result: Result<T, ClientError>,
-) -> anyhow::Result<T> {
+) -> Result<T> {
     let error = match result {
         Ok(found) => return Ok(found),
         Err(error) => error,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use clap::Subcommand;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -210,7 +210,7 @@ fn is_unknown(error: &ClientError) -> bool {
 }
 
 /// The participant of a name that no session has. `unknown` is the error for the session.
-async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::Result<Value> {
+async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> Result<Value> {
     match client.get(&format!("/v1/peers/{}", encode(name))).await {
         Err(error) if is_unknown(&error) => {
             let advice = "no peer has this name either: `svc session list` and `svc session tree` show the sessions";
@@ -266,7 +266,7 @@ pub(super) fn ended(text: &str) -> String {
     format!("{}\n", lines.join("\n"))
 }
 
-fn print_history(history: &Value) -> anyhow::Result<()> {
+fn print_history(history: &Value) -> Result<()> {
     for text in output::items(history, "messages") {
         let at = output::cell(text, "at");
         let (role, tool) = (output::cell(text, "role"), output::cell(text, "tool"));
@@ -288,7 +288,7 @@ fn truncation_note(sessions: usize) -> Option<String> {
         .then(|| format!("the {sessions} heard of last: `svc session list` lists all"))
 }
 
-fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
+fn print_tree(context: &Context, page: &Value) -> Result<()> {
     let sessions = output::items(page, "sessions");
     let mut rows: Vec<Vec<Option<String>>> = Vec::new();
     let is_known = |key: &str| sessions.iter().any(|it| output::cell(it, "key") == key);

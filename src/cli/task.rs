@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ pub(super) async fn run(context: &Context, command: TaskCommand) -> ExitResult {
 }
 
 /// The id that an argument names: `latest` is the task that was created last.
-async fn identified(client: &Client, id: String) -> anyhow::Result<String> {
+async fn identified(client: &Client, id: String) -> Result<String> {
     if id != "latest" {
         return Ok(id);
     }
@@ -218,7 +218,7 @@ async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> ExitResult {
 }
 
 /// Waits for the terminal task, without its earlier output.
-async fn wait_for_end(context: &Context, id: &str) -> anyhow::Result<Value> {
+async fn wait_for_end(context: &Context, id: &str) -> Result<Value> {
     let task = fetch(&context.client()?, id).await?;
     if is_terminal(&task) {
         return Ok(task);
@@ -235,7 +235,7 @@ async fn wait_for_end(context: &Context, id: &str) -> anyhow::Result<Value> {
     fetch(&context.client()?, id).await
 }
 
-fn subscription(context: &Context, id: &str, after: Option<u64>) -> anyhow::Result<Follower> {
+fn subscription(context: &Context, id: &str, after: Option<u64>) -> Result<Follower> {
     let path = with_query("/v1/biam/subscribe", &[("task_id", Some(id))]);
     let follower = Follower::new(context.discovery()?, path);
     Ok(match after {
@@ -244,11 +244,11 @@ fn subscription(context: &Context, id: &str, after: Option<u64>) -> anyhow::Resu
     })
 }
 
-async fn fetch(client: &Client, id: &str) -> anyhow::Result<Value> {
+async fn fetch(client: &Client, id: &str) -> Result<Value> {
     Ok(client.get(&format!("/v1/tasks/{}", encode(id))).await?)
 }
 
-fn show(frame: &PrintedFrame) -> anyhow::Result<()> {
+fn show(frame: &PrintedFrame) -> Result<()> {
     if frame.kind == "stderr" {
         // The command wrote it to standard error. A closed standard error is ignored.
         output::note(&frame.line);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use http::HeaderValue;
 use serde_json::{Map, Value, json};
@@ -130,11 +130,7 @@ pub(super) async fn call_by_name(
 ///
 /// # Errors
 /// The tool's error.
-pub(super) async fn structured(
-    client: &Client,
-    name: &str,
-    arguments: Value,
-) -> anyhow::Result<Value> {
+pub(super) async fn structured(client: &Client, name: &str, arguments: Value) -> Result<Value> {
     let params = json!({ "name": name, "arguments": arguments });
     let result = result_of(client, "tools/call", params).await?;
     let object = &result["structuredContent"];
@@ -148,11 +144,7 @@ pub(super) async fn structured(
 ///
 /// # Errors
 /// The error in the response.
-pub(super) async fn result_of(
-    client: &Client,
-    method: &str,
-    params: Value,
-) -> anyhow::Result<Value> {
+pub(super) async fn result_of(client: &Client, method: &str, params: Value) -> Result<Value> {
     let body = JsonRpcWriter::new().id(&1).method(method).params(&params).into_bytes();
     let request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
     let mut answer = ask(client, &request).await?;
@@ -162,7 +154,7 @@ pub(super) async fn result_of(
     }
 }
 
-async fn find(client: &Client, name: &str) -> anyhow::Result<Value> {
+async fn find(client: &Client, name: &str) -> Result<Value> {
     let mut tools = fetch(client, None).await?.into_iter();
     tools
         .find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
@@ -175,7 +167,7 @@ fn row(tool: &Value) -> Vec<Option<String>> {
     [output::cell(tool, "name"), output::cell(tool, "family"), first].map(Some).into()
 }
 
-fn show(screen: &Screen, tool: &Value) -> anyhow::Result<()> {
+fn show(screen: &Screen, tool: &Value) -> Result<()> {
     let heads = ["name", "title", "family", "scope", "description"];
     let fields: Vec<(&str, String)> = heads
         .into_iter()
@@ -245,7 +237,7 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> ExitResult 
     print_answer(context, &answer)
 }
 
-async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Result<Value> {
+async fn ask(client: &Client, request: &mcp_request::McpRequest) -> Result<Value> {
     let stream = client.open("/mcp", request).await?;
     if !stream.status.is_success() {
         let reply = stream.collect().await?;
@@ -363,7 +355,7 @@ fn readable(value: &Value) -> String {
     text
 }
 
-fn all_arguments(args: &CallArgs) -> anyhow::Result<Map<String, Value>> {
+fn all_arguments(args: &CallArgs) -> Result<Map<String, Value>> {
     let from_input = args.each.iter().filter(|pair| pair.ends_with("=@-")).count();
     if from_input + usize::from(args.all.as_deref() == Some("-")) > 1 {
         return Err(UsageError("standard input can be read only once".to_owned()).into());
@@ -384,7 +376,7 @@ fn split(pair: &str) -> Result<(&str, &str), UsageError> {
 }
 
 /// The value itself, or the text of the file that it names.
-fn read(value: &str) -> anyhow::Result<String> {
+fn read(value: &str) -> Result<String> {
     match value.strip_prefix('@') {
         None => Ok(value.to_owned()),
         Some("-") => agent::text("-".to_owned()),

@@ -10,7 +10,7 @@ mod start;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -317,7 +317,7 @@ fn copy(report: &mut Map<String, Value>, name: &str, value: Option<&Value>) {
 }
 
 /// The URL that was given, or the one that the running daemon wrote to `daemon.json`.
-pub(super) async fn daemon_url(context: &Context) -> anyhow::Result<String> {
+pub(super) async fn daemon_url(context: &Context) -> Result<String> {
     if let Some(url) = context.discovery()?.fixed() {
         return Ok(url.to_string());
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ pub(crate) async fn start(context: &Context, args: &ServeArgs) -> ExitResult {
 
 /// Starts the daemon unless it runs, and waits until it responds. Prints nothing on standard
 /// output. Returns the daemon, and whether this call started it.
-async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFile, bool)> {
+async fn ensure(context: &Context, args: &ServeArgs) -> Result<(DaemonFile, bool)> {
     // A mistake in the configuration is reported here and not in the log.
     let config = context.config(&args.flags)?;
     match find_settled_daemon(context, PATIENCE).await {
@@ -78,7 +78,7 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<(DaemonFi
     ensured
 }
 
-pub(crate) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
+pub(crate) fn start_unattended(context: &Context) -> Result<Child> {
     let args = ServeArgs::default();
     let config = context.config(&args.flags)?;
     private_file::prepare_home(&context.paths.home)?;
@@ -90,7 +90,7 @@ pub(crate) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
 ///
 /// Some clients kill all descendants of the processes that they started, and the daemon serves
 /// other clients too. Returns the daemon, and whether this call started it.
-pub(crate) async fn ensure_apart(context: &Context) -> anyhow::Result<(DaemonFile, bool)> {
+pub(crate) async fn ensure_apart(context: &Context) -> Result<(DaemonFile, bool)> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = tokio::process::Command::new(&program);
     command.args(["start", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
@@ -125,12 +125,7 @@ struct StartingDaemon {
 }
 
 impl StartingDaemon {
-    fn spawn(
-        context: &Context,
-        config: &Config,
-        args: &ServeArgs,
-        log: PathBuf,
-    ) -> anyhow::Result<Self> {
+    fn spawn(context: &Context, config: &Config, args: &ServeArgs, log: PathBuf) -> Result<Self> {
         if context.env.os(AGENT_MARK).is_some() {
             bail!("a hosted agent cannot start the daemon: the daemon would end with the agent");
         }
@@ -166,7 +161,7 @@ impl StartingDaemon {
         &mut self,
         context: &Context,
         addresses: &[SocketAddr],
-    ) -> anyhow::Result<(DaemonFile, bool)> {
+    ) -> Result<(DaemonFile, bool)> {
         let deadline = Instant::now() + PATIENCE;
         let mut ended: Option<ExitStatus> = None;
         loop {
@@ -337,7 +332,7 @@ pub(crate) async fn restart(context: &Context, args: &ServeArgs) -> ExitResult {
 /// Stops the daemon and returns its pid; `None` if none runs.
 ///
 /// Fails without a signal if the process that holds the database does not respond as the daemon.
-pub(crate) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
+pub(crate) async fn stop_running(context: &Context) -> Result<Option<i32>> {
     // In a folder that others can write, `daemon.json` could name any process.
     private_file::check_folder(&context.paths.home)?;
     let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use http::{HeaderMap, Method};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -55,7 +55,7 @@ pub(super) fn hold(context: &Context, request: &str, payload: &Value, log: &Hook
     }
 }
 
-async fn follow(context: &Context, request: &str, payload: &Value) -> anyhow::Result<()> {
+async fn follow(context: &Context, request: &str, payload: &Value) -> Result<()> {
     let starter = HookStarter::of_this();
     let prompt = ClaudePrompt::read(payload).context("the payload names no tool")?;
     let target = context.agent_discovery()?.agent_target(program::client_or_own())?;
@@ -94,7 +94,7 @@ async fn print_answer(
     request: &str,
     prompt: &ClaudePrompt,
     answer: &HeldAnswer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let HeldAnswer { option_id, text, answers } = answer;
     let (option_id, text) = (option_id.as_deref(), text.as_deref());
     let output = prompt

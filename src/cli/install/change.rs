@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
@@ -116,7 +117,7 @@ fn installer<'a>(
     context: &'a Context,
     locations: &'a ClientLocations,
     dry_run: bool,
-) -> anyhow::Result<Installer<'a>> {
+) -> Result<Installer<'a>> {
     let home = &context.paths.home;
     // The record in the data folder names the files that are changed; others must not be able to
     // write it.
@@ -137,7 +138,7 @@ fn grant_scopes(
     context: &Context,
     wanted: &[String],
     dry_run: bool,
-) -> anyhow::Result<Option<(PathBuf, String)>> {
+) -> Result<Option<(PathBuf, String)>> {
     if wanted.is_empty() {
         return Ok(None);
     }
@@ -385,7 +386,7 @@ async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
 }
 
 /// Sends `initialize` to `svc stdio`, as a client does.
-async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
+async fn introduce(command: &ClientCommand) -> Result<()> {
     let mut child = Command::new(command.path())
         .args(command.arguments(InstallScope::User, &["stdio"]))
         .stdin(Stdio::piped())

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use serde_json::json;
@@ -72,7 +73,7 @@ pub(super) async fn status(
 }
 
 /// The drift in all clients, and the number of clients with entries of svc.
-pub(crate) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift>)> {
+pub(crate) async fn drift(context: &Context) -> Result<(usize, Vec<Drift>)> {
     let expectation = expectation(context)?;
     let (mut installed, mut drift) = (0, Vec::new());
     let inspections = KnownClient::all().iter().map(|client| expectation.inspect(*client));
@@ -87,7 +88,7 @@ pub(crate) async fn drift(context: &Context) -> anyhow::Result<(usize, Vec<Drift
     Ok((installed, drift))
 }
 
-fn expectation(context: &Context) -> anyhow::Result<Expectation> {
+fn expectation(context: &Context) -> Result<Expectation> {
     let config = context.config(&Flags::default()).ok();
     let live = svc_server::daemon::live_file(&context.paths);
     let listener = || {
@@ -109,7 +110,7 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     })
 }
 
-fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> anyhow::Result<()> {
+fn print(screen: &Screen, status: &ClientStatus, verbose: bool) -> Result<()> {
     let version =
         status.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
     output::line(&format!("{}{version}", status.client.name()))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use svc_model::source::source_name;
 use svc_sys::config::Flags;
@@ -83,7 +83,7 @@ fn vault(context: &Context) -> SourceVault {
 }
 
 /// The entry that the name resolves to in the current folder.
-fn bearer_of(context: &Context, name: &str) -> anyhow::Result<Option<SecretBearer>> {
+fn bearer_of(context: &Context, name: &str) -> Result<Option<SecretBearer>> {
     let here = std::env::current_dir().ok();
     let plan = context.config(&Flags::default())?.sources.plan(here.as_deref());
     let bearer = plan.meant(name).and_then(|planned| {
@@ -102,7 +102,7 @@ fn checked(name: &str, key: &str) -> Result<String, UsageError> {
     source_name(name).map_err(|problem| UsageError(problem.to_string()))
 }
 
-fn typed(key: &str) -> anyhow::Result<String> {
+fn typed(key: &str) -> Result<String> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
     let input = std::io::stdin();
@@ -118,7 +118,7 @@ fn typed(key: &str) -> anyhow::Result<String> {
     Ok(line)
 }
 
-fn value_of(key: &str) -> anyhow::Result<String> {
+fn value_of(key: &str) -> Result<String> {
     let text = if std::io::stdin().is_terminal() {
         typed(key)?
     } else {

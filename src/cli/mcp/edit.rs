@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, ValueEnum};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -224,7 +224,7 @@ async fn put(context: &Context, name: &str, entry: &Value, scope: EntryScope) ->
 
 /// Approves a project's file after an entry was added, unless other entries in it wait for
 /// approval: the person may not have read those.
-fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> anyhow::Result<()> {
+fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> Result<()> {
     // A file that does not parse names no servers, and the new entry may make it parse.
     let had_none =
         SourceDocument::parse_json(before).map_or(true, |document| document.0.is_empty());
@@ -347,7 +347,7 @@ async fn approve_changes(context: &Context, name: &str) -> ExitResult {
 
 /// The nearest file of this folder's project whose present text is not approved; the nearest one if
 /// all are.
-fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
+fn waiting_file(context: &Context) -> Result<PathBuf> {
     let choices = SourceChoices::load(&context.paths.home).unwrap_or_default();
     let mut files = project_files(&here()?);
     files.retain(|file| file.symlink_metadata().is_ok());

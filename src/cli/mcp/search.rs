@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -116,7 +116,7 @@ fn start_of(server: &Value) -> Option<String> {
     })
 }
 
-async fn servers_of(context: &Context, registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
+async fn servers_of(context: &Context, registry: &str) -> Result<Vec<RegisteredServer>> {
     let file = cache_file(context, registry);
     let now = SystemClock.now().as_millis();
     let kept = bounded_file::read(&file, MAX_CACHE)
@@ -146,7 +146,7 @@ fn cache_file(context: &Context, registry: &str) -> PathBuf {
     context.paths.home.join("cache").join(format!("registry-{hash}.json"))
 }
 
-async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
+async fn fetch(registry: &str) -> Result<Vec<RegisteredServer>> {
     choose_tls();
     let client = reqwest::Client::builder().timeout(PATIENCE).build()?;
     let (mut servers, mut cursor) = (Vec::new(), None::<String>);
@@ -174,7 +174,7 @@ async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
     Ok(servers)
 }
 
-async fn page_of(client: &reqwest::Client, url: reqwest::Url) -> anyhow::Result<Value> {
+async fn page_of(client: &reqwest::Client, url: reqwest::Url) -> Result<Value> {
     let mut reply = client.get(url).send().await?.error_for_status()?;
     let mut body = Vec::new();
     while let Some(part) = reply.chunk().await? {

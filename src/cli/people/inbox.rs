@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, with_object};
@@ -74,7 +75,7 @@ async fn untold_requests(client: &Client, page: &Value) -> Result<Vec<Value>, Cl
 }
 
 /// Shows who waits for a person: at a terminal, or for an answer to a request.
-fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> anyhow::Result<()> {
+fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> Result<()> {
     for request in requests {
         let cell = |member| output::visible(&output::cell(request, member));
         let since = context.screen.time(&output::cell(request, "opened_at"));
@@ -139,12 +140,7 @@ fn indented(lines: &[String]) -> String {
 }
 
 /// Shows the messages, below the notes on `waiting` peers and requests.
-async fn print(
-    context: &Context,
-    client: &Client,
-    page: &Value,
-    waiting: usize,
-) -> anyhow::Result<()> {
+async fn print(context: &Context, client: &Client, page: &Value, waiting: usize) -> Result<()> {
     let messages = output::items(page, "messages");
     if messages.is_empty() {
         let empty = "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here";
@@ -165,7 +161,7 @@ async fn print(
 }
 
 /// Acknowledges messages but the unanswered questions.
-async fn acknowledge(client: &Client, messages: &[Value]) -> anyhow::Result<()> {
+async fn acknowledge(client: &Client, messages: &[Value]) -> Result<()> {
     let has_questions = messages.iter().any(|message| message["type"] == "query");
     let open = if has_questions { open_questions(client, usize::MAX).await? } else { Vec::new() };
     let is_open = |id: &Value| open.iter().any(|question| question["id"] == *id);

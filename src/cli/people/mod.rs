@@ -7,7 +7,7 @@ mod inbox;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -155,11 +155,7 @@ fn first_words(text: &str) -> String {
 }
 
 /// Sends a message exactly once, also when the daemon ends before it answers.
-async fn send(
-    context: &Context,
-    to: &str,
-    body: Value,
-) -> anyhow::Result<Result<Value, ClientError>> {
+async fn send(context: &Context, to: &str, body: Value) -> Result<Result<Value, ClientError>> {
     let path = format!("/v1/peers/{}/messages", encode(to));
     Ok(post_keyed(&context.discovery()?, &path, body).await)
 }
@@ -238,7 +234,7 @@ pub(super) struct AnswerArgs {
 
 impl AnswerArgs {
     /// The request, the option and the words. A first word that names no request is the option.
-    fn split(self) -> anyhow::Result<(String, String, Option<String>)> {
+    fn split(self) -> Result<(String, String, Option<String>)> {
         let Self { request: first, option: second, text: third, .. } = self;
         if first == LATEST || first.starts_with(AgentRequestId::PREFIX) {
             let option =

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use svc_sys::config::Flags;
@@ -148,7 +148,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
 }
 
 /// Waits until the daemon that the service started responds: a started process may still fail.
-async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
+async fn wait(context: &Context, unit: &Unit) -> Result<ServiceState> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let state = unit.state()?;

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -119,7 +120,7 @@ async fn carry_out(context: &Context, effect: ScreenEffect) -> Option<ScreenInpu
     })
 }
 
-async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> {
+async fn task_lines(context: &Context, id: &str) -> Result<Vec<String>> {
     let client = context.client()?;
     let task: Value = client.get(&format!("/v1/tasks/{}", encode(id))).await?;
     let after = task["last_id"].as_u64().unwrap_or(0).saturating_sub(LAST_LINES);
@@ -132,7 +133,7 @@ async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> 
 }
 
 /// The last texts of a session, each with its role and its first lines.
-async fn session_lines(context: &Context, peer: &str) -> anyhow::Result<Vec<String>> {
+async fn session_lines(context: &Context, peer: &str) -> Result<Vec<String>> {
     let path = format!("/v1/sessions/{}/history?limit={LAST_LINES}", encode(peer));
     let history: Value = context.client()?.get(&path).await?;
     let texts = history["messages"].as_array().into_iter().flatten();
@@ -152,7 +153,7 @@ struct OpenPage {
 }
 
 impl OpenPage {
-    fn open() -> anyhow::Result<Self> {
+    fn open() -> Result<Self> {
         enable_raw_mode()?;
         let mut out = io::stdout();
         let entered = execute!(out, EnterAlternateScreen, cursor::Hide);
@@ -283,12 +284,12 @@ async fn follow_feed(
 }
 
 /// The position of the log's head. Lists that are fetched afterwards include all events before it.
-async fn position(context: &Context) -> anyhow::Result<u64> {
+async fn position(context: &Context) -> Result<u64> {
     let health: Value = context.client()?.get("/v1/health").await?;
     Ok(health.pointer("/store/head").and_then(Value::as_u64).unwrap_or(0))
 }
 
-async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
+async fn fetch(context: &Context) -> Result<TeamSnapshot> {
     let client = context.client()?;
     let get = |path: &'static str| {
         let client: &Client = &client;
@@ -316,13 +317,13 @@ async fn fetch(context: &Context) -> anyhow::Result<TeamSnapshot> {
     })
 }
 
-async fn answer(context: &Context, path: &str, body: &Value) -> anyhow::Result<()> {
+async fn answer(context: &Context, path: &str, body: &Value) -> Result<()> {
     context.client()?.post::<Value>(path, body).await?;
     Ok(())
 }
 
 /// Sends a draft. Returns a sentence that says when the receiver gets it.
-async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
+async fn send(context: &Context, draft: Draft) -> Result<String> {
     let kind = if draft.answers.is_some() { "response" } else { "notification" };
     let mut body = json!({ "text": draft.text, "type": kind });
     if let Some(question) = draft.answers {
