@@ -50,23 +50,11 @@ pub(super) fn lock_database(paths: &Paths, advice: Option<&str>) -> Result<Datab
     Err(DatabaseInUse(text).into())
 }
 
-#[derive(Debug, Clone, Args)]
-pub(super) struct BackupArgs {
-    /// The file to write; it must not exist
-    path: PathBuf,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(super) struct RestoreArgs {
-    /// The backup to restore
-    path: PathBuf,
-}
-
 /// Copies the database into one file and checks the copy. The daemon may run meanwhile.
-pub(super) fn backup(context: &Context, args: &BackupArgs) -> ExitResult {
+pub(super) fn backup(context: &Context, to: &Path) -> ExitResult {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     refuse_server(context)?;
-    let (from, to) = (&context.paths.db, &args.path);
+    let from = &context.paths.db;
     private_file::check_folder(&context.paths.home)?;
     anyhow::ensure!(from.exists(), "there is no database at {}", from.display());
     // A dangling link also counts as an existing file.
@@ -89,10 +77,10 @@ pub(super) fn backup(context: &Context, args: &BackupArgs) -> ExitResult {
 
 /// Replaces the database by a backup and keeps the old database beside it. Refused while a daemon
 /// runs.
-pub(super) fn restore(context: &Context, args: &RestoreArgs) -> ExitResult {
+pub(super) fn restore(context: &Context, from: &Path) -> ExitResult {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     refuse_server(context)?;
-    let (from, to) = (&args.path, &context.paths.db);
+    let to = &context.paths.db;
     let source =
         private_file::open(from).with_context(|| format!("cannot read {}", from.display()))?;
     private_file::prepare_home(&context.paths.home)?;

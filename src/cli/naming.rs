@@ -279,15 +279,8 @@ mod tests {
     }
 
     fn answer(status: u16, detail: &str) -> ClientError {
-        ClientError::Problem(Box::new(ClientProblem {
-            status: StatusCode::from_u16(status).expect("a status"),
-            code: String::new(),
-            detail: detail.to_owned(),
-            field: None,
-            request_id: None,
-            retry_after: None,
-            token: svc_client::TokenSource::Withheld,
-        }))
+        let status = StatusCode::from_u16(status).expect("a status");
+        ClientError::Problem(Box::new(ClientProblem::stated(status, "", detail)))
     }
 
     #[test]

@@ -96,11 +96,8 @@ pub(super) async fn run(context: &Context, command: ToolsCommand) -> ExitResult 
 }
 
 /// All tools, or those of one family.
-pub(super) async fn fetch(
-    client: &Client,
-    family: Option<&str>,
-) -> Result<Vec<Value>, ClientError> {
-    let path = with_query("/v1/tools", &[("family", family)]);
+pub(super) async fn fetch(client: &Client, named: Option<&str>) -> Result<Vec<Value>, ClientError> {
+    let path = with_query("/v1/tools", &[("family", named)]);
     all_items(client, &path, "tools", usize::MAX, |_| true).await
 }
 

@@ -24,7 +24,7 @@ use super::{Context, ExitResult};
 
 pub(super) use logs::{LogsArgs, logs};
 pub(super) use start::{
-    StopArgs, agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
+    agents_that_go_on, ensure_apart, restart, start, start_unattended, stop, stop_running,
 };
 
 /// Deadline for `/health`, which reads nothing but memory.

@@ -8,7 +8,6 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use svc_client::{DaemonFile, Endpoint, Url};
@@ -271,15 +270,8 @@ const FIRST_SIGNAL: Duration = Duration::from_secs(15);
 /// Deadline after the second signal, which ends the drain.
 const SECOND_SIGNAL: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Clone, Args)]
-pub(crate) struct StopArgs {
-    /// Keep it stopped until `svc start`: no hook and no client starts it
-    #[arg(long)]
-    stay: bool,
-}
-
-pub(crate) async fn stop(context: &Context, args: &StopArgs) -> ExitResult {
-    if args.stay {
+pub(crate) async fn stop(context: &Context, stay: bool) -> ExitResult {
+    if stay {
         // Set before the daemon ends, so that a concurrent hook does not start it again.
         daemon::keep_stopped(&context.paths)?;
     }

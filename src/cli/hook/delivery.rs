@@ -31,28 +31,20 @@ pub(super) enum DeliveryError {
 }
 
 /// Delivers an event of the client's process. The daemon's answer may be empty.
-pub(super) fn deliver(
-    context: &Context,
-    process: u32,
-    arguments: &Value,
-) -> Result<Value, DeliveryError> {
+pub(super) fn deliver(context: &Context, pid: u32, input: &Value) -> Result<Value, DeliveryError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    runtime.block_on(request(context, process, arguments))
+    runtime.block_on(request(context, pid, input))
 }
 
-async fn request(
-    context: &Context,
-    process: u32,
-    arguments: &Value,
-) -> Result<Value, DeliveryError> {
+async fn request(context: &Context, pid: u32, input: &Value) -> Result<Value, DeliveryError> {
     let target = context
         .agent_discovery()
-        .and_then(|discovery| discovery.agent_target(process))
+        .and_then(|discovery| discovery.agent_target(pid))
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    let params = json!({ "name": "hook_event", "arguments": arguments });
+    let params = json!({ "name": "hook_event", "arguments": input });
     let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();
     let reply = Client::new(target)
         .exchange(Method::POST, "/mcp", Some(body.into()))

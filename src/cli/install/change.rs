@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::report::{ClientChanges, Report};
+use super::report::{ClientChanges, FileResult, Report};
 use super::status::status;
 use super::{InstallArgs, InstallCommand, UninstallArgs, chosen, command, listed_tools, names};
 use crate::cli::daemon::{DaemonProbe, agents_that_go_on, ensure_apart, find_daemon, stop_running};
@@ -133,12 +133,8 @@ fn scopes_note(context: &Context) -> Option<String> {
     Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }
 
-/// Adds scopes to `[sessions] scopes`. Returns the file and the change, if there is one.
-fn grant_scopes(
-    context: &Context,
-    wanted: &[String],
-    dry_run: bool,
-) -> Result<Option<(PathBuf, String)>> {
+/// Adds scopes to `[sessions] scopes`. Returns the file if it changes.
+fn grant_scopes(context: &Context, wanted: &[String], dry_run: bool) -> Result<Option<FileResult>> {
     if wanted.is_empty() {
         return Ok(None);
     }
@@ -157,8 +153,8 @@ fn grant_scopes(
         }
         Ok(())
     })?;
-    let change = apply::diff(&path, Some(&before), Some(&after));
-    Ok((before != after).then_some((path, change)))
+    let change = FileOutcome::Changed(apply::diff(&path, Some(&before), Some(&after)));
+    Ok((before != after).then_some((path, Ok(change))))
 }
 
 /// Merges changes so that each file has one change with all edits.

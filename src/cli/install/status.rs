@@ -32,14 +32,10 @@ pub(crate) struct Drift {
 }
 
 /// Prints what is installed; exit code 1 if an entry has drifted.
-pub(super) async fn status(
-    context: &Context,
-    clients: &[KnownClient],
-    verbose: bool,
-) -> ExitResult {
+pub(super) async fn status(context: &Context, named: &[KnownClient], verbose: bool) -> ExitResult {
     let expectation = expectation(context)?;
     let config = context.config(&Flags::default()).ok();
-    let clients_to_show = chosen(clients, |_| true);
+    let clients_to_show = chosen(named, |_| true);
     // Concurrent, so the total time is that of the slowest client.
     let mut inspections: FuturesOrdered<_> =
         clients_to_show.into_iter().map(|client| expectation.inspect(client)).collect();
@@ -53,7 +49,7 @@ pub(super) async fn status(
             abilities.restrict(may_wake, may_answer);
         }
         // Clients that are not on this machine are shown only if they are named.
-        if clients.is_empty() && !status.found && status.is_absent() {
+        if named.is_empty() && !status.found && status.is_absent() {
             continue;
         }
         // Each client is printed as soon as it is known, so that a person sees the progress.

@@ -59,10 +59,7 @@ pub(super) struct ReplyArgs {
 pub(super) async fn tell(context: &Context, args: TellArgs) -> ExitResult {
     let client = context.client()?;
     let text = text_or_input(args.text)?;
-    let mut body = json!({ "text": text, "type": "notification" });
-    if args.no_wake {
-        body["no_wake"] = true.into();
-    }
+    let body = json!({ "text": text, "type": "notification", "no_wake": args.no_wake });
     let sent = peer_found(&client, &args.name, send(context, &args.name, body).await?).await?;
     report_sent(context, &client, &sent).await
 }
@@ -104,15 +101,8 @@ pub(super) async fn reply(context: &Context, args: ReplyArgs) -> ExitResult {
 
 /// The error for an inbox without open questions; names the command for an open request.
 async fn no_open_question(client: &Client) -> AdvisedError {
-    let problem = ClientProblem {
-        status: StatusCode::NOT_FOUND,
-        code: "not_found".to_owned(),
-        detail: "no question to you is open".to_owned(),
-        field: None,
-        request_id: None,
-        retry_after: None,
-        token: TokenSource::Withheld,
-    };
+    let problem =
+        ClientProblem::stated(StatusCode::NOT_FOUND, "not_found", "no question to you is open");
     let advice = "`svc tell NAME …` says something, and `svc reply ID …` answers another message";
     let page: Value = client.get("/v1/requests?open=true&limit=1").await.unwrap_or_default();
     let advice = match output::items(&page, "requests").first() {

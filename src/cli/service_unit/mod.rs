@@ -91,10 +91,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> ExitResult {
     let before = unit.state();
     // A daemon that the service did not start holds the database, so the service could not run
     // beside it.
-    let background = match &before {
-        Ok(before) => running.filter(|_| !before.active),
-        Err(_) => running,
-    };
+    let background = running.filter(|_| !before.as_ref().is_ok_and(|before| before.active));
     let mut started = false;
     let done = before.and_then(|before| {
         started = !before.active && background.is_none();
